@@ -41,7 +41,7 @@ class Shipped(nn.Module):
         return self.bert(
             input_ids=batch["tokens"],
             attention_mask=batch["valid"].long(),
-            token_type_ids=batch["segments"],
+            token_type_ids=batch["token_type_ids"],
             labels=labels,
             next_sentence_label=batch["next_sentence"],
         ).loss
@@ -103,7 +103,7 @@ class Tuned(nn.Module):
         hidden, vocabulary = sizes["hidden_size"], sizes["vocab_size"]
         self.hidden, self.heads = hidden, sizes["num_attention_heads"]
         self.token = nn.Embedding(vocabulary, hidden)
-        self.segment = nn.Embedding(sizes["type_vocab_size"], hidden)
+        self.token_type = nn.Embedding(sizes["type_vocab_size"], hidden)
         self.position = nn.Embedding(sizes["max_position_embeddings"], hidden)
         self.embedding_norm = nn.LayerNorm(hidden, 1e-12)
         layers = range(sizes["num_hidden_layers"])
@@ -131,7 +131,7 @@ class Tuned(nn.Module):
         bytes_of_each = iter(noise)
         mask = torch.zeros(batch["valid"].shape).masked_fill(~batch["valid"], -torch.inf)
         length = batch["tokens"].shape[1]
-        x = self.token(batch["tokens"]) + self.segment(batch["segments"])
+        x = self.token(batch["tokens"]) + self.token_type(batch["token_type_ids"])
         x = self.embedding_norm(x + self.position.weight[:length])
         x = dropout(x, next(bytes_of_each), self.rate)
         for block in self.blocks:

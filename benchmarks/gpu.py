@@ -262,7 +262,7 @@ def seeds_part() -> Part:
     rng = np.random.default_rng(0)
     batch = {
         "tokens": rng.integers(1000, _VOCABULARY, (rows, length)).astype(np.int32),
-        "segments": np.zeros((rows, length), np.int32),
+        "token_type_ids": np.zeros((rows, length), np.int32),
         "valid": np.ones((rows, length), bool),
         "label": rng.integers(0, 2, rows).astype(np.int32),
     }

@@ -3,7 +3,7 @@
     python benchmarks/parity.py --checkpoint=FOLDER
 
 Reads a Hugging Face folder here and in transformers (the extra `parity`), gives both the same
-tokens, two segments and padding, in float32, and prints the largest difference of every layer's
+tokens, two token types and padding, in float32, and prints the largest difference of every layer's
 hidden states, at tokens and at padding, and of the logits of the pretraining heads, if it has them.
 What each rounds away by itself stands beside: its difference from PyTorch in float64.
 """
@@ -31,7 +31,7 @@ _OUT = flags.DEFINE_string("out", None, "JSON file of the results.")
 
 
 def inputs(folder, config):
-    """Tokens, segments and which of them are no padding: rows get shorter one by one."""
+    """Tokens, token types and which of them are no padding: rows get shorter one by one."""
     shape = rows, length = _ROWS.value, _LENGTH.value
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, shape)
     if _TOKENS.value == "text":
@@ -43,32 +43,32 @@ def inputs(folder, config):
     place = np.arange(length)
     second = (place >= lengths // 2) & (place < lengths)
     tokens = np.where(place < lengths, tokens, 0)
-    return tokens, np.where(second, config.num_segments - 1, 0), place < lengths
+    return tokens, np.where(second, config.num_token_types - 1, 0), place < lengths
 
 
-def here(folder, tokens, segments, valid):
+def here(folder, tokens, token_type_ids, valid):
     """Names to arrays: hidden states by layer, logits of the heads that are there."""
     config, params, absent, _ = load_bert(folder)
     states = jax.jit(hidden_states, static_argnums=0)(
-        config, params["bert"], tokens, segments, valid
+        config, params["bert"], tokens, token_type_ids, valid
     )
     found = {f"hidden states {i}": np.asarray(state) for i, state in enumerate(states)}
     if absent:
         return found
     everywhere = np.tile(np.arange(tokens.shape[1]), (len(tokens), 1))
     run = jax.jit(BertForPretraining(config).apply)
-    logits = run({"params": params}, tokens, everywhere, segments, valid)
+    logits = run({"params": params}, tokens, everywhere, token_type_ids, valid)
     found["masked-LM logits"] = np.asarray(logits.masked_lm)
     return found | {"next-sentence logits": np.asarray(logits.next_sentence)}
 
 
-def there(folder, dtype, tokens, segments, valid):
+def there(folder, dtype, tokens, token_type_ids, valid):
     """The same of transformers."""
     model = transformers.BertForPreTraining.from_pretrained(folder, dtype=dtype).eval()
     with torch.inference_mode():
         out = model(
             input_ids=torch.tensor(tokens),
-            token_type_ids=torch.tensor(segments),
+            token_type_ids=torch.tensor(token_type_ids),
             attention_mask=torch.tensor(valid),
             output_hidden_states=True,
         )

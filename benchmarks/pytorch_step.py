@@ -161,7 +161,7 @@ def make_job(size: str, config: BertConfig, batch: Path) -> dict[str, Any]:
             "num_attention_heads": config.num_heads,
             "intermediate_size": config.intermediate_size,
             "max_position_embeddings": config.max_length,
-            "type_vocab_size": config.num_segments,
+            "type_vocab_size": config.num_token_types,
         },
         "dropout": {
             "hidden_dropout_prob": config.dropout_rate,

@@ -46,7 +46,7 @@ MODERNBERT: dict[str, Any] = {
     "final_norm": True,
     "norm_bias": False,
     "layer_norm_epsilon": 1e-5,
-    "num_segments": 0,
+    "num_token_types": 0,
     "attention_bias": False,
     "gated_mlp": True,
     "up_bias": False,
@@ -114,7 +114,7 @@ class BertConfig(Config):
       gated_mlp: the MLP is down(activation(gate) · up), GeGLU with `gelu`, SwiGLU with `silu`.
       up_bias, down_bias: of the MLP.
       num_key_heads: heads of keys and values, a divisor of the number of heads; None means equal.
-      num_segments: rows of the segment (token type) embedding; 0 means that there is none.
+      num_token_types: rows of the token type embedding; 0 means that there is none.
       unused_rows: rows of the token embedding after those of the vocabulary, which published models
         have for speed; they are kept, and never predicted.
       positions_from_mask: positions that are added to the input count tokens, not padding, so that
@@ -178,7 +178,7 @@ class BertConfig(Config):
     up_bias: bool = key(True, FLAG, internal=True)
     down_bias: bool = key(True, FLAG, internal=True)
     num_key_heads: int | None = key(None, optional(HEADS), internal=True)
-    num_segments: int = key(2, integer(0, 10**5), internal=True)
+    num_token_types: int = key(2, integer(0, 10**5), internal=True)
     unused_rows: int = key(0, integer(0, 10**8), internal=True)
     positions_from_mask: bool = key(False, FLAG, internal=True)
     head_dense: bool = key(True, FLAG, internal=True)

@@ -60,7 +60,7 @@ class PretrainingExamples:
         """Return shape and dtype of each array of an example."""
         return {
             **masked_spec(length, max_predictions),
-            "segments": ((length,), np.int32),
+            "token_type_ids": ((length,), np.int32),
             "valid": ((length,), np.bool_),
             "next_sentence": ((), np.int32),
         }
@@ -91,10 +91,10 @@ class PretrainingExamples:
             begins[start] = True
         position = np.arange(self.length)
         valid = position < len(row)
-        segments = (position >= template.type_start(len(first), len(row))) & valid
+        token_type_ids = (position >= template.type_start(len(first), len(row))) & valid
         return {
             **mask_words(tokens, begins, maskable, v, rng, self.max_predictions, self.mask_rate),
-            "segments": segments.astype(np.int32),
+            "token_type_ids": token_type_ids.astype(np.int32),
             "valid": valid,
             "next_sentence": np.array(label, np.int32),
         }
@@ -191,11 +191,11 @@ def batches(
       workers: see `in_workers`.
 
     Returns:
-      Dicts of the examples' arrays. Of `PretrainingExamples`: tokens, segments `[B, L]` int32,
-      valid `[B, L]` bool, masked_positions, masked_tokens `[B, P]` int32, masked_weights `[B, P]`
-      float32 (0 where padded), next_sentence `[B]` int32 (0 is next, 1 is random). Of
+      Dicts of the examples' arrays. Of `PretrainingExamples`: tokens, token_type_ids `[B, L]`
+      int32, valid `[B, L]` bool, masked_positions, masked_tokens `[B, P]` int32, masked_weights
+      `[B, P]` float32 (0 where padded), next_sentence `[B]` int32 (0 is next, 1 is random). Of
       `PackedExamples` with masks: tokens, positions, documents `[B, L]` int32, and the same three
-      `[B, P]`. Of `CutExamples`: tokens, segments, documents `[B, L]` int32.
+      `[B, P]`. Of `CutExamples`: tokens, token_type_ids, documents `[B, L]` int32.
     """
     dataset = (
         grain.MapDataset.range(len(examples))

@@ -28,12 +28,12 @@ _ONE_HOST = ShardOptions(shard_index=0, shard_count=1)
 
 
 class Rows(NamedTuple):
-    """Inputs of one or two segments, concatenated, and their labels.
+    """Inputs of one or two texts, concatenated, and their labels.
 
     Attributes:
       tokens: `[T]` int32, the concatenated inputs, special tokens included, without padding.
       bounds: `[N + 1]` int64, index in `tokens` of each input's first token, then T.
-      second: `[N]` int32, position in the input where its second segment begins.
+      second: `[N]` int32, position in the input where its second text begins.
       pad: id of the padding token.
       targets: `[N]` arrays, by their names in a batch.
     """
@@ -64,7 +64,7 @@ def element_spec(length: int, targets: dict[str, type[np.generic]]) -> ElementSp
     """
     return {
         "tokens": ((length,), np.int32),
-        "segments": ((length,), np.int32),
+        "token_type_ids": ((length,), np.int32),
         "valid": ((length,), np.bool_),
         **{name: ((), dtype) for name, dtype in targets.items()},
     }
@@ -77,7 +77,8 @@ def pad_rows(rows: Rows, numbers: np.ndarray, length: int) -> dict[str, np.ndarr
       numbers: `[*B]` indices of the rows, none longer than `length`.
 
     Returns:
-      tokens, segments `[*B, L]` int32, valid `[*B, L]` bool (False at padding), targets `[*B]`.
+      tokens, token_type_ids `[*B, L]` int32, valid `[*B, L]` bool (False at padding),
+      targets `[*B]`.
     """
     position = np.arange(length)
     begin, end = rows.bounds[numbers][..., None], rows.bounds[numbers + 1][..., None]
@@ -85,7 +86,7 @@ def pad_rows(rows: Rows, numbers: np.ndarray, length: int) -> dict[str, np.ndarr
     tokens = rows.tokens[np.minimum(begin + position, len(rows.tokens) - 1)]
     return {
         "tokens": np.where(valid, tokens, rows.pad).astype(np.int32),
-        "segments": ((position >= rows.second[numbers][..., None]) & valid).astype(np.int32),
+        "token_type_ids": ((position >= rows.second[numbers][..., None]) & valid).astype(np.int32),
         "valid": valid,
         **{name: values[numbers] for name, values in rows.targets.items()},
     }
@@ -136,7 +137,7 @@ class TrainingBatches:
         return self._steps
 
     def __getitem__(self, step: int) -> dict[str, np.ndarray]:
-        """Return this host's tokens, segments, valid `[S, B, L]` and targets `[S, B]`."""
+        """Return this host's tokens, token_type_ids, valid `[S, B, L]` and targets `[S, B]`."""
         epoch, number = divmod(step, self.steps_per_epoch)
         length, numbers = self._epoch(epoch)[number]
         return pad_rows(self._rows, numbers[:, self._part], length)

@@ -117,7 +117,7 @@ def tokenize(corpus: Corpus, tokenizer: Tokenizer, cache_dir: Path) -> Tokenized
 
 
 def _starts(sizes: np.ndarray | list[int]) -> np.ndarray:
-    """Return `[n + 1]`: the start of each segment of these sizes, then the end of the last one."""
+    """Return `[n + 1]`: the start of each part of these sizes, then the end of the last one."""
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
 

@@ -36,7 +36,7 @@ class Windows(NamedTuple):
       bounds: `[W + 1]` int64, index in `tokens` of each input's first token, then T.
       question: `[W]` int32, index of the window's question.
       context_start: `[W]` int32, position in the input of its first context token.
-      second: `[W]` int32, position in the input where its second segment begins.
+      second: `[W]` int32, position in the input where its second text begins.
       after: the number of special tokens after the context.
       first: `[W]` int32, index of that token in the question's context.
       contexts: `[Q, 2]` int64, begin and end in `offsets` of the question's context.

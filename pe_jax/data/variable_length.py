@@ -34,20 +34,20 @@ class VariableLengthExamples:
     @staticmethod
     def element_spec(length: int) -> ElementSpec:
         """Return shape and dtype of each array of a row."""
-        names = ("tokens", "segments", "documents")
+        names = ("tokens", "token_type_ids", "documents")
         return {**dict.fromkeys(names, ((length,), np.int32)), "text": ((length,), np.bool_)}
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __call__(self, number: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return a row: tokens; segments, 1 in the second part of a pair, if the tokenizer has
-        types; documents, which are 1 in the first input of the row and 0 at padding; each `[L]`
+        """Return a row: tokens; token_type_ids, 1 in the second part of a pair, if the tokenizer
+        has types; documents, which are 1 in the first input of the row and 0 at padding; each `[L]`
         int32. And text, `[L]` bool, False at special tokens and padding."""
         row = self.rows(number, rng)
         tokens, size = row["tokens"].copy(), int(row["valid"].sum())
         words, shortest = self.rows.vocabulary, self._shortest
-        segments, documents = np.zeros_like(tokens), np.zeros_like(tokens)
+        token_type_ids, documents = np.zeros_like(tokens), np.zeros_like(tokens)
         is_text = np.zeros_like(row["valid"])
         bounds = _bounds(size, self.rows.length, shortest, rng)
         for document, (begin, end) in enumerate(itertools.pairwise(bounds), 1):
@@ -62,8 +62,13 @@ class VariableLengthExamples:
                 split = int(rng.integers(first + 1, stop - between))
                 tokens[split : split + between] = template.between
                 is_text[split : split + between] = False
-                segments[begin + template.type_start(split - first, end - begin) : end] = 1
-        return {"tokens": tokens, "segments": segments, "documents": documents, "text": is_text}
+                token_type_ids[begin + template.type_start(split - first, end - begin) : end] = 1
+        return {
+            "tokens": tokens,
+            "token_type_ids": token_type_ids,
+            "documents": documents,
+            "text": is_text,
+        }
 
     @property
     def _shortest(self) -> int:

@@ -26,7 +26,7 @@ _SIZES = {
     "intermediate_size": "intermediate_size",
     "max_length": "max_position_embeddings",
 }
-_SEGMENTS = {"num_segments": "type_vocab_size"}
+_TOKEN_TYPES = {"num_token_types": "type_vocab_size"}
 _DROPOUT = {
     "dropout_rate": "hidden_dropout_prob",
     "attention_dropout_rate": "attention_probs_dropout_prob",
@@ -73,7 +73,7 @@ BERT = EncoderFormat(
         ("pooler", "classifier"): "ForSequenceClassification",
         ("spans",): "ForQuestionAnswering",
     },
-    keys={**_SIZES, **_SEGMENTS},
+    keys={**_SIZES, **_TOKEN_TYPES},
     optional_keys={**_ACTIVATIONS, **_POST_NORM},
     only=_TABLE_ONLY,
     embeddings={
@@ -210,7 +210,7 @@ EUROBERT = EncoderFormat(
         layer_norm_epsilon=1e-5,
         embedding_norm=False,
         final_norm=True,
-        num_segments=0,
+        num_token_types=0,
         activation="silu",
         gated_mlp=True,
         head_dense=False,
@@ -254,7 +254,7 @@ NOMIC = EncoderFormat(
     settings=dict(
         activation="silu", gated_mlp=True, head_activation="silu", **_NO_BIASES, **_NO_DROPOUT
     ),
-    keys={**_SIZES, **_SEGMENTS},
+    keys={**_SIZES, **_TOKEN_TYPES},
     optional_keys={**_ACTIVATIONS, **_POST_NORM},
     only={
         # Keys of the first configs, of code outside transformers.
@@ -303,7 +303,7 @@ GTE = EncoderFormat(
     prefixes=("gte.", "new."),
     classes=_POOLED,
     settings=dict(gated_mlp=True, up_bias=False, attention_dropout_rate=0.0),
-    keys={**_SIZES, **_SEGMENTS},
+    keys={**_SIZES, **_TOKEN_TYPES},
     optional_keys={**_ACTIVATION, **_POST_NORM},  # Its masked-LM head always has gelu.
     only={
         # Keys of the first configs, of code outside transformers.

@@ -165,7 +165,7 @@ def _split(rng: jax.Array | None, count: int) -> jax.Array | list[None]:
 
 
 class Bert(BertModule):
-    """The encoder: token, segment and position embeddings, then the blocks.
+    """The encoder: embeddings of tokens, token types and positions, then the blocks.
 
     Attributes:
       config: the sizes, and the position encoding, whose parameters are under `"position"`, if it
@@ -176,7 +176,7 @@ class Bert(BertModule):
     def __call__(
         self,
         tokens: Int[Array, "B L"],
-        segments: Int[Array, "B L"] | None = None,
+        token_type_ids: Int[Array, "B L"] | None = None,
         mask: Mask | None = None,
         positions: Positions | None = None,
         *,
@@ -192,8 +192,8 @@ class Bert(BertModule):
 
         Args:
           tokens: vocabulary ids.
-          segments: token types, 0 or 1; default all 0, and so for a model of a single type. A
-            model without segment embeddings ignores them.
+          token_type_ids: 0 or 1; default all 0, and so for a model of a single type. A
+            model without their embedding ignores them.
           mask: bool `[B, L]`, True at tokens and False at padding; or integers `[B, L]`, numbers of
             packed documents, 0 at padding (`Context.document_ids`); or a whole attention mask, bool
             `[B, 1, L, L]`.
@@ -226,10 +226,10 @@ class Bert(BertModule):
             position_params = self.param("position", encoding.init, c.num_layers)
 
         x = self.embedding(c.vocab_size + c.unused_rows, "token")(tokens)
-        if c.num_segments:
-            absent = segments is None or c.num_segments == 1
-            segments = jnp.zeros_like(tokens) if absent else segments
-            x = x + self.embedding(c.num_segments, "segment")(segments)
+        if c.num_token_types:
+            absent = token_type_ids is None or c.num_token_types == 1
+            token_type_ids = jnp.zeros_like(tokens) if absent else token_type_ids
+            x = x + self.embedding(c.num_token_types, "segment")(token_type_ids)
         x = embed(encoding, position_params, x, input_positions, tokens=tokens, rng=position_rng)
         x = self.norm("embedding_norm")(x) if c.embedding_norm else x.astype(c.dtype)
         x = dropout(x, c.dropout_rate, embedding_rng)

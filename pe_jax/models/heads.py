@@ -105,7 +105,7 @@ class BertForPretraining(BertModule):
         self,
         tokens: Int[Array, "B L"],
         masked_positions: Int[Array, "B P"],
-        segments: Int[Array, "B L"] | None = None,
+        token_type_ids: Int[Array, "B L"] | None = None,
         mask: Mask | None = None,
         positions: Positions | None = None,
         *,
@@ -113,7 +113,7 @@ class BertForPretraining(BertModule):
     ) -> PretrainingLogits:
         """Predict tokens at `masked_positions`, P per row; other arguments as for `Bert`."""
         bert = Bert(self.config, name="bert")
-        hidden = bert(tokens, segments, mask, positions, deterministic=deterministic)
+        hidden = bert(tokens, token_type_ids, mask, positions, deterministic=deterministic)
         masked_lm = _masked_lm(bert, hidden, masked_positions)
         pooled = Pooler(self.config, name="pooler")(hidden, mask)
         next_sentence = self.dense(2, "next_sentence")(pooled).astype(jnp.float32)
@@ -128,7 +128,7 @@ class BertForMaskedLM(BertModule):
         self,
         tokens: Int[Array, "B L"],
         masked_positions: Int[Array, "B P"],
-        segments: Int[Array, "B L"] | None = None,
+        token_type_ids: Int[Array, "B L"] | None = None,
         mask: Mask | None = None,
         positions: Positions | None = None,
         *,
@@ -136,7 +136,7 @@ class BertForMaskedLM(BertModule):
     ) -> Float[jax.Array, "B P V"]:
         """Logits in float32; arguments as of `BertForPretraining`."""
         bert = Bert(self.config, name="bert")
-        hidden = bert(tokens, segments, mask, positions, deterministic=deterministic)
+        hidden = bert(tokens, token_type_ids, mask, positions, deterministic=deterministic)
         return _masked_lm(bert, hidden, masked_positions)
 
 
@@ -161,7 +161,7 @@ class BertForClassification(BertModule):
     def __call__(
         self,
         tokens: Int[Array, "B L"],
-        segments: Int[Array, "B L"] | None = None,
+        token_type_ids: Int[Array, "B L"] | None = None,
         mask: Mask | None = None,
         positions: Positions | None = None,
         *,
@@ -169,7 +169,7 @@ class BertForClassification(BertModule):
     ) -> Float[jax.Array, "B C"]:
         """Logits of the classes, or the value, float32; arguments as of `Bert.__call__`."""
         hidden = Bert(self.config, name="bert")(
-            tokens, segments, mask, positions, deterministic=deterministic
+            tokens, token_type_ids, mask, positions, deterministic=deterministic
         )
         pooled = Pooler(self.config, name="pooler")(hidden, mask)
         rng = None if deterministic else self.make_rng("dropout")
@@ -184,7 +184,7 @@ class BertForSpans(BertModule):
     def __call__(
         self,
         tokens: Int[Array, "B L"],
-        segments: Int[Array, "B L"] | None = None,
+        token_type_ids: Int[Array, "B L"] | None = None,
         valid: Bool[Array, "B L"] | None = None,
         positions: Positions | None = None,
         *,
@@ -195,7 +195,7 @@ class BertForSpans(BertModule):
         Arguments as of `Bert.__call__`; `valid` is True at tokens and False at padding.
         """
         hidden = Bert(self.config, name="bert")(
-            tokens, segments, valid, positions, deterministic=deterministic
+            tokens, token_type_ids, valid, positions, deterministic=deterministic
         )
         if self.config.pooler == "head":
             hidden = SpanHead(self.config, name="span_head")(hidden)

@@ -24,7 +24,7 @@ def layer_outputs(
     config: BertConfig,
     params: Params,
     tokens: Int[Array, "B L"],
-    segments: Int[Array, "B L"] | None = None,
+    token_type_ids: Int[Array, "B L"] | None = None,
     mask: Mask | None = None,
     positions: Positions | None = None,
     rng: jax.Array | None = None,
@@ -35,13 +35,13 @@ def layer_outputs(
 
     Args:
       params: of `Bert`, what `BertForPretraining` holds under `"bert"`.
-      tokens, segments, mask, positions: see `Bert`.
+      tokens, token_type_ids, mask, positions: see `Bert`.
       rng: of dropout; None is no dropout.
     """
     _, state = Bert(config).apply(
         {"params": params},
         tokens,
-        segments,
+        token_type_ids,
         mask,
         positions,
         deterministic=rng is None,
@@ -55,12 +55,12 @@ def hidden_states(
     config: BertConfig,
     params: Params,
     tokens: Int[Array, "B L"],
-    segments: Int[Array, "B L"] | None = None,
+    token_type_ids: Int[Array, "B L"] | None = None,
     mask: Mask | None = None,
     positions: Positions | None = None,
 ) -> Float[jax.Array, "N B L D"]:
     """The `hidden` of `layer_outputs`, N = `config.num_layers` + 1."""
-    return layer_outputs(config, params, tokens, segments, mask, positions).hidden
+    return layer_outputs(config, params, tokens, token_type_ids, mask, positions).hidden
 
 
 def queries_keys_values(

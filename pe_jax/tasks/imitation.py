@@ -109,7 +109,7 @@ def _outputs_of(
     """Return `outputs(params of Bert, batch, rng=None)`."""
 
     def outputs(params: Params, batch: Batch, rng: jax.Array | None = None) -> LayerOutputs:
-        inputs = (batch["tokens"], batch["segments"], batch["documents"])
+        inputs = (batch["tokens"], batch["token_type_ids"], batch["documents"])
         return layer_outputs(model, params, *inputs, rng=rng)
 
     return sharding.gather(outputs, mesh, parallel)

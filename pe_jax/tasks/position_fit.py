@@ -51,8 +51,8 @@ def keep_table_mean(
     """Return the student's parameters with the teacher's mean position vector in the embeddings.
 
     The mean of a table of absolute positions is the same for all tokens. So it is no position, and
-    a student without the table should keep it: in the segment embedding, or in that of the tokens
-    where there are no segments.
+    a student without the table should keep it: in the embedding of token types, or in
+    that of tokens where there is none.
 
     Args:
       teacher_params, student_params: of `Bert`.

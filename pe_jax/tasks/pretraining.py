@@ -58,7 +58,7 @@ def pretraining_task(config: BertConfig) -> Task:
         pair_sums = {"next_sentence_loss": loss.sum(), "next_sentence_accuracy": right.sum()}
         return _masked_lm_sums(logits.masked_lm, batch) | pair_sums
 
-    inputs = ("tokens", "masked_positions", "segments", "valid")
+    inputs = ("tokens", "masked_positions", "token_type_ids", "valid")
     losses = ("masked_lm_loss", "next_sentence_loss")
     return make_task(BertForPretraining(config), inputs, counts, sums, losses)
 

@@ -136,8 +136,8 @@ def by_path(params: Params, ratios: Mapping[str, float]) -> PyTree:
     """Return the ratio of the last pattern that fits each parameter's path; 1 where none does.
 
     Raises:
-      ValueError: for a pattern that fits no parameter. Those of position parameters and of the
-        segment embedding may: some encodings, and modern encoders, have none.
+      ValueError: for a pattern that fits no parameter. Those of position parameters and of token
+        types may: some encodings, and modern encoders, have none.
     """
     paths = [path for path, _ in named_leaves(params)]
     ratio_by_path = dict.fromkeys(paths, 1.0)

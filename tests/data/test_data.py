@@ -491,7 +491,7 @@ def test_an_example_is_consistent(books):
         assert len(ends) == 2
         assert ends[1] == valid.sum() - 1
         assert (original[~valid] == v.pad).all()
-        assert (e["segments"] == ((np.arange(48) > ends[0]) & valid)).all()
+        assert (e["token_type_ids"] == ((np.arange(48) > ends[0]) & valid)).all()
         assert not np.isin(at, [0, *ends]).any()
         assert valid[at].all()
         assert (e["masked_tokens"][used:] == 0).all()

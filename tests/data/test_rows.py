@@ -16,7 +16,7 @@ LENGTHS = (4, 6, 9)
 
 
 def make_rows(sizes):
-    """Row n consists of copies of the number n + 1; its second segment is its last token."""
+    """Row n consists of copies of the number n + 1; its second text is its last token."""
     tokens = np.repeat(np.arange(1, len(sizes) + 1), sizes).astype(np.int32)
     bounds = np.append(0, np.cumsum(sizes))
     second = np.array(sizes, np.int32) - 1
@@ -30,11 +30,11 @@ def random_rows(count=53, seed=0):
 def test_padding_against_a_worked_example():
     batch = pad_rows(make_rows([2, 3, 1]), np.array([1, 0]), 4)
     np.testing.assert_array_equal(batch["tokens"], [[2, 2, 2, 0], [1, 1, 0, 0]])
-    np.testing.assert_array_equal(batch["segments"], [[0, 0, 1, 0], [0, 1, 0, 0]])
+    np.testing.assert_array_equal(batch["token_type_ids"], [[0, 0, 1, 0], [0, 1, 0, 0]])
     np.testing.assert_array_equal(batch["valid"], [[1, 1, 1, 0], [1, 1, 0, 0]])
     np.testing.assert_array_equal(batch["label"], [2, 1])
     assert {k: v.dtype for k, v in batch.items() if k != "label"} == {
-        "tokens": np.int32, "segments": np.int32, "valid": bool,
+        "tokens": np.int32, "token_type_ids": np.int32, "valid": bool,
     }  # fmt: skip
 
 

@@ -153,7 +153,7 @@ def test_rows_of_glue_are_those_of_the_tokenizer(tokenizer):
             expected = tokenizer.encode(*row)
             size = len(expected)
             assert batch["tokens"][number, :size].tolist() == expected.ids
-            assert batch["segments"][number, :size].tolist() == expected.type_ids
+            assert batch["token_type_ids"][number, :size].tolist() == expected.type_ids
             assert batch["valid"][number].sum() == size
 
 
@@ -169,7 +169,7 @@ def test_windows_of_squad_are_those_of_the_tokenizer(tokenizer):
     expected = tokenizer.encode(asked.question, context)
     batch = pad_rows(windows.rows(), np.arange(2), length)
     assert batch["tokens"][0][batch["valid"][0]].tolist() == expected.ids
-    assert batch["segments"][0][batch["valid"][0]].tolist() == expected.type_ids
+    assert batch["token_type_ids"][0][batch["valid"][0]].tolist() == expected.type_ids
     answer = slice(starts[0], ends[0] + 1)
     assert expected.sequence_ids[answer] == [1] * (answer.stop - answer.start)
     offsets = expected.offsets[answer]
@@ -215,7 +215,7 @@ def test_rows_of_pretraining_are_those_of_the_tokenizer(tokenizer):
         ids = [corpus.tokens["id"][part.start : part.stop] for part in (first, second)]
         expected = words.pair.join(*ids)
         assert true_row(row)[row["valid"]].tolist() == expected.tolist()
-        assert row["segments"].any() == (words.pair.second is not None)
+        assert row["token_type_ids"].any() == (words.pair.second is not None)
     packed = data.PackedExamples(corpus, np.arange(3), words, 24, 8)
     rows = [packed(number, np.random.default_rng(0)) for number in range(len(packed))]
     inner = [
@@ -247,7 +247,7 @@ def test_rows_of_distillation_have_the_special_tokens_of_the_tokenizer(tokenizer
             assert special in (pair.tolist(), single.tolist())
             kinds.add(len(special))
             assert np.isin(tokens[is_text], words.ordinary).mean() > 0.9
-            assert row["segments"][inside].any() <= (words.pair.second is not None)
+            assert row["token_type_ids"][inside].any() <= (words.pair.second is not None)
     assert kinds == {words.pair.size, words.single.size}
 
 

@@ -87,12 +87,12 @@ def write(folder, tensors, config=None, file="model.safetensors"):
     return folder
 
 
-def numpy_bert(t, config, tokens, segments, valid):
+def numpy_bert(t, config, tokens, token_type_ids, valid):
     """The input of the first layer and the output of each, in float64, from the published tensors;
     one head at a time."""
     t = {name.removeprefix("bert."): np.asarray(value, np.float64) for name, value in t.items()}
     x = t["embeddings.word_embeddings.weight"][tokens]
-    x = x + t["embeddings.token_type_embeddings.weight"][segments]
+    x = x + t["embeddings.token_type_embeddings.weight"][token_type_ids]
     x = _norm(t, config, x + t[TABLE][: tokens.shape[1]], "embeddings.LayerNorm")
     size = config["hidden_size"] // config["num_attention_heads"]
     states = [x]

@@ -51,7 +51,7 @@ ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
         "Gte",
         dict(SIZES, model_type="gte", type_vocab_size=1, rope_theta=20_000.0, pad_token_id=1),
     ),
-    "gte, no segments": (
+    "gte, no token types": (
         "Gte",
         dict(SIZES, model_type="gte", type_vocab_size=0, rope_theta=5e5, pad_token_id=0),
     ),

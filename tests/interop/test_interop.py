@@ -266,7 +266,7 @@ def old_names(tensors):
 
 
 def inputs():
-    """Tokens, segments, and a mask of valid tokens; the last row is padding but for one token."""
+    """Tokens, token types, and which are valid; the last row is padding but for one token."""
     rng = np.random.default_rng(2)
     valid = np.arange(7) < np.array([[7], [4], [1]])
     return rng.integers(0, V, (3, 7)), rng.integers(0, S, (3, 7)), valid
@@ -275,7 +275,7 @@ def inputs():
 def test_config(tmp_path):
     config = load_bert(write(tmp_path, bert_tensors(), BERT)).config
     assert (config.vocab_size, config.hidden_size, config.intermediate_size) == (V, D, M)
-    assert (config.num_layers, config.num_heads, config.num_segments) == (LAYERS, H, S)
+    assert (config.num_layers, config.num_heads, config.num_token_types) == (LAYERS, H, S)
     assert (config.max_length, config.encoding().name) == (N, "learned_absolute")
     assert (config.dropout_rate, config.attention_dropout_rate) == (0.2, 0.3)
     assert (config.layer_norm_epsilon, config.initializer_stddev) == (1e-5, 0.04)
@@ -284,12 +284,12 @@ def test_config(tmp_path):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def states_and_logits(config, params, tokens, segments, valid):
+def states_and_logits(config, params, tokens, token_type_ids, valid):
     """Hidden states of every layer, and the outputs of both heads at every token."""
     everywhere = np.tile(np.arange(tokens.shape[1]), (len(tokens), 1))
     model = BertForPretraining(config)
-    logits = model.apply({"params": params}, tokens, everywhere, segments, valid)
-    return hidden_states(config, params["bert"], tokens, segments, valid), logits
+    logits = model.apply({"params": params}, tokens, everywhere, token_type_ids, valid)
+    return hidden_states(config, params["bert"], tokens, token_type_ids, valid), logits
 
 
 @pytest.mark.parametrize("layout", ["plain", "old", "shards"])
@@ -302,9 +302,9 @@ def test_outputs_equal_those_of_a_numpy_bert(tmp_path, layout):
         write(tmp_path, old_names(tensors) if layout == "old" else tensors, BERT)
     config, params, absent, unread = load_bert(tmp_path)
     assert (absent, unread) == ((), ())
-    tokens, segments, valid = inputs()
-    states, logits = states_and_logits(config, params, tokens, segments, valid)
-    expected = numpy_bert(tensors, BERT, tokens, segments, valid)
+    tokens, token_type_ids, valid = inputs()
+    states, logits = states_and_logits(config, params, tokens, token_type_ids, valid)
+    expected = numpy_bert(tensors, BERT, tokens, token_type_ids, valid)
     assert states.shape == (LAYERS + 1, 3, 7, D)
     np.testing.assert_allclose(states, expected, atol=2e-5, rtol=0)
     words, pairs = numpy_heads(tensors, BERT, expected[-1])
@@ -315,12 +315,12 @@ def test_outputs_equal_those_of_a_numpy_bert(tmp_path, layout):
 def test_the_last_hidden_states_are_the_output_of_the_model(tmp_path):
     """Also with scanned, rematerialised layers, and positions that do not start at 0."""
     config, params, *_ = load_bert(write(tmp_path, bert_tensors(), BERT))
-    tokens, segments, valid = inputs()
+    tokens, token_type_ids, valid = inputs()
     looped = dataclasses.replace(config, scan_layers=True, remat="full")
 
     @jax.jit
     def run(params):
-        args = (tokens, segments, jnp.asarray(valid), jnp.arange(3, 10))
+        args = (tokens, token_type_ids, jnp.asarray(valid), jnp.arange(3, 10))
         states = hidden_states(looped, params, *args)
         at_0 = hidden_states(config, params, *args[:3])
         return states, Bert(looped).apply({"params": params}, *args), at_0

@@ -37,7 +37,7 @@ LLAMA = dict(
     attention_bias=False,
     up_bias=False,
     down_bias=False,
-    num_segments=0,
+    num_token_types=0,
     num_key_heads=2,
     head_dense=False,
     tied_decoder=False,
@@ -47,7 +47,7 @@ VARIANTS = {
     "bert": {},
     "modernbert": MODERN,
     "llama": LLAMA,
-    "one key head": dict(num_key_heads=1, num_segments=1, activation="gelu_tanh"),
+    "one key head": dict(num_key_heads=1, num_token_types=1, activation="gelu_tanh"),
     "relu": dict(activation="relu", head_activation="silu", head_norm=False, down_bias=False),
     "post-norm, gated": dict(gated_mlp=True, activation="silu", first_norm=False),
 }
@@ -60,10 +60,10 @@ def variant(name, **changes):
 def arguments(config):
     rng = np.random.default_rng(0)
     tokens = rng.integers(config.vocab_size, size=(2, 7))
-    segments = rng.integers(2, size=tokens.shape)
+    token_type_ids = rng.integers(2, size=tokens.shape)
     at = np.tile(np.arange(7), (2, 1))
     valid = np.array([[True] * 7, [True] * 4 + [False] * 3])
-    return tokens, at, segments, valid
+    return tokens, at, token_type_ids, valid
 
 
 def random_params(config):
@@ -122,12 +122,12 @@ def mlp(config, params, x):
     return dense(params["down"], y)
 
 
-def numpy_encoder(config, params, tokens, segments, valid):
+def numpy_encoder(config, params, tokens, token_type_ids, valid):
     """Embeddings and the outputs of all layers."""
     params = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
     x = params["token"]["embedding"][tokens]
-    if config.num_segments:
-        x = x + params["segment"]["embedding"][segments * (config.num_segments > 1)]
+    if config.num_token_types:
+        x = x + params["segment"]["embedding"][token_type_ids * (config.num_token_types > 1)]
     if config.embedding_norm:
         x = norm(config, params["embedding_norm"], x)
     states = [x]
@@ -158,15 +158,15 @@ def numpy_head(config, params, x, embedding):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_hidden_states_and_logits_against_numpy(name):
     config = variant(name)
-    tokens, at, segments, valid = arguments(config)
+    tokens, at, token_type_ids, valid = arguments(config)
     params = random_params(config)
-    want = numpy_encoder(config, params["bert"], tokens, segments, valid)
+    want = numpy_encoder(config, params["bert"], tokens, token_type_ids, valid)
 
     @jax.jit
     def run(params):
-        states = hidden_states(config, params["bert"], tokens, segments, valid)
+        states = hidden_states(config, params["bert"], tokens, token_type_ids, valid)
         model = BertForMaskedLM(config)
-        return states, model.apply({"params": params}, tokens, at, segments, valid)
+        return states, model.apply({"params": params}, tokens, at, token_type_ids, valid)
 
     got, logits = run(params)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
@@ -216,7 +216,7 @@ def shapes(config):
         (dict(gated_mlp=True), {"up/kernel", "up/bias"}, {"up/kernel": (12, 2, 20)}),
         (dict(embedding_norm=False), {"embedding_norm/scale", "embedding_norm/bias"}, {}),
         (dict(final_norm=True), {}, {"final_norm/scale": (12,), "final_norm/bias": (12,)}),
-        (dict(num_segments=0), {"segment/embedding"}, {}),
+        (dict(num_token_types=0), {"segment/embedding"}, {}),
         (dict(tied_decoder=False), {}, {"masked_lm/decoder": (23, 12)}),
         (dict(decoder_bias=False), {"masked_lm/bias"}, {}),
         (dict(head_bias=False), {"masked_lm/dense/bias"}, {}),
@@ -277,12 +277,12 @@ def summed(layers, transform, **how):
 
     The first layer has other parameters than the rest.
     """
-    config = variant("modernbert", num_layers=layers, num_segments=2, **how)
+    config = variant("modernbert", num_layers=layers, num_token_types=2, **how)
     config = dataclasses.replace(config, position="cycle(rope, rope(base=100)+window(reach=2))")
-    tokens, _, segments, valid = arguments(config)
+    tokens, _, token_type_ids, valid = arguments(config)
 
     def loss(params):
-        out = Bert(config).apply({"params": params}, tokens, segments, valid)
+        out = Bert(config).apply({"params": params}, tokens, token_type_ids, valid)
         return jnp.sin(out).sum()
 
     return jax.jit(transform(loss))(random_params(config)["bert"])

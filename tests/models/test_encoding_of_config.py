@@ -149,7 +149,7 @@ def test_an_encoding_of_ones_own_is_fine_tuned():
     np.testing.assert_allclose(rate, 0.3)
     batch = {
         "tokens": TOKENS,
-        "segments": np.zeros_like(TOKENS),
+        "token_type_ids": np.zeros_like(TOKENS),
         "valid": TOKENS > 0,
         "label": np.array([0, 1]),
     }

@@ -113,7 +113,7 @@ def draw_like(tree, rng, scale=1.0):
 
 @functools.cache
 def make_encoder(position):
-    """`encode(tokens, segments, mask, positions)` of the encoder of `make`, compiled once for each
+    """`encode(tokens, types, mask, positions)` of the encoder of `make`, compiled once for each
     shape."""
     model, variables = make(position)
     apply = jax.jit(Bert(model.config).apply)
@@ -249,10 +249,10 @@ def test_every_parameter_learns(name):
     """No encoding has a parameter that does not reach the loss; gradients are float32."""
     model, variables = make(name, dtype="bfloat16", num_layers=1)
     ids = tokens(rows=4, length=16)
-    segments = np.tile(np.arange(16) > 7, (4, 1)).astype(np.int32)
+    token_type_ids = np.tile(np.arange(16) > 7, (4, 1)).astype(np.int32)
 
     def loss(params):
-        out = model.apply({"params": params}, ids, ids[:, :3] % 6, segments)
+        out = model.apply({"params": params}, ids, ids[:, :3] % 6, token_type_ids)
         return (out.masked_lm**2).sum() + (out.next_sentence**2).sum()
 
     grads = jax.jit(jax.grad(loss))(variables["params"])

@@ -63,19 +63,19 @@ def random_bert(torch, transformers, folder, name="BertForPreTraining", **sizes)
 
 
 def inputs(config, rows=5, length=24):
-    """Tokens, segments, and a mask of valid tokens: each row is shorter than the one before."""
+    """Tokens, token types, and a mask of valid tokens: each row is shorter than the one before."""
     rng = np.random.default_rng(0)
     valid = np.arange(length) < np.linspace(length, length // 8, rows).round()[:, None]
     tokens = np.where(valid, rng.integers(0, config.vocab_size, valid.shape), 0)
-    segments = np.where(valid & (np.arange(length) > 2), config.num_segments - 1, 0)
-    return tokens, segments, valid
+    token_type_ids = np.where(valid & (np.arange(length) > 2), config.num_token_types - 1, 0)
+    return tokens, token_type_ids, valid
 
 
-def theirs(torch, model, tokens, segments, valid):
+def theirs(torch, model, tokens, token_type_ids, valid):
     with torch.inference_mode():
         return model(
             input_ids=torch.tensor(tokens),
-            token_type_ids=torch.tensor(segments),
+            token_type_ids=torch.tensor(token_type_ids),
             attention_mask=torch.tensor(valid),
             output_hidden_states=True,
         )
@@ -91,14 +91,14 @@ def test_hidden_states_and_logits(torch, transformers, tmp_path, shape):
     model = random_bert(torch, transformers, tmp_path, **SHAPES[shape])
     config, params, absent, unread = load_bert(tmp_path)
     assert absent == unread == ()
-    tokens, segments, valid = inputs(config)
-    want = theirs(torch, model, tokens, segments, valid)
+    tokens, token_type_ids, valid = inputs(config)
+    want = theirs(torch, model, tokens, token_type_ids, valid)
     mask = jnp.asarray(valid)
-    got = hidden_states(config, params["bert"], tokens, segments, mask)
+    got = hidden_states(config, params["bert"], tokens, token_type_ids, mask)
     np.testing.assert_allclose(got, states(want), **CLOSE)
     everywhere = np.tile(np.arange(tokens.shape[1]), (len(tokens), 1))
     run = BertForPretraining(config).apply
-    logits = run({"params": params}, tokens, everywhere, segments, mask)
+    logits = run({"params": params}, tokens, everywhere, token_type_ids, mask)
     np.testing.assert_allclose(logits.masked_lm, want.prediction_logits, **CLOSE)
     np.testing.assert_allclose(logits.next_sentence, want.seq_relationship_logits, **CLOSE)
 
@@ -107,9 +107,9 @@ def test_hidden_states_and_logits(torch, transformers, tmp_path, shape):
 def test_a_real_bert(torch, transformers):
     model = transformers.BertModel.from_pretrained(MINILM).eval()
     config, params, *_ = load_bert(MINILM)
-    tokens, segments, valid = inputs(config, rows=4, length=128)
-    want = states(theirs(torch, model, tokens, segments, valid))
-    got = hidden_states(config, params["bert"], tokens, segments, jnp.asarray(valid))
+    tokens, token_type_ids, valid = inputs(config, rows=4, length=128)
+    want = states(theirs(torch, model, tokens, token_type_ids, valid))
+    got = hidden_states(config, params["bert"], tokens, token_type_ids, jnp.asarray(valid))
     np.testing.assert_allclose(got, want, **CLOSE)
 
 
@@ -143,19 +143,19 @@ def test_an_exported_model_has_the_same_outputs_in_pytorch(
         tmp_path / "out", output_loading_info=True
     )
     assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    tokens, segments, valid = inputs(config)
-    want = theirs(torch, loaded.eval(), tokens, segments, valid)
+    tokens, token_type_ids, valid = inputs(config)
+    want = theirs(torch, loaded.eval(), tokens, token_type_ids, valid)
     mask = jnp.asarray(valid)
-    got = hidden_states(config, params["bert"], tokens, segments, mask)
+    got = hidden_states(config, params["bert"], tokens, token_type_ids, mask)
     np.testing.assert_allclose(got, states(want), **CLOSE)
     bare = transformers.BertModel.from_pretrained(tmp_path / "out").eval()
     np.testing.assert_allclose(got, states(theirs(torch, bare, *inputs(config))), **CLOSE)
     if model is BertForSpans:
-        start, end = ours.apply({"params": params}, tokens, segments, mask)
+        start, end = ours.apply({"params": params}, tokens, token_type_ids, mask)
         np.testing.assert_allclose(start[valid], want.start_logits[valid], **CLOSE)
         np.testing.assert_allclose(end[valid], want.end_logits[valid], **CLOSE)
     if model is BertForClassification:
-        logits = ours.apply({"params": params}, tokens, segments, mask)
+        logits = ours.apply({"params": params}, tokens, token_type_ids, mask)
         np.testing.assert_allclose(logits, want.logits, **CLOSE)
         kind = "regression" if arguments["outputs"] == 1 else "single_label_classification"
         assert loaded.config.problem_type == kind

@@ -41,9 +41,9 @@ def off_diagonal(mask):
 def test_entries_in_unconnected_groups_equal_least_squares():
     """Rows and offsets need not be connected; each group of them has a level of its own."""
     rng, index = np.random.default_rng(0), np.arange(6)
-    segments = np.array([0, 0, 1, 1, 1, 1])
+    numbers = np.array([0, 0, 1, 1, 1, 1])
     chunks = off_diagonal(index[:, None] // 2 == index // 2)  # Offset 1 in even rows, -1 in others.
-    documents = off_diagonal(segments[:, None] == segments)
+    documents = off_diagonal(numbers[:, None] == numbers)
     random = [off_diagonal(rng.random((6, 6)) < rng.random()) for _ in range(100)]
     masks = np.stack([chunks, documents, np.zeros((6, 6), bool), *random])
     phi = rng.normal(size=(len(masks), 6, 6)).astype(np.float32)

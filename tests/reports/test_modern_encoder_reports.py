@@ -32,7 +32,7 @@ def model(request):
         vocab_size=tiny_subject.VOCABULARY, hidden_size=16, num_layers=2, num_heads=2,
         intermediate_size=16, initializer_stddev=0.5, max_length=tiny_subject.LENGTH,
         pre_norm=True, first_norm=False, final_norm=True, norm_bias=False, embedding_norm=True,
-        gated_mlp=True, up_bias=False, down_bias=False, attention_bias=False, num_segments=0,
+        gated_mlp=True, up_bias=False, down_bias=False, attention_bias=False, num_token_types=0,
         num_key_heads=request.param,
     )  # fmt: skip
     return dataclasses.replace(config, position="cycle(rope(base=160000), rope+window(reach=4))")

@@ -107,9 +107,9 @@ def student_params(experiment):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def outputs_of(model, params, tokens, segments=None, valid=None):
+def outputs_of(model, params, tokens, token_type_ids=None, valid=None):
     """`layer_outputs`, compiled once for equal models and shapes."""
-    return layer_outputs(model, params, tokens, segments, valid)
+    return layer_outputs(model, params, tokens, token_type_ids, valid)
 
 
 # --- hidden states -------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def test_cut_rows(tmp_path):
         plain = rows(number, rng)
         real = row["documents"] > 0
         np.testing.assert_array_equal(real, plain["valid"])
-        assert (row["tokens"][~real] == pad).all() and not row["segments"][~real].any()
+        assert (row["tokens"][~real] == pad).all() and not row["token_type_ids"][~real].any()
         special = np.isin(row["tokens"], (cls, sep)) | ~real
         np.testing.assert_array_equal(row["tokens"][~special], plain["tokens"][~special])
         np.testing.assert_array_equal(row["text"], ~special)
@@ -218,8 +218,10 @@ def test_cut_rows(tmp_path):
         np.testing.assert_array_equal(numbers, np.arange(1, len(counts) + 1))
         assert len(counts) == 1 or counts.min() >= 8
         for begin, size in zip(np.cumsum(counts) - counts, counts, strict=True):
-            tokens, segments = (row[name][begin:][:size] for name in ("tokens", "segments"))
-            ends = np.append(np.flatnonzero(np.diff(segments)), size - 1)
+            tokens, token_type_ids = (
+                row[name][begin:][:size] for name in ("tokens", "token_type_ids")
+            )
+            ends = np.append(np.flatnonzero(np.diff(token_type_ids)), size - 1)
             assert tokens[0] == cls and (tokens[ends] == sep).all() and len(ends) <= 2
             assert np.isin(tokens, (cls, sep)).sum() == 1 + len(ends)
             sizes.append(size)
@@ -232,7 +234,7 @@ def test_cut_rows(tmp_path):
 
 
 def test_what_is_trained(finished):
-    """Embeddings and heads stay the teacher's, segments with the mean of its table; R² rises; the
+    """Embeddings and heads stay the teacher's, types with the mean of its table; R² rises; the
     teacher is in no checkpoint."""
     folder, experiment = finished
     step, params = newest_params(folder)
@@ -331,16 +333,17 @@ def test_stops_by_itself_and_resumes_there(finished, published, tmp_path, capsys
 
 
 def inputs_of(batches):
-    """Tokens, segments and which are real, of every input of the batches, padded at its end."""
+    """Tokens, token types and which are real, of every input of the batches, padded at its end."""
     found = []
     for batch in batches:
-        for tokens, segments, documents in zip(
-            *(np.asarray(batch[name]) for name in ("tokens", "segments", "documents")), strict=True
+        for tokens, token_type_ids, documents in zip(
+            *(np.asarray(batch[name]) for name in ("tokens", "token_type_ids", "documents")),
+            strict=True,
         ):
             for number in range(1, documents.max() + 1):
                 own = documents == number
                 padding = (0, len(own) - own.sum())
-                parts = tokens[own], segments[own], np.ones(own.sum(), bool)
+                parts = tokens[own], token_type_ids[own], np.ones(own.sum(), bool)
                 found.append([np.pad(part, padding) for part in parts])
     return [np.stack(each) for each in zip(*found, strict=True)]
 
@@ -351,10 +354,10 @@ def naive_scores(experiment, params, stage):
     teacher = distillation.teacher_model(config, model)
     teacher_params = PretrainedSource(config.init).params(experiment.program.shardings_of)["bert"]
 
-    tokens, segments, valid = inputs_of(experiment.held_out[stage])
+    tokens, token_type_ids, valid = inputs_of(experiment.held_out[stage])
 
     def outputs(model, params):
-        found = outputs_of(model, jax.device_get(params), tokens, segments, valid)
+        found = outputs_of(model, jax.device_get(params), tokens, token_type_ids, valid)
         return [np.asarray(x, np.float64)[:, valid] for x in (found.hidden[1:], found.attention)]
 
     theirs, ours = outputs(teacher, teacher_params), outputs(model, params["bert"])
@@ -425,9 +428,11 @@ def test_targets_without_their_mean_by_position(centred):
         [[batch]],
     )[0]
     teacher = load_bert(centred.config.init)
-    tokens, segments, valid = inputs_of([batch])
+    tokens, token_type_ids, valid = inputs_of([batch])
     text = valid & (tokens != VOCAB.index("[CLS]")) & (tokens != VOCAB.index("[SEP]"))
-    states = outputs_of(teacher.config, teacher.params["bert"], tokens, segments, valid).hidden[1:]
+    states = outputs_of(
+        teacher.config, teacher.params["bert"], tokens, token_type_ids, valid
+    ).hidden[1:]
     states = np.where(text[..., None], np.asarray(states, np.float64), 0)
     counts = text.sum(0)[:, None]
     mean = states.sum(1) / np.maximum(counts, 1)

@@ -71,7 +71,7 @@ def make_batch(rows=8, length=10, predictions=5, seed=0):
     masked = np.arange(rows) % predictions
     return {
         "tokens": rng.integers(0, 30, (rows, length)).astype(np.int32),
-        "segments": np.zeros((rows, length), np.int32),
+        "token_type_ids": np.zeros((rows, length), np.int32),
         "valid": np.arange(length) < rng.integers(6, length + 1, (rows, 1)),
         "masked_positions": rng.integers(0, 6, (rows, predictions)).astype(np.int32),
         "masked_tokens": rng.integers(0, 30, (rows, predictions)).astype(np.int32),
@@ -309,7 +309,7 @@ def test_metrics_by_hand():
         {"params": params},
         batch["tokens"],
         batch["masked_positions"],
-        batch["segments"],
+        batch["token_type_ids"],
         batch["valid"],
     )
     p = scipy.special.softmax(np.asarray(logits.masked_lm, np.float64), axis=-1)
@@ -406,7 +406,7 @@ def test_rates_by_group():
     marked = lambda tree: {"bert": {name: name == "frequencies" for name in tree["bert"]}}
     settings = dict(weight_decay=0.1, clip_norm=1.0, epsilon=1e3, frequency_scale=4.0)
     ratios = {"bert/*": 2.0, "bert/token": 0.0, "bert/position": 5.0, "bert/position/none": 9.0}
-    ratios["bert/segment/*"] = 0.0  # Modern encoders have no segments, and some encodings nothing.
+    ratios["bert/segment/*"] = 0.0  # Modern encoders have no types, and some encodings nothing.
     optimizer = optimizers.adamw(lambda _: 1.0, marked, ratios=ratios, **settings)
     grads = {"bert": {**dict.fromkeys(params["bert"], jnp.ones(4)), "token": jnp.full(4, 1e6)}}
     state = optimizer.init(params)

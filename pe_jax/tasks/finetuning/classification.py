@@ -31,7 +31,7 @@ from pe_jax.training.step import Task, cache_by_arguments, make_task
 def classification_task(model: BertConfig, outputs: int) -> Task:
     """Cross-entropy over classes and accuracy in points, or with one output the squared error.
 
-    Batches: tokens, segments `[B, L]` int32, valid `[B, L]` bool, label `[B]`.
+    Batches: tokens, token_type_ids `[B, L]` int32, valid `[B, L]` bool, label `[B]`.
     """
 
     def counts(batch: Batch) -> Sums:

@@ -36,7 +36,7 @@ _LARGEST = float(np.finfo(np.float64).max)
 def span_task(model: BertConfig) -> Task:
     """The mean of the cross-entropies of an answer's first and last token, over all positions.
 
-    Batches: tokens, segments `[B, L]` int32, valid `[B, L]` bool, start, end `[B]` int32.
+    Batches: tokens, token_type_ids `[B, L]` int32, valid `[B, L]` bool, start, end `[B]` int32.
     """
 
     def counts(batch: Batch) -> Sums:
