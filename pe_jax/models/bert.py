@@ -41,7 +41,7 @@ REMAT: dict[str, Callable[..., bool] | None] = {
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 
-Mask = Bool[Array, "B L"] | Bool[Array, "B 1 L L"] | Int[Array, "B L"]
+Mask = Bool[Array, "B L"] | Bool[Array, "B 1 L L"]
 
 
 class LayerOutputs(NamedTuple):
@@ -159,6 +159,20 @@ def _same(x: Array) -> Array:
     return x
 
 
+def _check_rows(tokens: Array, mask: Mask | None, document_ids: Array | None) -> None:
+    dtype = jnp.bool_ if mask is None else getattr(mask, "dtype", type(mask).__name__)
+    if dtype != jnp.bool_:
+        raise ValueError(
+            f"mask must be bool, True at tokens and False at padding, got {dtype}. For a mask of 0 "
+            "and 1 pass mask == 1; for the numbers of packed documents pass document_ids."
+        )
+    if document_ids is not None and document_ids.shape != tokens.shape:
+        raise ValueError(
+            f"document_ids must be [B, L] as the tokens, here {list(tokens.shape)}, got "
+            f"{list(document_ids.shape)}. For other masks pass mask=, bool [B, 1, L, L]."
+        )
+
+
 def _split(rng: jax.Array | None, count: int) -> jax.Array | list[None]:
     """`jax.random.split`; without an rng as many times None."""
     return [None] * count if rng is None else jax.random.split(rng, count)
@@ -180,6 +194,7 @@ class Bert(BertModule):
         mask: Mask | None = None,
         positions: Positions | None = None,
         *,
+        document_ids: Int[Array, "B L"] | None = None,
         deterministic: bool = True,
     ) -> Float[jax.Array, "B L D"]:
         """Hidden states of the last layer.
@@ -194,33 +209,36 @@ class Bert(BertModule):
           tokens: vocabulary ids.
           token_type_ids: 0 or 1; default all 0, and so for a model of a single type. A
             model without their embedding ignores them.
-          mask: bool `[B, L]`, True at tokens and False at padding; or integers `[B, L]`, numbers of
-            packed documents, 0 at padding (`Context.document_ids`); or a whole attention mask, bool
+          mask: bool `[B, L]`, True at tokens and False at padding; or a whole attention mask, bool
             `[B, 1, L, L]`.
           positions: see `pe_jax.encodings.Positions`; default range(L), or from 0 in each document.
             With `config.positions_from_mask`, as in RoBERTa, those that are added to the input
             count the True of a `[B, L]` mask.
+          document_ids: of packed rows, the number of each token's document, from 1, and 0 at
+            padding (`Context.document_ids`).
           deterministic: False switches dropout on and needs the rng "dropout".
+
+        Raises:
+          ValueError: for a mask that is not bool, or documents that are not those of the tokens.
         """
         c = self.config
+        _check_rows(tokens, mask, document_ids)
         encoding = c.encoding()
         rng = None if deterministic else self.make_rng("dropout")
         *layer_rngs, embedding_rng = _split(rng, c.num_layers + 1)
-        documents = valid = None
-        if mask is not None and jnp.issubdtype(mask.dtype, jnp.integer):
-            documents, mask = mask, None
-        elif mask is not None and mask.ndim == 2:
+        valid = None
+        if mask is not None and mask.ndim == 2:
             valid, mask = mask, padding_mask(mask)
         input_positions = positions
         if positions is None and encoding.axes == 1:
             positions = range(tokens.shape[1])
-            if documents is not None:
-                positions = document_positions(documents)
+            if document_ids is not None:
+                positions = document_positions(document_ids)
             input_positions = positions
-            if valid is not None and c.positions_from_mask:
+            if valid is not None and document_ids is None and c.positions_from_mask:
                 input_positions = jnp.maximum(jnp.cumsum(valid, axis=1) - 1, 0)
         position_rng = None if rng is None else jax.random.fold_in(rng, c.num_layers)
-        context = Context(positions, positions, rng=position_rng, document_ids=documents)
+        context = Context(positions, positions, rng=position_rng, document_ids=document_ids)
         position_params = {}
         if parameter_count(encoding, c.num_layers):
             position_params = self.param("position", encoding.init, c.num_layers)

@@ -53,7 +53,7 @@ def _mean(hidden: Float[Array, "B L D"], mask: Mask | None) -> Float[Array, "B D
             f"mask must be [B, L] for a mean over tokens (classifier_pooling='mean'), got "
             f"{list(mask.shape)}. Pass True at tokens and False at padding."
         )
-    weights = (mask > 0).astype(jnp.float32)[:, :, None]
+    weights = mask.astype(jnp.float32)[:, :, None]
     total = (weights * hidden).sum(1) / jnp.maximum(weights.sum(1), 1)
     return total.astype(hidden.dtype)
 
@@ -132,11 +132,13 @@ class BertForMaskedLM(BertModule):
         mask: Mask | None = None,
         positions: Positions | None = None,
         *,
+        document_ids: Int[Array, "B L"] | None = None,
         deterministic: bool = True,
     ) -> Float[jax.Array, "B P V"]:
         """Logits in float32; arguments as of `BertForPretraining`."""
         bert = Bert(self.config, name="bert")
-        hidden = bert(tokens, token_type_ids, mask, positions, deterministic=deterministic)
+        inputs = tokens, token_type_ids, mask, positions
+        hidden = bert(*inputs, document_ids=document_ids, deterministic=deterministic)
         return _masked_lm(bert, hidden, masked_positions)
 
 

@@ -28,6 +28,8 @@ def layer_outputs(
     mask: Mask | None = None,
     positions: Positions | None = None,
     rng: jax.Array | None = None,
+    *,
+    document_ids: Int[Array, "B L"] | None = None,
 ) -> LayerOutputs:
     """Hidden states and attention outputs of all layers; pure, and differentiable.
 
@@ -35,7 +37,7 @@ def layer_outputs(
 
     Args:
       params: of `Bert`, what `BertForPretraining` holds under `"bert"`.
-      tokens, token_type_ids, mask, positions: see `Bert`.
+      tokens, token_type_ids, mask, positions, document_ids: see `Bert`.
       rng: of dropout; None is no dropout.
     """
     _, state = Bert(config).apply(
@@ -44,6 +46,7 @@ def layer_outputs(
         token_type_ids,
         mask,
         positions,
+        document_ids=document_ids,
         deterministic=rng is None,
         rngs=None if rng is None else {"dropout": rng},
         mutable="intermediates",

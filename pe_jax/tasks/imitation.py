@@ -109,8 +109,8 @@ def _outputs_of(
     """Return `outputs(params of Bert, batch, rng=None)`."""
 
     def outputs(params: Params, batch: Batch, rng: jax.Array | None = None) -> LayerOutputs:
-        inputs = (batch["tokens"], batch["token_type_ids"], batch["documents"])
-        return layer_outputs(model, params, *inputs, rng=rng)
+        inputs = batch["tokens"], batch["token_type_ids"]
+        return layer_outputs(model, params, *inputs, rng=rng, document_ids=batch["documents"])
 
     return sharding.gather(outputs, mesh, parallel)
 

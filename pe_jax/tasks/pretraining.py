@@ -67,7 +67,7 @@ def pretraining_task(config: BertConfig) -> Task:
 def packed_task(config: BertConfig) -> Task:
     """Return the masked-LM loss and accuracy on rows of documents, attention within each."""
     inputs, losses = ("tokens", "masked_positions"), ("masked_lm_loss",)
-    named = {"mask": "documents", "positions": "positions"}
+    named = {"document_ids": "documents", "positions": "positions"}
     model = BertForMaskedLM(config)
     return make_task(model, inputs, _masked_lm_counts, _masked_lm_sums, losses, **named)
 
