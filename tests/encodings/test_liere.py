@@ -20,15 +20,16 @@ from pe_jax.encodings.rotary.skew import rotation_of
     ],
 )
 def test_liere_for_some_positions_at_a_time(name, positions, monkeypatch):
-    """Blocks of two positions, the last one padded: the same logits and gradients."""
+    """Blocks of two positions, the last one padded: the same queries and gradients."""
     encoding = build(name)
     params = encoding.init(jax.random.key(0))
-    q, k = (draw(2, 7, 2, 8, seed=seed) for seed in (1, 2))
+    (part,), q, to = encoding.parts, draw(2, 7, 2, 8, seed=1), draw(2, 7, 2, 8, seed=2)
 
-    def loss(params, q, k):
-        return (attention_logits(q, k, encoding, params, Context(positions)) ** 2).sum()
+    def loss(params, q):
+        rotated, *_ = part.heads(params, q, q, q, Context(positions, positions))
+        return (rotated * to).sum(), rotated
 
-    run = lambda: jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(params, q, k)
+    run = lambda: jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(params["liere"], q)
     whole = run()
     monkeypatch.setattr(liere, "_WHOLE", 0)
     monkeypatch.setattr(liere, "numbers_at_once", lambda: 300)
@@ -70,7 +71,8 @@ def test_liere_rotates_default_positions_once(monkeypatch):
     monkeypatch.setattr(liere, "rotation_of", counted)
     encoding = build("liere(width=3)")
     q = draw(1, 7, 2, 8)
-    pe_jax.attention.attention(q, q, q, encoding, encoding.init(jax.random.key(0)))
+    run = lambda q: pe_jax.attention.attention(q, q, q, encoding, encoding.init(jax.random.key(0)))
+    jax.eval_shape(run, q)
     assert len(calls) == 1
 
 
