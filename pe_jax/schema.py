@@ -84,6 +84,7 @@ class Config:
 
 
 C = TypeVar("C", bound=Config)
+_RENAMED = {"num_segments": "num_token_types"}  # Keys in the config.json of earlier runs.
 # The class of a config; or where it is by task, see `pe_jax.configs.all_tasks`.
 Classes: TypeAlias = type[C] | Mapping[str, str]
 
@@ -265,6 +266,9 @@ def unknown_key(key: str, known: Iterable[str], of: str) -> str:
     """The message for a key that is not known, with close matches: of its last name, wherever they
     are, or of the whole."""
     every = list(known)
+    path, dot, name = key.rpartition(".")
+    if name in _RENAMED:
+        return f"config.{key} is now called config.{path}{dot}{_RENAMED[name]}."
     inner = [f"config.{name}" for name in every if name.startswith(f"{key}.")]
     if inner:
         return f"config.{key} is a part with keys of its own, such as {' and '.join(inner[:2])}."

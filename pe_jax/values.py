@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import pkgutil
 import reprlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -103,15 +103,22 @@ def _resolve(names: Names) -> tuple[str, ...]:
     return tuple(pkgutil.resolve_name(names) if isinstance(names, str) else names)
 
 
-def one_of(names: Names, *others: str) -> Validator:
-    """One of several names; an error lists close matches."""
+def one_of(names: Names, *others: str, renamed: Mapping[str, str] | None = None) -> Validator:
+    """One of several names; an error lists close matches, or the name that replaced an old one."""
+    new_names = renamed or {}
+
+    def hint(value: object) -> str:
+        if not isinstance(value, str):
+            return ""
+        if value in new_names:
+            return f" It is now called {new_names[value]!r}."
+        return did_you_mean(value, (*others, *_resolve(names)))
+
     return Validator(
         str,
         lambda: f"one of {', '.join(name or repr(name) for name in (*others, *_resolve(names)))}",
         lambda value: isinstance(value, str) and (value in others or value in _resolve(names)),
-        lambda value: (
-            did_you_mean(value, (*others, *_resolve(names))) if isinstance(value, str) else ""
-        ),
+        hint,
     )
 
 

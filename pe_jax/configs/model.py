@@ -154,7 +154,9 @@ class BertConfig(Config):
     )
     attention: str = key(
         "auto",
-        one_of("pe_jax.attention.implementations:IMPLEMENTATIONS", "auto"),
+        one_of(
+            "pe_jax.attention.implementations:IMPLEMENTATIONS", "auto", renamed={"buckets": "table"}
+        ),
         "Implementation of attention; or naive, table, fused, kernel, cudnn.",
     )
     scan_layers: bool = key(False, FLAG, "One program for all layers: compiles faster.")

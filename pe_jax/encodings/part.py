@@ -292,9 +292,9 @@ class Part:
         forbids are masked, with terms of 0, and stay forbidden. In blocks, attention calls it for
         some queries at a time, with all keys that these can reach.
       traits: what callers must respect.
-      card: documentation and measurement only.
-      family: the key of its parameters; default the name without options.
-      recipe: the call that makes an encoding of this part alone; see `naming`.
+      metadata: documentation and measurement only.
+      params_key: the key of its parameters; default the name without options.
+      constructor: the call that makes an encoding of this part alone; see `registry`.
     """
 
     name: str = ""
@@ -314,7 +314,7 @@ class Part:
     constructor: functools.partial[PositionEncoding] | None = None
 
     def _replace(self, **changes: Any) -> Part:
-        """A part with other fields, which its recipe does not make."""
+        """A part with other fields, which its constructor does not make."""
         return dataclasses.replace(self, **{"constructor": None, **changes})
 
     @property

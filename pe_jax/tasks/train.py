@@ -174,7 +174,7 @@ def model_size(model: BertConfig) -> str:
     return f"{counted(model.num_layers, 'layer')} of {model.hidden_size}"
 
 
-def _introduce_model(program: Program, params: Params) -> None:
+def _log_model(program: Program, params: Params) -> None:
     def count(tree: PyTree) -> int:
         return sum(leaf.size for leaf in jax.tree.leaves(tree)) // len(program.seeds)
 
@@ -189,7 +189,7 @@ def _introduce_model(program: Program, params: Params) -> None:
 
 
 def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
-    """Train to the end of the last stage. The run claims `folder` after all checks have passed.
+    """Train to the end of the last stage. The run locks `folder` after all checks have passed.
 
     Args:
       profile: steps to trace, see `Profiler`.
@@ -203,7 +203,7 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
     """
     program, start, data = run.program, run.start, run.digests
     shapes = sharding.abstract(program.state_shapes, program.shardings)
-    _introduce_model(program, shapes.params)
+    _log_model(program, shapes.params)
     tokenizer = run.tokenizer.to_str() if run.tokenizer else "{}"
     if jax.process_count() > 1:
         from pe_jax.training import hosts

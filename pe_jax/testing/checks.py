@@ -275,9 +275,9 @@ def decoding(s: Subject) -> Problems:
 
 @check
 def shift(s: Subject) -> Problems:
-    """A shift of all positions moves outputs exactly if its card says so."""
+    """A shift of all positions moves outputs exactly if its metadata says so."""
     if any(part.metadata is None for part in s.encoding.parts):
-        raise NotApplicable("the encoding has no card")
+        raise NotApplicable("the encoding has no metadata")
     # Both sides of a power of 2, where digits of positions change; further than floats are exact,
     # unless positions are scaled.
     scaled = any(part.positions for part in s.encoding.parts) or s.encoding.axes > 1

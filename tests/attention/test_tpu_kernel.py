@@ -328,7 +328,7 @@ def test_bad_input():
         flash_attention(q, k, v, table, bias=np.zeros(7, np.float32))
     with pytest.raises(ValueError, match=r"3 tables or biases for 1 heads"):
         flash_attention(q, k, v, bias=np.zeros((5, 3), np.float32))
-    with pytest.raises(ValueError, match=r"got Reach\(left=-1"):
+    with pytest.raises(ValueError, match=r"got AttentionWindow\(left=-1"):
         flash_attention(q, k, v, reach=around(-1))
     with pytest.raises(ValueError, match="sink is not supported beside key_table"):
         flash_attention(q, k, v, table, sink=np.zeros(1, np.float32))

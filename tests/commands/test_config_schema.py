@@ -198,6 +198,7 @@ def test_wrong_values_are_named(name, key, value):
             "an integer from 0 to 2,147,483,647, got 450.0. The nearest",
         ),
         ({"model.size": "minni"}, "got 'minni'. Did you mean mini?"),
+        ({"model.attention": "buckets"}, "got 'buckets'. It is now called 'table'."),
         ({"model.num_heads": 5}, "config.model.hidden_size 128 is not a multiple of num_heads 5"),
         ({"model.position": "learnt_absolute"}, "config.model.position 'learnt_absolute': "),
         ({"model.position": "rope(base=1e999)"}, "the option 'base' takes float, got inf"),
@@ -223,6 +224,7 @@ def test_relations_and_ways_out(changes, says):
         ("stage1.leng", "config.stage1.leng is not a key of the task 'pretraining'. Did you mean"),
         ("mask_rate", "Did you mean config.data.mask_rate?"),
         ("num_heads", "Did you mean config.model.num_heads?"),
+        ("model.num_segments", "is now called config.model.num_token_types."),
         ("optimizer.learing_rate", "Did you mean config.optimizer.learning_rate"),
         (
             "foo",

@@ -149,7 +149,7 @@ def test_a_new_encoding_is_a_new_row(monkeypatch):
 
 def test_a_part_that_says_nothing():
     row = catalogue.Entry("mute", PositionEncoding((Part(name="mute"),)))
-    with pytest.raises(ValueError, match=r"\['mute'\] have no card"):
+    with pytest.raises(ValueError, match=r"\['mute'\] have no metadata"):
         page.sources([row])
 
 

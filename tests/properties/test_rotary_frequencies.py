@@ -93,7 +93,7 @@ def test_a_card_says_what_rotates(encoding, pairs, scale):
     q, k, v = rng.normal(size=(3, 1, LENGTH, 2, 8)).astype(np.float32)
     factors = rng.uniform(0, 2, (2, count)).astype(np.float32)
     w = np.broadcast_to(part.metadata.frequencies(params), (2, count))
-    # Where frequencies depend on the length, the card has those of short inputs.
+    # Where frequencies depend on the length, the metadata has those of short inputs.
     grows = "ntk" in encoding.name or "longrope" in encoding.name
     at = np.arange(4 if grows else LENGTH)
     context = Context(range(len(at)), range(len(at)))

@@ -31,7 +31,7 @@ def cards(row: Entry) -> list[Metadata]:
     """
     parts = row.encoding.parts[:1]
     if missing := [part.name for part in parts if part.metadata is None]:
-        raise ValueError(f"{missing} have no card: a row of the catalogue needs it.")
+        raise ValueError(f"{missing} have no metadata: a row of the catalogue needs it.")
     return [part.metadata for part in parts if part.metadata]
 
 

@@ -115,7 +115,7 @@ def forward_kernel(
             sums[h] = wide(decay, config.size) * sums[h] + product
             if config.value_terms:
                 bands[h] *= wide(decay, bands.shape[-1])
-                tile.collect(bands, h, weights, uniform)
+                tile.relative_shift_transpose(bands, h, weights, uniform)
 
     @pl.when(pl.program_id(3) == pl.num_programs(3) - 1)
     def finish():
@@ -200,18 +200,18 @@ def backward_kernel(
             weights = jnp.exp2(logits - wide(log_sum[h], config.keys))
             dweights = dot(grad, v, 1, 1)
             if config.value_terms:
-                dweights += tile.spread(value_terms, h, uniform)
+                dweights += tile.relative_shift(value_terms, h, uniform)
             dropped, dweights = tile.drop(shared.seed, rows.numbers, h, weights, dweights)
             dlogits = weights * (dweights - wide(mean[h], config.keys))
             dv[keys, kv_lanes] += dot(dropped.astype(v.dtype), grad, 0, 0)
             dk[keys, kv_lanes] += dot(dlogits.astype(q.dtype), q, 0, 0)
             dq[h] += dot(dlogits.astype(k.dtype), k, 1, 0)
             if config.logit_terms:
-                tile.collect(logit_bands, h, dlogits, uniform)
+                tile.relative_shift_transpose(logit_bands, h, dlogits, uniform)
             if config.long_bias:
                 tile.collect_bias(bias_band, h, dlogits)
             if config.value_terms:
-                tile.collect(value_bands, h, dropped, uniform)
+                tile.relative_shift_transpose(value_bands, h, dropped, uniform)
 
     # What all logit gradients and weights have in common multiplies the sums.
     weight_scale = config.dropout_scale
@@ -251,7 +251,7 @@ def _lay_out_document_ids(config: KernelConfig, rows: Batched, document_ids: Lea
 
 
 def _lay_out_logit_terms(config: KernelConfig, shared: Shared, rows: Batched, terms: Leaf) -> None:
-    """Compute the terms per offset of a block of queries, base 2, for `Tile.spread`."""
+    """Compute the terms per offset of a block of queries, base 2, for `Tile.relative_shift`."""
     if not config.logit_terms:
         return
     for h, lanes in enumerate(config.lanes):
@@ -278,7 +278,7 @@ def _logits(
     q, k = rows.q[0, :, config.lanes[h]], rows.k[0, :, config.kv_lanes[h]]
     logits = dot(q, k, 1, 1) * (config.scale * LOG2_E)
     if config.logit_terms:
-        logits += tile.spread(terms, h, uniform)
+        logits += tile.relative_shift(terms, h, uniform)
     if config.long_bias:
         logits += tile.bias(shared.bias, h) * LOG2_E
     logits += rows.mask[0]

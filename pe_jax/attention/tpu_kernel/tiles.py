@@ -110,19 +110,19 @@ class Tile:
         lane = (self.key - self.query + part * LANES) % self.config.width
         return pl.ds(pl.multiple_of(lane, LANES), LANES)
 
-    def spread(self, terms: jax.Ref, h: int, uniform: bool) -> jax.Array:
+    def relative_shift(self, terms: jax.Ref, h: int, uniform: bool) -> jax.Array:
         """Numbers of a head per query and offset, skewed, to [queries, keys]."""
-        left, spread = terms[h, :, self.config.width :], []
+        left, shifted = terms[h, :, self.config.width :], []
         if uniform:
             return wide(jnp.where(self.offset > 0, 0.0, left), self.config.keys)
         for n in range(self.config.keys // LANES):
             before, after = self.sides(n)
             inner = jnp.where(after, 0.0, terms[h, :, self.lanes(n)])
-            spread.append(jnp.where(before, left, inner))
-        return jnp.concatenate(spread, axis=1)
+            shifted.append(jnp.where(before, left, inner))
+        return jnp.concatenate(shifted, axis=1)
 
-    def collect(self, bands: jax.Ref, h: int, x: jax.Array, uniform: bool) -> None:
-        """Add [queries, keys] to numbers per query and offset: the transpose of `spread`."""
+    def relative_shift_transpose(self, bands: jax.Ref, h: int, x: jax.Array, uniform: bool) -> None:
+        """Add [queries, keys] to numbers per query and offset, as `relative_shift` transposed."""
         left = slice(self.config.width, None)
         if uniform:
             bands[h, :, left] += jnp.where(self.offset > 0, 0.0, sum(parts(x)))

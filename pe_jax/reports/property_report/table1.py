@@ -65,7 +65,7 @@ def table1(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> 
     untrained = [subject.encoding for subject in subjects if subject.untrained]
     for encoding in render.with_progress(untrained, "Table 1", "encoding"):
         fresh = [from_name(encoding.name, config, seed) for seed in range(config.seeds)]
-        metadata, before = _card(encoding), _violations(fresh, config)
+        metadata, before = _metadata(encoding), _violations(fresh, config)
         turn = _turn(fresh[0], config)
         trained: Json = {}
         findings.numbers[encoding.name] = {
@@ -88,8 +88,8 @@ def table1(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> 
     return findings
 
 
-def _card(encoding: PositionEncoding) -> Metadata:
-    """Return the card of one encoding, or of several added up."""
+def _metadata(encoding: PositionEncoding) -> Metadata:
+    """Return the metadata of one encoding, or of several added up."""
     parts = [*encoding.parts, *(part for layer in encoding.layers for part in layer.parts)]
     cards = [part.metadata or Metadata(part.name, parameters="") for part in parts]
     if len(cards) == 1:
