@@ -63,7 +63,7 @@ def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert
         message lists all of them.
     """
     checkpoint = open_checkpoint(path)
-    theirs = _config_json(checkpoint)
+    theirs = current_config(checkpoint.config, str(checkpoint.path))
     encoder = ENCODERS[theirs["model_type"]]
     config = config_of(theirs, str(checkpoint.path))
     names, errors = _current_names(encoder, checkpoint)
@@ -178,27 +178,22 @@ def _read_params(checkpoint: Checkpoint, names: dict[str, str], leaves: list[Lea
 def read_config(path: str | Path) -> BertConfig:
     """Return the config of `load_bert` without reading a tensor; raises as it does."""
     checkpoint = open_checkpoint(path)
-    return config_of(_config_json(checkpoint), str(checkpoint.path))
-
-
-def _config_json(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the `current_config` of a checkpoint."""
-    theirs = checkpoint.config
-    if not theirs:
-        raise ValueError(
-            f"{checkpoint.path} has no config.json (for Google's checkpoints, bert_config.json) "
-            "next to it, and the tensors do not show the number of heads. Download it from the "
-            "checkpoint's source."
-        )
-    return current_config(theirs, str(checkpoint.path))
+    path = str(checkpoint.path)
+    return config_of(current_config(checkpoint.config, path), path)
 
 
 def current_config(theirs: Mapping[str, Any], path: str) -> dict[str, Any]:
     """Return a config.json with the current names of its keys and of its `model_type`.
 
     Raises:
-      ValueError: unless the model_type is in `ENCODERS`.
+      ValueError: if it is empty, or its model_type is not in `ENCODERS`.
     """
+    if not theirs:
+        raise ValueError(
+            f"{path} has no config.json (for Google's checkpoints, bert_config.json) next to it, "
+            "and the tensors do not show the number of heads. Download it from the checkpoint's "
+            "source."
+        )
     kind = theirs.get("model_type")
     current = FIRST_NAMES.get(kind, kind) if isinstance(kind, str) else ""
     if current not in ENCODERS:

@@ -283,11 +283,7 @@ NOMIC = EncoderFormat(
         "resid_pdrop": "hidden_dropout_prob",
         "embd_pdrop": "hidden_dropout_prob",
     },
-    embeddings={
-        "bert/token": "embeddings.word_embeddings",
-        "bert/segment": "embeddings.token_type_embeddings",
-        "bert/embedding_norm": "emb_ln",
-    },
+    embeddings={**ROFORMER.embeddings, "bert/embedding_norm": "emb_ln"},
     layer={
         "attention/qkv": "encoder.layers.*.attn.Wqkv",
         "attention/out": "encoder.layers.*.attn.out_proj",

@@ -66,8 +66,7 @@ _FAMILIES: Mapping[str, HFFamily] = {
     "camembert": _ROBERTA,
     "gpt2": HFFamily(encodings=("absolute",), table=("wpe.weight", "transformer.wpe.weight")),
     "albert": HFFamily(defaults={"embedding_size": 128}, encodings=_TABLES),
-    "gpt_bigcode": HFFamily(encodings=("absolute",)),
-    "opt": HFFamily(encodings=("absolute",)),
+    **dict.fromkeys(("gpt_bigcode", "opt"), HFFamily(encodings=("absolute",))),
     "esm": HFFamily(encodings=("absolute", "rotary"), padded_table=True),
     # Encoders with RoPE that are read and written.
     "modernbert": _MODERNBERT._replace(encoder=encoders.MODERNBERT),
@@ -86,27 +85,21 @@ _FAMILIES: Mapping[str, HFFamily] = {
     "gemma": HFFamily(defaults=_HEADS_OF_256),
     "seed_oss": HFFamily(defaults=_HEADS_OF_128),
     "jina_embeddings_v3": HFFamily(2e4),
-    "bitnet": HFFamily(5e5),
-    "flex_olmo": HFFamily(5e5),
+    **dict.fromkeys(("bitnet", "flex_olmo"), HFFamily(5e5)),
     "apertus": HFFamily(
         12e6,
         settings={"rope_type": "llama3", "rope_theta": 12e6, "factor": 8.0, ORIGINAL: 8192}
         | {"low_freq_factor": 1.0, "high_freq_factor": 4.0},
     ),
     # Pairs of neighbours.
-    "cohere": HFFamily(5e5, layout="interleaved"),
+    **dict.fromkeys(("cohere", "ernie4_5_moe"), HFFamily(5e5, layout="interleaved")),
     "ernie4_5": HFFamily(5e5, _HEADS_OF_128, "interleaved"),
-    "ernie4_5_moe": HFFamily(5e5, layout="interleaved"),
     "helium": HFFamily(1e5, _HEADS_OF_128, "interleaved"),
     # A part of each head.
-    "gpt_neox": HFFamily(defaults=_QUARTER),
-    "stablelm": HFFamily(defaults=_QUARTER),
-    "phi": HFFamily(defaults=_HALF),
-    "persimmon": HFFamily(defaults=_HALF),
-    "nemotron": HFFamily(defaults=_HALF),
+    **dict.fromkeys(("gpt_neox", "stablelm"), HFFamily(defaults=_QUARTER)),
+    **dict.fromkeys(("phi", "persimmon", "nemotron", "glm4_moe"), HFFamily(defaults=_HALF)),
     "glm": HFFamily(defaults=_HALF | _HEADS_OF_128, layout="interleaved"),
     "glm4": HFFamily(defaults=_HALF | _HEADS_OF_128, layout="interleaved"),
-    "glm4_moe": HFFamily(defaults=_HALF),
     **dict.fromkeys(
         ("gptj", "codegen"),
         HFFamily(defaults={"rotary_dim": 64}, layout="interleaved", encodings=("rotary",)),
@@ -133,7 +126,7 @@ _FAMILIES: Mapping[str, HFFamily] = {
     ),
     # A window in all layers, if there is one.
     "mistral": HFFamily(defaults={"sliding_window": 4096}, slides=True),
-    "mixtral": HFFamily(1e6, slides=True),
+    **dict.fromkeys(("mixtral", "phimoe"), HFFamily(1e6, slides=True)),
     "ministral3": HFFamily(
         1e6,
         _HEADS_OF_128,
@@ -142,7 +135,6 @@ _FAMILIES: Mapping[str, HFFamily] = {
         | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1},
     ),
     "phi3": HFFamily(defaults={"partial_rotary_factor": 1.0, ORIGINAL: 4096}, slides=True),
-    "phimoe": HFFamily(1e6, slides=True),
     "starcoder2": HFFamily(slides=True),
     "qwen3_moe": HFFamily(
         defaults={"use_sliding_window": False, "sliding_window": 4096}, slides=True
