@@ -25,11 +25,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
+from pe_jax.attention import xla
 from pe_jax.attention.attention import attention, completed
 from pe_jax.attention.implementations import Implementation
 from pe_jax.attention.inputs import apply_encoding
 from pe_jax.attention.masks import both, check_mask
-from pe_jax.attention.naive import added_logits
 from pe_jax.dtypes import widened
 from pe_jax.encodings.encoding import PositionEncoding, check_heads, checked_encoding
 from pe_jax.encodings.modifiers.window import causal
@@ -303,13 +303,11 @@ def attention_inputs(
                 )
     x = apply_encoding(encoding, params, q, k, v, context, mask)
     scale = x.q.shape[-1] ** -0.5 if scale is None else scale
-    added = added_logits(x)
-    bias = functools.reduce(jnp.add, added) if added else None
     return (
         (widened(x.unscaled_q) * (x.scale / scale)).astype(x.q.dtype),
         x.k,
         x.v,
-        bias,
+        xla.added_logits(x),
         x.whole_mask,
     )
 

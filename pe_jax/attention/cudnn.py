@@ -7,19 +7,16 @@ returns the gradient of that sum too: `[1, H, Lq, Lk]`, or with all rows if the 
 
 from __future__ import annotations
 
-import functools
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from pe_jax.attention import xla
-from pe_jax.attention.inputs import AttentionInputs, tables
+from pe_jax.attention.inputs import AttentionInputs
 from pe_jax.attention.masks import whole_mask
-from pe_jax.attention.naive import bias, evaluated
-from pe_jax.attention.offset_terms import table_logits
 from pe_jax.attention.reverse_only import reverse_only
-from pe_jax.encodings.positions import AttentionWindow, offsets
+from pe_jax.encodings.positions import AttentionWindow
 from pe_jax.manual_axes import vary_alike
 from pe_jax.shapes import Array, Float
 
@@ -66,7 +63,7 @@ def attend(x: AttentionInputs, implementation: Literal["cudnn", "xla"]) -> Float
     lengths = x.q.shape[1], x.k.shape[1]
     rest = x.reach if reach is None else None
     mask = whole_mask(x.allowed, x.limits, rest, lengths, x.context.shift)
-    added = _biases(x)
+    added = xla.added_logits(x)
     differentiated = vary_alike((x.q, x.k, x.v, added), mask)
     q, k, v, added = jax.tree.map(reverse_only, differentiated)
     out = jax.nn.dot_product_attention(
@@ -100,16 +97,3 @@ def _causal_reach(x: AttentionInputs) -> AttentionWindow | None:
     causal = x.reach is not None and x.reach.right == 0 and (x.reach.left or 0) >= 0
     aligned = x.context.shift == 0 and x.q.shape[1] == x.k.shape[1]
     return x.reach if causal and aligned else None
-
-
-def _biases(x: AttentionInputs) -> Float[Array, "#B #H Lq Lk"] | None:
-    """The sum of the biases of the offset, float32."""
-    ways = [(xla.computation(term, x), term) for term in x.terms]
-    added = [evaluated(bias(term), None) for way, term in ways if way == "added"]
-    tabled = [term for way, term in ways if way == "tables"]
-    if tabled:
-        clip, rows = tables(tabled, x.scale)
-        positions = x.context.positions_q, x.context.positions_k
-        offset = offsets(*positions) if x.context.shift is None else x.context.shift
-        added += table_logits(rows, clip, x.q, x.k, offset)
-    return functools.reduce(jnp.add, added) if added else None

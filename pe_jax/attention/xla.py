@@ -13,14 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.attention import blocks, softmax
-from pe_jax.attention.inputs import AttentionInputs, Term, farthest, tables
-from pe_jax.attention.naive import bias, evaluated
+from pe_jax.attention import blocks, naive, softmax
+from pe_jax.attention.inputs import AttentionInputs, Term, farthest, repeat_heads, tables
+from pe_jax.attention.offset_terms import table_logits
 from pe_jax.attention.reverse_only import reverse_only
 from pe_jax.attention.softmax import TREES, Arrays, Fixed, Leaf
 from pe_jax.axis_blocks import join_axis
 from pe_jax.dtypes import wide_dtype
-from pe_jax.encodings.positions import as_array
+from pe_jax.encodings.positions import as_array, offsets
 from pe_jax.manual_axes import vary_alike
 from pe_jax.promotion import standard_promotion
 from pe_jax.shapes import Array, Float
@@ -86,14 +86,14 @@ def attend(
     ways: dict[str, list[Term]] = {"rotation": [], "tables": [], "added": []}
     for term in x.terms:
         ways[computation(term, x)].append(term)
-    logit_terms = [*x.logit_terms, *map(bias, ways["added"])]
+    logit_terms = [*x.logit_terms, *map(naive.bias, ways["added"])]
     if block and (logit_terms or x.maps):
         block = min(block, _BLOCK_OF_FUNCTIONS)
     if block and block >= queries:
         block = None
     added = [] if x.added is None else [x.added]
     if block is None:  # What the backward pass needs of them is saved, like the weights.
-        added += [evaluated(terms, x.allowed) for terms in logit_terms]
+        added += [naive.evaluated(terms, x.allowed) for terms in logit_terms]
         logit_terms = []
     trees = {name: tuple(getattr(terms, name) for terms in logit_terms) for name in TREES}
     clip, rows = tables(ways["tables"], x.scale)
@@ -139,6 +139,24 @@ def attend(
     arrays = vary_alike(arrays, fixed)
     out = _attend(return_lse, jax.tree.map(reverse_only, arrays), fixed)
     return out if return_lse else (out, None)
+
+
+def added_logits(x: AttentionInputs) -> Float[Array, "#B #H Lq Lk"] | None:
+    """Return all that is added to the products of queries and keys, None if nothing is."""
+    ways = [computation(term, x) for term in x.terms]
+    if not {*ways} <= {"tables", "added"}:
+        added = naive.added_logits(x)
+    else:
+        added = [] if x.added is None else [x.added]
+        added += [naive.evaluated(terms, x.allowed) for terms in x.logit_terms]
+        by_pair = [term for way, term in zip(ways, x.terms) if way == "added"]
+        added += [naive.evaluated(naive.bias(term), None) for term in by_pair]
+        clip, rows = tables([t for way, t in zip(ways, x.terms) if way == "tables"], x.scale)
+        positions = x.context.positions_q, x.context.positions_k
+        offset = offsets(*positions) if x.context.shift is None else x.context.shift
+        content_k = repeat_heads(x.content_k, x.q.shape[2])
+        added += table_logits(rows, clip, x.content_q, content_k, offset)
+    return functools.reduce(jnp.add, added) if added else None
 
 
 def _added(terms: Sequence[Array], dtype: np.dtype) -> Array | None:
