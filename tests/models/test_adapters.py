@@ -101,14 +101,14 @@ def test_flax_linen():
         out = layer.apply({"params": params}, X, mask)
         return (out**2).sum(), out
 
-    def per_layer(params):
+    def ours(params):
         own = {**params["flax"], "position": params["position"]}
         module = pe_jax.linen.MultiHeadAttention(H, named(NAME))
         out = module.apply({"params": own}, X, mask=CAUSAL)
         return (out**2).sum(), out
 
     grads, out = jax.jit(jax.grad(loss, has_aux=True))(params)
-    expected_grads, expected = jax.jit(jax.grad(own, has_aux=True))(params)
+    expected_grads, expected = jax.jit(jax.grad(ours, has_aux=True))(params)
     np.testing.assert_allclose(out, expected, atol=1e-5)
     close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     jax.tree.map(close, grads, expected_grads)
