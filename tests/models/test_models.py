@@ -516,14 +516,18 @@ def test_rows_without_a_token_are_never_predicted_and_stay(tied):
     tokens, at = np.array([[1, 7, 3, 2]]), np.array([[1, 2]])
     params = initial_params(BertForMaskedLM(whole), tokens, at)
     params = jax.tree.map(lambda leaf: leaf + 0.1, params)
-    logits = lambda config, params: BertForMaskedLM(config).apply({"params": params}, tokens, at)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def logits(config, params):
+        return BertForMaskedLM(config).apply({"params": params}, tokens, at)
+
     want = np.asarray(logits(whole, params))[..., :8]
     np.testing.assert_allclose(logits(fewer, params), want, rtol=1e-6)
 
     loss = lambda params: cross_entropy(logits(fewer, params), np.array([[7, 3]]))[0].sum()
-    gradients = jax.grad(loss)(params)
+    gradients = jax.jit(jax.grad(loss))(params)
     _, optimizer = make_optimizer(OptimizerConfig(weight_decay=0.5), 10, fewer)
-    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+    updates, _ = jax.jit(optimizer.update)(gradients, jax.jit(optimizer.init)(params), params)
     rows = [updates["bert"]["token"]["embedding"], updates["masked_lm"]["bias"]]
     for leaf in rows if tied else [*rows, updates["masked_lm"]["decoder"]]:
         assert leaf.shape[0] == 11 and not leaf[8:].any()
