@@ -247,6 +247,7 @@ class Bert(BertModule):
         if c.num_token_types:
             absent = token_type_ids is None or c.num_token_types == 1
             token_type_ids = jnp.zeros_like(tokens) if absent else token_type_ids
+            # Flax draws parameters by their path: another name would change the initial values.
             x = x + self.embedding(c.num_token_types, "segment")(token_type_ids)
         x = embed(encoding, position_params, x, input_positions, tokens=tokens, rng=position_rng)
         x = self.norm("embedding_norm")(x) if c.embedding_norm else x.astype(c.dtype)
