@@ -516,12 +516,12 @@ def test_another_teacher_is_refused(commanded, tmp_path):
 
 def test_the_digest_of_a_teacher_covers_its_positions_and_constants():
     """They have no parameters; how it is computed changes nothing."""
-    teacher = with_position(BertConfig(num_layers=1, hidden_size=D, num_heads=2), "rope")
+    teacher = BertConfig(num_layers=1, hidden_size=D, num_heads=2, position="rope")
     params = {"a": jax.numpy.ones(2)}
     same = [teacher, dataclasses.replace(teacher, dtype="bfloat16", attention="naive")]
     others = [
-        with_position(teacher, "rope(base=500)"),
-        with_position(teacher, "cycle(rope, rope+window(reach=4))"),
+        dataclasses.replace(teacher, position="rope(base=500)"),
+        dataclasses.replace(teacher, position="cycle(rope, rope+window(reach=4))"),
         dataclasses.replace(teacher, layer_norm_epsilon=1e-5),
         dataclasses.replace(teacher, activation="relu"),
     ]
