@@ -19,6 +19,7 @@ Hardware: any; a CPU core takes minutes for a model of 6 layers of 384.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import sys

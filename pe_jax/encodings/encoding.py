@@ -319,7 +319,7 @@ class PositionEncoding:
 
 @functools.lru_cache(maxsize=512)
 def _expected_shapes(init: Callable[[jax.Array], Params]) -> dict[str, tuple[int, ...]]:
-    return _shapes(jax.eval_shape(init, jax.random.key(0)))
+    return _shapes(jax.eval_shape(lambda: init(jax.random.key(0))))
 
 
 def _shapes(params: Params) -> dict[str, tuple[int, ...]]:
@@ -355,7 +355,7 @@ def per_layer(*layers: PositionEncoding) -> PositionEncoding:
 def parameter_count(encoding: PositionEncoding, num_layers: int = 1) -> int:
     """Count the numbers that `encoding` learns in a model of `num_layers`; nothing is computed."""
     checked_encoding(encoding)
-    params = jax.eval_shape(lambda rng: encoding.init(rng, num_layers), jax.random.key(0))
+    params = jax.eval_shape(lambda: encoding.init(jax.random.key(0), num_layers))
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 

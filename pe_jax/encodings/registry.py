@@ -136,7 +136,7 @@ def _check_parameters(encoding: str, part: Part, arguments: Mapping[str, Any]) -
     """
     if part.init is no_parameters:
         return
-    shapes = jax.eval_shape(part.init, jax.random.key(0))
+    shapes = jax.eval_shape(lambda: part.init(jax.random.key(0)))
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
         if leaf.size > _MOST_NUMBERS:
             key = jax.tree_util.keystr(path, simple=True, separator="/")

@@ -11,6 +11,7 @@ import pytest
 from helpers import tiny_run
 from helpers.finetuning_data import examples, questions
 
+from pe_jax import chips
 from pe_jax.configs import glue as glue_config
 from pe_jax.configs import squad as squad_config
 from pe_jax.configs.all_tasks import FINETUNING
@@ -19,7 +20,7 @@ from pe_jax.models import BertConfig, BertForPretraining, forward_flops, train_f
 from pe_jax.schema import changed, from_values
 from pe_jax.tasks import finetuning, pretraining, step_shapes
 from pe_jax.tasks.step_shapes import abstract_arguments
-from pe_jax.tpu import chips, compile_report, estimate, topology
+from pe_jax.tpu import compile_report, estimate, topology
 from pe_jax.training import sharding
 
 V5E = chips.TPUS["v5e"]

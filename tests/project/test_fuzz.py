@@ -37,7 +37,7 @@ from pe_jax.data.questions import read_official
 from pe_jax.data.tokenized import sentences
 from pe_jax.encodings.registry import ENCODINGS, WRAPPERS, options_of
 from pe_jax.schema import class_for, flatten, keys
-from pe_jax.tasks import pretraining, text_training
+from pe_jax.tasks import pretraining
 from pe_jax.tasks import train as runs
 from pe_jax.training.fingerprints import fingerprint
 from pe_jax.training.metrics import read_metrics
@@ -601,13 +601,13 @@ def done(tmp_path_factory):
         states[int(state.step)] = fingerprint(state)
         save(self, state, *rest)
 
-    def trained(program, stages, folder, **options):
-        given["training"] = functools.partial(train, program, stages, **options)
-        return train(program, stages, folder, **options)
+    def trained(run, folder, profile):
+        given["training"] = functools.partial(train, run)
+        return train(run, folder, profile)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs.Checkpoints, "save", saved)
-        patch.setattr(text_training, "train", trained)
+        patch.setattr(pretraining, "train", trained)
         pretraining.run(config, folder / "run")
     return folder / "run", states, given["training"]
 

@@ -9,7 +9,8 @@ import tpu_waterfall
 from helpers import tiny_run
 from jax.sharding import PartitionSpec
 
-from pe_jax.tpu import chips, topology
+from pe_jax import chips
+from pe_jax.tpu import topology
 from pe_jax.tpu.estimate import estimate_stage
 from pe_jax.training import sharding
 

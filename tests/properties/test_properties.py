@@ -200,7 +200,7 @@ def test_metrics_of_a_toeplitz_are_those_of_its_matrix(name):
     """With ties, for several at once, in any unit, of the first positions and of some entries."""
     metric = TOEPLITZ[name]
     values = np.random.default_rng(0).integers(0, 6, (3, 12)).astype(np.float32)
-    phi = properties.Toeplitz(values)
+    phi = properties.Toeplitz(jnp.asarray(values))
     at = np.arange(12)
     toeplitz = lambda psi: psi[:, np.abs(at[:, None] - at)]
     matrix = toeplitz(values)

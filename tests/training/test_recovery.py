@@ -416,7 +416,8 @@ def test_a_damaged_checkpoint(straight, fresh, tmp_path, capsys, caplog, damage)
     folder = shutil.copytree(straight[1], tmp_path / "run")
     damage(folder / "checkpoints" / "12")
     before = {path.name: path.read_bytes() for path in files(folder / "checkpoints" / "12", "*")}
-    run = workdir.identity(straight[0], (folder / "tokenizer.json").read_text(), resumed=True)
+    config, tokenizer = pretraining.resolve(straight[0]), (folder / "tokenizer.json").read_text()
+    run = workdir.identity(config, tokenizer, resumed=True)
     restored, _ = restore_newest(folder, fresh, run)
     assert saved_steps(folder) == [4, 8]
     assert restored.step == 8
