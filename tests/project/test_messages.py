@@ -9,14 +9,14 @@ SOURCE = '''
 """A docstring that is no message."""
 
 
-def check(size, say):
+def check(size, log):
     """Another docstring of a function."""
     if size < 1:
         raise ValueError(
             f"size must be at least 1, got {size!r}. "
             "Give more."
         )
-    say(f"{size:,} tokens" if size > 1 else "one token")
+    log(f"{size:,} tokens" if size > 1 else "one token")
     fault = "the file is damaged at " + str(size)
     return {"too short": fault}
 '''
