@@ -177,7 +177,7 @@ def test_schedules_over_layers_run_as_loops(name):
     )
     value, grads = loss(model)(params)
     tables = jax.tree.leaves(grads["position"])
-    assert len(tables) == (3 if name.startswith("own") else 1)
+    assert len(tables) == (3 if name.startswith("per_layer") else 1)
     assert all(np.abs(table).max() > 0 for table in tables)
     loop = Bert(dataclasses.replace(config, scan_layers=True, remat="full"))
     again, others = loss(loop)(params)

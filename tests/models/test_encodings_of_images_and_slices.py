@@ -23,7 +23,7 @@ GRID = np.stack(np.divmod(np.arange(6), 3), axis=-1)  # Two rows of three patche
 
 def stepped(name, positions=None):
     """Parameters, their gradients, and the loss before and after a step along these."""
-    config = dataclasses.replace(CONFIG, num_layers=2 if name.startswith("own") else 1)
+    config = dataclasses.replace(CONFIG, num_layers=2 if name.startswith("per_layer") else 1)
     model = Bert(dataclasses.replace(config, position=name))
     params = random_params(model, positions=positions)
     out = np.random.default_rng(1).normal(size=(*TOKENS.shape, CONFIG.hidden_size))

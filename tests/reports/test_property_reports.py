@@ -266,7 +266,7 @@ def test_progress_within_a_part(config, tmp_path, monkeypatch, capsys):
         measured.append((model.name, capsys.readouterr().err.partition(", ")[0]))
         return render.Findings({model.name: {}})
 
-    part = render.Part("Some part", render.MODEL, [], measure)
+    part = render.ReportSection("Some part", render.MODEL, [], measure)
     models = [types.SimpleNamespace(name=name, model=True) for name in "abc"]
     render.render(part, models, config, tmp_path)
     lines = ["Some part: 1 of 3 models", "Some part: 2 of 3 models", "Some part: 3 of 3 models"]

@@ -20,7 +20,7 @@ from pe_jax.reports.finetuning_report import page, report_finetuning, results
 from pe_jax.reports.property_report.subjects import from_run
 from pe_jax.reports.rescoring import rescore
 from pe_jax.schema import changed, from_values
-from pe_jax.tasks import finetuning, start
+from pe_jax.tasks import finetuning, pretrained_source
 from pe_jax.tasks.finetuning import finetune as finetuning_module
 from pe_jax.tasks.seeds import seed_mesh
 from pe_jax.training import sharding, workdir
@@ -253,11 +253,11 @@ def test_a_relative_table_that_is_too_short(tmp_path, monkeypatch):
         saved.model.position, hidden_size=16, head_size=8, num_heads=2, max_length=16
     )
     params = {"bert": {"position": jax.jit(encoding.init)(jax.random.key(0))}}
-    monkeypatch.setattr(start, "newest_params", lambda *run: (0, params))
+    monkeypatch.setattr(pretrained_source, "newest_params", lambda *run: (0, params))
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    taken = start.PretrainedSource(str(tmp_path / "run")).params(lambda _: device, 24)["bert"][
-        "position"
-    ]
+    taken = pretrained_source.PretrainedSource(str(tmp_path / "run")).params(lambda _: device, 24)[
+        "bert"
+    ]["position"]
     old = params["bert"]["position"]
     np.testing.assert_array_equal(
         taken["relative_key"]["table"][8:-8], old["relative_key"]["table"]

@@ -233,7 +233,7 @@ BROKEN = {
     "unknown frequencies": (decay(traits=Traits(frequency_params=("rates",))), ["parameters"]),
     "low parameters": (decay(init=lambda rng: {"rate": jnp.ones(2, jnp.bfloat16)}), ["parameters"]),
     "another's name": (
-        decay(name="learned_relative(clip=3)", family="learned_relative"),
+        decay(name="learned_relative(clip=3)", params_key="learned_relative"),
         ["name"],
     ),
 }
