@@ -45,16 +45,17 @@ def automatic_sharding(
                 return function(*args, **kwargs)
             leaves, tree = jax.tree.flatten((args, kwargs))
             arrays = {i: x for i, x in enumerate(leaves) if isinstance(x, jax.Array | np.ndarray)}
+            called: list[Callable] = []
 
             def inside(arrays: dict[int, Array]) -> _T:
-                functions = [_explicit(x, axes) if callable(x) else x for x in leaves]
+                functions = [_explicit(x, axes, called) if callable(x) else x for x in leaves]
                 inputs = [arrays.get(i, x) for i, x in enumerate(functions)]
                 args, kwargs = jax.tree.unflatten(tree, inputs)
                 return function(*args, **kwargs)
 
             out_sharding = specs(*args, **kwargs)
             if jax.sharding.get_abstract_mesh().manual_axes:
-                return _recomputed(inside, axes, out_sharding, arrays)
+                return _recomputed(inside, axes, out_sharding, arrays, called)
             return jax.sharding.auto_axes(inside, axes=axes, out_sharding=out_sharding)(arrays)
 
         return call
@@ -67,11 +68,19 @@ def _recomputed(
     axes: tuple[str, ...],
     out_sharding: Any,
     arrays: dict[int, Array],
+    called: list[Callable],
 ) -> _T:
     """`function(arrays)` with automatic axes, which the backward pass computes again.
 
     Inside a `shard_map` over other axes, jax 0.10 to 0.12 cannot save what it computes there for a
     backward pass ("context mesh ... should match the aval mesh"), so all of that runs in one go.
+
+    Args:
+      called: the functions among the arguments that `function` has called.
+
+    Raises:
+      ValueError: for a gradient, if a function was called: the arrays that it closes over are no
+        arguments, so they would have none.
     """
     inexact = {i: x for i, x in arrays.items() if jnp.issubdtype(x.dtype, jnp.inexact)}
     others = {i: x for i, x in arrays.items() if i not in inexact}
@@ -84,7 +93,13 @@ def _recomputed(
         return automatic(inexact, others)
 
     def forward(inexact, others):
-        return run(inexact, others), (inexact, others)
+        out = run(inexact, others)
+        if called:
+            raise ValueError(
+                "Context.projections cannot be differentiated in a shard_map over some axes beside "
+                f"explicit ones ({', '.join(axes)}): make these AxisType.Auto, or map over all."
+            )
+        return out, (inexact, others)
 
     def backward(residuals, g):
         def pull_back(inexact, others, g):
@@ -104,6 +119,13 @@ def spec_of(x: Array, *axes: int) -> PartitionSpec:
     return PartitionSpec(*(spec[axis] for axis in axes))
 
 
-def _explicit(function: Callable, axes: tuple[str, ...]) -> Callable:
-    """`function` with `axes` of the mesh explicit while it runs, on replicated arrays."""
-    return jax.sharding.explicit_axes(function, axes=axes, in_sharding=PartitionSpec())
+def _explicit(function: Callable, axes: tuple[str, ...], called: list[Callable]) -> Callable:
+    """`function` with `axes` of the mesh explicit while it runs, on replicated arrays; a call adds
+    it to `called`."""
+    explicit = jax.sharding.explicit_axes(function, axes=axes, in_sharding=PartitionSpec())
+
+    def call(*args: Any) -> Any:
+        called.append(function)
+        return explicit(*args)
+
+    return call

@@ -75,7 +75,7 @@ def test_a_config_in_python_trains(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PE_JAX_CACHE", str(tmp_path / "cache"))
     (block,) = blocks("docs/pretraining.md")
-    quick = {"steps=100": "steps=2", 'size="tiny"': f'size="tiny", num_layers=1, {NO_DROPOUT}'}
+    quick = {"steps=100": "steps=2", 'preset("tiny"': f'preset("tiny", num_layers=1, {NO_DROPOUT}'}
     for text, other in quick.items():
         assert text in block
         block = block.replace(text, other)
