@@ -137,33 +137,41 @@ class BertConfig(Config):
     num_heads: int = key(12, HEADS)
     intermediate_size: int = key(3072, INTERMEDIATE)
     position: str | PositionEncoding = key(
-        "learned_absolute", _POSITION, 'With options: "rope(base=500)+alibi".'
+        "learned_absolute",
+        _POSITION,
+        '"learned_absolute", or another; with options, "rope(base=500)+alibi".',
     )
-    max_length: int = key(512, integer(1, 10**7), "Rows of a learned absolute table.")
+    max_length: int = key(
+        512, integer(1, 10**7), "Rows of a learned table: 512, of a ModernBERT 8,192."
+    )
     dropout_rate: float = key(
-        0.1, number(0, 1, "[)"), "Dropout of embeddings and of each sublayer's output."
+        0.1,
+        number(0, 1, "[)"),
+        "Of embeddings and of each sublayer's output: 0.1, of a ModernBERT 0.",
     )
-    attention_dropout_rate: float = key(0.1, number(0, 1, "[)"), "Dropout of attention weights.")
+    attention_dropout_rate: float = key(
+        0.1, number(0, 1, "[)"), "Of attention weights: 0.1, of a ModernBERT 0."
+    )
     initializer_stddev: float = key(
         0.02,
         number(0, 100, "(]"),
-        "Of initial weights. Small models: about 1/sqrt(hidden_size).",
+        "Of initial weights: 0.02. Small models: about 1/sqrt(hidden_size).",
     )
     dtype: str = key(
-        "float32", one_of(("float32", "bfloat16")), 'Dtype of the computation; or "bfloat16".'
+        "float32", one_of(("float32", "bfloat16")), 'Of the computation: "float32" or "bfloat16".'
     )
     attention: str = key(
         "auto",
         one_of(
             "pe_jax.attention.implementations:IMPLEMENTATIONS", "auto", renamed={"buckets": "table"}
         ),
-        "Implementation of attention; or naive, table, fused, kernel, cudnn.",
+        "Implementation: auto, naive, table, fused, kernel or cudnn.",
     )
     scan_layers: bool = key(False, FLAG, "One program for all layers: compiles faster.")
     remat: str = key(
         "none",
         one_of("pe_jax.models.bert:REMAT"),
-        'Recomputation: "dots" or "full" take less memory and more time.',
+        'Recomputation: "none"; "dots" or "full" take less memory and more time.',
     )
     vocab_size: int = key(30_522, integer(1, 10**8), internal=True)
     platform: str = key("", one_of("pe_jax.attention.implementations:PLATFORMS", ""), internal=True)
@@ -284,8 +292,8 @@ class ModelChanges(optional_keys(BertConfig)):  # type: ignore[misc]
     size: str | None = key(
         None,
         optional(one_of(PRESETS)),
-        "tiny, mini, small, medium, base (default), large, or a ModernBERT; with init: the size "
-        "of init.",
+        "tiny, mini, small, medium, base (default), large, or a ModernBERT. Keys of the model that "
+        "are None have the value of the size, or of the model at init.",
     )
 
     def given(self) -> dict[str, Any]:
