@@ -279,9 +279,9 @@ def shift(s: Subject) -> Problems:
     if any(part.metadata is None for part in s.encoding.parts):
         raise NotApplicable("the encoding has no metadata")
     # Both sides of a power of 2, where digits of positions change; further than floats are exact,
-    # unless positions are scaled.
+    # unless positions are scaled. No multiple of 3, by which chunks of 3 keys would not change.
     scaled = any(part.positions for part in s.encoding.parts) or s.encoding.axes > 1
-    by = (2**17 if scaled else 2**28) - LENGTH // 2
+    by = (2**17 if scaled else 2**28 - 1) - LENGTH // 2
     if s.encoding.max_length is not None:
         by = min(by, s.encoding.max_length - LENGTH)
     if by < 1:
