@@ -101,10 +101,9 @@ def attention(
       encoding: a position encoding; None means no position information in the attention.
       params: those of `encoding.init`, trained or not.
       context: positions of queries and keys, by default range(L), and what else the encoding
-        reads, such as hidden states. `document_ids` of packed rows act as `mask=document_mask(...)`
-        (but for zeros that begin a row, see `Context`),
-        but attention in blocks and the TPU kernel skip keys of other documents, and windows run in
-        blocks.
+        reads, such as hidden states. `document_ids` of packed rows act as a `document_mask`, except
+        for zeros that begin a row (see `Context`). Attention in blocks and the TPU kernel skip keys
+        of other documents, and windows run in blocks.
       mask: bool `[#B, #H, #Lq, Lk]`, True where a query may attend to a key (see `masks`). A query
         that may attend to nothing gets zeros, in outputs and gradients.
       dropout_rate, dropout_rng: dropout of the weights; a rate above 0 needs an rng. Every

@@ -20,7 +20,7 @@ import numpy as np
 
 from pe_jax import data
 from pe_jax.configs.distill_positions import DistillationConfig
-from pe_jax.configs.model import ARCHITECTURE, SIZES
+from pe_jax.configs.model import ARCHITECTURE, SIZES, ModelChanges
 from pe_jax.console.terminal import log
 from pe_jax.models import (
     Bert,
@@ -167,7 +167,8 @@ def build(config: DistillationConfig, tokenizer: Path | None = None) -> TextRun[
     Raises:
       ValueError: for a config that cannot run; the message names the key and the way out.
     """
-    config = resolve(config)
+    if isinstance(config.model, ModelChanges):  # Otherwise the teacher would be opened once more.
+        config = resolve(config)
     text, stages = text_training.load(config, tokenizer, pairs=False), [*config.stages.values()]
     mesh = sharding.data_mesh()
     packed = functools.partial(data.PackedExamples, vocabulary=text.vocabulary)
