@@ -21,26 +21,23 @@ import numpy as np
 from pe_jax import data
 from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.configs.model import ARCHITECTURE, SIZES, ModelChanges
+from pe_jax.configs.pretraining import StageConfig
 from pe_jax.console.terminal import log
-from pe_jax.models import (
-    Bert,
-    BertConfig,
-    forward_flops,
-    train_flops,
-)
+from pe_jax.models import Bert, BertConfig, forward_flops, train_flops
 from pe_jax.schema import changed
 from pe_jax.shapes import Int
 from pe_jax.tasks import text_training
 from pe_jax.tasks.imitation import Statistics, imitation_task, measure, statistics_shapes
 from pe_jax.tasks.position_fit import better_start, fit_obstacle, fit_positions, keep_table_mean
 from pe_jax.tasks.pretrained_source import PretrainedSource
-from pe_jax.tasks.text_training import TextRun
-from pe_jax.tasks.train import Program, log_run_header, train
+from pe_jax.tasks.text_training import TextData, TextRun
+from pe_jax.tasks.train import Program
 from pe_jax.training import sharding
 from pe_jax.training.fingerprints import fingerprint
 from pe_jax.training.loop import Stage, evaluate
+from pe_jax.training.metrics import HELD_OUT
 from pe_jax.training.optimizer import make_optimizer
-from pe_jax.training.pytrees import Batch, Params, Scalars
+from pe_jax.training.pytrees import Batch, Metrics, Params, Scalars
 from pe_jax.training.step import TrainState
 from pe_jax.training.transplant import transplant
 
@@ -57,15 +54,8 @@ def run(
       profile: steps to trace, see `Profiler`.
     """
     config = resolve(config)
-    tokenizer = log_run_header(folder, config)
-    text_training.log_text(config.data)
-    run = build(config, tokenizer)
-    text_training.log_batches(run)
-    train(run, folder, profile)
-    return run
-
-
-# --- from a config to a program -------------------------------------------------------------------
+    tokenizer = text_training.log_start(folder, config)
+    return text_training.train_on_text(build(config, tokenizer), folder, profile)
 
 
 def teacher_model(config: DistillationConfig, student: BertConfig) -> BertConfig:
@@ -155,111 +145,149 @@ def step_flops(student: BertConfig, teacher: BertConfig, rows: int, length: int)
     return train_flops(student, rows, length, 0) + forward_flops(teacher, rows, length, 0)
 
 
-# --- data -----------------------------------------------------------------------------------------
+def make_examples(
+    vocabulary: data.Vocabulary,
+    stage: StageConfig,
+    corpus: data.TokenizedCorpus,
+    documents: np.ndarray,
+) -> data.Examples:
+    """Return rows of documents of which some are shorter than the stage's inputs."""
+    rows = data.PackedExamples(corpus, documents, vocabulary, stage.length)
+    return data.VariableLengthExamples(rows)
 
 
 def build(config: DistillationConfig, tokenizer: Path | None = None) -> TextRun[DistillationConfig]:
     """Build everything that `config` stands for; reads text and teacher, trains nothing.
 
     Args:
-      tokenizer: see `text_training.load`.
+      tokenizer: see `text_training.read_data`.
 
     Raises:
       ValueError: for a config that cannot run; the message names the key and the way out.
     """
     if isinstance(config.model, ModelChanges):  # Otherwise the teacher would be opened once more.
         config = resolve(config)
-    text, stages = text_training.load(config, tokenizer, pairs=False), [*config.stages.values()]
-    mesh = sharding.data_mesh()
-    packed = functools.partial(data.PackedExamples, vocabulary=text.vocabulary)
-    examples: list[data.Examples] = [
-        data.VariableLengthExamples(packed(text.train, text.train_documents, length=stage.length))
-        for stage in stages
-    ]
-    steps = text_training.stage_steps(config, examples)
-    model = dataclasses.replace(config.model, vocab_size=text.vocabulary.size)
-    teacher = teacher_model(config, model)
-    shardings_of = functools.partial(sharding.state_shardings, mesh, config.parallel)
-    params = PretrainedSource(config.init).params(shardings_of)
-    heads = tuple(name for name in params if name != "bert")
-    program = make_program(config, mesh, model, teacher, sum(steps), heads)
+    stages, mesh = [*config.stages.values()], sharding.data_mesh()
     lengths = {stage.length for stage in stages}
     test_stages = [
         changed(stages[-1], {"length": n}) for n in config.test_lengths if n not in lengths
     ]
-    unseen = functools.partial(packed, text.held_out, text.held_out_documents)
-    held_out = [
-        text_training.held_out_batches(
-            config, stage, data.VariableLengthExamples(unseen(length=stage.length)), program
-        )
-        for stage in (*stages, *test_stages)
-    ]
-    statistics = measure(config, teacher, mesh, params["bert"], held_out)
+    read = text_training.read_data(
+        config, tokenizer, mesh, make_examples, pairs=False, test_stages=test_stages
+    )
+    model = dataclasses.replace(config.model, vocab_size=read.text.vocabulary.size)
+    teacher = teacher_model(config, model)
+    shardings_of = functools.partial(sharding.state_shardings, mesh, config.parallel)
+    params = PretrainedSource(config.init).params(shardings_of)
+    heads = tuple(name for name in params if name != "bert")
+    program = make_program(config, mesh, model, teacher, sum(read.steps), heads)
     constants = [
         # On every host's devices.
-        (params["bert"], jax.device_put(stage_statistics, shardings_of(stage_statistics)))
-        for stage_statistics in statistics
+        (params["bert"], jax.device_put(statistics, shardings_of(statistics)))
+        for statistics in measure(config, teacher, mesh, params["bert"], read.held_out)
     ]
-    scores = functools.partial(_scores, program, held_out, constants)
-
-    def baselines(params: Params) -> Scalars:
-        before = scores(0, params)
-        return {f"held_out/{name}": value for name, value in before.items()} | _none_scores()
-
-    def _none_scores() -> Scalars:
-        bert = {name: leaf for name, leaf in params["bert"].items() if name != "position"}
-        untrained = changed(config, {"optimizer.rates": ()})  # They may name the heads.
-        without = make_program(
-            untrained, mesh, dataclasses.replace(model, position="none"), teacher, 1
-        )
-        by_name = _scores(without, held_out, constants, 0, {"bert": keep_mean(bert)})
-        return {f"{NONE}{name}": value for name, value in by_name.items()}
-
-    def keep_mean(bert: Params) -> Params:
-        return keep_table_mean(teacher, params["bert"], bert, stages[0].length)
-
-    def start(fresh: Params) -> Params:
-        copies = jax.tree.map(jnp.copy, params)  # A step donates its state; the teacher stays.
-        student, changes = transplant(fresh, copies, position=False)
-        log(f"Parameters from {config.init}:\n{changes}")
-        student = {**student, "bert": keep_mean(student["bert"])}
-        if config.fit:
-            tokens = _full_rows(unseen(length=stages[0].length), _FIT_ROWS)
-            fit = fit_positions(teacher, params["bert"], model, student["bert"], tokens)
-            student = better_start(student, fit, lambda each: scores(0, each)["r2_mean"])
-        return jax.device_put(student, shardings_of(student))
-
-    def make_stage(number: int) -> Stage:
-        stage, step = stages[number], program.train_step(stages[number].accumulation)
-
-        def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
-            return step(state, batch, *constants[number])
-
-        return Stage(
-            name=f"length {stage.length}",
-            steps=steps[number],
-            batches=text_training.stage_batches(
-                stage, examples[number], config.seed + number, config.data.workers
-            ),
-            train_step=train_step,
-            evaluate=lambda step, params: scores(number, params),
-            flops=functools.partial(step_flops, model, teacher),
-            converged=functools.partial(
-                converged, patience=config.patience, min_gain=config.min_gain
-            ),
-            baselines=baselines,
-        )
-
+    distillation = Distillation(config, program, teacher, params, constants, read)
     return text_training.make_run(
         config,
         program,
-        text,
-        stages=[make_stage(number) for number in range(len(stages))],
-        held_out=held_out,
-        examples=examples,
-        digests={**text.digests(), "config.init": teacher_digest(teacher, params["bert"])},
-        start=start,
+        read,
+        [distillation.stage(number) for number in range(len(stages))],
+        {"config.init": teacher_digest(teacher, params["bert"])},
+        distillation.start,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Distillation:
+    """A student and its teacher, on the text of a run.
+
+    Attributes:
+      program: of the student.
+      params: of the teacher, with its heads.
+      constants: of `imitation_task`, for each of `data.held_out`.
+    """
+
+    config: DistillationConfig
+    program: Program
+    teacher: BertConfig
+    params: Params
+    constants: list[tuple[Params, Statistics]]
+    data: TextData
+
+    def start(self, fresh: Params) -> Params:
+        """Return the student's first parameters: the teacher's, and `fresh` positions."""
+        copies = jax.tree.map(jnp.copy, self.params)  # A step donates its state; the teacher stays.
+        student, changes = transplant(fresh, copies, position=False)
+        log(f"Parameters from {self.config.init}:\n{changes}")
+        student = {**student, "bert": self._keep_mean(student["bert"])}
+        if self.config.fit:
+            text, length = self.data.text, self.config.lengths[0]
+            unseen = text.held_out, text.held_out_documents
+            rows = data.PackedExamples(*unseen, text.vocabulary, length)
+            tokens = _full_rows(rows, _FIT_ROWS)
+            model, bert = self.program.model, self.params["bert"]
+            fit = fit_positions(self.teacher, bert, model, student["bert"], tokens)
+            student = better_start(student, fit, lambda each: self.scores(0, each)["r2_mean"])
+        return jax.device_put(student, self.program.shardings_of(student))
+
+    def stage(self, number: int) -> Stage:
+        """Return a stage of the run."""
+        config, keys = self.config, [*self.config.stages.values()][number]
+        step = self.program.train_step(keys.accumulation)
+
+        def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+            return step(state, batch, *self.constants[number])
+
+        return Stage(
+            name=f"length {keys.length}",
+            steps=self.data.steps[number],
+            batches=text_training.stage_batches(
+                keys, self.data.examples[number], config.seed + number, config.data.workers
+            ),
+            train_step=train_step,
+            evaluate=lambda step, params: self.scores(number, params),
+            flops=functools.partial(step_flops, self.program.model, self.teacher),
+            converged=functools.partial(
+                converged, patience=config.patience, min_gain=config.min_gain
+            ),
+            baselines=self.baselines,
+        )
+
+    def scores(self, number: int, params: Params) -> Scalars:
+        """Return the held-out scores of a stage, and R² at the lengths of the others."""
+        return self._scores(self.program, number, params)
+
+    def baselines(self, params: Params) -> Scalars:
+        """Return the scores before training, and those of a student without positions."""
+        bert = {name: leaf for name, leaf in self.params["bert"].items() if name != "position"}
+        untrained = changed(self.config, {"optimizer.rates": ()})  # They may name the heads.
+        model = dataclasses.replace(self.program.model, position="none")
+        without = make_program(untrained, self.program.mesh, model, self.teacher, 1)
+        scores = self._scores(without, 0, {"bert": self._keep_mean(bert)})
+        return {
+            **{f"{HELD_OUT}{name}": value for name, value in self.scores(0, params).items()},
+            **{f"{NONE}{name}": value for name, value in scores.items()},
+        }
+
+    def _keep_mean(self, bert: Params) -> Params:
+        return keep_table_mean(self.teacher, self.params["bert"], bert, self.config.lengths[0])
+
+    def _scores(self, program: Program, number: int, params: Params) -> Scalars:
+        eval_step, held_out = program.eval_step(), self.data.held_out
+
+        def stage_scores(i: int) -> Scalars:
+            def step(params: Params, batch: Batch) -> Metrics:
+                return eval_step(params, batch, *self.constants[i])
+
+            return evaluate(step, params, held_out[i])
+
+        scores = stage_scores(number)
+        lengths = [batches[0]["tokens"].shape[1] for batches in held_out]
+        for i, length in enumerate(lengths):
+            if length != lengths[number]:
+                others = stage_scores(i).items()
+                scores |= {f"length_{length}/{name}": x for name, x in others if name != "loss"}
+        return scores
 
 
 def teacher_digest(teacher: BertConfig, params: Params) -> str:
@@ -271,11 +299,7 @@ def teacher_digest(teacher: BertConfig, params: Params) -> str:
 
 
 def _full_rows(rows: data.PackedExamples, most: int) -> Int[np.ndarray, "B L"]:
-    """Return the tokens of some rows without padding, spread over the text.
-
-    Raises:
-      ValueError: if there is none.
-    """
+    """Return the tokens of some rows without padding, spread over the text."""
     full = len(rows) - 1  # The last one is padded.
     if full < 1:
         raise ValueError(
@@ -285,30 +309,6 @@ def _full_rows(rows: data.PackedExamples, most: int) -> Int[np.ndarray, "B L"]:
     numbers = np.linspace(0, full, min(most, full), endpoint=False, dtype=int)
     rng = np.random.default_rng(0)  # Nothing is drawn: the rows have no masks.
     return np.stack([rows(int(number), rng)["tokens"] for number in numbers])
-
-
-def _scores(
-    program: Program,
-    held_out: Sequence[Sequence[Batch]],
-    constants: Sequence[tuple[Params, Statistics]],
-    number: int,
-    params: Params,
-) -> Scalars:
-    """Return the held-out scores of a stage, and R² at the lengths of the others."""
-    eval_step = program.eval_step()
-    lengths = [batches[0]["tokens"].shape[1] for batches in held_out]
-
-    def stage_scores(i: int) -> Scalars:
-        return evaluate(
-            lambda params, batch: eval_step(params, batch, *constants[i]), params, held_out[i]
-        )
-
-    scores = stage_scores(number)
-    for i, length in enumerate(lengths):
-        if length != lengths[number]:
-            others = stage_scores(i).items()
-            scores |= {f"length_{length}/{name}": x for name, x in others if name != "loss"}
-    return scores
 
 
 def converged(evaluations: Sequence[Scalars], *, patience: int, min_gain: float) -> bool:

@@ -125,8 +125,7 @@ def start_model(
 
 
 def model_of(config: EncoderTrainingConfig, longest: int, folder: Path | None = None) -> BertConfig:
-    """Return the model that a run trains: that at `config.init`, else a named size, with the
-    values that `config.model` gives.
+    """Return the model at `config.init` with the values that `config.model` gives.
 
     A learned table of positions that is kept keeps its length, if inputs of length `longest` fit
     it.
@@ -137,12 +136,9 @@ def model_of(config: EncoderTrainingConfig, longest: int, folder: Path | None = 
     Raises:
       ValueError: for values that do not fit, or if there is no model at `config.init`.
     """
-    changes = config.model
-    assert isinstance(changes, ModelChanges)
-    if not config.init:
-        return changes.applied()
+    assert isinstance(config.model, ModelChanges)
     start = start_model(config, folder)
-    model = changes.applied(start)
+    model = config.model.applied(start)
     has_table = start.encoding().max_length and model.encoding().max_length
     if has_table and longest <= start.max_length:
         model = dataclasses.replace(model, max_length=start.max_length)

@@ -11,14 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax import data
-from pe_jax.configs.pretraining import PretrainingConfig, PretrainingStageConfig
+from pe_jax.configs.pretraining import (
+    PretrainingConfig,
+    PretrainingDataConfig,
+    PretrainingStageConfig,
+    StageConfig,
+)
 from pe_jax.console.terminal import log
 from pe_jax.models import BertConfig, BertForMaskedLM, BertForPretraining, train_flops
 from pe_jax.models.heads import PretrainingLogits
 from pe_jax.tasks import text_training
 from pe_jax.tasks.losses import cross_entropy
 from pe_jax.tasks.text_training import TextRun
-from pe_jax.tasks.train import Program, log_run_header, train
+from pe_jax.tasks.train import Program
 from pe_jax.training import sharding
 from pe_jax.training.loop import Stage, evaluate
 from pe_jax.training.optimizer import make_optimizer
@@ -36,12 +41,8 @@ def run(
       profile: steps to trace, see `Profiler`.
     """
     config = resolve(config, folder)
-    tokenizer = log_run_header(folder, config)
-    text_training.log_text(config.data)
-    run = build(config, tokenizer)
-    text_training.log_batches(run)
-    train(run, folder, profile)
-    return run
+    tokenizer = text_training.log_start(folder, config)
+    return text_training.train_on_text(build(config, tokenizer), folder, profile)
 
 
 @cache_by_arguments
@@ -82,9 +83,6 @@ def _masked_lm_sums(logits: jax.Array, batch: Batch) -> Sums:
     return {"masked_lm_loss": (weights * loss).sum(), "masked_lm_accuracy": (weights * right).sum()}
 
 
-# --- from a config to a program -------------------------------------------------------------------
-
-
 def resolve(config: PretrainingConfig, folder: Path | None = None) -> PretrainingConfig:
     """Return `text_training.resolve(config, folder)`, once masks are known to fit."""
     for name, stage in config.stages.items():
@@ -110,46 +108,47 @@ def make_program(
     return Program(model, task, optimizer, schedule, mesh, (config.seed,), config.parallel)
 
 
-# --- data -----------------------------------------------------------------------------------------
+def make_examples(
+    config: PretrainingDataConfig,
+    vocabulary: data.Vocabulary,
+    stage: StageConfig,
+    corpus: data.TokenizedCorpus,
+    documents: np.ndarray,
+) -> data.Examples:
+    """Return the examples of a stage: packed documents, or sentence pairs."""
+    assert isinstance(stage, PretrainingStageConfig)
+    sizes = (vocabulary, stage.length, stage.max_predictions, config.mask_rate)
+    if config.packed:
+        return data.PackedExamples(corpus, documents, *sizes)
+    return data.PretrainingExamples(corpus, documents, *sizes, config.short_probability)
 
 
 def build(config: PretrainingConfig, tokenizer: Path | None = None) -> TextRun[PretrainingConfig]:
     """Build everything that `config` stands for; reads the data, trains nothing.
 
     Args:
-      tokenizer: see `text_training.load`.
+      tokenizer: see `text_training.read_data`.
 
     Raises:
       ValueError: for a config that cannot run; the message names the key and the way out.
     """
     config = resolve(config)
-    text = text_training.load(config, tokenizer, pairs=not config.data.packed)
-    stages = [*config.stages.values()]
-
-    def make_examples(
-        stage: PretrainingStageConfig, corpus: data.TokenizedCorpus, documents: np.ndarray
-    ) -> data.Examples:
-        sizes = (text.vocabulary, stage.length, stage.max_predictions, config.data.mask_rate)
-        if config.data.packed:
-            return data.PackedExamples(corpus, documents, *sizes)
-        return data.PretrainingExamples(corpus, documents, *sizes, config.data.short_probability)
-
-    examples = [make_examples(stage, text.train, text.train_documents) for stage in stages]
-    steps = text_training.stage_steps(config, examples)
-    model = dataclasses.replace(config.model, vocab_size=text.vocabulary.size)
-    program = make_program(config, sharding.data_mesh(), model, sum(steps))
+    mesh, packed = sharding.data_mesh(), config.data.packed
+    examples = functools.partial(make_examples, config.data)
+    read = text_training.read_data(config, tokenizer, mesh, examples, pairs=not packed)
+    model = dataclasses.replace(config.model, vocab_size=read.text.vocabulary.size)
+    program = make_program(config, mesh, model, sum(read.steps))
     eval_step = program.eval_step()
 
-    def make_stage(number: int, held_out: list[Batch]) -> Stage:
-        stage = stages[number]
+    def make_stage(number: int, stage: PretrainingStageConfig) -> Stage:
         return Stage(
             name=f"length {stage.length}",
-            steps=steps[number],
+            steps=read.steps[number],
             batches=text_training.stage_batches(
-                stage, examples[number], config.seed + number, config.data.workers
+                stage, read.examples[number], config.seed + number, config.data.workers
             ),
             train_step=program.train_step(stage.accumulation),
-            evaluate=lambda step, params: evaluate(eval_step, params, held_out),
+            evaluate=lambda step, params: evaluate(eval_step, params, read.held_out[number]),
             flops=functools.partial(train_flops, model, predictions=stage.max_predictions),
         )
 
@@ -161,19 +160,5 @@ def build(config: PretrainingConfig, tokenizer: Path | None = None) -> TextRun[P
         log(f"Parameters from {config.init}:\n{changes}")
         return params
 
-    held_out = [
-        text_training.held_out_batches(
-            config, stage, make_examples(stage, text.held_out, text.held_out_documents), program
-        )
-        for stage in stages
-    ]
-    return text_training.make_run(
-        config,
-        program,
-        text,
-        stages=[make_stage(number, batches) for number, batches in enumerate(held_out)],
-        held_out=held_out,
-        examples=examples,
-        digests=text.digests(),
-        start=start if config.init else None,
-    )
+    stages = [make_stage(*numbered) for numbered in enumerate(config.stages.values())]
+    return text_training.make_run(config, program, read, stages, {}, start if config.init else None)

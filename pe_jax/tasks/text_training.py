@@ -9,16 +9,17 @@ import math
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
+import numpy as np
 
 from pe_jax import data
 from pe_jax.configs.model import ModelChanges
 from pe_jax.configs.pretraining import EncoderTrainingConfig, StageConfig, TextConfig
 from pe_jax.console.terminal import log_field
 from pe_jax.tasks.text_split import TextSplit, load_text
-from pe_jax.tasks.train import Program, Run
+from pe_jax.tasks.train import Program, Run, log_run_header, train
 from pe_jax.training import sharding
 from pe_jax.training.loop import Stage
 from pe_jax.training.pytrees import Batch, HostBatch, Params
@@ -27,19 +28,33 @@ C = TypeVar("C", bound=EncoderTrainingConfig)
 
 _HELD_OUT_SEED = 20_210_503  # Held-out examples are the same for every run and seed.
 
+# `make_examples(vocabulary, stage, corpus, numbers of its documents)`.
+MakeExamples = Callable[
+    [data.Vocabulary, StageConfig, data.TokenizedCorpus, np.ndarray], data.Examples
+]
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TextRun(Run[C]):
-    """A run that trains an encoder on text.
+
+class TextData(NamedTuple):
+    """What a run trains on and is scored on.
 
     Attributes:
-      held_out: global batches of held-out text for each stage.
-      examples: the training examples of each stage.
+      examples, steps: the training examples of each stage, and how many steps it has.
+      held_out: global batches of held-out text for each stage, then for further lengths.
     """
 
     text: TextSplit
-    held_out: list[list[Batch]]
     examples: list[data.Examples]
+    steps: list[int]
+    held_out: list[list[Batch]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextRun(Run[C]):
+    """A run that trains an encoder on text; see `TextData`."""
+
+    text: TextSplit
+    examples: list[data.Examples]
+    held_out: list[list[Batch]]
 
     @property
     def epochs(self) -> list[float]:
@@ -51,11 +66,8 @@ class TextRun(Run[C]):
 def make_run(
     config: C,
     program: Program,
-    text: TextSplit,
-    *,
+    read: TextData,
     stages: list[Stage],
-    held_out: list[list[Batch]],
-    examples: list[data.Examples],
     digests: dict[str, str],
     start: Callable[[Params], Params] | None,
 ) -> TextRun[C]:
@@ -64,29 +76,47 @@ def make_run(
         config=config,
         program=program,
         stages=stages,
-        digests=digests,
+        digests={**read.text.digests(), **digests},
         every=(config.log_every, config.eval_every, config.checkpoint_every),
         keep_checkpoints=config.keep_checkpoints,
         keep_best=config.keep_best,
         start=start,
-        tokenizer=text.tokenizer,
-        text=text,
-        held_out=held_out,
-        examples=examples,
+        tokenizer=read.text.tokenizer,
+        text=read.text,
+        examples=read.examples,
+        held_out=read.held_out,
     )
 
 
-def log_batches(run: TextRun) -> None:
-    """Print how much text a run has, and what it trains on."""
+def log_start(folder: Path, config: EncoderTrainingConfig) -> Path | None:
+    """Print where a run is and what it reads, see `log_run_header`.
+
+    Where every host might tokenize the same text, print how to do it once.
+    """
+    tokenizer = log_run_header(folder, config)
+    text: TextConfig = config.data
+    if text.source.startswith("shards:"):
+        log_field("Text", text.source)
+        return tokenizer
+    log_field("Text", f"{text.source}; tokenized now, unless it is in the cache")
+    if jax.process_count() > 1 and text.source != "pydoc":
+        log_field(
+            "Hint", "every host tokenizes all of it, unless they share PE_JAX_CACHE; once, with"
+        )
+        source, vocab = shlex.quote(text.source), text.vocab or "tokenizer.json"
+        log_field("", f"pe-jax prepare --source={source} --vocab={vocab} --out=SHARDS")
+    return tokenizer
+
+
+def train_on_text(run: TextRun[C], folder: Path, profile: range) -> TextRun[C]:
+    """Print how much text a run has, train it (`tasks.train.train`), and return it."""
     log_field("Documents", run.text.summary())
     log_field("Tokens", f"{run.text.vocabulary.size:,} in the vocabulary")
-    stages = zip(run.stages, run.config.stages.values(), run.epochs, strict=True)
-    for stage, keys, epochs in stages:
+    for stage, keys, epochs in zip(run.stages, run.config.stages.values(), run.epochs, strict=True):
         size = f"{stage.name}, {keys.batch_size:,} rows"
         log_field("Batch", f"{size}; {stage.steps:,} steps, {epochs:.2g} epochs")
-
-
-# --- from a config to a program -------------------------------------------------------------------
+    train(run, folder, profile)
+    return run
 
 
 def resolve(config: C, folder: Path | None = None) -> C:
@@ -106,9 +136,13 @@ def resolve(config: C, folder: Path | None = None) -> C:
         )
     longest = max(stage.length for stage in config.stages.values())
     if isinstance(config.model, ModelChanges):
-        from pe_jax.tasks.pretrained_source import model_of
+        if config.init:
+            from pe_jax.tasks.pretrained_source import model_of
 
-        config = dataclasses.replace(config, model=model_of(config, longest, folder))
+            model = model_of(config, longest, folder)
+        else:
+            model = config.model.applied()
+        config = dataclasses.replace(config, model=model)
     rows = config.model.encoding().max_length
     if rows is not None and longest > rows:
         name = next(name for name, stage in config.stages.items() if stage.length > rows)
@@ -120,43 +154,50 @@ def resolve(config: C, folder: Path | None = None) -> C:
     return config
 
 
-# --- data -----------------------------------------------------------------------------------------
-
-
-def load(config: EncoderTrainingConfig, tokenizer: Path | None, *, pairs: bool) -> TextSplit:
+def read_data(
+    config: EncoderTrainingConfig,
+    tokenizer: Path | None,
+    mesh: jax.sharding.Mesh,
+    make_examples: MakeExamples,
+    *,
+    pairs: bool,
+    test_stages: Sequence[StageConfig] = (),
+) -> TextData:
     """Read the text of a resolved `config`, once its batches are known to divide among devices.
 
     Args:
       tokenizer: the run's own, where it has one already; default that of `config.init`, or
         `config.data.vocab`, or the run trains its own.
       pairs: whether examples are sentence pairs.
+      test_stages: also evaluated, but not trained.
     """
+    stages = [*config.stages.values()]
     for key, stage in config.stages.items():
         name = f"config.{key}.batch_size"
-        sharding.check_rows(name, stage.batch_size, sharding.data_mesh(), stage.accumulation)
+        sharding.check_rows(name, stage.batch_size, mesh, stage.accumulation)
     vocab = str(tokenizer or config.data.vocab)
     if config.init and not tokenizer:
         from pe_jax.tasks.pretrained_source import tokenizer_file
 
         vocab = tokenizer_file(config)
-    return load_text(config.data, vocab, pairs=pairs)
-
-
-def stage_steps(config: EncoderTrainingConfig, examples: Sequence[data.Examples]) -> list[int]:
-    """Return the steps of each stage."""
-    return [
+    text = load_text(config.data, vocab, pairs=pairs)
+    make = functools.partial(make_examples, text.vocabulary)
+    examples = [make(stage, text.train, text.train_documents) for stage in stages]
+    steps = [
         stage.steps or math.ceil(stage.epochs * len(each) / stage.batch_size)
-        for stage, each in zip(config.stages.values(), examples, strict=True)
+        for stage, each in zip(stages, examples, strict=True)
     ]
 
+    def held_out(stage: StageConfig) -> list[Batch]:
+        """About `config.eval_examples` rows, the same for every run."""
+        count = max(1, round(config.eval_examples / stage.batch_size))
+        rows = stage_batches(
+            stage, make(stage, text.held_out, text.held_out_documents), _HELD_OUT_SEED
+        )
+        by_rows = sharding.by_rows(mesh)
+        return [sharding.to_global(batch, by_rows) for batch in itertools.islice(rows(0), count)]
 
-def held_out_batches(
-    config: EncoderTrainingConfig, stage: StageConfig, examples: data.Examples, program: Program
-) -> list[Batch]:
-    """Return global batches of about `config.eval_examples` rows, the same for every run."""
-    count = max(1, round(config.eval_examples / stage.batch_size))
-    rows = itertools.islice(iter(stage_batches(stage, examples, _HELD_OUT_SEED)(0)), count)
-    return [sharding.to_global(batch, program.batch_sharding) for batch in rows]
+    return TextData(text, examples, steps, [held_out(stage) for stage in (*stages, *test_stages)])
 
 
 def stage_batches(
@@ -172,17 +213,3 @@ def stage_batches(
         hosts=jax.process_count(),
         workers=workers,
     )
-
-
-def log_text(config: TextConfig) -> None:
-    """Print what is read and, where every host might tokenize the same text, how to do it once."""
-    if config.source.startswith("shards:"):
-        log_field("Text", config.source)
-        return
-    log_field("Text", f"{config.source}; tokenized now, unless it is in the cache")
-    if jax.process_count() > 1 and config.source != "pydoc":
-        log_field(
-            "Hint", "every host tokenizes all of it, unless they share PE_JAX_CACHE; once, with"
-        )
-        source, vocab = shlex.quote(config.source), config.vocab or "tokenizer.json"
-        log_field("", f"pe-jax prepare --source={source} --vocab={vocab} --out=SHARDS")

@@ -52,8 +52,6 @@ class Program:
     """Everything that a run compiles: initial state, train and eval steps, shardings; no data.
 
     Attributes:
-      model, task, optimizer: which model, its losses, and how it learns.
-      mesh: the devices.
       seeds: of parameters, dropout and data order; several train side by side.
       schedule: learning rate of a step.
       parallel: a name in `sharding.PARALLEL`.
@@ -111,12 +109,10 @@ class Run(Generic[C]):
 
     Attributes:
       config: the resolved config. A folder's run resumes only with the same.
-      program, stages: what is compiled, and the batches and evaluations of each stage.
       digests: checksums of what it trains on, by name. A run resumes only with the same.
       every: after how many steps to log, to evaluate and to save, see `Loop`.
-      keep_checkpoints, keep_best: how many are kept, see `Checkpoints`.
-      start: `start(fresh parameters)` takes some from another model; not called on resuming. None
-        trains from scratch.
+      keep_checkpoints, keep_best: see `Checkpoints`.
+      start: `start(fresh parameters)` takes some from another model; None trains from scratch.
       tokenizer: of the run's text, kept in its folder.
     """
 
@@ -201,56 +197,32 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
       OSError: if something cannot be written.
       Interrupted: after SIGTERM or Ctrl-C, once the state is saved.
     """
-    program, start, data = run.program, run.start, run.digests
+    program = run.program
     shapes = sharding.abstract(program.state_shapes, program.shardings)
     _log_model(program, shapes.params)
     tokenizer = run.tokenizer.to_str() if run.tokenizer else "{}"
+    stop_requests = stopping.deferred()
     if jax.process_count() > 1:
         from pe_jax.training import hosts
 
-        hosts.agree({"the tokenizer": hashlib.sha256(tokenizer.encode()).hexdigest()[:12], **data})
+        digest = hashlib.sha256(tokenizer.encode()).hexdigest()[:12]
+        hosts.agree({"the tokenizer": digest, **run.digests})
         stop_requests = hosts.stop_requests()
-    else:
-        stop_requests = stopping.deferred()
     with contextlib.ExitStack() as stack:
         check_folder = stack.enter_context(workdir.lock_workdir(folder))
         changes = workdir.check(folder, run.config)
         _check_vocabulary(changes, tokenizer, folder)
         identity = workdir.identity(run.config, tokenizer, resumed=True)
-        restored = restore_newest(folder, shapes, identity)
-        begin, totals, evaluations, ends = 0, {}, {}, {}
-        origin: Json = {"data": dict(data), "stages": [stage.steps for stage in run.stages]}
-        if restored:
-            state, facts = restored
-            begin, totals, before = int(state.step), facts["totals"], facts["origin"]
-            ends = facts.get("ends", {})
-            evaluations = metrics.read_evaluations(folder, begin)
-            _check_data(before["data"], data, folder)
-            _check_steps(before["stages"], origin["stages"], begin, folder)
-            origin["start"] = before["start"]
-            if (
-                start
-                and "init" in changes
-                and "config.init" not in data  # Its digest has been compared.
-                and fingerprint(start(program.init().params)) != origin["start"]
-            ):
-                raise ValueError(
-                    f"config.init={changes['init'][1]} is not the model that the run in {folder} "
-                    f"started from, {changes['init'][0]}. Give that one, or another --workdir."
-                )
-            log(f"Resuming from step {begin:,}.")
-        else:
-            state = program.init()
-            state = state._replace(params=start(state.params)) if start else state
-            origin["start"] = fingerprint(state.params) if start else ""
-        _check_profile(profile, begin, sum(origin["stages"]), folder)
-        del restored  # Otherwise its arrays would stay for as long as the run trains.
+        state, facts = _start_or_resume(run, folder, shapes, identity, changes)
+        begin, steps = int(state.step), sum(stage.steps for stage in run.stages)
+        evaluations = metrics.read_evaluations(folder, begin)
+        _check_profile(profile, begin, steps, folder)
         checkpoints = Checkpoints(
             folder,
             keep=run.keep_checkpoints,
             keep_best=run.keep_best,
             run=identity,
-            origin=origin,
+            origin=facts["origin"],
         )
         stack.enter_context(contextlib.closing(checkpoints))
         # Only now is the folder this run's: a config that cannot start does not occupy it.
@@ -258,21 +230,49 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
         if run.tokenizer:
             for name, content in tokenizer_files(run.tokenizer).items():
                 write_text(folder / name, content)
-        writer = stack.enter_context(contextlib.closing(MetricsWriter(folder, begin)))
-        progress = Progress(sum(stage.steps for stage in run.stages), begin)
         loop = Loop(
             run.every,
             batch_sharding=program.batch_sharding,
             schedule=program.schedule,
-            profiler=stack.enter_context(contextlib.closing(Profiler(folder, profile))),
             checkpoints=checkpoints,
-            writer=writer,
-            progress=stack.enter_context(contextlib.closing(progress)),
+            writer=stack.enter_context(contextlib.closing(MetricsWriter(folder, begin))),
+            profiler=stack.enter_context(contextlib.closing(Profiler(folder, profile))),
+            progress=stack.enter_context(contextlib.closing(Progress(steps, begin))),
             stop_requested=stack.enter_context(stop_requests),
             check_folder=check_folder,
-            ends=ends,
+            ends=facts.get("ends", {}),
         )
-        return loop.fit(state, run.stages, totals, evaluations)
+        return loop.fit(state, run.stages, facts["totals"], evaluations)
+
+
+def _start_or_resume(
+    run: Run, folder: Path, shapes: TrainState, identity: str, changes: workdir.Changes
+) -> tuple[TrainState, Json]:
+    """Return the newest state in `folder`, or else the first one, with the facts saved with it."""
+    origin: Json = {"data": dict(run.digests), "stages": [stage.steps for stage in run.stages]}
+    restored = restore_newest(folder, shapes, identity)
+    if restored is None:
+        state, origin["start"] = run.program.init(), ""
+        if run.start:
+            state = state._replace(params=run.start(state.params))
+            origin["start"] = fingerprint(state.params)
+        return state, {"origin": origin, "totals": {}}
+    state, facts = restored
+    saved, done = facts["origin"], int(state.step)
+    _check_data(saved["data"], run.digests, folder)
+    _check_steps(saved["stages"], origin["stages"], done, folder)
+    if (
+        run.start
+        and "init" in changes
+        and "config.init" not in run.digests  # Otherwise its digest has been compared.
+        and fingerprint(run.start(run.program.init().params)) != saved["start"]
+    ):
+        raise ValueError(
+            f"config.init={changes['init'][1]} is not the model that the run in {folder} started "
+            f"from, {changes['init'][0]}. Give that one, or another --workdir."
+        )
+    log(f"Resuming from step {done:,}.")
+    return state, {**facts, "origin": {**origin, "start": saved["start"]}}
 
 
 def _check_profile(profile: range, done: int, steps: int, folder: Path) -> None:
@@ -292,9 +292,7 @@ def _check_profile(profile: range, done: int, steps: int, folder: Path) -> None:
         log(f"--profile={profile[0]}-{profile[-1]}: {done:,} steps are done, so none is traced.")
 
 
-def _check_vocabulary(
-    changes: Mapping[str, tuple[object, object]], tokenizer: str, folder: Path
-) -> None:
+def _check_vocabulary(changes: workdir.Changes, tokenizer: str, folder: Path) -> None:
     """Raise ValueError if `config.data.vocab` is another file now, with other tokens."""
     _, vocab = changes.get("data.vocab", (None, None))
     if vocab is not None and load_tokenizer(str(vocab)).to_str() != tokenizer:

@@ -86,9 +86,7 @@ class Checkpoints:
         held_out_loss: float | None = None,
         ends: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """Save the state in the background.
-
-        The first checkpoint of a run is read back before this returns.
+        """Save the state in the background, but for a run's first one, which is then read back.
 
         Args:
           totals: sums of the metrics since the last line of the log, the same on every host.
@@ -97,8 +95,7 @@ class Checkpoints:
 
         Raises:
           FloatingPointError: if the state is not finite: it is not saved.
-          OSError: if this or the previous checkpoint cannot be written, or the first one cannot be
-            read back.
+          OSError: if this or the previous one cannot be written, or the first cannot be read back.
         """
         step, (sums, not_finite) = int(state.step), examine(state)
         if not_finite:
@@ -129,11 +126,7 @@ class Checkpoints:
             self._read_back(step, state.params)
 
     def _read_back(self, step: int, params: Params) -> None:
-        """Read the parameters of a checkpoint as they are sharded now.
-
-        Raises:
-          OSError: on every host, if one of them cannot.
-        """
+        """Read a checkpoint's parameters; raises OSError on every host, if one of them cannot."""
         shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
         _, error = _attempt(lambda: restore_params(self._workdir, step, lambda _: shardings))
         if error is not None:
@@ -145,27 +138,21 @@ class Checkpoints:
         log(f"Saved step {step:,}, and read it back.")
 
     def close(self) -> None:
-        """Wait for pending writes. Signals to stop are deferred until then.
-
-        Raises:
-          OSError: if it cannot be written.
-        """
+        """Wait for pending writes, which may raise OSError. Signals to stop are deferred."""
         with stopping.deferred(), self._errors_named("The last checkpoint"):
             self._writer.wait()
         self._writer.close()
 
     @contextlib.contextmanager
     def _errors_named(self, checkpoint: str) -> Iterator[None]:
-        """Reports what could not be written. The failure may be that of an earlier save."""
+        """Report what could not be written. The failure may be that of an earlier save."""
         try:
             yield
         except Exception as error:
             way_out = "There is no complete one yet; the same command starts again."
             if steps := saved_steps(self._workdir):
-                way_out = (
-                    f"The newest complete one is of step {steps[-1]:,}; the same command resumes "
-                    "from there."
-                )
+                newest = f"The newest complete one is of step {steps[-1]:,}"
+                way_out = f"{newest}; the same command resumes from there."
             raise OSError(
                 f"{checkpoint}, or the one before, was not written to {self._workdir}: "
                 f"{_brief(error)}. {way_out}"
@@ -183,13 +170,13 @@ def restore_newest(
 ) -> tuple[TrainState, Json] | None:
     """The newest state that can be restored, and the facts that were saved with it.
 
-    The facts are `totals`, see `Checkpoints.save`, and `origin`, see `Checkpoints`.
-
-    None if there is no checkpoint at all. Damaged ones are moved to `workdir/damaged`.
-
     Args:
       like: a state, or its shapes with shardings, to restore to.
       run: the run's identity; the checkpoints of another run are not restored.
+
+    Returns:
+      None if there is no checkpoint. The facts are `totals` and `ends`, see `Checkpoints.save`, and
+      `origin`, see `Checkpoints`.
 
     Raises:
       ValueError: if there are checkpoints and none can be read.
@@ -220,8 +207,7 @@ def restore_params(workdir: Path, step: int, shardings_of: ShardingsOf | None = 
     """Only the parameters at `step`, whatever their shardings were when they were saved.
 
     Args:
-      shardings_of: from the parameters' shapes to their shardings; default: all of each on this
-        host's first device.
+      shardings_of: default: all of each on this host's first device.
 
     Raises:
       Exception: any, if they are damaged.
@@ -246,10 +232,7 @@ def params_by_step(workdir: Path, *, skip: Collection[int] = ()) -> Iterator[tup
 
 
 def newest_params(workdir: Path, shardings_of: ShardingsOf | None = None) -> tuple[int, Params]:
-    """Step and parameters of the newest checkpoint of a run that can be restored.
-
-    Args:
-      shardings_of: see `restore_params`.
+    """Step and parameters of the newest checkpoint that `restore_params` can read.
 
     Raises:
       ValueError: if the run has none yet, or none can be read.
@@ -261,7 +244,7 @@ def newest_params(workdir: Path, shardings_of: ShardingsOf | None = None) -> tup
 
 
 def _newest(workdir: Path, read: Callable[[int], T]) -> tuple[T | None, list[int]]:
-    """Returns `read(step)` of the newest step that it can read, and the steps that it cannot."""
+    """Return `read(step)` of the newest step that it can read, and the steps that it cannot."""
     damaged: dict[int, Exception] = {}
     for step in reversed(saved_steps(workdir)):
         content, error = _attempt(functools.partial(read, step))
@@ -287,8 +270,7 @@ def _attempt(read: Callable[[], T]) -> tuple[T | None, Exception | None]:
     content, error = None, None
     try:
         content = read()
-    # Damage shows in many ways: JSON, OCDBT, zstd, missing files and shapes.
-    except Exception as caught:
+    except Exception as caught:  # Damage shows in many ways: JSON, OCDBT, zstd, files and shapes.
         error = caught
     if multihost_utils.process_allgather(np.bool_(error is None)).all():
         return content, None
@@ -296,7 +278,7 @@ def _attempt(read: Callable[[], T]) -> tuple[T | None, Exception | None]:
 
 
 def _folder(workdir: Path) -> Path:
-    """The folder of a run's checkpoints, absolute, as Orbax needs it."""
+    """Return the folder of a run's checkpoints, absolute, as Orbax needs it."""
     return (workdir if is_remote(workdir) else workdir.absolute()) / "checkpoints"
 
 
@@ -315,12 +297,10 @@ def _orbax_settings() -> ocp.Context:
 
 @functools.cache  # Once a process.
 def _silence_orbax() -> None:
-    """Keeps exceptions that Orbax raises as well out of the log, unless --verbosity=1 shows all.
+    """Keep exceptions that Orbax raises as well out of the log, unless --verbosity=1 shows all.
 
-    Its threads log each exception with its traceback before they raise it in the caller's thread.
-    When one of many reads fails, those that finish later find their event loop closed, and those
-    that never finish fail once more when they are collected. If another one fails as well, asyncio
-    logs it when its task is collected.
+    Its threads log an exception before they raise it in the caller's. When one of many reads fails,
+    those that finish later find their event loop closed, and the others fail when collected.
     """
     report = sys.unraisablehook
     if logging.getLogger("absl").isEnabledFor(logging.DEBUG):
@@ -343,11 +323,7 @@ def _silence_orbax() -> None:
 
 
 def _load(workdir: Path, step: int, name: str, like: PyTree = None) -> PyTree:
-    """One part of a checkpoint, "state" or "facts".
-
-    Args:
-      like: shapes with shardings, or arrays; it may hold less than the checkpoint.
-    """
+    """Return a part of a checkpoint, "state" or "facts"; `like` may hold less than was saved."""
     with _orbax_settings():
         return ocp.load_checkpointables(_folder(workdir) / str(step), {name: like})[name]
 
@@ -362,6 +338,6 @@ def _compare(name: str, actual: object, saved: object) -> None:
 
 
 def _brief(error: Exception) -> str:
-    """The first line of an error; of a long line both ends, as the end says the most."""
+    """Return an error's first line; of a long one both ends, as the end says the most."""
     text = str(error).strip().split("\n")[0] or type(error).__name__
     return text if len(text) <= 240 else f"{text[:80]} ... {text[-160:]}"

@@ -27,10 +27,7 @@ def fingerprint(tree: PyTree) -> str:
     the checksum; several go unnoticed with a probability of 2⁻³².
 
     Args:
-      tree: arrays of 4-byte elements, and keys (`jax.random.key`).
-
-    Raises:
-      TypeError: for elements of another size.
+      tree: arrays of 4-byte elements, and keys (`jax.random.key`); others raise TypeError.
     """
     return combine(examine(tree)[0].values())
 

@@ -35,19 +35,17 @@ _VISIBLE = 5.0  # Seconds until a file of one host is there for all, on a networ
 
 
 def connect(coordinator: str, hosts: int | None, host: int | None, lost_after: int) -> None:
-    """Joins the other hosts; must come before any other use of the devices.
+    """Join the other hosts; must come before any other use of the devices.
 
     Args:
       coordinator: host 0's address, `HOST:PORT`; "auto" finds all three on Cloud TPU pods, Slurm,
         Open MPI and Kubernetes.
       hosts, host: how many there are, and the index of this one.
-      lost_after: seconds without a heartbeat after which a host counts as lost. The others then end
-        with an error.
+      lost_after: seconds without a heartbeat until a host counts as lost, and the others end.
 
     Raises:
-      ValueError: if the address is none, comes without the two numbers, or they are out of range;
-        "auto" finds no cluster; the hosts were told different numbers of hosts, or do not find one
-        another.
+      ValueError: for invalid arguments, or if "auto" finds no cluster, or the hosts were told
+        different numbers of hosts, or do not find one another.
     """
     _check(coordinator, hosts, host)
     auto, listen_at, local_devices = coordinator == "auto", coordinator, None
@@ -74,11 +72,7 @@ def connect(coordinator: str, hosts: int | None, host: int | None, lost_after: i
 
 
 def _check(coordinator: str, hosts: int | None, host: int | None) -> None:
-    """Checks the arguments of `connect`.
-
-    Raises:
-      ValueError: as `connect` does.
-    """
+    """Raise ValueError for arguments that `connect` does not accept."""
     auto = coordinator == "auto"
     if auto != (hosts is None) or auto != (host is None):
         raise ValueError(
@@ -97,13 +91,10 @@ def _check(coordinator: str, hosts: int | None, host: int | None) -> None:
 
 
 def check_devices(process_indices: Sequence[int]) -> None:
-    """Makes sure that hosts have equally many devices: arrays of all hosts have equal parts.
+    """Raise ValueError unless hosts have equally many devices: arrays of all have equal parts.
 
     Args:
       process_indices: the host of each device.
-
-    Raises:
-      ValueError: if one has more than another.
     """
     counts = Counter(process_indices)
     if len(set(counts.values())) > 1:
@@ -130,15 +121,10 @@ def settings(config: Config) -> dict[str, str]:
 
 
 def agree(facts: Mapping[str, str]) -> None:
-    """Compares what every host knows of the run, before it trains; every host has to call it.
-
-    Hosts that differ would each apply its own settings: the results would be those of no config.
-
-    Args:
-      facts: by name; texts that are to be the same.
+    """Compare what every host knows of the run, before it trains; every host has to call it.
 
     Raises:
-      ValueError: on every host, if one has another text or name; it says which differ.
+      ValueError: on every host, if one has other `facts`; the message says which.
     """
     facts_by_host = _gather_facts(dict(facts))
     names = dict.fromkeys(name for facts in facts_by_host for name in facts)
@@ -155,7 +141,7 @@ def agree(facts: Mapping[str, str]) -> None:
 
 
 def check_shared(workdir: Path) -> None:
-    """Makes sure that all hosts write into the same folder; every host has to call it.
+    """Check that all hosts write into the same folder; every host has to call it.
 
     The first host writes a file there, which the others look for. Equal paths can be different
     folders: a relative path, or local disks.
@@ -186,11 +172,10 @@ def check_shared(workdir: Path) -> None:
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[Callable[[int], int]]:
-    """Lets SIGTERM or Ctrl-C to any host stop all of them after the same step.
+    """Let SIGTERM or Ctrl-C to any host stop all of them after the same step.
 
     Yields:
-      `stop_requested(step)`: 0, or the exit status if the run is to stop after `step`. All hosts
-      ask after every step, and get the same answer.
+      `stop_requested` of `Loop`. All hosts ask after every step, and get the same answer.
     """
     forwarded = False
     interrupt = stopping.EXIT_STATUS[signal.SIGINT]
@@ -211,13 +196,13 @@ def stop_requests() -> Iterator[Callable[[int], int]]:
 
 
 def _is_address(text: str) -> bool:
-    """True for HOST:PORT, the host a name, an IPv4 address or one of IPv6 in brackets."""
+    """Return whether `text` is HOST:PORT; the host is a name, or an address, IPv6 in brackets."""
     match = re.fullmatch(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+(?:%\w+)?\]):([0-9]{1,5})", text)
     return match is not None and 1 <= int(match[1]) <= 65535
 
 
 def _gather_facts(facts: Json) -> list[Json]:
-    """The facts of every host, in their order. Collectives take arrays of one shape."""
+    """Return the facts of every host, in their order. Collectives take arrays of one shape."""
     text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.array(text.size, np.int32))
     padded = np.zeros(int(sizes.max()), np.uint8)

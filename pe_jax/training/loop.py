@@ -31,18 +31,14 @@ class Stage:
     """A number of steps over one kind of data.
 
     Attributes:
-      name: for the log.
-      steps: how many.
       batches: `batches(n)` yields this host's NumPy batches without end, starting at batch n of the
         stage. They are the same however many processes make them.
       train_step: compiled, `(state, global batch) -> (state, metrics)`.
       evaluate: `evaluate(step, params) -> {name: value}`, on held-out data. Names with a `/` are
         details, for the files and not for the terminal.
       flops: `flops(rows, length)`, model FLOPs of a step, see `pe_jax.models.flops`.
-      converged: `converged(evaluations)`, True to end the stage early. `evaluations` has the scores
-        of the stage so far by name, oldest first. By default a stage trains all of its steps.
-      baselines: `baselines(params) -> {name: value}`, written once, if the run begins with this
-        stage.
+      converged: `converged(scores of the stage so far, oldest first)`, True to end it early.
+      baselines: `baselines(params) -> {name: value}`, written once, if the run begins here.
     """
 
     name: str
@@ -62,14 +58,8 @@ class Loop:
     Attributes:
       every: intervals in steps, of writing metrics, evaluating and saving. All three happen at the
         end of a stage too; 0 means only then.
-      batch_sharding: of global batches.
-      schedule: learning rate of a step.
-      profiler: traces some of the steps.
-      checkpoints, writer, progress: where states, metrics and lines of the terminal go.
-      stop_requested: `stop_requested(step)`, 0 or the exit status of a run that is to stop after
-        `step`.
-      check_folder: called before anything is written; raises if the folder is not this run's any
-        more.
+      stop_requested: `stop_requested(step)`, 0 or the exit status of a run that is to stop there.
+      check_folder: called before anything is written; raises if the folder is another run's.
       ends: the last steps of stages that ended early, by the last step before them.
     """
 
@@ -91,16 +81,14 @@ class Loop:
         totals: Json | None = None,
         evaluations: Mapping[int, Scalars] = MappingProxyType({}),
     ) -> TrainState:
-        """Trains from `state.step` to the end of the last stage; resumes inside any of them.
+        """Train from `state.step` to the end of the last stage; resume inside any of them.
 
         Args:
-          totals: of the metrics since the last line of the log of a stage that resumes, so that the
-            next line covers the same steps.
+          totals: of the metrics since the last line of the log, where a stage resumes.
           evaluations: held-out scores by step, up to `state.step`.
 
         Raises:
-          FloatingPointError: if a loss or gradient is not finite; the batch is written to the run's
-            folder.
+          FloatingPointError: if a loss or gradient is not finite; its batch is written.
           OSError: if something cannot be written, or the folder was removed.
           Interrupted: if the run was asked to stop, once it has saved.
         """
@@ -127,11 +115,7 @@ class Loop:
         totals: Json,
         evaluations: list[Scalars],
     ) -> TrainState:
-        """Trains `steps` of a stage, whose first step is `begin + 1`, or until it has converged.
-
-        Args:
-          evaluations: held-out scores of the stage so far; those of `steps` are added.
-        """
+        """Train `steps` of a stage, whose first step is `begin + 1`, or until it has converged."""
         iterator = iter(stage.batches(steps[0] - 1 - begin))
         meter = Meter(totals)
         # On a CPU minutes may pass between this line and the first of the log.
@@ -200,11 +184,7 @@ class Loop:
         return state
 
     def _read(self, step: int, metrics: Metrics, rows: HostBatch, meter: Meter) -> None:
-        """Adds the metrics of a step to `meter`; waits for the devices.
-
-        Raises:
-          FloatingPointError: if they are not finite.
-        """
+        """Add the metrics of a step to `meter`; FloatingPointError if they are not finite."""
         if wrong := add(meter.totals, metrics):
             path = self.writer.keep_batch(step, rows)
             raise FloatingPointError(
@@ -222,7 +202,7 @@ class Loop:
         self.progress.report(step, "training", shown)
 
     def _evaluate(self, step: int, stage: Stage, params: Params) -> Scalars:
-        """Writes a stage's scores and returns them."""
+        """Write a stage's scores and return them."""
         scalars = stage.evaluate(step, params)
         self.writer.write(step, {f"{HELD_OUT}{name}": value for name, value in scalars.items()})
         shown = {name: value for name, value in scalars.items() if "/" not in name}
@@ -241,11 +221,7 @@ def evaluate(
 
 
 def _check_held_out(step: int, scalars: Scalars) -> float | None:
-    """Returns the sum of the held-out losses, None if there are none.
-
-    Raises:
-      FloatingPointError: if one is not finite, whatever the training loss is.
-    """
+    """Return the sum of the held-out losses, if any; FloatingPointError if one is not finite."""
     losses = {name: value for name, value in scalars.items() if name.endswith("loss")}
     if wrong := [f"{name} {value}" for name, value in losses.items() if not np.isfinite(value)]:
         raise FloatingPointError(

@@ -32,7 +32,7 @@ def no_frequencies(params: Params) -> PyTree:
 
 
 def frequencies(encoding: PositionEncoding, params: Params) -> PyTree:
-    """Return a tree like `params`, those of a model with heads: True for learned frequencies."""
+    """Mark the learned frequencies among the parameters of a model with heads."""
     marks = no_frequencies(params)
     if "position" not in params["bert"]:
         return marks
@@ -91,7 +91,6 @@ def adamw(
     """
 
     def decayed(params: Params) -> PyTree:
-        """True for matrices, but for the names and frequencies above."""
         return jax.tree.map_with_path(
             lambda path, x, frequency: x.ndim > 1 and not frequency and path[-1].key not in _PLAIN,
             params,
@@ -99,7 +98,6 @@ def adamw(
         )
 
     def rates(params: Params) -> PyTree:
-        """The ratio of each parameter's learning rate."""
         by_group = by_path(params, ratios)
         if frequency_scale is None:
             return by_group
@@ -115,8 +113,7 @@ def adamw(
     def frozen(params: Params) -> PyTree:
         return jax.tree.map(operator.not_, rates(params))
 
-    def scale(updates: Params, params: Params | None) -> Params:
-        del params
+    def scale(updates: Params, _: Params | None) -> Params:
         return jax.tree.map(jnp.multiply, updates, rates(updates))
 
     clip = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
@@ -191,9 +188,8 @@ def make_optimizer(
     return schedule, optimizer
 
 
-def keep_unused_rows(tokens: int, updates: Params, params: Params | None = None) -> Params:
+def keep_unused_rows(tokens: int, updates: Params, _: Params | None = None) -> Params:
     """Return updates that leave rows without a token as they are: weight decay would move them."""
-    del params
     by_path = dict(named_leaves(updates))
     for path in ("bert/token/embedding", "masked_lm/decoder", "masked_lm/bias"):
         if path in by_path:

@@ -27,8 +27,6 @@ _MOST_NAMES = 20  # Of missing hosts in a message.
 def find_cluster(seconds: int) -> tuple[str, int, int, Sequence[int] | None]:
     """Return what the scheduler of a cluster tells this process about its run.
 
-    JAX knows the schedulers: Cloud TPU, Slurm, Open MPI and Kubernetes.
-
     Args:
       seconds: how long to wait until the name of the first host is known.
 
@@ -37,7 +35,7 @@ def find_cluster(seconds: int) -> tuple[str, int, int, Sequence[int] | None]:
       process (None: all that it sees).
 
     Raises:
-      ValueError: if there is no such scheduler, or it does not tell all of it.
+      ValueError: if there is no scheduler that JAX knows, or it does not tell all of it.
     """
     by_hand = "Give --coordinator=HOST:PORT of host 0, --hosts and --host instead."
     try:
@@ -62,10 +60,9 @@ def find_cluster(seconds: int) -> tuple[str, int, int, Sequence[int] | None]:
 
 
 def _local_devices() -> list[int] | None:
-    """Return the devices of this process that JAX would not find.
+    """Return the devices of this process that JAX would not find; None leaves it to JAX.
 
-    Under Slurm with one process a node these are all GPUs of the node: JAX would take the first
-    alone, as if there were one process for each. None leaves it to JAX.
+    Under Slurm with one process a node these are all GPUs of the node: JAX would take the first.
     """
     if ids := os.environ.get("JAX_LOCAL_DEVICE_IDS"):
         return [int(number) for number in ids.split(",")]
@@ -90,11 +87,11 @@ def _split(address: str) -> tuple[str, int]:
 def wait_for_hosts(
     address: str, hosts: int, host: int, seconds: float, listen_at: str | None = None
 ) -> None:
-    """Returns once all hosts are there.
+    """Return once all hosts are there.
 
-    All report to host 0 first, on the port that JAX's coordinator takes over afterwards. A host
-    that leaves while others are missing is missing again, and may come back. What reaches the port
-    and is no report is ignored. Nothing checks who reports.
+    All report to host 0, on the port that JAX's coordinator takes over afterwards. A host that
+    leaves while others are missing may come back. What is no report is ignored. Nothing checks who
+    reports.
 
     Args:
       address: HOST:PORT of host 0.
@@ -119,11 +116,8 @@ def wait_for_hosts(
 
 
 def _collect_reports(address: tuple[str, int], hosts: int, seconds: float) -> str:
-    """Waits on host 0 for the reports of all others, and answers each with what went wrong.
-
-    Returns:
-      What went wrong; empty if all hosts are there.
-    """
+    """Wait on host 0 for the reports of all others; answer each with what went wrong, and return
+    it: empty if all hosts are there."""
     deadline, fault = time.monotonic() + seconds, ""
     by_host, rejected = dict[int, socket.socket](), list[socket.socket]()
     with contextlib.ExitStack() as stack:
@@ -170,11 +164,8 @@ def _collect_reports(address: tuple[str, int], hosts: int, seconds: float) -> st
 
 
 def _listen(name: str, port: int) -> list[socket.socket]:
-    """Listens at the addresses of a name, and says that whoever reaches them can join.
-
-    Raises:
-      OSError: if this machine has none of them, or no other machine reaches them.
-    """
+    """Listen at the addresses of a name, and say that whoever reaches them can join; OSError if
+    this machine has none of them, or no other machine reaches them."""
     servers, errors = list[socket.socket](), list[OSError]()
     for family, _, _, _, address in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM):
         both = name == "::" and socket.has_dualstack_ipv6()
@@ -198,7 +189,7 @@ def _listen(name: str, port: int) -> list[socket.socket]:
 
 
 def _is_name_of_machine(name: str) -> bool:
-    """False for an address, and for localhost."""
+    """Return False for an address, and for localhost."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -217,11 +208,7 @@ def _message(connection: socket.socket) -> object:
 def _report(
     server: tuple[str, int], hosts: int, host: int, deadline: float
 ) -> tuple[str | None, str]:
-    """Reports to host 0, and waits for its answer.
-
-    Returns:
-      What went wrong, empty if all hosts are there, None if no answer came; and why none did.
-    """
+    """Report to host 0; return its answer, see `_collect_reports`, or None and why none came."""
     reason = "nobody answers"
     while time.monotonic() < deadline:
         try:

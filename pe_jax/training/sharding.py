@@ -55,12 +55,7 @@ def to_global(batch: HostBatch, sharding: NamedSharding) -> Batch:
 
 
 def abstract(tree: PyTree, shardings: PyTree) -> PyTree:
-    """`tree`, arrays or shapes, as shapes with shardings.
-
-    Args:
-      shardings: one sharding, or a tree of them whose structure is that of `tree` or its upper
-        part.
-    """
+    """Return `tree`, arrays or shapes, as shapes with shardings: one for all, or a tree of them."""
     return jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
         tree,
@@ -69,11 +64,8 @@ def abstract(tree: PyTree, shardings: PyTree) -> PyTree:
 
 
 def check_rows(name: str, rows: int, mesh: Mesh, accumulation: int = 1) -> None:
-    """Raises ValueError if a batch of `rows` does not divide among devices and micro-batches.
-
-    Args:
-      name: of the number of rows, in the error.
-    """
+    """Raise ValueError if a batch of `rows`, whose key is `name`, does not divide among devices and
+    micro-batches."""
     devices = mesh.shape[AXIS]
     unit = devices * accumulation
     if rows % unit:
@@ -89,13 +81,9 @@ PARALLEL = ("jit", "fsdp", "pmap", "pmap_bfloat16")
 
 
 def state_shardings(mesh: Mesh, parallel: str, state: T) -> T:
-    """The sharding of each leaf of a state, or of any part of one such as its parameters.
+    """Return the sharding of each leaf of a state, or of a part of one, arrays or shapes.
 
     Under `fsdp` a leaf is sharded along its longest axis that the number of devices divides.
-
-    Args:
-      parallel: a name in `PARALLEL`.
-      state: arrays, or their shapes (`jax.eval_shape`).
     """
 
     def place(leaf: jax.Array | jax.ShapeDtypeStruct) -> NamedSharding:
@@ -116,10 +104,9 @@ def gather(
     """`function(params, ...)`, for parameters with the shardings of `state_shardings`.
 
     Sharded parameters are gathered on every device before `function` uses them; otherwise the
-    compiler would prefer to shard the activations by features instead of rows. Gradients take the
-    opposite way: an all-reduce, then each device keeps its slice. (These are two constraints, so
-    that the compiler may fuse them to one reduce-scatter. With a single constraint to the slices
-    XLA shards the matmuls instead, which takes more memory.)
+    compiler would shard the activations by features instead of rows. Gradients take the opposite
+    way: an all-reduce, then each device keeps its slice. These are two constraints, which XLA may
+    fuse to one reduce-scatter. With one it shards the matmuls instead, which takes more memory.
     """
     if parallel != "fsdp":
         return function
@@ -140,9 +127,7 @@ def parallelize(
     """`step(state, batch, *constants) -> (state, metrics)`, compiled; the state is donated.
 
     Args:
-      parallel: a name in `PARALLEL`.
-      shardings: of the state, from `state_shardings`.
-      constants: shardings of the constants, from `state_shardings`.
+      shardings, constants: from `state_shardings`.
     """
     if parallel in ("jit", "fsdp"):
         arguments, results = (shardings, by_rows(mesh), *constants), (shardings, replicated(mesh))

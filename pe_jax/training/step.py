@@ -132,9 +132,8 @@ def make_train_step(
 
     Returns:
       `train_step(state, batch, *constants, axis=None, exchanged=None) -> (state, metrics)`. `axis`
-      names the mapped device axis where the step runs per device; without it, batch and sums are
-      global already. `exchanged` is the dtype in which devices add their gradients; default: their
-      own.
+      names the mapped device axis where the step runs per device; otherwise batch and sums are
+      global. `exchanged` is the dtype in which devices add their gradients; default: their own.
     """
 
     def train_step(

@@ -50,11 +50,11 @@ _INPUTS = (
 _EQUIVALENT = {"parallel": ("jit", "fsdp")}
 
 
-def check(workdir: Path, config: Config) -> dict[str, tuple[object, object]]:
-    """Makes sure that `config` describes the run in `workdir`, if there is one.
+Changes = dict[str, tuple[object, object]]  # By key, the value of a run and the new one.
 
-    Returns:
-      The keys whose values differ and may, each with the value of the run and that of `config`.
+
+def check(workdir: Path, config: Config) -> Changes:
+    """Check that `config` describes the run in `workdir`, if there is one; return what differs.
 
     Raises:
       ValueError: if the folder holds a run of another config; the message shows the difference. Or
@@ -92,8 +92,7 @@ def identity(config: Config, tokenizer: str, *, resumed: bool = False) -> str:
 
     Args:
       tokenizer: as JSON.
-      resumed: without what may change when the run resumes. Checkpoints with the same digest are of
-        the same run.
+      resumed: without what may change when the run resumes.
     """
     values = [_determining(flatten(_as_json(config)), resumed=resumed), json.loads(tokenizer)]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
@@ -104,10 +103,8 @@ def _as_json(config: Config) -> Json:
 
 
 def _determining(values: Json, *, resumed: bool) -> Json:
-    """The values of a flat config that a run's numbers depend on, equivalent ones as one.
-
-    Of the inputs of a `resumed` run that is whether there are any.
-    """
+    """Return the values that a run's numbers depend on; of a `resumed` run's inputs, whether there
+    are any."""
     determining = {
         key: _EQUIVALENT[key][0] if value in _EQUIVALENT.get(key, ()) else value
         for key, value in values.items()
@@ -120,7 +117,7 @@ def _determining(values: Json, *, resumed: bool) -> Json:
 
 @contextlib.contextmanager
 def lock_workdir(workdir: Path) -> Iterator[Callable[[], None]]:
-    """Locks the folder against a second run within the context.
+    """Lock the folder against a second run within the context.
 
     The lock ends with the process, however that ends. It is on the folder as well as on a file in
     it, so that removing the file lets nobody in. Object stores and some network file systems have
@@ -163,7 +160,7 @@ def lock_workdir(workdir: Path) -> Iterator[Callable[[], None]]:
 
 
 def write_config(workdir: Path, config: Config) -> None:
-    """Writes `config.json`: from now on the folder is this run's."""
+    """Write `config.json`: from now on the folder is this run's."""
     write_text(workdir / "config.json", json.dumps(as_dict(config), indent=2) + "\n")
 
 

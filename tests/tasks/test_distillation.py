@@ -269,16 +269,16 @@ def test_resumes_bit_for_bit(finished, published, tmp_path, monkeypatch):
     """A run that dies in the evaluation after step 4 ends as one that does not, log included."""
     folder, _ = finished
     c = config(published)
-    scores = distillation._scores
+    scores = distillation.Distillation._scores
 
-    def fails(program, held_out, constants, number, params):
+    def fails(self, program, number, params):
         if number == 0 and fails.calls == 3:
             raise KeyboardInterrupt
         fails.calls += 1
-        return scores(program, held_out, constants, number, params)
+        return scores(self, program, number, params)
 
     fails.calls = 0
-    monkeypatch.setattr(distillation, "_scores", fails)
+    monkeypatch.setattr(distillation.Distillation, "_scores", fails)
     with pytest.raises(KeyboardInterrupt):
         distillation.run(c, tmp_path / "run")
     monkeypatch.undo()
