@@ -2,7 +2,7 @@
 
 The position encoding is an argument. `pe_jax.configs.model.BertConfig` has the settings.
 
-Shapes: B batch, L length, D hidden size, H heads, d head size.
+Shapes: B batch, L length, D hidden size.
 """
 
 from __future__ import annotations
@@ -15,23 +15,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from pe_jax.attention import attention, dropout, padding_mask
+from pe_jax.attention import dropout, padding_mask
 from pe_jax.attention.masks import document_positions
 from pe_jax.attention.product import is_product_of_layers
-from pe_jax.encodings import (
-    Context,
-    Params,
-    PositionEncoding,
-    Positions,
-    embed,
-    parameter_count,
-)
-from pe_jax.models.layers import (
-    BertModule,
-    DenseParts,
-    activate,
-    query_key_maps,
-)
+from pe_jax.encodings import Context, Params, Positions, embed, parameter_count
+from pe_jax.models.layers import BertModule, Block, split_rng
 from pe_jax.shapes import Array, Bool, Float, Int
 
 # What a layer keeps for its backward pass: a policy of jax.checkpoint, or all.
@@ -56,109 +44,6 @@ class LayerOutputs(NamedTuple):
     attention: Float[jax.Array, "N B L D"]
 
 
-class SelfAttention(BertModule):
-    """Multi-head self-attention; fewer heads of keys and values serve several of queries each."""
-
-    encoding: PositionEncoding
-
-    @nn.compact
-    def __call__(
-        self,
-        x: Float[Array, "B L D"],
-        position_params: Params,
-        context: Context,
-        mask: Bool[Array, "B 1 #L L"] | None,
-        rng: jax.Array | None,
-    ) -> Float[Array, "B L D"]:
-        c = self.config
-        q, k, v = self.projected(x)
-        self.sow("intermediates", "compared", (x, q, k, v))  # For inspection; costs nothing else.
-        maps = query_key_maps(self.variables["params"])
-        out = attention(
-            q,
-            k,
-            v,
-            self.encoding.in_attention,
-            position_params,
-            context._replace(x_q=x, x_k=x, projections=maps),
-            mask=mask,
-            dropout_rate=0.0 if rng is None else c.attention_dropout_rate,
-            dropout_rng=rng,
-            implementation=c.attention,
-            platform=c.platform or None,
-        )
-        return self.dense(c.hidden_size, "out", axes=2, has_bias=c.attention_bias)(out)
-
-    @nn.nowrap
-    def projected(self, x: Float[Array, "B L D"]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Queries `[B, L, H, d]`, keys and values `[B, L, G, d]`."""
-        c = self.config
-        dense = functools.partial(self.dense, has_bias=c.attention_bias)
-        if c.key_heads == c.num_heads:
-            return dense((3, c.num_heads, c.head_size), "qkv", kind=DenseParts)(x)
-        q = dense((c.num_heads, c.head_size), "query")(x)
-        return q, *dense((2, c.key_heads, c.head_size), "key_value", kind=DenseParts)(x)
-
-
-class Block(BertModule):
-    """One Transformer block: attention and an MLP, each added to its input.
-
-    With `pre_norm` their inputs are normalised, else the sums.
-
-    Attributes:
-      encoding: acts in attention.
-      at_input: acts at the input of this block, see `PositionEncoding.at_layer`.
-      has_attention_norm: False leaves out the normalisation that belongs to attention.
-    """
-
-    encoding: PositionEncoding
-    at_input: PositionEncoding
-    has_attention_norm: bool = True
-
-    @nn.compact
-    def __call__(
-        self,
-        x: Float[Array, "B L D"],
-        position_params: Params,
-        context: Context,
-        mask: Bool[Array, "B 1 #L L"] | None,
-        rng: jax.Array | None,
-    ) -> tuple[Float[Array, "B L D"], Float[Array, "B L D"]]:
-        """The hidden states after this block, and the output of its attention.
-
-        Args:
-          context: the positions, and the rng of encodings that draw while training.
-          rng: of dropout; None is no dropout.
-        """
-        c = self.config
-        attention_rng, first_rng, second_rng = _split(rng, 3)
-        attend = SelfAttention(c, self.encoding, name="attention")
-        x = embed(self.at_input, position_params, x, context.positions_q, rng=context.rng)
-        attention_norm = self.norm("attention_norm") if self.has_attention_norm else _same
-        mlp_norm = self.norm("mlp_norm")
-        before, after = (attention_norm, _same) if c.pre_norm else (_same, attention_norm)
-        attended = attend(before(x), position_params, context, mask, attention_rng)
-        x = after(x + dropout(attended, c.dropout_rate, first_rng))
-        before, after = (mlp_norm, _same) if c.pre_norm else (_same, mlp_norm)
-        return after(x + dropout(self.mlp(before(x)), c.dropout_rate, second_rng)), attended
-
-    @nn.nowrap
-    def mlp(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
-        c = self.config
-        if c.gated_mlp:
-            up = self.dense((2, c.intermediate_size), "up", kind=DenseParts, has_bias=c.up_bias)
-            gate, y = up(x)
-            y = activate(gate, c.activation) * y
-        else:
-            y = self.dense(c.intermediate_size, "up", has_bias=c.up_bias)(x)
-            y = activate(y, c.activation)
-        return self.dense(c.hidden_size, "down", has_bias=c.down_bias)(y)
-
-
-def _same(x: Array) -> Array:
-    return x
-
-
 def _check_rows(tokens: Array, mask: Mask | None, document_ids: Array | None) -> None:
     dtype = jnp.bool_ if mask is None else getattr(mask, "dtype", type(mask).__name__)
     if dtype != jnp.bool_:
@@ -173,9 +58,9 @@ def _check_rows(tokens: Array, mask: Mask | None, document_ids: Array | None) ->
         )
 
 
-def _split(rng: jax.Array | None, count: int) -> jax.Array | list[None]:
-    """`jax.random.split`; without an rng as many times None."""
-    return [None] * count if rng is None else jax.random.split(rng, count)
+def _stack(by_layer: list[tuple[Array, Array]]) -> LayerOutputs:
+    hidden, attention = zip(*by_layer, strict=True)
+    return LayerOutputs(jnp.stack(hidden), jnp.stack(attention))
 
 
 class Bert(BertModule):
@@ -225,7 +110,7 @@ class Bert(BertModule):
         _check_rows(tokens, mask, document_ids)
         encoding = c.encoding()
         rng = None if deterministic else self.make_rng("dropout")
-        *layer_rngs, embedding_rng = _split(rng, c.num_layers + 1)
+        *layer_rngs, embedding_rng = split_rng(rng, c.num_layers + 1)
         valid = None
         if mask is not None and mask.ndim == 2:
             valid, mask = mask, padding_mask(mask)
@@ -274,35 +159,46 @@ class Bert(BertModule):
         Args:
           rngs: of the dropout of each layer.
         """
-        c = self.config
-        encoding = c.encoding()
+        c, encoding, first = self.config, self.config.encoding(), x
         every_layer = self.is_mutable_collection("intermediates")
-        params_by_layer = [encoding.layer_params(position_params, i) for i in range(c.num_layers)]
+        params = [encoding.layer_params(position_params, i) for i in range(c.num_layers)]
         if self.is_initializing() or (c.remat == "none" and not c.scan_layers):
-            hidden: list[Array] = [x]
-            attention: list[Array] = []
+            by_layer = []
             for i in range(c.num_layers):
                 block = self.block(i, name=f"layer_{i}")
-                x, attended = block(x, params_by_layer[i], context, mask, rngs[i])
-                hidden.append(x)
-                attention.append(attended)
-            return x, LayerOutputs(jnp.stack(hidden), jnp.stack(attention)) if every_layer else None
+                x, attended = block(x, params[i], context, mask, rngs[i])
+                by_layer.append((x, attended))
+            groups = [_stack(by_layer)] if every_layer else []
+        else:
+            x, groups = self._run_groups(x, params, context, mask, rngs)
+        if not every_layer:
+            return x, None
+        hidden, attention = zip(*groups, strict=True)
+        return x, LayerOutputs(jnp.concatenate([first[None], *hidden]), jnp.concatenate(attention))
 
-        # The blocks as a pure function, as many at a time as differ in their encoding.
-        turn = max(1, len(encoding.layers))
+    @nn.nowrap
+    def _run_groups(
+        self,
+        x: Float[Array, "B L D"],
+        position_params: Sequence[Params],
+        context: Context,
+        mask: Bool[Array, "B 1 #L L"] | None,
+        rngs: Sequence[jax.Array | None],
+    ) -> tuple[Float[jax.Array, "B L D"], list[LayerOutputs]]:
+        """Run the blocks as a pure function, as many at a time as differ in their encoding."""
+        c, encoding = self.config, self.config.encoding()
+        every_layer = self.is_mutable_collection("intermediates")
 
-        def run(start: int, x: Array, group: list) -> tuple[Array, tuple[Array, Array] | None]:
-            hidden: list[Array] = []
-            attention: list[Array] = []
+        def run(start: int, x: Array, group: list) -> tuple[Array, LayerOutputs | None]:
+            by_layer = []
             for i, (params, layer_params, layer_rng) in enumerate(group, start):
                 block = self.block(i, parent=None)
                 # What layers share is no input of the loop: its gradient is summed over them.
-                layer_params = layer_params if encoding.per_layer else params_by_layer[i]
+                layer_params = layer_params if encoding.per_layer else position_params[i]
                 variables = {"params": params}
                 x, attended = block.apply(variables, x, layer_params, context, mask, layer_rng)
-                hidden.append(x)
-                attention.append(attended)
-            return x, (jnp.stack(hidden), jnp.stack(attention)) if every_layer else None
+                by_layer.append((x, attended))
+            return x, _stack(by_layer) if every_layer else None
 
         if c.remat != "none":
             # In a loop nothing could be merged with the forward pass: no need to prevent it.
@@ -311,27 +207,25 @@ class Bert(BertModule):
             )
         layers = [
             (self.variables["params"][f"layer_{i}"], params if encoding.per_layer else {}, rng)
-            for i, (params, rng) in enumerate(zip(params_by_layer, rngs, strict=True))
+            for i, (params, rng) in enumerate(zip(position_params, rngs, strict=True))
         ]
         # Layers before the loop: those left over, and a first one with other parameters.
+        turn = max(1, len(encoding.layers))
         lead = c.num_layers % turn or (0 if c.first_norm else turn)
         groups = [layers[i : i + turn] for i in range(lead, c.num_layers, turn)]
-        first, groups_outputs = x[None], []
+        outputs = []
         if lead:
-            x, group_outputs = run(0, x, layers[:lead])
-            groups_outputs.append(group_outputs)
+            x, lead_outputs = run(0, x, layers[:lead])
+            outputs.append(lead_outputs)
         if c.scan_layers and groups:
             run_group = functools.partial(run, lead)
             x, stacked = jax.lax.scan(run_group, x, jax.tree.map(lambda *x: jnp.stack(x), *groups))
-            groups_outputs.append(jax.tree.map(lambda leaf: leaf.reshape(-1, *x.shape), stacked))
+            outputs.append(jax.tree.map(lambda leaf: leaf.reshape(-1, *x.shape), stacked))
         else:
             for group in groups:
                 x, group_outputs = run(lead, x, group)
-                groups_outputs.append(group_outputs)
-        if not every_layer:
-            return x, None
-        hidden, attention = (list(parts) for parts in zip(*groups_outputs, strict=True))
-        return x, LayerOutputs(jnp.concatenate([first, *hidden]), jnp.concatenate(attention))
+                outputs.append(group_outputs)
+        return x, outputs
 
     @nn.nowrap
     def block(self, index: int, **arguments: Any) -> Block:

@@ -1,4 +1,7 @@
-"""Layers of BERT: dense layers, GELU, and what its modules have in common."""
+"""Layers of BERT: attention and blocks, and the dense layers and norms that they share.
+
+Shapes: B batch, L length, D hidden size, H heads, d head size.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.attention import attention, dropout
 from pe_jax.attention.product import add_row, product
 from pe_jax.configs.model import BertConfig
-from pe_jax.encodings import Params
-from pe_jax.shapes import Array, Float
+from pe_jax.encodings import Context, Params, PositionEncoding, embed
+from pe_jax.shapes import Array, Bool, Float
 
 
 def linear(
@@ -99,25 +103,17 @@ class Dense(nn.Module):
 
 
 class DenseParts(Dense):
-    """`Dense` whose outputs along the first axis of its features are computed one by one.
-
-    One product would give them next to one another in each row, and whoever takes one of them, or
-    puts their gradients together, would copy activations; so only the parameters are taken apart.
-    """
+    """`Dense` whose outputs along the first axis of its features are computed one by one: parts of
+    one product, and their gradients, would be copied from and to its rows."""
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> tuple[jax.Array, ...]:
         kernel, bias = self.parameters(x.shape[-1:])
         x, (parts, *features) = x.astype(self.dtype), self.features
-        biases = [None] * parts if bias is None else jnp.split(bias, parts)
+        kernels = (part.squeeze(1) for part in jnp.split(kernel, parts, axis=1))
+        biases = [None] * parts if bias is None else [b.squeeze(0) for b in jnp.split(bias, parts)]
         return tuple(
-            _dense(
-                x,
-                part_kernel.squeeze(1),
-                None if part_bias is None else part_bias.squeeze(0),
-                tuple(features),
-            )
-            for part_kernel, part_bias in zip(jnp.split(kernel, parts, axis=1), biases, strict=True)
+            _dense(x, *part, tuple(features)) for part in zip(kernels, biases, strict=True)
         )
 
 
@@ -131,11 +127,8 @@ def _dense(x: Array, kernel: Array, bias: Array | None, features: tuple[int, ...
 
 
 def query_key_parameters(params: Mapping[str, Any]) -> tuple[Params, Params]:
-    """Kernel `[D, H, d]` and bias `[H, d]`, if any, of the projections to queries and to keys.
-
-    Args:
-      params: of `SelfAttention`. With fewer heads of keys, the keys' are `[D, G, d]` and `[G, d]`.
-    """
+    """Kernel `[D, H, d]` and bias `[H, d]`, if any, of the projections to queries and to keys, from
+    the parameters of `SelfAttention`. With fewer heads of keys, the keys' have G for H."""
 
     def part(dense: Params, index: int) -> Params:
         return {name: x[:, index] if name == "kernel" else x[index] for name, x in dense.items()}
@@ -198,3 +191,111 @@ class BertModule(nn.Module):
             embedding_init=nn.initializers.normal(self.config.initializer_stddev),
             name=name,
         )
+
+
+class SelfAttention(BertModule):
+    """Multi-head self-attention; fewer heads of keys and values serve several of queries each."""
+
+    encoding: PositionEncoding
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B L D"],
+        position_params: Params,
+        context: Context,
+        mask: Bool[Array, "B 1 #L L"] | None,
+        rng: jax.Array | None,
+    ) -> Float[Array, "B L D"]:
+        c = self.config
+        q, k, v = self.projected(x)
+        self.sow("intermediates", "compared", (x, q, k, v))  # For inspection; costs nothing else.
+        maps = query_key_maps(self.variables["params"])
+        out = attention(
+            q,
+            k,
+            v,
+            self.encoding.in_attention,
+            position_params,
+            context._replace(x_q=x, x_k=x, projections=maps),
+            mask=mask,
+            dropout_rate=0.0 if rng is None else c.attention_dropout_rate,
+            dropout_rng=rng,
+            implementation=c.attention,
+            platform=c.platform or None,
+        )
+        return self.dense(c.hidden_size, "out", axes=2, has_bias=c.attention_bias)(out)
+
+    @nn.nowrap
+    def projected(self, x: Float[Array, "B L D"]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Queries `[B, L, H, d]`, keys and values `[B, L, G, d]`."""
+        c = self.config
+        dense = functools.partial(self.dense, has_bias=c.attention_bias)
+        if c.key_heads == c.num_heads:
+            return dense((3, c.num_heads, c.head_size), "qkv", kind=DenseParts)(x)
+        q = dense((c.num_heads, c.head_size), "query")(x)
+        return q, *dense((2, c.key_heads, c.head_size), "key_value", kind=DenseParts)(x)
+
+
+class Block(BertModule):
+    """One Transformer block: attention and an MLP, each added to its input.
+
+    With `pre_norm` their inputs are normalised, else the sums.
+
+    Attributes:
+      encoding: acts in attention.
+      at_input: acts at the input of this block, see `PositionEncoding.at_layer`.
+      has_attention_norm: False leaves out the normalisation that belongs to attention.
+    """
+
+    encoding: PositionEncoding
+    at_input: PositionEncoding
+    has_attention_norm: bool = True
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B L D"],
+        position_params: Params,
+        context: Context,
+        mask: Bool[Array, "B 1 #L L"] | None,
+        rng: jax.Array | None,
+    ) -> tuple[Float[Array, "B L D"], Float[Array, "B L D"]]:
+        """The hidden states after this block, and the output of its attention.
+
+        Args:
+          context: the positions, and the rng of encodings that draw while training.
+          rng: of dropout; None is no dropout.
+        """
+        c = self.config
+        attention_rng, first_rng, second_rng = split_rng(rng, 3)
+        attend = SelfAttention(c, self.encoding, name="attention")
+        x = embed(self.at_input, position_params, x, context.positions_q, rng=context.rng)
+        attention_norm = self.norm("attention_norm") if self.has_attention_norm else _same
+        mlp_norm = self.norm("mlp_norm")
+        before, after = (attention_norm, _same) if c.pre_norm else (_same, attention_norm)
+        attended = attend(before(x), position_params, context, mask, attention_rng)
+        x = after(x + dropout(attended, c.dropout_rate, first_rng))
+        before, after = (mlp_norm, _same) if c.pre_norm else (_same, mlp_norm)
+        return after(x + dropout(self.mlp(before(x)), c.dropout_rate, second_rng)), attended
+
+    @nn.nowrap
+    def mlp(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
+        c = self.config
+        if c.gated_mlp:
+            up = self.dense((2, c.intermediate_size), "up", kind=DenseParts, has_bias=c.up_bias)
+            gate, y = up(x)
+            y = activate(gate, c.activation) * y
+        else:
+            y = self.dense(c.intermediate_size, "up", has_bias=c.up_bias)(x)
+            y = activate(y, c.activation)
+        return self.dense(c.hidden_size, "down", has_bias=c.down_bias)(y)
+
+
+def _same(x: Array) -> Array:
+    return x
+
+
+def split_rng(rng: jax.Array | None, count: int) -> jax.Array | list[None]:
+    """`jax.random.split`; without an rng as many times None."""
+    return [None] * count if rng is None else jax.random.split(rng, count)

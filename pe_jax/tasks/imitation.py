@@ -195,11 +195,8 @@ def _statistics_of(
 
 
 def _mean_and_spread(x: Float[Array, "N B L D"], real: Array, name: str) -> Sums:
-    """The mean vector of the real tokens of a batch, and the sum of squared distances from it.
-
-    Squares of the vectors themselves would be too coarse in float32 where the mean is much larger
-    than the distances.
-    """
+    """The mean vector of the real tokens of a batch, and the sum of squared distances from it."""
+    # Squares of the vectors themselves would be too coarse in float32 beside a large mean.
     mask = real[..., None]
     mean = jnp.where(mask, x, 0).sum((1, 2), keepdims=True) / jnp.maximum(real.sum(), 1)
     spread = jnp.where(mask, (x - mean) ** 2, 0).sum((1, 2, 3))

@@ -48,15 +48,14 @@ class PositionFit(NamedTuple):
 def keep_table_mean(
     teacher: BertConfig, teacher_params: Params, student_params: Params, length: int
 ) -> Params:
-    """Return the student's parameters with the teacher's mean position vector in the embeddings.
+    """Return the student's parameters with the mean of the teacher's first `length` position
+    vectors added to the embedding of token types, or to that of tokens where there is none.
 
-    The mean of a table of absolute positions is the same for all tokens. So it is no position, and
-    a student without the table should keep it: in the embedding of token types, or in
-    that of tokens where there is none.
+    The mean is the same for all tokens. So it is no position, and a student without the table
+    should keep it.
 
     Args:
       teacher_params, student_params: of `Bert`.
-      length: the positions that are averaged.
     """
     zeros = jnp.zeros((1, length, teacher.hidden_size))
     positions, tokens = teacher_params.get("position", {}), jnp.zeros((1, length), jnp.int32)
@@ -68,11 +67,8 @@ def keep_table_mean(
 
 
 def inner_pairs(length: int) -> Bool[np.ndarray, "L L"]:
-    """Return True at pairs of tokens between the first and the last.
-
-    [CLS] and [SEP] are at the same positions in all texts: the effect of the token could not be
-    told from that of the position.
-    """
+    """Return True at pairs of tokens between the first and the last: [CLS] and [SEP] are at the
+    same positions in all texts, so that their effect could not be told from that of positions."""
     inside = np.zeros(length, bool)
     inside[1:-1] = True
     return inside & inside[:, None]
@@ -155,15 +151,8 @@ def fit_obstacle(student: BertConfig) -> str:
 
 
 def better_start(start: Params, fit: PositionFit, score: Callable[[Params], float]) -> Params:
-    """Return parameters with fitted positions, or `start` if these score better.
-
-    A fit can make things worse: vectors that are added to both keys and values, for example, are
-    fitted through the keys only.
-
-    Args:
-      start: of a model with heads, its encoder under "bert".
-      score: the higher the better.
-    """
+    """Return parameters of a model with heads and fitted positions, or `start` if these score
+    better: vectors that are added to both keys and values are fitted through the keys only."""
     fitted = {**start, "bert": {**start["bert"], "position": fit.params}}
     before, after = score(start), score(fitted)
     explained = ", ".join(f"{share:.2f}" for share in fit.explained)

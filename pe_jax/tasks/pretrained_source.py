@@ -93,14 +93,8 @@ class PretrainedSource:
         return jax.device_put(params, shardings_of(params))
 
     def tokenizer(self) -> Path:
-        """Return the file of its tokenizer.
-
-        Raises:
-          ValueError: if there is none.
-        """
-        if self._is_run:
-            return saved_tokenizer(self._path)
-        return published_tokenizer(self._path)
+        """Return the file of its tokenizer; raises as `published_tokenizer`."""
+        return (saved_tokenizer if self._is_run else published_tokenizer)(self._path)
 
 
 def start_model(
@@ -108,11 +102,8 @@ def start_model(
 ) -> BertConfig:
     """Return the config of the model at `config.init`.
 
-    A run with a checkpoint in `folder` resumes without it: where it is gone, the run's own config
-    describes the model.
-
-    Raises:
-      ValueError: if there is no such model, and no such run.
+    Where it is gone, a run with a checkpoint in `folder` resumes with its own config. Without one
+    that is a ValueError.
     """
     try:
         return PretrainedSource(config.init).model
@@ -127,14 +118,10 @@ def start_model(
 def model_of(config: EncoderTrainingConfig, longest: int, folder: Path | None = None) -> BertConfig:
     """Return the model at `config.init` with the values that `config.model` gives.
 
-    A learned table of positions that is kept keeps its length, if inputs of length `longest` fit
-    it.
-
-    Args:
-      folder: of the run, see `start_model`.
+    A learned table of positions that is kept keeps its length, if inputs of length `longest` fit.
 
     Raises:
-      ValueError: for values that do not fit, or if there is no model at `config.init`.
+      ValueError: for values that do not fit, or as `start_model`.
     """
     assert isinstance(config.model, ModelChanges)
     start = start_model(config, folder)
@@ -173,11 +160,7 @@ def _is_run(path: Path) -> bool:
 
 
 def published_tokenizer(path: Path) -> Path:
-    """The tokenizer file of a published checkpoint.
-
-    Raises:
-      ValueError: if there is none.
-    """
+    """Return the tokenizer file of a published checkpoint; ValueError if there is none."""
     from pe_jax.interop import open_checkpoint
 
     folder = open_checkpoint(path).folder

@@ -29,7 +29,6 @@ from pe_jax.training.loop import Stage, evaluate
 from pe_jax.training.optimizer import make_optimizer
 from pe_jax.training.pytrees import Batch, Params, Sums
 from pe_jax.training.step import Task, cache_by_arguments, make_task
-from pe_jax.training.transplant import transplant
 
 
 def run(
@@ -154,6 +153,7 @@ def build(config: PretrainingConfig, tokenizer: Path | None = None) -> TextRun[P
 
     def start(fresh: Params) -> Params:
         from pe_jax.tasks.pretrained_source import PretrainedSource
+        from pe_jax.training.transplant import transplant
 
         old = PretrainedSource(config.init).params(program.shardings_of, model.max_length)
         params, changes = transplant(fresh, old, position=config.keep_position)

@@ -29,8 +29,7 @@ from pe_jax.schema import C, Classes
 from pe_jax.training import metrics, sharding, workdir
 from pe_jax.training.checkpointing import Checkpoints, restore_newest, saved_steps
 from pe_jax.training.fingerprints import fingerprint
-from pe_jax.training.loop import Loop, Stage
-from pe_jax.training.meter import Profiler
+from pe_jax.training.loop import Loop, Profiler, Stage
 from pe_jax.training.metrics import MetricsWriter
 from pe_jax.training.pytrees import Metrics, Params, PyTree
 from pe_jax.training.step import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 
 import jax
@@ -18,8 +19,7 @@ from pe_jax.errors import Interrupted
 from pe_jax.files import Json
 from pe_jax.training import sharding
 from pe_jax.training.checkpointing import Checkpoints
-from pe_jax.training.meter import Meter, Profiler, Totals, add, means
-from pe_jax.training.metrics import HELD_OUT, MetricsWriter
+from pe_jax.training.metrics import HELD_OUT, Meter, MetricsWriter, Totals, add, means
 from pe_jax.training.pytrees import Batch, HostBatch, Metrics, Params, Scalars
 from pe_jax.training.step import TrainState
 
@@ -49,6 +49,33 @@ class Stage:
     flops: Callable[[int, int], float]
     converged: Callable[[Sequence[Scalars]], bool] = lambda evaluations: False
     baselines: Callable[[Params], Scalars] | None = None
+
+
+class Profiler:
+    """Writes one trace of consecutive `steps`, counted from 1, to `workdir/profile`, for XProf."""
+
+    def __init__(self, workdir: Path, steps: range):
+        self._folder, self._steps = workdir / "profile", steps
+        self._is_tracing = False
+
+    def begin(self, step: int) -> None:
+        """Start the trace with the first of the steps that runs."""
+        if step in self._steps and not self._is_tracing:
+            jax.profiler.start_trace(str(self._folder))
+            self._is_tracing = True
+
+    def end(self, step: int, metrics: Metrics) -> None:
+        """Write the trace after the last of the steps, once the devices have finished it."""
+        if self._is_tracing and step == self._steps[-1]:
+            jax.block_until_ready(metrics)
+            self.close()
+            log(f"Profile of steps up to {step:,} in {self._folder}: xprof --logdir=FOLDER")
+
+    def close(self) -> None:
+        """Write a trace whose steps did not all run."""
+        if self._is_tracing:
+            self._is_tracing = False
+            jax.profiler.stop_trace()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A run's metrics: `metrics.jsonl`, and events for TensorBoard."""
+"""A run's metrics: added up over steps, and written to `metrics.jsonl` and for TensorBoard."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,76 @@ import jax
 import numpy as np
 
 from pe_jax.files import Json, flush_to_disk, is_remote, parse_json, write_text, writing
-from pe_jax.training.pytrees import HostBatch, Scalars
+from pe_jax.training.pytrees import Batch, HostBatch, Metrics, Scalars
 
 HELD_OUT = "held_out/"  # Begins the names of scores on held-out data in a run's log.
 
 _SYNC_EVERY = 10.0  # Seconds, between writes of metrics to the disk or an object store.
+
+
+# By the name of a metric, its sum and count over several steps: `[2]`, or `[2, S]` of S seeds.
+Totals = dict[str, np.ndarray]
+
+
+def add(totals: Totals, metrics: Metrics) -> list[str]:
+    """Add sums and counts to `totals`; return descriptions of values that are not finite."""
+    wrong = []
+    for name, pair in jax.device_get(metrics).items():
+        pair = np.asarray(pair, np.float64)
+        totals[name] = totals.get(name, 0) + pair
+        if not np.isfinite(pair).all():
+            wrong.append(f"{name} {pair[0].flat[np.argmin(np.isfinite(pair[0]))]}")
+    return wrong
+
+
+def means(totals: Totals) -> Scalars:
+    """Return sums divided by counts, once; means over seeds, if any."""
+    return {name: float(np.mean(s / np.maximum(n, 1))) for name, (s, n) in totals.items()}
+
+
+class Meter:
+    """The steps since the last line of the log: their metrics, their size, and their time.
+
+    Args:
+      totals: of the metrics of steps before, as JSON has them.
+    """
+
+    def __init__(self, totals: Json):
+        self.totals: Totals = {name: np.array(pair) for name, pair in totals.items()}
+        self._rows = self._tokens = 0
+        self._flops = self._waited = 0.0
+        self._start = time.perf_counter()
+
+    def count(self, batch: Batch, flops: Callable[[int, int], float], waited: float) -> None:
+        """Count a step on a global batch, tokens `[..., L]`, fetched in `waited` seconds."""
+        size, length = batch["tokens"].size, batch["tokens"].shape[-1]
+        self._rows += size // length
+        self._tokens += size
+        self._flops += flops(size // length, length)
+        self._waited += waited
+
+    def scalars(self, learning_rate: float, peak: float) -> Scalars:
+        """Return means of the metrics, of all seeds and `name/i` of each, and rates.
+
+        Args:
+          peak: FLOP/s of all devices, 0 where not known.
+        """
+        seconds = time.perf_counter() - self._start
+        by_seed = {
+            f"{name}/{i}": float(sum_ / max(count, 1))
+            for name, pair in self.totals.items()
+            if pair.ndim == 2
+            for i, (sum_, count) in enumerate(pair.T)
+        }
+        scalars = {
+            **means(self.totals),
+            **by_seed,
+            "learning_rate": learning_rate,
+            "examples_per_second": self._rows / seconds,
+            "tokens_per_second": self._tokens / seconds,
+            "data_wait": self._waited / seconds,
+        }
+        return scalars | ({"mfu": self._flops / seconds / peak} if peak else {})
 
 
 def read_metrics(workdir: Path) -> list[Json]:

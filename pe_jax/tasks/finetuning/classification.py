@@ -91,11 +91,7 @@ def _check_finite(predictions: np.ndarray) -> None:
 def glue_problem(
     config: FinetuningConfig, model: BertConfig, tokenizer: Tokenizer
 ) -> FinetuningTask:
-    """The GLUE task that `config.task` names.
-
-    Raises:
-      ValueError: if its data is missing, or has unknown labels.
-    """
+    """Return the GLUE task of `config`; ValueError if its data is missing or has other labels."""
     glue, dataset = GLUE[config.task], f"glue/{config.task}"
 
     def read(split: str) -> Examples:

@@ -126,15 +126,11 @@ class FinetuningRun(Run[FinetuningConfig]):
 def resolve(config: FinetuningConfig, folder: Path | None = None) -> FinetuningConfig:
     """Fill in the model of `config` from the pretrained one that it starts from.
 
-    What `config.model` gives replaces that of the pretrained model. A learned table of positions
-    that is shorter than the inputs is resized, if `config.resize` gives a method.
-
     Args:
       folder: of the run, which resumes also where `config.init` is gone.
 
     Raises:
-      ValueError: for a value that is not right, without a pretrained model, or where its table is
-        too short.
+      ValueError: for an invalid value, without a pretrained model, or see `fit_length`.
     """
     model = config.model
     if isinstance(model, ModelChanges):
@@ -149,10 +145,7 @@ def resolve(config: FinetuningConfig, folder: Path | None = None) -> FinetuningC
 
 
 def fit_length(config: FinetuningConfig, key: str = "config.data.length") -> FinetuningConfig:
-    """Make the model of `config` as long as its inputs, where it can be.
-
-    Args:
-      key: what sets the length, for the message.
+    """Make the model of `config` as long as its inputs; `key` is what sets their length.
 
     Raises:
       ValueError: for inputs longer than a learned table of positions, if `config.resize` is empty.
@@ -250,11 +243,8 @@ def make_program(
 def start_from(
     config: FinetuningConfig, program: SeedsProgram, fresh: Params
 ) -> tuple[Params, Changes]:
-    """Return `fresh` parameters with everything that fits taken from the model at `config.init`.
-
-    Raises:
-      ValueError: if it has no parameters yet, or its encoder does not fit.
-    """
+    """Return `fresh` parameters with everything that fits taken from the model at `config.init`;
+    ValueError if it has no parameters yet, or its encoder does not fit."""
     replicated = sharding.replicated(program.mesh)
     old = PretrainedSource(config.init).params(
         lambda tree: jax.tree.map(lambda _: replicated, tree),
@@ -274,9 +264,6 @@ def run(config: FinetuningConfig, folder: Path, profile: range = range(0)) -> Fi
 
     Args:
       profile: steps to trace, see `Profiler`.
-
-    Raises:
-      ValueError: for a config that cannot run; the message names the key and the way out.
     """
     config = resolve(config, folder)
     saved_tokenizer = log_run_header(folder, config)
