@@ -185,7 +185,7 @@ def _read_vocab(path: Path) -> Tokenizer:
     return tokenizer
 
 
-def _settings(path: Path, vocab: Iterable[str], special: Collection[str]) -> _Settings:
+def _settings(path: Path, vocab: Iterable[str], special: Collection[str]) -> dict[str, bool | None]:
     """Return the settings of BERT's normalizer, from the file next to a `vocab.txt`.
 
     Raises:
@@ -226,7 +226,9 @@ def _settings(path: Path, vocab: Iterable[str], special: Collection[str]) -> _Se
 _READERS: dict[str, Callable[[Path], Tokenizer]] = {".json": _read_json, ".txt": _read_vocab}
 
 
-def _word_piece(vocab: dict[str, int], settings: _Settings, unknown: str = "[UNK]") -> Tokenizer:
+def _word_piece(
+    vocab: dict[str, int], settings: dict[str, bool | None], unknown: str = "[UNK]"
+) -> Tokenizer:
     """Return BERT's tokenizer: the longest match first; `settings` are of its normalizer."""
     model = models.WordPiece(vocab, unk_token=unknown, max_input_chars_per_word=_LONGEST_WORD)
     tokenizer = Tokenizer(model)
@@ -273,7 +275,7 @@ _CUTS = rf" \t\n\r{re.escape(string.punctuation)}{_CHINESE}"
 
 
 def _train(
-    texts: Iterable[str], vocab_size: int, first: list[str], settings: _Settings
+    texts: Iterable[str], vocab_size: int, first: list[str], settings: dict[str, bool | None]
 ) -> dict[str, int]:
     tokenizer = _word_piece({"[UNK]": 0}, settings)
     # Words that no vocabulary can help would take time in proportion to the square of their length.

@@ -11,7 +11,7 @@ from pe_jax.shapes import Array, Float, Real
 RESIZE_METHODS = ("truncate", "repeat", "interpolate")
 
 
-def look_up(table: Float[Array, "N *D"], positions: Real[Array, "*B"]) -> Float[jax.Array, "..."]:
+def look_up(table: Float[Array, " N *D"], positions: Real[Array, "*B"]) -> Float[jax.Array, "..."]:
     """Rows of a learned table, `[*B, *D]`.
 
     Args:
@@ -43,7 +43,7 @@ def look_up(table: Float[Array, "N *D"], positions: Real[Array, "*B"]) -> Float[
 
 
 def look_up_traced(
-    table: Real[Array, "N *D"], positions: Real[Array, "*B"], outside: int | float
+    table: Real[Array, " N *D"], positions: Real[Array, "*B"], outside: int | float
 ) -> Real[Array, "..."]:
     """Rows of a table at integer positions, `outside` at those before and after it."""
     past = jnp.where(positions < 0, table.shape[0], positions)  # -1 would be the last row.

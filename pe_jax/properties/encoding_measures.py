@@ -218,7 +218,7 @@ def _acts_on_logits(part: Part) -> bool:
     return bool(part.heads or part.logits or part.logit_map or from_offsets)
 
 
-def on_all_axes(positions: Int[Array, " L"], encoding: PositionEncoding) -> Int[Array, "L *A"]:
+def on_all_axes(positions: Int[Array, " L"], encoding: PositionEncoding) -> Int[Array, " L *A"]:
     """Return positions that are equal on all axes of an encoding, where it has several."""
     if encoding.axes == 1:
         return positions

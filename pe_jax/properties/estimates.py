@@ -26,7 +26,7 @@ class Estimate(NamedTuple):
 
 
 @compiled()
-def mean_over_texts(values: Float[Array, "N *S"]) -> Estimate:
+def mean_over_texts(values: Float[Array, " N *S"]) -> Estimate:
     """Return the mean of N numbers, one of each text, with its error.
 
     Tokens of a text are not independent, texts are.

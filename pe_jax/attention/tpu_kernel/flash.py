@@ -52,7 +52,7 @@ def flash_attention(
     key_table: Float[Array, "Mk *Hk d"] | None = None,
     value_table: Float[Array, "Mv *Hv d"] | None = None,
     *,
-    bias: Float[Array, "Mb *Hb"] | None = None,
+    bias: Float[Array, " Mb *Hb"] | None = None,
     sink: Float[Array, " H"] | None = None,
     reach: AttentionWindow | None = None,
     offset: int = 0,

@@ -11,7 +11,7 @@ from pe_jax.shapes import Array, Float, Real
 
 
 def short_convolution(
-    x: Float[Array, "B L *C"], kernel: Float[Array, "W *C"], context: Context
+    x: Float[Array, "B L *C"], kernel: Float[Array, " W *C"], context: Context
 ) -> Float[jax.Array, "B L *C"]:
     """Return y_t = Σ_n kernel[W-1-n] x_{t-n} for n = 0 .. W-1, channel by channel.
 

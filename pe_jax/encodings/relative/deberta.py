@@ -55,7 +55,7 @@ def deberta(
     clip = max_relative_positions
     rows = _rows(buckets, max_relative_positions)
 
-    def of_offsets(table: Float[Array, "N *D"], x: Real[Array, "*B"]) -> Float[Array, "..."]:
+    def of_offsets(table: Float[Array, " N *D"], x: Real[Array, "*B"]) -> Float[Array, "..."]:
         return look_up(table[rows], x.clip(-clip, clip) + clip)
 
     def keys(params: Params, x: Real[Array, "*B"], context: Context) -> Float[Array, "*B H d"]:

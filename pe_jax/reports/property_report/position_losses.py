@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax import data, figures, properties
+from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.files import Json
 from pe_jax.models import Bert, BertConfig
 from pe_jax.properties import Estimate
