@@ -12,7 +12,6 @@ processes.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -32,7 +31,7 @@ _DAY = 24 * 3600.0
 
 
 def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
-    """Returns `folder`, written by `make(temporary folder)` unless it is there and undamaged.
+    """Return `folder`, written by `make(temporary folder)` unless it is there and undamaged.
 
     Where several processes need it, one makes it while the others wait.
 
@@ -77,7 +76,7 @@ def _make(folder: Path, make: Callable[[Path], None]) -> None:
 
 
 def share_with_group(folder: Path, parent: Path) -> None:
-    """Lets the group of `parent` do in a new folder what it may do there, if it has the setgid bit:
+    """Let the group of `parent` do in a new folder what it may do there, if it has the setgid bit:
     then the folder is of the same group."""
     mode = parent.stat().st_mode
     if mode & stat.S_ISGID:
@@ -87,7 +86,7 @@ def share_with_group(folder: Path, parent: Path) -> None:
 
 @contextlib.contextmanager
 def temporary_folder(parent: Path) -> Iterator[Path]:
-    """A new folder in `parent`, removed at the end of the context.
+    """Yield a new folder in `parent`, removed at the end of the context.
 
     It is locked until then: that of a killed process is not, and `remove_leftovers` finds it. Names
     of hosts and numbers of processes would not tell containers apart.
@@ -95,7 +94,7 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=parent))
         descriptor = os.open(folder, os.O_RDONLY)
-        if lock(descriptor) and leads_to(folder, descriptor):
+        if lock(descriptor) is not False and leads_to(folder, descriptor):
             break
         os.close(descriptor)  # Another process took it for a leftover before it was locked.
     try:
@@ -106,25 +105,26 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Removes temporary folders that killed processes have left; without locks, after a day."""
+    """Remove temporary folders that killed processes have left; without locks, after a day."""
     for folder in parent.glob(f"{_UNFINISHED}*"):
         with contextlib.suppress(OSError):  # Another user's, or removed in the meantime.
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                if _is_abandoned(folder, descriptor):
+                is_locked, age = lock(descriptor), time.time() - folder.stat().st_mtime
+                if is_locked or (is_locked is None and age > _DAY):
                     shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os.close(descriptor)
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """The digest of each file of a folder by its name."""
+    """Return the digest of each file of a folder by its name."""
     names = sorted(path.name for path in folder.iterdir())
     return {name: sha256(folder / name) for name in names if not name.startswith(".")}
 
 
 def _damaged_file(folder: Path) -> str | None:
-    """The name of a file that is not as it was written; None if there is none."""
+    """Return the name of a file that is not as it was written; None if there is none."""
     try:
         written = parse_json((folder / DIGESTS).read_text(encoding="utf-8"))
         present = _digests(folder)
@@ -133,13 +133,3 @@ def _damaged_file(folder: Path) -> str | None:
         return next((name for name in names if written.get(name) != present.get(name)), None)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError, TypeError):
         return DIGESTS  # Missing; or not JSON, not text, or not an object.
-
-
-def _is_abandoned(folder: Path, descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # The file system has no locks.
-        return time.time() - folder.stat().st_mtime > _DAY
-    return True

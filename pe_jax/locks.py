@@ -23,22 +23,23 @@ _PAUSE = 0.2
 _LONGEST_NAME = 200  # Bytes.
 
 
-def lock(descriptor: int) -> bool:
-    """Locks an open file or folder until this process closes it or ends; False if another has it.
+def lock(descriptor: int) -> bool | None:
+    """Lock an open file or folder until this process closes it or ends.
 
-    On file systems without locks nothing is locked, and the result is True.
+    Returns:
+      False if another process has it; None if the file system has no locks, or none of folders.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # The file system has no locks, or none of folders.
-        return True
+    except OSError:
+        return None
     return True
 
 
 def leads_to(path: Path, descriptor: int) -> bool:
-    """True if `path` is still that of an open file or folder: neither removed nor replaced."""
+    """Return True if `path` is still that of an open file or folder: not removed or replaced."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -94,7 +95,7 @@ def signature(descriptor: int) -> str:
 
 @contextlib.contextmanager
 def exclusive(folder: Path, longest: float = _LONGEST) -> Iterator[None]:
-    """Waits until no other process is within this context for `folder`, and says for which.
+    """Wait until no other process is within this context for `folder`, and log for which.
 
     The lock is on a file next to the folder. File systems without locks let all in at once.
 
@@ -106,7 +107,7 @@ def exclusive(folder: Path, longest: float = _LONGEST) -> Iterator[None]:
     deadline, holder = time.monotonic() + longest, ""
     while True:
         descriptor = open_lock(path, for_all=True)
-        if lock(descriptor):
+        if lock(descriptor) is not False:
             # A file that is gone was removed by its holder, who was done: the next is another file.
             if leads_to(path, descriptor):
                 break

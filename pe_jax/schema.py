@@ -48,11 +48,7 @@ def task_key(*tasks: str) -> Any:
 
 
 def part(config: type[Config], **defaults: Any) -> Any:
-    """A field of a `Config` that is a `Config` itself.
-
-    Args:
-      defaults: of keys that have other ones here.
-    """
+    """A field of a `Config` that is a `Config` itself, where some keys have other `defaults`."""
     make = functools.partial(config, **defaults)
     metadata = {"part": config, "defaults": defaults, "internal": False}
     return dataclasses.field(default_factory=make, metadata=metadata)
@@ -93,6 +89,12 @@ def kinds(config: type[Config]) -> dict[str, Validator]:
     """Return the kind of value of each key, without those of parts."""
     fields = dataclasses.fields(config)
     return {field.name: field.metadata["kind"] for field in fields if "kind" in field.metadata}
+
+
+def fields_of_task(task: object, classes: Classes[C]) -> dict[str, dataclasses.Field[Any]]:
+    """Return the field of each dotted key of a task's config; none if the task is not known."""
+    known = task in classes_by_task(classes)
+    return dict(fields_of(class_for(task, classes))) if known else {}
 
 
 def fields_of(
@@ -172,11 +174,8 @@ def values_of(config: Config) -> dict[str, Any]:
 
 
 def config_dict(config: type[Config], **defaults: Any) -> ConfigDict:
-    """Return the keys of a class as config files and flags change them; nothing is checked yet.
-
-    Args:
-      defaults: of keys that have other ones here.
-    """
+    """Return the keys of a class, with other `defaults` of some of them, as config files and flags
+    change them; nothing is checked yet."""
     from ml_collections import ConfigDict
     from ml_collections.config_dict import placeholder
 

@@ -2,6 +2,9 @@
 
 Configs, `BertConfig` and the config.json of published models state their values in these. Nothing
 here imports JAX: `--help` reads the configs.
+
+Not pydantic: it checks types and ranges, but the words of errors, near names and the way out, names
+that are known only later, and the text of `--help` would remain.
 """
 
 from __future__ import annotations
@@ -195,26 +198,15 @@ def several(
     kind: Validator, least: int = 0, most: int = 1_000, *, repeated: bool = False
 ) -> Validator:
     """A tuple or list of `least` to `most` values of that kind, different unless `repeated`."""
+    count = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    values = "values" if repeated else "different values"
 
     def accepts(value: object) -> bool:
         if not isinstance(value, tuple | list) or not least <= len(value) <= most:
             return False
         return all(map(kind.accepts, value)) and (repeated or len(set(value)) == len(value))
 
-    values = "values" if repeated else "different values"
-    tuple_of = f"a tuple of {least:,} to {most:,} {values}, each "
-    return Validator(tuple, lambda: tuple_of + kind.describe(), accepts)
-
-
-def pair(kind: Validator) -> Validator:
-    """A tuple or list of two values of that kind."""
-    return Validator(
-        tuple,
-        lambda: f"a tuple of two values, each {kind.describe()}",
-        lambda value: (
-            isinstance(value, tuple | list) and len(value) == 2 and all(map(kind.accepts, value))
-        ),
-    )
+    return Validator(tuple, lambda: f"a tuple of {count} {values}, each {kind.describe()}", accepts)
 
 
 # What jax.random and NumPy's generators both take, without two that give the same numbers.

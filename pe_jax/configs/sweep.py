@@ -16,7 +16,7 @@ import numpy as np
 
 from pe_jax.configs.training import FORMATS, VECTOR
 from pe_jax.schema import Config, config_dict, key, task_key
-from pe_jax.values import integer, number, one_of, pair
+from pe_jax.values import integer, number, one_of, several
 
 _WINDOW = integer(2, 10**6)  # A pair of offsets is the least to compare.
 _GRID = integer(2, 10**5)
@@ -39,12 +39,12 @@ class SweepConfig(Config):
     window: int = key(50, _WINDOW, "Offsets of monotonicity.")
     bases: tuple[float, float] = key(
         (10.0, 1e6),
-        pair(number(1, 1e9, "(]")),
+        several(number(1, 1e9, "(]"), 2, 2),
         "From, to; spaced evenly on a logarithmic scale.",
     )
     base_count: int = key(60, _GRID)
     dims: tuple[float, float] = key(
-        (16.0, 1024.0), pair(number(2, 10**6)), "From, to; even numbers."
+        (16.0, 1024.0), several(number(2, 10**6), 2, 2), "From, to; even numbers."
     )
     dim_count: int = key(60, _GRID)
     length: int = key(512, integer(2, 10**6), "Offsets 0 .. length - 1.")
@@ -61,8 +61,6 @@ class SweepConfig(Config):
         # A turning point has no window.
         if self.measure != "turning_point" and self.window >= self.length:
             yield f"window={self.window} must be less than config.length={self.length}."
-        if self.bases[0] == self.bases[1]:
-            yield f"bases={self.bases} must be two different numbers."
         if len(self.even_dims) < 2:
             yield (
                 f"dims={self.dims} with config.dim_count={self.dim_count} must span two even "

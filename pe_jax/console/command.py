@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import sys
@@ -17,15 +18,7 @@ from pe_jax.console import stopping, streams
 from pe_jax.console.help import HELP, help_text
 from pe_jax.console.terminal import log
 from pe_jax.errors import Interrupted, extra
-from pe_jax.schema import (
-    Classes,
-    Config,
-    class_for,
-    classes_by_task,
-    fields_of,
-    flatten,
-    unknown_key,
-)
+from pe_jax.schema import Classes, Config, fields_of_task, flatten, unknown_key
 from pe_jax.values import shown
 
 _LONGEST_LINE = 2_000  # Characters, of an error.
@@ -44,77 +37,91 @@ def main(
     flag need none of it.
 
     Args:
-      command_flags: the flags of the command.
       usage, script: for `help_text`.
       classes: of the configs that `--config` takes.
     """
 
     def parse(args: list[str]) -> list[str]:
-        if HELP & set(args):
-            _print_help(args)
-        command_flags.append_flag_values(flags.FLAGS)  # absl's: --verbosity and others.
+        config = _config_in(args)
         try:
-            rest = command_flags(args)
-        except flags.Error as error:  # Of absl: they name the flag, its value, and similar flags.
-            message = _unparsed_value(args, str(error), command_flags, classes) or str(error)
-        except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
-            # Of ml_collections, for an unknown key among others.
-            message = _unknown_key(args, command_flags) or str(error)
-        else:
-            flags.FLAGS.mark_as_parsed()
-            return rest
-        raise SystemExit(_error(f"in the flags: {' '.join(message.split())}"))
-
-    def _print_help(args: list[str]) -> None:
-        try:
-            streams.show(help_text(usage, command_flags, script, _config_in(args), classes))
+            if HELP & set(args):
+                streams.show(help_text(usage, command_flags, script, config, classes))
+                raise SystemExit(0)
+            return _parse(args, command_flags, config, classes)
         except ValueError as error:
-            raise SystemExit(_error(f"in the flags: {error}")) from None
-        raise SystemExit(0)
-
-    def run(args: list[str]) -> None:
-        if len(args) > 1:
-            raise SystemExit(_error(f"arguments not understood: {' '.join(args[1:])}"))
-        # Hides the libraries' own progress messages; warnings still show.
-        if not flags.FLAGS["verbosity"].present:
-            logging.set_verbosity(logging.WARNING)
-        try:
-            with extra("train", SystemExit):
-                from pe_jax.console.compile_cache import cache_compiled_programs
-
-                cache_compiled_programs()
-                command()
-            stopping.done()
-        except Interrupted as stopped:
-            log(str(stopped))
-            if not stopped.on_all_hosts:
-                _leave(stopped.code)
-            raise
-        except Exception as error:
-            mistake = isinstance(error, ValueError | OSError | FloatingPointError)
-            one_line = mistake and logging.get_verbosity() <= logging.INFO
-            with contextlib.suppress(OSError):  # Standard error may be closed.
-                print(_error(str(error)) if one_line else traceback.format_exc(), file=sys.stderr)
-            _leave(1)
-            raise SystemExit(1) from None
+            message = " ".join(str(error).split())
+            raise SystemExit(_error(f"in the flags: {message}")) from None
 
     stopping.catch()
     streams.prepare()
-    app.run(run, argv=sys.argv, flags_parser=parse)
+    app.run(functools.partial(_run, command), argv=sys.argv, flags_parser=parse)
 
 
-def _unknown_key(args: list[str], command_flags: flags.FlagValues) -> str:
+def _run(command: Callable[[], None], args: list[str]) -> None:
+    if len(args) > 1:
+        raise SystemExit(_error(f"arguments not understood: {' '.join(args[1:])}"))
+    # Hides the libraries' own progress messages; warnings still show.
+    if not flags.FLAGS["verbosity"].present:
+        logging.set_verbosity(logging.WARNING)
+    try:
+        with extra("train", SystemExit):
+            from pe_jax.console.compile_cache import cache_compiled_programs
+
+            cache_compiled_programs()
+            command()
+        stopping.done()
+    except Interrupted as stopped:
+        log(str(stopped))
+        if not stopped.on_all_hosts:
+            _leave(stopped.code)
+        raise
+    except Exception as error:
+        mistake = isinstance(error, ValueError | OSError | FloatingPointError)
+        one_line = mistake and logging.get_verbosity() <= logging.INFO
+        with contextlib.suppress(OSError):  # Standard error may be closed.
+            print(_error(str(error)) if one_line else traceback.format_exc(), file=sys.stderr)
+        _leave(1)
+        raise SystemExit(1) from None
+
+
+def _parse(
+    args: list[str], command_flags: flags.FlagValues, config: str, classes: Classes[Config]
+) -> list[str]:
+    """Parse the flags and return the other arguments.
+
+    Raises:
+      ValueError: for a flag that does not exist, or a value that it does not take.
+    """
+    command_flags.append_flag_values(flags.FLAGS)  # absl's: --verbosity and others.
+    try:
+        rest = command_flags(args)
+    except flags.Error as error:  # Of absl: they name the flag, its value, and similar flags.
+        message = _unparsed_value(args, str(error), command_flags, config, classes) or str(error)
+    except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+        # Of ml_collections, for an unknown key among others.
+        message = _unknown_key(args, command_flags, config) or str(error)
+    else:
+        flags.FLAGS.mark_as_parsed()
+        return rest
+    raise ValueError(message)
+
+
+def _unknown_key(args: list[str], command_flags: flags.FlagValues, config: str) -> str:
     """Return the message for the first `--config.KEY` that the config file lacks, if any."""
-    values = _config_values(args, command_flags)
+    values = _config_values(command_flags, config)
     for arg in args if values else ():
         match = re.match(r"--?(?:no)?config\.([^=]+)", arg)
         if match and not any(f"{key}.".startswith(f"{match[1]}.") for key in values):
-            return unknown_key(match[1], values, _config_in(args))
+            return unknown_key(match[1], values, config)
     return ""
 
 
 def _unparsed_value(
-    args: list[str], message: str, command_flags: flags.FlagValues, classes: Classes[Config]
+    args: list[str],
+    message: str,
+    command_flags: flags.FlagValues,
+    config: str,
+    classes: Classes[Config],
 ) -> str:
     """Return what a flag accepts, if absl's message is that of Python's int, float or bool."""
     match = re.match(r"flag --([\w.]+)=.*: (?:\('Non-bool|could not conv|invalid lit)", message)
@@ -123,18 +130,25 @@ def _unparsed_value(
     name, words = match[1], {"int": "an integer", "float": "a number"}
     given = [arg.partition("=")[2] for arg in args if re.match(f"--?{re.escape(name)}=", arg)]
     accepted = words.get(command_flags[name].flag_type(), "True or False")
-    task = _config_values(args, command_flags).get("task") if name.startswith("config.") else None
-    if task in classes_by_task(classes):
-        fields = dict(fields_of(class_for(task, classes)))
-        accepted = fields[name.removeprefix("config.")].metadata["kind"].describe()
+    if name.startswith("config."):
+        fields = fields_of_task(_config_values(command_flags, config).get("task"), classes)
+        if field := fields.get(name.removeprefix("config.")):
+            accepted = field.metadata["kind"].describe()
     return f"--{name} must be {accepted}, got {shown(given[-1] if given else None)}."
 
 
-def _config_values(args: list[str], command_flags: flags.FlagValues) -> dict[str, object]:
-    """Return the values of the config file by dotted key, empty if there is none."""
-    path = _config_in(args)
-    config = command_flags["config"].parser.parse(path) if path else None
-    return flatten(config.to_dict()) if isinstance(config, ConfigDict) else {}
+def _config_in(args: list[str]) -> str:
+    """Return the value of `--config`, empty if it is not given."""
+    for arg, following in zip(args, [*args[1:], ""]):
+        if match := re.fullmatch("--?config(=(.*))?", arg):
+            return match[2] or following
+    return ""
+
+
+def _config_values(command_flags: flags.FlagValues, config: str) -> dict[str, object]:
+    """Return the values of a config file by dotted key, empty if there is none."""
+    values = command_flags["config"].parser.parse(config) if config else None
+    return flatten(values.to_dict()) if isinstance(values, ConfigDict) else {}
 
 
 def _error(message: str) -> str:
@@ -144,14 +158,6 @@ def _error(message: str) -> str:
         for line in message.split("\n")
     ]
     return "error: " + "\n".join(lines)
-
-
-def _config_in(args: list[str]) -> str:
-    """Return the value of `--config`, empty if it is not given."""
-    for arg, following in zip(args, [*args[1:], ""]):
-        if match := re.fullmatch("--?config(=(.*))?", arg):
-            return match[2] or following
-    return ""
 
 
 def _leave(status: int) -> None:

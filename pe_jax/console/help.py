@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from absl import flags
 
 from pe_jax.configs.all_tasks import CONFIGS
-from pe_jax.console.config_files import described_keys, shipped
+from pe_jax.console.config_files import shipped
 from pe_jax.console.markdown import WIDTH
-from pe_jax.schema import Classes, Config
+from pe_jax.schema import Classes, Config, fields_of_task, flatten
 
 HELP = {"--help", "-help", "-h", "--helpshort"}  # What asks for it.
 
@@ -29,7 +29,6 @@ def help_text(
 
     Args:
       usage: how it is used, in its own words.
-      command_flags: its flags.
       script: its name in the docstrings of configs, such as `train.py`; empty if it takes none.
       config: the value of `--config`, whose keys are listed; empty lists the configs instead.
       classes: of configs, which describe the keys.
@@ -44,8 +43,11 @@ def help_text(
         lines += _entry(f"--{name}", f"{command_flags[name].help}{ends}")
     if config:
         lines += ["", f"Keys of {config}, each set with --config.KEY=VALUE:"]
-        for key, value, comment in described_keys(config, classes):
-            lines += _entry(f"{key} = {value!r}", comment)
+        values = flatten(command_flags["config"].parser.parse(config).to_dict())
+        fields = fields_of_task(values.get("task"), classes)
+        for key, value in values.items():
+            description = fields[key].metadata["description"] if key in fields else ""
+            lines += _entry(f"{key} = {value!r}", description)
     elif script:
         lines += ["", "Configs, by name or as files; --config=NAME --help lists the keys of one:"]
         for name, purpose in _purposes(script):

@@ -63,17 +63,15 @@ def prepare(
         parts = corpora.parts(source, data_dir=data_dir, examples=examples)
     named = [(shards.shard_name(n, len(parts)), part) for n, part in enumerate(parts)]
     files = {name: text.encode() for name, text in tokenizer_files(tokenizer).items()}
-    path = FileSystems.join(out, "tokenizer.json")
     present = {file.rpartition("/")[2] for file in _list(FileSystems.join(out, "*"))}
     # Every file that the same command has written before it was stopped is written again.
-    same = "tokenizer.json" not in present or _read(path) == files["tokenizer.json"]
+    same = (
+        "tokenizer.json" not in present or _read(out, "tokenizer.json") == files["tokenizer.json"]
+    )
     if not same or present - _unfinished_files(present, [name for name, _ in named]):
         raise ValueError(f"{out} is not empty. Give another --out, or delete its contents.")
-    with tempfile.TemporaryDirectory() as temporary:
-        for name, content in files.items():
-            file = Path(temporary, name)
-            file.write_bytes(content)
-            _publish(file, FileSystems.join(out, name))
+    for name, content in files.items():
+        _publish(io.BytesIO(content), out, name)
     with beam.Pipeline(options=options) as pipeline:
         _ = (
             pipeline
@@ -100,8 +98,7 @@ class _WriteShard(beam.DoFn):
 
     def setup(self) -> None:
         # Read from the folder, not pickled with the pipeline: runners limit the pipeline's size.
-        path = FileSystems.join(self._out, "tokenizer.json")
-        self._tokenizer = Tokenizer.from_buffer(_read(path))
+        self._tokenizer = Tokenizer.from_buffer(_read(self._out, "tokenizer.json"))
 
     def process(self, named: tuple[str, str]) -> Iterator[shards.Shard]:
         name, part = named
@@ -111,24 +108,25 @@ class _WriteShard(beam.DoFn):
             corpus = corpora.open_corpus(source, feature=self._feature, data_dir=self._data_dir)
             shard = shard_writer.write_shard(corpus, self._tokenizer, folder, name)
             for file in (shards.sizes_file(name), shards.tokens_file(name)):
-                _publish(folder / file, FileSystems.join(self._out, file))
+                _publish_file(folder / file, self._out)
         yield shard._replace(part=part)
 
 
 def _write_index(written: list[shards.Shard], source: str, out: str) -> None:
     """Write the files that cover all shards."""
     written = sorted(written)  # By name, that is in the order of the source.
-    paths = [FileSystems.join(out, shards.sizes_file(shard.name)) for shard in written]
-    sizes = (shard_writer.read_sizes(io.BytesIO(_read(path))) for path in paths)
-    tokenizer = _read(FileSystems.join(out, "tokenizer.json"))
+    sizes = (
+        shard_writer.read_sizes(io.BytesIO(_read(out, shards.sizes_file(shard.name))))
+        for shard in written
+    )
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        shard_writer.write_index(source, written, sizes, tokenizer, folder)
+        shard_writer.write_index(source, written, sizes, _read(out, "tokenizer.json"), folder)
         # Files that failed workers left behind.
         if left := _list(FileSystems.join(out, f"*{_UNFINISHED}*")):
             FileSystems.delete(left)
         for file in ("sentences.npy", "documents.npy", "about.json"):
-            _publish(folder / file, FileSystems.join(out, file))
+            _publish_file(folder / file, out)
 
 
 # --- files, local or in a bucket ------------------------------------------------------------------
@@ -142,10 +140,17 @@ def _download(path: str, folder: Path) -> str:
     return glob.escape(str(copy))
 
 
-def _publish(path: Path, target: str) -> None:
-    """Copy a local file to `target` atomically: write under another name, then rename."""
+def _publish_file(path: Path, out: str) -> None:
+    with open(path, "rb") as file:
+        _publish(file, out, path.name)
+
+
+def _publish(file: BinaryIO, out: str, name: str) -> None:
+    """Copy a file into the folder `out` atomically: write under another name, then rename."""
+    target = FileSystems.join(out, name)
     unfinished = f"{target}{_UNFINISHED}{uuid.uuid4().hex}"
-    with open(path, "rb") as file, _create(unfinished) as copy:
+    # Uncompressed, as Beam would otherwise compress and decompress by file suffix.
+    with FileSystems.create(unfinished, compression_type=CompressionTypes.UNCOMPRESSED) as copy:
         shutil.copyfileobj(file, copy)
     FileSystems.rename([unfinished], [target])
 
@@ -154,17 +159,10 @@ def _list(pattern: str) -> list[str]:
     return sorted(found.path for found in FileSystems.match([pattern])[0].metadata_list)
 
 
-def _read(path: str) -> bytes:
-    with _open(path) as file:
+def _read(out: str, name: str) -> bytes:
+    with _open(FileSystems.join(out, name)) as file:
         return file.read()
-
-
-# Uncompressed, as Beam would otherwise decompress by file suffix.
 
 
 def _open(path: str) -> BinaryIO:
     return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
-
-
-def _create(path: str) -> BinaryIO:
-    return FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)

@@ -62,9 +62,7 @@ def write_index(
     """Write the files that cover all shards, `about.json` last.
 
     Args:
-      source: the whole source.
       sizes: from `read_sizes` for each shard, in the same order; one at a time is in memory.
-      tokenizer_json: the content of `tokenizer.json`.
 
     Raises:
       ValueError: if no shard holds a sentence, or a shard's sizes contradict its other file.
@@ -82,8 +80,11 @@ def write_index(
     )
     if not info.tokens:
         raise ValueError(f"The source has {len(written)} part(s) and none holds text.")
-    sentences = _starts_file(folder / "sentences.npy", info.sentences)
-    documents = _starts_file(folder / "documents.npy", info.documents)
+    # Zeros, and written in place, continuing from the last start of the previous shard.
+    sentences, documents = (
+        np.lib.format.open_memmap(folder / f"{name}.npy", "w+", np.int64, shape=(count + 1,))
+        for name, count in (("sentences", info.sentences), ("documents", info.documents))
+    )
     s = d = 0
     for shard, (in_tokens, in_sentences) in zip(written, sizes, strict=True):
         counts = (int(in_tokens.sum(dtype=np.int64)), len(in_tokens), len(in_sentences))
@@ -92,7 +93,6 @@ def write_index(
                 f"{shards.sizes_file(shard.name)} lists {counts} tokens, sentences and documents, "
                 f"but its shard has {shard[2:5]}. Prepare the corpus again."
             )
-        # Written in place, continuing from the last start of the previous shard.
         for starts, n, counted in ((sentences, s, in_tokens), (documents, d, in_sentences)):
             starts[n + 1 : n + 1 + len(counted)] = starts[n] + np.cumsum(counted, dtype=np.int64)
         s, d = s + len(in_tokens), d + len(in_sentences)
@@ -100,9 +100,3 @@ def write_index(
     documents.flush()
     facts = info._asdict() | {"shards": [shard._asdict() for shard in written]}
     (folder / "about.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-
-
-def _starts_file(path: Path, count: int) -> np.memmap:
-    starts = np.lib.format.open_memmap(path, mode="w+", dtype=np.int64, shape=(count + 1,))
-    starts[0] = 0
-    return starts

@@ -1,21 +1,11 @@
-"""Tokenized text in shards: the format on disk, and its reader.
-
-A folder of shards holds, for N of them,
-
-- `tokens-00000-of-0000N.array_record`: concatenated tokens, in records of BLOCK tokens, the last
-  one shorter. A token is the bytes of its id, little-endian uint16, or uint32 if the vocabulary
-  needs it, and a byte that is 1 where it begins a word.
-  Blocks, not documents: reading a chunk of 128 tokens costs the same in a tweet and in a book;
-- `sizes-00000-of-0000N.npz`: the tokens of each sentence, the sentences of each document, as uint32
-  counts;
-- `sentences.npy`, `documents.npy`: the starts of the sentences and documents of all shards, as in
-  `pe_jax.data.tokenized`, so that training maps two files, however many shards there are;
-- `tokenizer.json`;
-- `about.json`, written last: the expected content. A folder without it is not finished.
+"""Tokenized text in shards: their reader. docs/corpora.md describes the files.
 
 Shard n is part n of the source, in its order. What a worker writes depends on its part and the
 tokenizer alone, so a retry, on any machine, writes the same bytes. Each process that trains reads
 only the blocks that its rows need, also where several hosts share a folder.
+
+Not a tfds builder, which would write the tokens but neither index nor facts; not `.npy` files,
+which would need checksums of our own to find damage without reading all of a file.
 """
 
 from __future__ import annotations
@@ -34,10 +24,13 @@ from tokenizers import Tokenizer
 
 from pe_jax.data.tokenized import TokenizedCorpus, stored_dtype
 from pe_jax.data.tokenizer import load_tokenizer
-from pe_jax.files import parse_json, sha256
+from pe_jax.files import read_json, sha256
 
 FORMAT = 3  # Increment it when the files or the sentence rule change.
-BLOCK = 2048  # Tokens per record: 6 kB, read in about the time of a far smaller one.
+# Tokens per record: 6 kB, read in about the time of a far smaller one. Records are blocks and not
+# documents: reading a chunk of 128 tokens costs the same in a tweet and in a book.
+BLOCK = 2048
+_WAY_OUT = "Copy the folder again, or prepare the corpus again."
 
 
 class Shard(NamedTuple):
@@ -59,16 +52,12 @@ class Shard(NamedTuple):
 
 
 class ShardsInfo(NamedTuple):
-    """The content of `about.json`.
+    """The content of `about.json`: facts about all shards, in order.
 
     Attributes:
-      format: FORMAT of the version that wrote the folder.
-      source: the whole source.
-      tokens, sentences, documents: their numbers over all shards.
       block: tokens per record.
       dtype: of the token ids, by its NumPy name.
       tokenizer: SHA-256 of `tokenizer.json`.
-      shards: one entry per shard, in order.
     """
 
     format: int
@@ -140,13 +129,11 @@ class ShardedTokens:
 
     def __getitem__(self, part: slice) -> np.ndarray:
         begin, stop, _ = part.indices(len(self))
-        pieces = []
+        pieces = [np.zeros(0, self._dtype)]
         while begin < stop:
             pieces.append(self._from(begin)[: stop - begin])
             begin += len(pieces[-1])
-        if len(pieces) == 1:
-            return pieces[0]
-        return np.concatenate(pieces or [np.zeros(0, self._dtype)])
+        return pieces[1] if len(pieces) == 2 else np.concatenate(pieces)
 
     def _from(self, index: int) -> np.ndarray:
         """Return the tokens from `index` to the end of its block."""
@@ -189,11 +176,9 @@ def open_shards(folder: Path, tokenizer: Tokenizer | None = None) -> ShardedCorp
             for name in sorted(sizes.keys() | expected.keys())
             if sizes.get(name) != expected.get(name)
         ]
+        shown = "\n".join(errors[:10] + ["  ..."] * (len(errors) > 10))
         raise ValueError(
-            f"The shards in {folder} differ from those that about.json lists:\n"
-            + "\n".join(errors[:10])
-            + ("\n  ..." if errors[10:] else "")
-            + "\nCopy the folder again, or prepare the corpus again."
+            f"The shards in {folder} differ from those that about.json lists:\n{shown}\n{_WAY_OUT}"
         )
     corpus = ShardedCorpus(folder)
     for name, count, end in (
@@ -220,8 +205,7 @@ def shards_tokenizer(folder: Path) -> Tokenizer:
     tokenizer = load_tokenizer(path)
     if sha256(path) != digest:
         raise ValueError(
-            f"{path} is not the tokenizer that these shards were made with. Copy the folder again, "
-            "or prepare the corpus again."
+            f"{path} is not the tokenizer that these shards were made with. {_WAY_OUT}"
         )
     return tokenizer
 
@@ -238,12 +222,7 @@ def read_about(folder: Path) -> ShardsInfo:
             f"{folder} holds no complete corpus: {path} is missing. Prepare it with python -m "
             "pe_jax.data.prepare, and wait until that has finished."
         )
-    try:
-        facts = parse_json(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise _damaged(path, str(error)) from error
-    if not isinstance(facts, dict):
-        raise _damaged(path, "it holds no object")
+    facts = read_json(path, _WAY_OUT)
     if facts.get("format") != FORMAT:
         raise ValueError(
             f"{path} has format {facts.get('format')!r}, but this version reads format {FORMAT}. "
@@ -260,6 +239,4 @@ def _size(count: int | None) -> str:
 
 
 def _damaged(path: str | Path, fault: str) -> ValueError:
-    return ValueError(
-        f"{path} is damaged: {fault}. Copy the folder again, or prepare the corpus again."
-    )
+    return ValueError(f"{path} is damaged: {fault}. {_WAY_OUT}")

@@ -140,7 +140,7 @@ def lock_workdir(workdir: Path) -> Iterator[Callable[[], None]]:
         stack.callback(os.close, folder)
         file = open_lock(path)
         stack.callback(os.close, file)
-        if not (lock(folder) and lock(file)):
+        if False in (lock(folder), lock(file)):
             raise ValueError(
                 f"Another run is writing in {workdir}: {signature(file) or 'unknown'}. Wait "
                 "until it ends, stop it (it saves and can be resumed), or give another --workdir."
