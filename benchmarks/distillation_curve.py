@@ -179,7 +179,7 @@ def r2_on_questions(model: Path) -> float:
     tokenizer = load_tokenizer(PretrainedSource(_INIT.value).tokenizer())
     windows = evaluation_windows(questions, tokenizer, _LENGTH)
     first = np.unique(windows.question, return_index=True)[1]
-    batch = pad_rows(windows.rows(), first, _LENGTH)
+    batch = pad_rows(windows.rows, first, _LENGTH)
     theirs, ours = (last_states(path, batch) for path in (Path(_INIT.value), model))
     return float(1 - ((ours - theirs) ** 2).sum() / ((theirs - theirs.mean(0)) ** 2).sum())
 

@@ -18,12 +18,15 @@ with extra("train", SystemExit):
     from absl import flags
 
     from pe_jax.configs.all_tasks import TRAINING
+    from pe_jax.configs.distill_positions import DistillationConfig
+    from pe_jax.configs.finetuning import FinetuningConfig
     from pe_jax.configs.pretraining import EncoderTrainingConfig, PretrainingConfig
     from pe_jax.console import command
     from pe_jax.console.config_files import define_config
     from pe_jax.console.markdown import for_terminal
     from pe_jax.console.streams import show
     from pe_jax.console.terminal import be_quiet, is_quiet, log
+    from pe_jax.files import reachable_path, to_path
     from pe_jax.schema import Config, from_values
 
 # All else is imported where it is used: help, and mistakes in flags, are told at once.
@@ -56,40 +59,29 @@ _LOST_AFTER = _integer(
 )
 
 
-def _read_config() -> Config:
-    values = _CONFIG.value
-    if values is None:
-        raise ValueError("--config is required; --help lists the available configs.")
-    return from_values(values, TRAINING, " Configs of reports are for eval.py.")
-
-
 def _execute(config: Config, folder: Path, profile: range) -> tuple[str, Path]:
-    """Train, and return what to print and where the results are."""
-    if isinstance(config, PretrainingConfig):
-        from pe_jax.tasks import pretraining
+    """Train, and return the text to print and the folder of the results."""
+    report = folder / "report"
+    match config:
+        case PretrainingConfig():
+            from pe_jax.reports.pretraining_report import report_pretraining
+            from pe_jax.tasks import pretraining
 
-        run = pretraining.run(config, folder, profile)
-        log("Measuring what the run has learned")
-        from pe_jax.reports.pretraining_report import report_pretraining
+            run = pretraining.run(config, folder, profile)
+            log("Measuring what the run has learned")
+            return report_pretraining(folder, report, run), report
+        case DistillationConfig():
+            from pe_jax.reports.distillation_report import report_distillation
+            from pe_jax.tasks import distillation
 
-        return report_pretraining(folder, folder / "report", run), folder / "report"
-    from pe_jax.configs.distill_positions import DistillationConfig
+            distillation.run(config, folder, profile)
+            return report_distillation(folder, report), report
+        case FinetuningConfig():
+            from pe_jax.reports.finetuning_report import report_finetuning
+            from pe_jax.tasks import finetuning
 
-    if isinstance(config, DistillationConfig):
-        from pe_jax.tasks import distillation
-
-        distillation.run(config, folder, profile)
-        from pe_jax.reports.distillation_report import report_distillation
-
-        return report_distillation(folder, folder / "report"), folder / "report"
-    from pe_jax.configs.finetuning import FinetuningConfig
-    from pe_jax.tasks import finetuning
-
-    assert isinstance(config, FinetuningConfig)
-    finetuned = finetuning.run(config, folder, profile)
-    from pe_jax.reports.finetuning_report import report_finetuning
-
-    return report_finetuning(finetuned, folder), folder
+            return report_finetuning(finetuning.run(config, folder, profile), folder), folder
+    raise NotImplementedError(f"There is no training for {type(config).__name__}.")
 
 
 def _profiled_steps() -> range:
@@ -109,7 +101,6 @@ def _connect(config: Config) -> None:
     """Join the other hosts of the run; only the first one prints."""
     import jax
 
-    from pe_jax.files import reachable_path
     from pe_jax.training import hosts
 
     hosts.connect(_COORDINATOR.value, _HOSTS.value, _HOST.value, _LOST_AFTER.value)
@@ -120,8 +111,6 @@ def _connect(config: Config) -> None:
 
 
 def _compile_only(config: Config) -> None:
-    from pe_jax.configs.finetuning import FinetuningConfig
-    from pe_jax.files import to_path
     from pe_jax.tpu.compile_report import compile_for
 
     assert isinstance(config, EncoderTrainingConfig | FinetuningConfig)
@@ -132,7 +121,9 @@ def _compile_only(config: Config) -> None:
 
 
 def train_or_compile() -> None:
-    config = _read_config()
+    if _CONFIG.value is None:
+        raise ValueError("--config is required; --help lists the available configs.")
+    config: Config = from_values(_CONFIG.value, TRAINING, " Configs of reports are for eval.py.")
     if (_HOSTS.value, _HOST.value) != (None, None) and not _COORDINATOR.value:
         raise ValueError("--hosts and --host need --coordinator=HOST:PORT, the same on every host.")
     if _COMPILE_FOR.value:
@@ -143,8 +134,6 @@ def train_or_compile() -> None:
     if not _WORKDIR.value:
         raise ValueError("--workdir is required: the folder of the run.")
     profile = _profiled_steps()
-    from pe_jax.files import reachable_path
-
     if _COORDINATOR.value:
         _connect(config)
     text, out = _execute(config, reachable_path(_WORKDIR.value), profile)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
-from pe_jax.data.rows import Rows
+from pe_jax.data.rows import Rows, concatenate
 from pe_jax.data.special_tokens import text_tokenizer, vocabulary
 from pe_jax.data.templates import require_cls
 from pe_jax.data.tfds import decode, examples, open_dataset
@@ -142,9 +142,7 @@ def encode_examples(examples: Examples, tokenizer: Tokenizer, length: int) -> Ro
         sizes = _truncated_sizes([len(part) for part in parts], room)
         rows.append(template.join(*(part[:size] for part, size in zip(parts, sizes))))
         second.append(template.type_start(sizes[0], len(rows[-1])))
-    bounds = np.cumsum([0, *map(len, rows)])
-    targets = {"label": examples.labels}
-    return Rows(np.concatenate(rows), bounds, np.array(second, np.int32), special.pad, targets)
+    return concatenate(rows, second, special.pad, {"label": examples.labels})
 
 
 def _truncated_sizes(sizes: Sequence[int], room: int) -> list[int]:

@@ -58,11 +58,10 @@ class PackedExamples:
 
     @property
     def _gap(self) -> np.ndarray:
-        """The tokens after each document: [SEP], and [CLS] of the next one."""
+        """The tokens after each document: with masks, [SEP], and [CLS] of the next one."""
         template = self.vocabulary.single
-        return np.concatenate([template.after, template.before])[
-            : None if self.max_predictions else 0
-        ]
+        gap = np.concatenate([template.after, template.before])
+        return gap if self.max_predictions else gap[:0]
 
     @property
     def _room(self) -> int:
@@ -78,12 +77,11 @@ class PackedExamples:
     def __call__(self, number: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return a row.
 
-        Without masks it is the same in every epoch: tokens `[L]` int32, and valid `[L]` bool, False
-        at padding.
+        With masks: positions `[L]` int32, from 0 in each document; documents `[L]` int32, 1 for the
+        first in this row, and 0 at padding; and tokens with their targets, see `mask_words`.
 
-        With masks it is tokens, some masked; positions `[L]` int32, from 0 in each document;
-        documents `[L]` int32, 1 for the first in this row, and 0 at padding; and the targets, see
-        `data.batches`.
+        Without masks, the same in every epoch: tokens `[L]` int32, and valid `[L]` bool, False at
+        padding.
         """
         begin, template = number * self._room, self.vocabulary.single
         text, begins, owner, is_text = self._text(begin, min(begin + self._room, self._total))

@@ -10,7 +10,7 @@ masks are redrawn each epoch, and a run that resumes at step n gets the batches 
 one. The iterator's state is one integer, saved with the checkpoint. Each global batch is split into
 equal blocks of rows, one per host, so it is the same for any number of hosts.
 
-Shapes: B batch rows of this host, L length, P max_predictions.
+Shapes: B batch rows of this host, L length, P max_predictions (padded).
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class PretrainingExamples:
 
     @staticmethod
     def element_spec(length: int, max_predictions: int) -> ElementSpec:
-        """Return shape and dtype of each array of an example."""
+        """Return shape and dtype of each array of an example: `next_sentence` is IS_NEXT or
+        IS_RANDOM, for the others see `mask_words`."""
         return {
             **masked_spec(length, max_predictions),
             "token_type_ids": ((length,), np.int32),
@@ -191,11 +192,7 @@ def batches(
       workers: see `in_workers`.
 
     Returns:
-      Dicts of the examples' arrays. Of `PretrainingExamples`: tokens, token_type_ids `[B, L]`
-      int32, valid `[B, L]` bool, masked_positions, masked_tokens `[B, P]` int32, masked_weights
-      `[B, P]` float32 (0 where padded), next_sentence `[B]` int32 (0 is next, 1 is random). Of
-      `PackedExamples` with masks: tokens, positions, documents `[B, L]` int32, and the same three
-      `[B, P]`. Of `CutExamples`: tokens, token_type_ids, documents `[B, L]` int32.
+      Dicts of arrays: B of each that the `element_spec` of the examples names.
     """
     dataset = (
         grain.MapDataset.range(len(examples))

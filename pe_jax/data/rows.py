@@ -33,7 +33,7 @@ class Rows(NamedTuple):
     Attributes:
       tokens: `[T]` int32, the concatenated inputs, special tokens included, without padding.
       bounds: `[N + 1]` int64, index in `tokens` of each input's first token, then T.
-      second: `[N]` int32, position in the input where its second text begins.
+      second: `[N]` int32, position in the input where token type 1 begins.
       pad: id of the padding token.
       targets: `[N]` arrays, by their names in a batch.
     """
@@ -56,12 +56,20 @@ class Rows(NamedTuple):
         return digest.hexdigest()[:16]
 
 
-def element_spec(length: int, targets: dict[str, type[np.generic]]) -> ElementSpec:
-    """Return shape and dtype of each array of a row that is padded to `length`.
+def concatenate(
+    inputs: Sequence[np.ndarray],
+    second: Sequence[int],
+    pad: int,
+    targets: dict[str, np.ndarray],
+) -> Rows:
+    """Return `Rows` of N inputs, each `[n]` int32; `second` and the rest as there."""
+    bounds = np.cumsum([0, *map(len, inputs)])
+    return Rows(np.concatenate(inputs), bounds, np.array(second, np.int32), pad, targets)
 
-    Args:
-      targets: dtypes by name.
-    """
+
+def element_spec(length: int, targets: dict[str, type[np.generic]]) -> ElementSpec:
+    """Return shape and dtype of each array of a row that is padded to `length`, for targets of
+    some dtypes."""
     return {
         "tokens": ((length,), np.int32),
         "token_type_ids": ((length,), np.int32),
@@ -99,11 +107,9 @@ class TrainingBatches:
     longer one; those that remain in the last are dropped in this epoch, different ones in each.
 
     Args:
-      rows: the training data.
       lengths: of the buckets, ascending; no row is longer than the last.
       batch_size: B, rows of the global batch of one seed; a multiple of the number of hosts.
       seeds: each step has one batch per seed.
-      steps: number of steps.
       shard: index of this host and number of hosts; this host makes its rows of each batch only.
 
     Raises:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Tokenizer, models
 
-from pe_jax.data.templates import Template, bert_template, post_processor_template, require_cls
+from pe_jax.data.templates import Template, bert_template, post_processor_template
 
 # By what the tokens are for. What other tokenizers have for [CLS] and [SEP], their post-processors
 # put around a text.
@@ -32,11 +32,10 @@ _NOT_IN_TEXT = "\U0010ffff"
 
 
 class Vocabulary(NamedTuple):
-    """What masks, padding and rows need of a tokenizer.
+    """Ids and templates that masks, padding and rows need of a tokenizer.
 
     Attributes:
       size: number of ids.
-      pad, mask: ids of the special tokens.
       ordinary: ids of all tokens that are not special.
       single, pair: the special tokens around a text, and around two.
     """
@@ -47,18 +46,6 @@ class Vocabulary(NamedTuple):
     ordinary: np.ndarray
     single: Template
     pair: Template
-
-    @property
-    def cls(self) -> int:
-        """The id of the special token before a text; ValueError if there is none."""
-        return int(require_cls(self.single).before[0])
-
-    @property
-    def sep(self) -> int:
-        """The id of the special token after a text; ValueError if there is none."""
-        if not len(self.single.after):
-            raise ValueError("tokenizer: its post-processor puts no special token after a text.")
-        return int(self.single.after[-1])
 
 
 def vocabulary(tokenizer: Tokenizer) -> Vocabulary:

@@ -5,7 +5,7 @@ tokenizer puts around two texts. A context that is too long for one input is spl
 windows. Each token has the offsets of its characters, so that a span of tokens is a span of the
 original text, whatever the tokenizer lower-cased, stripped or split.
 
-Shapes: W windows, Q questions, T tokens of all windows, C tokens of all contexts, L length.
+Shapes: W windows, Q questions, C tokens of all contexts, L length.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from pe_jax.data.questions import Question
-from pe_jax.data.rows import Rows
+from pe_jax.data.rows import Rows, concatenate
 from pe_jax.data.special_tokens import text_tokenizer, vocabulary
 from pe_jax.data.templates import require_cls
 
@@ -31,38 +31,24 @@ class Windows(NamedTuple):
     Attributes:
       questions: the Q questions.
       length: L, of a padded input.
-      pad: id of the padding token.
-      tokens: `[T]` int32, the concatenated inputs, without padding.
-      bounds: `[W + 1]` int64, index in `tokens` of each input's first token, then T.
+      rows: the W inputs, without targets.
       question: `[W]` int32, index of the window's question.
       context_start: `[W]` int32, position in the input of its first context token.
-      second: `[W]` int32, position in the input where its second text begins.
-      after: the number of special tokens after the context.
-      first: `[W]` int32, index of that token in the question's context.
+      context_sizes: `[W]` int32, the number of its context tokens.
+      first: `[W]` int32, index of the first one in the question's context.
       contexts: `[Q, 2]` int64, begin and end in `offsets` of the question's context.
       offsets: `[C, 2]` int32, first and one past the last character of each context token.
     """
 
     questions: Sequence[Question]
     length: int
-    pad: int
-    tokens: np.ndarray
-    bounds: np.ndarray
+    rows: Rows
     question: np.ndarray
     context_start: np.ndarray
-    second: np.ndarray
-    after: int
+    context_sizes: np.ndarray
     first: np.ndarray
     contexts: np.ndarray
     offsets: np.ndarray
-
-    def context_sizes(self) -> np.ndarray:
-        """Return `[W]` int64: the number of context tokens of each window."""
-        return np.diff(self.bounds) - self.context_start - self.after
-
-    def rows(self, **targets: np.ndarray) -> Rows:
-        """Return the inputs as rows with `[W]` targets by name."""
-        return Rows(self.tokens, self.bounds, self.second, self.pad, targets)
 
 
 def evaluation_windows(
@@ -87,8 +73,7 @@ def evaluation_windows(
     """
     if not questions:
         raise ValueError("There are no questions. Check the split.")
-    encoded = _encode(questions, tokenizer)
-    return _windows(questions, *encoded, tokenizer, length, max_query, stride)
+    return _windows(*_encode(questions, tokenizer), tokenizer, length, max_query, stride)
 
 
 def training_windows(
@@ -98,7 +83,7 @@ def training_windows(
     *,
     max_query: int = 64,
     stride: int = 128,
-) -> tuple[Windows, np.ndarray, np.ndarray, dict[str, int]]:
+) -> tuple[Windows, dict[str, int]]:
     """Return the windows of the questions that can be trained on, labelled by the first answer.
 
     The answer's tokens are those that share a character with it. Questions with an `empty
@@ -109,41 +94,31 @@ def training_windows(
       length, max_query, stride: as for `evaluation_windows`.
 
     Returns:
-      The windows; `[W]` int32 twice, positions in the input of the answer's first and last token,
-      or 0, that of [CLS], if there is no answer or it is not entirely inside the window; the number
-      of skipped questions, by reason.
+      The windows, whose rows have the targets `start` and `end`: positions in the input of the
+      answer's first and last token, or 0, that of [CLS], if there is no answer or it is not
+      entirely inside the window; and the number of skipped questions, by reason.
 
     Raises:
       ValueError: if every question is skipped.
     """
-    queries, contexts, context_of = _encode(questions, tokenizer)
-    used, spans, skipped = [], [], Counter[str]()
-    for number, question in enumerate(questions):
-        span = _answer_span(question, queries[number], contexts[context_of[number]][1])
-        if isinstance(span, str):
-            skipped[span] += 1
-        else:
-            used.append(number)
-            spans.append(span)
+    encoded, contexts = _encode(questions, tokenizer)
+    spans = [_answer_span(e.question, e.ids, contexts[e.context].offsets) for e in encoded]
+    skipped = dict(Counter(span for span in spans if isinstance(span, str)))
+    used = [number for number, span in enumerate(spans) if not isinstance(span, str)]
     if not used:
         raise ValueError(
-            f"None of the {len(questions)} questions can be used for training; skipped: "
-            f"{dict(skipped)}."
+            f"None of the {len(questions)} questions can be used for training; skipped: {skipped}."
         )
-    windows = _windows(
-        [questions[number] for number in used],
-        [queries[number] for number in used],
-        contexts,
-        [context_of[number] for number in used],
-        tokenizer,
-        length,
-        max_query,
-        stride,
-    )
-    first, last = np.array(spans, np.int32)[windows.question].T - windows.first
-    inside = (first >= 0) & (last < windows.context_sizes())
-    starts, ends = (np.where(inside, n + windows.context_start, 0) for n in (first, last))
-    return windows, starts.astype(np.int32), ends.astype(np.int32), dict(skipped)
+    used_encoded = [encoded[number] for number in used]
+    windows = _windows(used_encoded, contexts, tokenizer, length, max_query, stride)
+    used_spans = np.array([spans[number] for number in used], np.int32)
+    first, last = used_spans[windows.question].T - windows.first
+    is_inside = (first >= 0) & (last < windows.context_sizes)
+    targets = {
+        "start": np.where(is_inside, first + windows.context_start, 0),
+        "end": np.where(is_inside, last + windows.context_start, 0),
+    }
+    return windows._replace(rows=windows.rows._replace(targets=targets)), skipped
 
 
 def max_context(windows: Windows) -> np.ndarray:
@@ -153,7 +128,7 @@ def max_context(windows: Windows) -> np.ndarray:
     a hundredth of the window's size; ties go to the first window. So every context token of every
     question is marked in exactly one window.
     """
-    sizes, count = windows.context_sizes(), len(windows.question)
+    sizes, count = windows.context_sizes, len(windows.question)
     row = np.repeat(np.arange(count), sizes)
     within = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     # Index over the context tokens of all questions; not into `offsets`, which questions may share.
@@ -169,24 +144,37 @@ def max_context(windows: Windows) -> np.ndarray:
     return marked
 
 
-_Tokens = tuple[np.ndarray, np.ndarray]  # Token ids `[n]` and offsets `[n, 2]` of a text.
+class _Tokens(NamedTuple):
+    """Token ids `[n]` and offsets `[n, 2]` of a text."""
+
+    ids: np.ndarray
+    offsets: np.ndarray
+
+
+class _EncodedQuestion(NamedTuple):
+    """A question, its token ids, and the index of its context."""
+
+    question: Question
+    ids: np.ndarray
+    context: int
 
 
 def _encode(
     questions: Sequence[Question], tokenizer: Tokenizer
-) -> tuple[list[np.ndarray], list[_Tokens], list[int]]:
-    """Return the token ids of each question, the tokens of each distinct context, and the index of
-    each question's context."""
+) -> tuple[list[_EncodedQuestion], list[_Tokens]]:
+    """Return the questions, and the tokens of each distinct context."""
     numbers: dict[str, int] = {}
-    context_of = [numbers.setdefault(q.context, len(numbers)) for q in questions]
     encoder = text_tokenizer(tokenizer)
-    queries = [ids for ids, _ in _tokens([q.question for q in questions], encoder)]
-    return queries, _tokens(list(numbers), encoder), context_of
+    encoded = [
+        _EncodedQuestion(question, tokens.ids, numbers.setdefault(question.context, len(numbers)))
+        for question, tokens in zip(questions, _tokens([q.question for q in questions], encoder))
+    ]
+    return encoded, _tokens(list(numbers), encoder)
 
 
 def _tokens(texts: list[str], tokenizer: Tokenizer) -> list[_Tokens]:
     return [
-        (np.array(e.ids, np.int32), np.array(e.offsets, np.int32).reshape(-1, 2))
+        _Tokens(np.array(e.ids, np.int32), np.array(e.offsets, np.int32).reshape(-1, 2))
         for begin in range(0, len(texts), _BATCH)
         for e in tokenizer.encode_batch(texts[begin : begin + _BATCH], add_special_tokens=False)
     ]
@@ -209,10 +197,8 @@ def _answer_span(question: Question, ids: np.ndarray, offsets: np.ndarray) -> tu
 
 
 def _windows(
-    questions: Sequence[Question],
-    queries: Sequence[np.ndarray],
+    encoded: Sequence[_EncodedQuestion],
     contexts: Sequence[_Tokens],
-    context_of: Sequence[int],
     tokenizer: Tokenizer,
     length: int,
     max_query: int,
@@ -226,28 +212,24 @@ def _windows(
             f"{max_query} tokens and {template.size} special ones: raise it, or lower "
             "config.data.max_query."
         )
-    tokens, rows = [], []
-    for number, context in enumerate(context_of):
-        ids, query = contexts[context][0], queries[number][:max_query]
+    inputs, seconds, facts = [], [], []
+    for number, (_, ids, context) in enumerate(encoded):
+        query, text = ids[:max_query], contexts[context].ids
         room = length - template.size - len(query)
-        for first in range(0, max(1, len(ids) - room + min(stride, room)), min(stride, room)):
-            tokens.append(template.join(query, ids[first : first + room]))
-            size = len(tokens[-1])
-            starts = template.second_start(len(query)), template.type_start(len(query), size)
-            rows.append((number, *starts, first, size))
-    question, context_start, second, first, sizes = np.array(rows).T
-    ends = np.cumsum([len(ids) for ids, _ in contexts])
+        start = template.second_start(len(query))
+        step = min(stride, room)
+        for first in range(0, max(1, len(text) - room + step), step):
+            part = text[first : first + room]
+            inputs.append(template.join(query, part))
+            seconds.append(template.type_start(len(query), len(inputs[-1])))
+            facts.append((number, start, len(part), first))
+    ends = np.cumsum([len(context.ids) for context in contexts])
+    bounds = np.stack([np.append(0, ends[:-1]), ends], axis=-1)
     return Windows(
-        questions=questions,
-        length=length,
-        pad=special.pad,
-        tokens=np.concatenate(tokens),
-        bounds=np.append(0, np.cumsum(sizes)),
-        question=question.astype(np.int32),
-        context_start=context_start.astype(np.int32),
-        second=second.astype(np.int32),
-        after=len(template.after),
-        first=first.astype(np.int32),
-        contexts=np.stack([np.append(0, ends[:-1]), ends], axis=-1)[list(context_of)],
-        offsets=np.concatenate([offsets for _, offsets in contexts]),
+        [e.question for e in encoded],
+        length,
+        concatenate(inputs, seconds, special.pad, {}),
+        *np.array(facts, np.int32).T,
+        contexts=bounds[[e.context for e in encoded]],
+        offsets=np.concatenate([context.offsets for context in contexts]),
     )

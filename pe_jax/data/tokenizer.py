@@ -9,29 +9,12 @@ import re
 import string
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from pe_jax.data.special_tokens import (
-    KNOWN_NAMES,
-    NAMES,
-    Vocabulary,
-    is_word_piece,
-    special_tokens,
-    vocabulary,
-)
+from pe_jax.data.special_tokens import KNOWN_NAMES, NAMES, is_word_piece, special_tokens
 from pe_jax.files import Json, read_json, to_path
-
-__all__ = [
-    "SPECIAL_TOKENS",
-    "Vocabulary",
-    "is_word_piece",
-    "load_tokenizer",
-    "special_tokens",
-    "tokenizer_files",
-    "train_tokenizer",
-    "vocabulary",
-]
 
 # Longer words are [UNK], whatever the vocabulary.
 _LONGEST_WORD = 100
@@ -39,6 +22,13 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _FILES_OF_NAMES = ("tokenizer_config.json", "special_tokens_map.json")
 # Classes of tokenizer_config.json that split a text as BERT does, by vocab.txt.
 _BERT_CLASSES = ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "SqueezeBert")
+# By key of tokenizer_config.json: the argument of BERT's normalizer, and its default.
+_BERT_SETTINGS = {
+    "do_lower_case": ("lowercase", True),
+    "strip_accents": ("strip_accents", None),
+    "tokenize_chinese_chars": ("handle_chinese_chars", True),
+}
+_Settings: TypeAlias = dict[str, bool | None]
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
@@ -185,13 +175,8 @@ def _read_vocab(path: Path) -> Tokenizer:
     return tokenizer
 
 
-def _settings(path: Path, vocab: Iterable[str], special: Collection[str]) -> dict[str, bool | None]:
-    """Return the settings of BERT's normalizer, from the file next to a `vocab.txt`.
-
-    Raises:
-      ValueError: for the class of another tokenizer, or a setting of another type; without the
-        file, for tokens in upper case, as then the text is lower-cased.
-    """
+def _settings(path: Path, vocab: Iterable[str], special: Collection[str]) -> _Settings:
+    """Return the settings of BERT's normalizer, from the file next to a `vocab.txt`."""
     file = path.with_name(_FILES_OF_NAMES[0])
     config = _read_object(file)
     kind = str(config.get("tokenizer_class") or "BertTokenizer")
@@ -200,35 +185,24 @@ def _settings(path: Path, vocab: Iterable[str], special: Collection[str]) -> dic
             f"{file}: tokenizer_class={kind!r:.60} does not split a text by vocab.txt alone. Put "
             "its tokenizer.json next to it."
         )
-    settings: dict[str, bool | None] = {
-        "do_lower_case": True,
-        "strip_accents": None,
-        "tokenize_chinese_chars": True,
-    }
-    for key in settings:
+    settings: _Settings = {}
+    for key, (argument, default) in _BERT_SETTINGS.items():
         if not isinstance(value := config.get(key), bool | None):
             raise ValueError(f"{file}: {key} must be true or false, got {value!r:.40}.")
-        if value is not None:
-            settings[key] = value
-        elif key == "do_lower_case" and any(t != t.lower() for t in vocab if t not in special):
-            raise ValueError(
-                f"{path} has tokens in upper case, but a vocab.txt alone is read as that of an "
-                f'uncased model. Write {{"do_lower_case": false}} to {file}.'
-            )
-    lower_case, strip_accents, chinese = settings.values()
-    return {
-        "lowercase": lower_case,
-        "strip_accents": strip_accents,
-        "handle_chinese_chars": chinese,
-    }
+        settings[argument] = default if value is None else value
+    has_upper_case = any(token != token.lower() for token in vocab if token not in special)
+    if config.get("do_lower_case") is None and has_upper_case:
+        raise ValueError(
+            f"{path} has tokens in upper case, but a vocab.txt alone is read as that of an "
+            f'uncased model. Write {{"do_lower_case": false}} to {file}.'
+        )
+    return settings
 
 
 _READERS: dict[str, Callable[[Path], Tokenizer]] = {".json": _read_json, ".txt": _read_vocab}
 
 
-def _word_piece(
-    vocab: dict[str, int], settings: dict[str, bool | None], unknown: str = "[UNK]"
-) -> Tokenizer:
+def _word_piece(vocab: dict[str, int], settings: _Settings, unknown: str = "[UNK]") -> Tokenizer:
     """Return BERT's tokenizer: the longest match first; `settings` are of its normalizer."""
     model = models.WordPiece(vocab, unk_token=unknown, max_input_chars_per_word=_LONGEST_WORD)
     tokenizer = Tokenizer(model)
@@ -255,7 +229,7 @@ def train_tokenizer(
     # between merges by those numbers: two trainings on one text would differ. So a first pass finds
     # the characters, and the second is given them in a fixed order, as special tokens. The returned
     # tokenizer is built from the vocabulary alone, in which they are ordinary tokens.
-    settings = {"lowercase": True, "strip_accents": strip_accents}
+    settings: _Settings = {"lowercase": True, "strip_accents": strip_accents}
     characters = [token for token in _train(texts, 0, [], settings) if token.startswith("##")]
     tokenizer = _word_piece(_train(texts, vocab_size, sorted(characters), settings), settings)
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
@@ -267,7 +241,6 @@ def train_tokenizer(
 _CHINESE = r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002ceaf"
 _TOO_LONG = re.compile(rf"[^\W_{_CHINESE}]{{{_LONGEST_WORD + 1},}}")
 
-
 # The trainer takes 100 times the memory of a text. A text in pieces gives the same counts of words,
 # as they are cut where BERT's pre-tokenizer splits (elsewhere only if there is no such place).
 _LONGEST_PIECE = 100_000
@@ -275,7 +248,7 @@ _CUTS = rf" \t\n\r{re.escape(string.punctuation)}{_CHINESE}"
 
 
 def _train(
-    texts: Iterable[str], vocab_size: int, first: list[str], settings: dict[str, bool | None]
+    texts: Iterable[str], vocab_size: int, first: list[str], settings: _Settings
 ) -> dict[str, int]:
     tokenizer = _word_piece({"[UNK]": 0}, settings)
     # Words that no vocabulary can help would take time in proportion to the square of their length.

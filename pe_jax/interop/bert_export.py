@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer, processors
 
 from pe_jax.configs.model import ARCHITECTURE
-from pe_jax.data.tokenizer import is_word_piece, special_tokens
+from pe_jax.data.special_tokens import is_word_piece, special_tokens
 from pe_jax.encodings import Params, convert_layout, embed
 from pe_jax.files import is_remote, writing
 from pe_jax.interop import layout

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from pe_jax import data
 from pe_jax.configs.pretraining import TextConfig
 from pe_jax.console.terminal import counted, log
-from pe_jax.data.tokenizer import special_tokens
+from pe_jax.data.special_tokens import special_tokens
 from pe_jax.files import cache_folder
 
 _MUCH_UNKNOWN = 0.03  # Of English by a vocabulary for it, 0.1 % is [UNK].

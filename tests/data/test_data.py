@@ -486,8 +486,8 @@ def test_an_example_is_consistent(books):
         at = e["masked_positions"][:used]
         original[at] = e["masked_tokens"][:used]
         valid = e["valid"]
-        assert original[0] == v.cls
-        ends = np.flatnonzero(original == v.sep)
+        assert original[0] == v.single.before
+        ends = np.flatnonzero(original == v.single.after)
         assert len(ends) == 2
         assert ends[1] == valid.sum() - 1
         assert (original[~valid] == v.pad).all()

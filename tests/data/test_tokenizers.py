@@ -162,12 +162,11 @@ def test_windows_of_squad_are_those_of_the_tokenizer(tokenizer):
     asked = Question("1", "A bird", context, (Answer("fox", context.index("fox")),))
     questions = [asked, asked]
     length = 64
-    windows, starts, ends, skipped = squad.training_windows(
-        questions, tokenizer, length, max_query=16
-    )
+    windows, skipped = squad.training_windows(questions, tokenizer, length, max_query=16)
+    starts, ends = windows.rows.targets.values()
     assert not skipped
     expected = tokenizer.encode(asked.question, context)
-    batch = pad_rows(windows.rows(), np.arange(2), length)
+    batch = pad_rows(windows.rows, np.arange(2), length)
     assert batch["tokens"][0][batch["valid"][0]].tolist() == expected.ids
     assert batch["token_type_ids"][0][batch["valid"][0]].tolist() == expected.type_ids
     answer = slice(starts[0], ends[0] + 1)
@@ -179,14 +178,14 @@ def test_windows_of_squad_are_those_of_the_tokenizer(tokenizer):
     sizes = {"max_query": 2, "stride": 4}
     windows = squad.evaluation_windows(questions[:1], tokenizer, template.size + 8, **sizes)
     ids = tokenizer.encode(context, add_special_tokens=False).ids
-    for window, (begin, end) in enumerate(zip(windows.bounds, windows.bounds[1:])):
-        row = windows.tokens[begin:end].tolist()
+    for window, (begin, end) in enumerate(zip(windows.rows.bounds, windows.rows.bounds[1:])):
+        row = windows.rows.tokens[begin:end].tolist()
         assert row[: len(template.before)] == template.before.tolist()
         assert row[len(row) - len(template.after) :] == template.after.tolist()
         start, first = int(windows.context_start[window]), int(windows.first[window])
         stop = len(row) - len(template.after)
         assert row[start:stop] == ids[first : first + stop - start]
-    assert windows.first[-1] + windows.context_sizes()[-1] == len(ids)
+    assert windows.first[-1] + windows.context_sizes[-1] == len(ids)
 
 
 def corpus_of(texts, tokenizer):

@@ -14,7 +14,8 @@ from helpers.published_bert import write
 from helpers.published_encoders import ENCODERS
 from safetensors.numpy import load_file
 
-from pe_jax.data.tokenizer import load_tokenizer, special_tokens, vocabulary
+from pe_jax.data.special_tokens import special_tokens, vocabulary
+from pe_jax.data.tokenizer import load_tokenizer
 from pe_jax.interop import FAMILIES, load_bert, save_bert
 from pe_jax.interop.bert_import import PRETRAINING, config_of
 from pe_jax.models import (
@@ -357,7 +358,7 @@ def test_a_byte_level_tokenizer(tmp_path):
         "pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>",
     }  # fmt: skip
     words = vocabulary(tokenizer)
-    assert (words.pad, words.cls, words.sep, words.mask) == (0, 2, 3, 4)
+    assert (words.pad, *words.single.before, *words.single.after, words.mask) == (0, 2, 3, 4)
     assert words.ordinary.tolist() == list(range(5, 40))
 
 

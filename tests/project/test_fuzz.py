@@ -338,7 +338,7 @@ def load_words(path):
     words = data.vocabulary(tokenizer)
     ids = tokenizer.encode("abc é \u2028 c", add_special_tokens=False).ids
     assert all(0 <= each < words.size for each in ids)
-    assert len({words.pad, words.cls, words.sep, words.mask}) == 4
+    assert len({words.pad, words.single.before[0], words.single.after[-1], words.mask}) == 4
 
 
 def test_weights(fuzz, model, tmp_path):

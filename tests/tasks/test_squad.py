@@ -181,7 +181,7 @@ def test_windows_by_hand(tokenizer):
     windows = squad.evaluation_windows([ask(LETTERS)], tokenizer, 10, max_query=4, stride=2)
     x, y = A + 23, A + 24
     a, b, c, d, e, f, g, h, i, j = range(A, A + 10)
-    batch = pad_rows(windows.rows(), np.arange(4), windows.length)
+    batch = pad_rows(windows.rows, np.arange(4), windows.length)
     assert batch["tokens"].tolist() == [
         [CLS, x, y, SEP, a, b, c, d, e, SEP],
         [CLS, x, y, SEP, c, d, e, f, g, SEP],
@@ -193,9 +193,9 @@ def test_windows_by_hand(tokenizer):
     assert windows.question.tolist() == [0, 0, 0, 0]
     assert windows.context_start.tolist() == [4, 4, 4, 4]
     assert windows.first.tolist() == [0, 2, 4, 6]
-    assert windows.context_sizes().tolist() == [5, 5, 5, 4]
+    assert windows.context_sizes.tolist() == [5, 5, 5, 4]
     assert windows.offsets.tolist() == [[n, n + 1] for n in range(0, 20, 2)]
-    assert {array.dtype for array in (windows.tokens, windows.offsets)} == {np.dtype(np.int32)}
+    assert {array.dtype for array in (windows.rows.tokens, windows.offsets)} == {np.dtype(np.int32)}
 
 
 def test_the_window_with_the_most_context(tokenizer):
@@ -228,13 +228,13 @@ def test_where_windows_start(tokenizer, tokens, stride, starts):
     question = ask(" ".join("a" * tokens))
     windows = squad.evaluation_windows([question], tokenizer, 10, max_query=4, stride=stride)
     assert windows.first.tolist() == starts
-    assert windows.first[-1] + windows.context_sizes()[-1] == tokens
+    assert windows.first[-1] + windows.context_sizes[-1] == tokens
 
 
 def test_a_long_question_is_cut(tokenizer):
     question = ask(LETTERS, question="z y x w v u t")
     windows = squad.evaluation_windows([question], tokenizer, 16, max_query=3)
-    row = pad_rows(windows.rows(), np.array([0]), windows.length)["tokens"][0]
+    row = pad_rows(windows.rows, np.array([0]), windows.length)["tokens"][0]
     assert row.tolist() == [CLS, A + 25, A + 24, A + 23, SEP, *range(A, A + 10), SEP]
 
 
@@ -248,9 +248,8 @@ def test_contexts_are_kept_once(tokenizer):
 def test_labels_by_hand(tokenizer):
     """Tokens 5 and 6, f g: whole in windows 1 and 2, over the border of 3 (and of 0: neither)."""
     questions = [ask(LETTERS, "f g"), ask(LETTERS, id="2"), ask(LETTERS, "d e f g h i", id="3")]
-    _windows, starts, ends, skipped = squad.training_windows(
-        questions, tokenizer, 10, max_query=4, stride=2
-    )
+    windows, skipped = squad.training_windows(questions, tokenizer, 10, max_query=4, stride=2)
+    starts, ends = windows.rows.targets.values()
     assert starts.tolist() == [0, 7, 5, 0] + [0] * 8  # Six tokens fit into no window.
     assert ends.tolist() == [0, 8, 6, 0] + [0] * 8
     assert starts.dtype == ends.dtype == np.int32
@@ -260,7 +259,8 @@ def test_labels_by_hand(tokenizer):
 def test_an_answer_is_the_tokens_it_touches(tokenizer):
     """`b c` of `ab cd` touches tokens 1 and 2; with the space before it, `cd` is tokens 2 and 3."""
     questions = [ask("ab cd", "b c"), ask("ab cd", " cd"), ask("ab cd", "cd", "ab")]
-    _, starts, ends, _ = squad.training_windows(questions, tokenizer, 20, max_query=4)
+    windows, _ = squad.training_windows(questions, tokenizer, 20, max_query=4)
+    starts, ends = windows.rows.targets.values()
     assert (starts - 4).tolist() == [1, 2, 2]  # The first answer of the third.
     assert (ends - 4).tolist() == [2, 3, 3]
 
@@ -279,7 +279,7 @@ def test_questions_left_out_are_counted(tokenizer):
         ask("ab cd", id="unanswerable too"),
         ask("ab cd", ("dc", 0), "cd", id="the first answer counts"),
     ]
-    windows, starts, _, skipped = squad.training_windows(questions, tokenizer, 20, max_query=4)
+    windows, skipped = squad.training_windows(questions, tokenizer, 20, max_query=4)
     assert skipped == {
         "misplaced answer": 4,
         "empty answer": 2,
@@ -287,7 +287,7 @@ def test_questions_left_out_are_counted(tokenizer):
         "empty context": 2,
     }
     assert windows.questions == [questions[0], questions[9]]
-    assert starts.tolist() == [6, 0]
+    assert windows.rows.targets["start"].tolist() == [6, 0]
     with pytest.raises(ValueError, match=r"None of the 1 questions .*\{'misplaced answer': 1\}"):
         squad.training_windows(questions[1:2], tokenizer, 20, max_query=4)
 
@@ -299,7 +299,7 @@ def test_evaluation_leaves_no_question_out(tokenizer):
         ask("\t", id="c"),
     ]
     windows = squad.evaluation_windows(questions, tokenizer, 20, max_query=4)
-    assert windows.context_sizes().tolist() == [0, 4, 0]
+    assert windows.context_sizes.tolist() == [0, 4, 0]
     logits = np.zeros((3, 20), np.float32)
     predictions = best_answers(windows, logits, logits)
     assert [(p.id, p.text) for p in predictions] == [("a", ""), ("b", "a"), ("c", "")]
@@ -349,9 +349,8 @@ def test_labels_lead_back_to_the_answer(tmp_path, context, answer, known):
     tokenizer = make_tokenizer(tmp_path, characters if known else string.ascii_lowercase)
     before = "w o r d s " * 15
     questions = [ask(context, answer), ask(before + context, answer, id="2")]
-    windows, starts, ends, skipped = squad.training_windows(
-        questions, tokenizer, 64, max_query=4, stride=16
-    )
+    windows, skipped = squad.training_windows(questions, tokenizer, 64, max_query=4, stride=16)
+    starts, ends = windows.rows.targets.values()
     assert skipped == {}
     predictions = best_answers(windows, *one_hot(windows, starts, ends), max_answer_tokens=60)
     assert [p.text for p in predictions] == [answer, answer]
@@ -362,7 +361,7 @@ def spans_one_by_one(windows, number, starts, ends, n_best, max_tokens):
     """(text, score) of all candidates of a question, best first, by trying every span."""
     marked, found = max_context(windows), []
     for w in np.flatnonzero(windows.question == number):
-        begin, size = int(windows.context_start[w]), int(windows.context_sizes()[w])
+        begin, size = int(windows.context_start[w]), int(windows.context_sizes[w])
         places = range(begin, begin + size)
         allowed = sorted((p for p in places if marked[w, p]), key=lambda p: -starts[w, p])[:n_best]
         closing = sorted(places, key=lambda p: -ends[w, p])[:n_best]

@@ -94,7 +94,7 @@ def _spans(
     """
     position = np.arange(windows.length)
     begin = windows.context_start[:, None]
-    in_context = (position >= begin) & (position < begin + windows.context_sizes()[:, None])
+    in_context = (position >= begin) & (position < begin + windows.context_sizes[:, None])
     starts, start_scores = _top(start_logits, max_context(windows), n_best)  # [W, N]
     ends, end_scores = _top(end_logits, in_context, n_best)
     scores = start_scores[:, :, None] + end_scores[:, None, :]  # [W, N, N]

@@ -64,7 +64,7 @@ def squad_problem(config: SquadConfig, model: BertConfig, tokenizer: Tokenizer) 
     data = config.data
     sizes = {"max_query": data.max_query, "stride": data.stride}
     train, held_out = _split(read_questions(data.train, data.data_dir), data.held_out)
-    rows, starts, ends, skipped = training_windows(train, tokenizer, data.length, **sizes)
+    train_windows, skipped = training_windows(train, tokenizer, data.length, **sizes)
     questions = read_questions(data.validation, data.data_dir)
     question_sets = {VALIDATION: questions, **({HELD_OUT: held_out} if held_out else {})}
     windows = {
@@ -76,7 +76,8 @@ def squad_problem(config: SquadConfig, model: BertConfig, tokenizer: Tokenizer) 
         scores, predictions = _score(config, windows[name], logits)
         return scores, predictions if name == VALIDATION else {}
 
-    notes = [f"{len(rows.questions):,} training questions in {len(starts):,} windows"]
+    used, count = len(train_windows.questions), len(train_windows.question)
+    notes = [f"{used:,} training questions in {count:,} windows"]
     if skipped:
         reasons = ", ".join(f"{reason}: {count:,}" for reason, count in skipped.items())
         notes[0] += f"; left out: {reasons}"
@@ -89,8 +90,8 @@ def squad_problem(config: SquadConfig, model: BertConfig, tokenizer: Tokenizer) 
         trained_on=_short_name(data.train, "train"),
         task=span_task(model),
         per_token=True,
-        train=rows.rows(start=starts, end=ends),
-        held_out={name: some.rows() for name, some in windows.items()},
+        train=train_windows.rows,
+        held_out={name: some.rows for name, some in windows.items()},
         score=score,
         baseline=_baseline(questions, config.version),
         metric="f1",
