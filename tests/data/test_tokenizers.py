@@ -354,7 +354,8 @@ def test_the_names_of_a_vocabulary(tmp_path):
         loaded = load_tokenizer(tmp_path / "vocab.txt")
         assert loaded.encode("Sch\u00f6n \u4e2d\u6587").tokens == tokens
         assert special_tokens(loaded) == roles
-        assert (vocabulary(loaded).cls, vocabulary(loaded).sep) == (2, 3)
+        single = vocabulary(loaded).single
+        assert (*single.before, *single.after) == (2, 3)
     for changed, message in (
         ({}, r"tokens in upper case.*do_lower_case"),
         ({"do_lower_case": "no"}, r"do_lower_case must be true or false, got 'no'"),
