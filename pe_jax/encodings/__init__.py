@@ -130,6 +130,7 @@ from pe_jax.encodings.modifiers.window import (
     window as window,
 )
 from pe_jax.encodings.modifiers.randomised import randomised as randomised
+from pe_jax.encodings.modifiers.rove import rove as rove
 from pe_jax.encodings.modifiers.moved_positions import (
     cape as cape,
     interpolated as interpolated,

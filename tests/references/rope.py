@@ -99,6 +99,18 @@ def longrope(short, long, original_length):
     return frequencies
 
 
+def rotated_values(reference, frequencies, first=0):
+    """`reference` with the values as complex numbers, from dimension `first` on, each times
+    exp(i ω_m (j - i))."""
+
+    def value(params, p):
+        rest, v = p.v[:first], p.v[first:]
+        z = (v[0::2] + 1j * v[1::2]) * jnp.exp(1j * frequencies(params, p) * (p.j - p.i))
+        return jnp.concatenate([rest, jnp.stack([z.real, z.imag], -1).reshape(-1)])
+
+    return reference._replace(value=value)
+
+
 def plain(params, p):
     return p.q @ p.k / math.sqrt(len(p.q))
 
@@ -151,6 +163,9 @@ REFERENCES = {
         )
         for length in (1000, 5)
     },
+    "rove(rope(layout='interleaved'))": rotated_values(
+        score(fixed, layout="interleaved"), lambda params, p: powers(4)
+    ),
     "window(reach=2)": window(2),
     "chunks(size=3)": chunks(3),
     "causal": causal(plain),

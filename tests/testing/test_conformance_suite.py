@@ -30,8 +30,11 @@ def build(name):
     return encodings.from_name(name, **SIZES)
 
 
-# What each reference is of, and the first name of that: an option may be required.
-PARTS = {name: tuple(part.key for part in build(name).parts) for name in REFERENCES}
+# What each reference is of, wrappers included, and the first name of that: an option may be
+# required.
+PARTS = {
+    name: tuple(part.name.partition("(")[0] for part in build(name).parts) for name in REFERENCES
+}
 FIRST = {parts: name for name, parts in reversed(PARTS.items())}
 
 
@@ -80,7 +83,8 @@ def hooks(name):
     )
 
 
-HOOKS = "positions", "embed", "heads", "logits", "logit_map", "factor", "output", "sink"
+# Without `positions`, which all others see alike.
+HOOKS = "embed", "heads", "logits", "logit_map", "factor", "output", "sink"
 HAS = {name: hooks(name) for name in REFERENCES if checks(name) is CHECKS}
 FIRST_WITH = {has: name for name, has in reversed(HAS.items())}
 # What depends on the numbers that a hook computes, and what takes no time. The rest is of what JAX,

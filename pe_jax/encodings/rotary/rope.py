@@ -211,6 +211,10 @@ def with_factors(
         def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
             return hook(params, q, k, v, context._replace(frequency_factors=factors))
 
-        return part._replace(heads=heads, metadata=None)
+        def output(params: Params, o: Array, context: Context) -> jax.Array:
+            assert part.output
+            return part.output(params, o, context._replace(frequency_factors=factors))
+
+        return part._replace(heads=heads, output=part.output and output, metadata=None)
 
     return encoding.map_parts(change)

@@ -1,0 +1,64 @@
+"""RoVE: values are rotated as keys are, so that what a query receives depends on the distance."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from pe_jax.encodings.part import Context, Heads, Params, Part
+from pe_jax.encodings.positions import length
+from pe_jax.encodings.registry import wrapper
+from pe_jax.shapes import Array
+
+
+@wrapper
+def rove(part: Part) -> Part:
+    """A rotary encoding that rotates values too (RoVE: García-Castellanos et al. 2026, arXiv
+    2606.11275).
+
+        v_j -> R(ω j) v_j,   o_i -> R(-ω i) o_i,   so that o_i = Σ_j a_ij R(ω (j - i)) v_j
+
+    Queries, keys and logits stay those of the encoding. No further parameters. DeepSeek-V4's
+    attention (transformers, `deepseek_v4`) is `rove(rope_slice(size=...))`: its values are its
+    keys. A scale c of sines and cosines (YaRN) multiplies outputs by c², as there.
+
+    Args:
+      part: any encoding with `Metadata.pairs`, such as `rope`, its scaled kin and `rope_slice`.
+
+    Raises:
+      ValueError: for an encoding that is no rotation of pairs, or decays (`xpos`); in attention,
+        for values of another head size than the keys.
+    """
+    rotate, metadata = part.heads, part.metadata
+    if rotate is None or metadata is None or not metadata.pairs or part.traits.causal_only:
+        raise ValueError(
+            "rove takes an encoding that rotates pairs of dimensions, such as rope, rope_yarn or "
+            f"rope_slice; got {part.name}."
+        )
+    second = [b for _, b in metadata.pairs]
+
+    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+        if v.shape[-1] != k.shape[-1]:
+            raise ValueError(
+                f"rove rotates values as keys, so both need one head size; got {v.shape[-1]} for "
+                f"values and {k.shape[-1]} for keys."
+            )
+        rotated_q, rotated_k, _ = rotate(params, q, k, v, context)
+        return rotated_q, rotated_k, rotate(params, q, v, v, context)[1]
+
+    def output(params: Params, o: Array, context: Context) -> Array:
+        """Rotate back: R(-angle) is R(angle) between two reflections of each pair."""
+        assert context.positions_k is not None
+        keys = length(context.positions_k)
+        unused = jnp.zeros((o.shape[0], keys, *o.shape[2:]), o.dtype)
+        mirrored = jnp.asarray(o).at[..., second].multiply(-1)
+        turned = rotate(params, mirrored, unused, unused, context)[0]
+        return turned.at[..., second].multiply(-1)
+
+    return part._replace(
+        heads=heads,
+        output=output,
+        metadata=metadata._replace(
+            formula="logits of the encoding, o_i = Σ_j a_ij R(ω (j − i)) v_j",
+            source="García-Castellanos et al. 2026 (RoVE)",
+        ),
+    )
