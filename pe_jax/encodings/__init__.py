@@ -121,6 +121,7 @@ from pe_jax.encodings.content.cable import cable as cable
 from pe_jax.encodings.content.cope import cope as cope
 from pe_jax.encodings.content.path_attention import path_attention as path_attention
 from pe_jax.encodings.modifiers.temperature import log_n as log_n
+from pe_jax.encodings.modifiers.temperature import ssmax as ssmax
 from pe_jax.encodings.modifiers.dape import dape as dape
 from pe_jax.encodings.modifiers.dape import dape_v2 as dape_v2
 from pe_jax.encodings.modifiers.sink import sink as sink

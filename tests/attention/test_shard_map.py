@@ -115,7 +115,7 @@ def test_gradients_are_those_without_a_mesh(name, implementation, kind):
 
 
 OF_HEADS = (
-    "alibi+sandwich+t5+pope+kerple+sink+tupe+fire+grape_a",
+    "alibi+sandwich+t5+pope+kerple+sink+tupe+fire+grape_a+ssmax",
     "alibi(directed=True, learnable=True)+transformer_xl+inkling(extent=5)+fox+cable+tisa+tener",
 )
 MORE_OF_HEADS = (

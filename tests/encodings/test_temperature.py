@@ -1,10 +1,11 @@
-"""log_n by hand, and encodings with layers without positions."""
+"""log_n by hand, ssmax against transformers', and encodings with layers without positions."""
 
 import jax
 import numpy as np
 import pytest
 from helpers.compiled import attention
 from helpers.small_encodings import build, draw, logits_at
+from helpers.torch_modules import needs
 
 from pe_jax.attention import document_mask
 from pe_jax.encodings import Context
@@ -38,6 +39,33 @@ def test_log_n_of_a_document_ignores_its_neighbours():
     np.testing.assert_allclose(both[:, 4:], alone, atol=1e-6)
     with pytest.raises(ValueError, match="at least 2 keys, got 1"):
         build("log_n(length=1)")
+
+
+def test_ssmax_starts_near_the_plain_softmax():
+    """Without a bias on average over 1,024 queries, with one exactly."""
+    of_query = build("ssmax").parts[0]
+    start = of_query.init(jax.random.key(0))
+    factors = of_query.factor(start, Context(range(1024), range(1024)))
+    np.testing.assert_allclose(np.mean(factors, axis=1).ravel(), 1, atol=0.003)
+    with_bias = logits_at("ssmax(bias=True)", range(6))
+    np.testing.assert_allclose(with_bias, logits_at("none", range(6)), atol=1e-6)
+
+
+@needs("torch", "transformers")
+def test_ssmax_is_that_of_mistral_large_4():
+    import torch
+    from transformers.models.mistral_large4 import modeling_mistral_large4
+
+    theirs = modeling_mistral_large4.MistralLarge4TextSoftmaxScaling(2)
+    params = {"scale": draw(2), "bias": draw(2, seed=1)}
+    with torch.no_grad():
+        theirs.scale.copy_(torch.tensor(params["scale"]))
+        theirs.bias.copy_(torch.tensor(params["bias"]))
+        positions = torch.tensor([[0, 1, 7], [3, 100_000, 131_072]])
+        expected = theirs(torch.ones(2, 2, 3, 1), positions, head_dim_first=True)
+    factor = build("ssmax(bias=True)").parts[0].factor
+    found = factor(params, Context(positions.numpy(), positions.numpy()))
+    np.testing.assert_allclose(found, expected.numpy().transpose(0, 2, 1, 3), rtol=1e-5)
 
 
 @pytest.mark.parametrize(

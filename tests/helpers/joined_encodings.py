@@ -21,7 +21,7 @@ CAUSAL = (
     "+causal"
 )
 ROTATIONS = (
-    "pope+rope_dynamic_ntk(factor=2, original_length=4)+log_n(length=4)"
+    "pope+rope_dynamic_ntk(factor=2, original_length=4)+log_n(length=4)+ssmax(bias=True)"
     "+sinusoidal_relative(clip=None)"
 )
 AT_INPUT = (

@@ -75,6 +75,17 @@ def log_n(factor, of_row=False):
     return Reference(score)
 
 
+def ssmax(of_row=False):
+    """q·k / sqrt(d) times s log n + b of a head."""
+
+    def score(params, p):
+        n = 1 + (p.positions_k.max() if of_row else p.i)
+        b = params["bias"][p.head] if "bias" in params else 0.0
+        return p.q @ p.k / jnp.sqrt(len(p.q)) * (params["scale"][p.head] * jnp.log(n) + b)
+
+    return Reference(score)
+
+
 # --- positions of several axes --------------------------------------------------------------------
 
 
@@ -124,6 +135,8 @@ REFERENCES = {
     "log_n(length=4, coefficient=0.4, count='row')": log_n(
         lambda n: 1 + 0.4 * jnp.log(jnp.maximum(n / 4, 1)), of_row=True
     ),
+    "ssmax": ssmax(),
+    "ssmax(bias=True, count='row')": ssmax(of_row=True),
     "rope_mixed": Reference(rope_mixed),
     "mrope": mrope(1, 2),  # Of two pairs, round(2 · 3/8) each go by height and width.
     "mrope(sections=(1, 1), interleaved=True)": mrope(0, 1),

@@ -1,4 +1,4 @@
-"""A temperature of the softmax that falls with the number of keys: attention over more of them is
+"""Temperatures of the softmax that fall with the number of keys: attention over more of them is
 flatter, unless logits grow with the logarithm of their number."""
 
 from __future__ import annotations
@@ -6,12 +6,16 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits
 from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.registry import registered
-from pe_jax.shapes import Array, Float
+from pe_jax.shapes import Array, Float, Real
+
+Count = Literal["query", "earlier", "row"]
+_KEYS: dict[Count, str] = {"query": "i + 1", "earlier": "i", "row": "max x + 1"}
 
 
 @registered
@@ -21,7 +25,7 @@ def log_n(
     coefficient: float | None = None,
     smooth: bool = False,
     stepped: bool = False,
-    count: Literal["query", "earlier", "row"] = "query",
+    count: Count = "query",
 ) -> Part:
     """Multiplies the logits of query i by a factor that grows with log n_i.
 
@@ -54,22 +58,69 @@ def log_n(
     c = 1 / math.log(length) if coefficient is None else coefficient
 
     def factor(params: Params, context: Context) -> Float[Array, "#B #L 1 1"]:
-        row = count == "row"
-        n = context.span()[..., None] if row else as_array(context.positions_q) + (count == "query")
+        n = _keys(context, count)
         ratio = n // length if stepped else n / length
         grown = jnp.log1p(jnp.maximum(ratio, 0)) if smooth else jnp.log(jnp.maximum(ratio, 1))
         return (1 + c * grown).reshape(-1, n.shape[-1], 1, 1)
 
     ratio = "floor(n/L)" if stepped else "n/L"
     of = f"log(1 + {ratio})" if smooth else "log max(1, n/L)"
-    keys = {"query": "i + 1", "earlier": "i", "row": "max x + 1"}[count]
     return Part(
         factor=factor,
         traits=Traits(cacheable=count != "row"),
         metadata=Metadata(
-            f"s_i·(1 + c·{of}), n = {keys}",
+            f"s_i·(1 + c·{of}), n = {_KEYS[count]}",
             "Puvvada et al. 2025 (SWAN)" if smooth else "Su 2021; Gelberg et al. 2025 (DroPE)",
             monotone=False,
             symmetric=count == "row",
         ),
     )
+
+
+@registered
+def ssmax(*, num_heads: int, bias: bool = False, count: Literal["query", "row"] = "query") -> Part:
+    """Multiplies the logits of query i by a factor that is learned per head (Scalable-Softmax:
+    Nakanishi 2025, arXiv 2501.19399; Mistral Large 4).
+
+        s_h·log n_i,   with `bias` s_h·log n_i + b_h
+
+    The paper and Mistral Large 4 (transformers, `mistral_large4`, with a bias) learn the factor in
+    each layer: `per_layer(ssmax)`.
+
+    Params: `{"scale": [H]}`, which starts at 0.168: over the first 1,024 queries the factor is 1 on
+    average. With `bias`, `{"scale": [H], "bias": [H]}` start at 0 and 1, as in transformers.
+
+    Args:
+      bias: adds b.
+      count: n_i, as in `log_n`.
+    """
+
+    def init(rng: jax.Array) -> Params:
+        if not bias:
+            return {"scale": jnp.full(num_heads, 0.168)}
+        return {"scale": jnp.zeros(num_heads), "bias": jnp.ones(num_heads)}
+
+    def factor(params: Params, context: Context) -> Float[Array, "#B #L H 1"]:
+        n = _keys(context, count)
+        grown = jnp.log(jnp.maximum(n, 1)).reshape(-1, n.shape[-1], 1, 1)
+        return params["scale"][:, None] * grown + (params["bias"][:, None] if bias else 0.0)
+
+    return Part(
+        init=init,
+        factor=factor,
+        traits=Traits(cacheable=count != "row"),
+        metadata=Metadata(
+            f"s_i·(s_h·log n{' + b_h' if bias else ''}), n = {_KEYS[count]}",
+            "Nakanishi 2025 (SSMax)",
+            parameters="2H" if bias else "H",
+            monotone=False,
+            symmetric=count == "row",
+        ),
+    )
+
+
+def _keys(context: Context, count: Count) -> Real[Array, "*B L"]:
+    """n_i of each query, or one for all queries of a row."""
+    if count == "row":
+        return context.span()[..., None]
+    return as_array(context.positions_q) + (count == "query")
