@@ -101,6 +101,7 @@ from pe_jax.encodings.rotary.rope_scaling import (
     rope_llama3 as rope_llama3,
     rope_longrope as rope_longrope,
 )
+from pe_jax.encodings.rotary.lerope import lerope as lerope
 from pe_jax.encodings.rotary.several_axes import (
     rope_axial as rope_axial,
     rope_mixed as rope_mixed,

@@ -163,6 +163,10 @@ REFERENCES = {
         )
         for length in (1000, 5)
     },
+    "lerope(rope_yarn(factor=4, original_length=64, beta_fast=8))": score(
+        lambda params, p, r: yarn(4.0, 64, 8.0)(params, p, r) * jnp.exp(params["log_factors"]),
+        scale=lambda p: 0.1 * math.log(4.0) + 1,
+    ),
     "rove(rope(layout='interleaved'))": rotated_values(
         score(fixed, layout="interleaved"), lambda params, p: powers(4)
     ),

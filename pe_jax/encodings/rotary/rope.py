@@ -23,6 +23,7 @@ from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Float, Real
 
 Frequencies = Callable[[Params, Context], jax.Array]
+FrequencyFactors = Callable[[Float[Array, "#H F"]], Float[Array, "#H F"]]
 
 
 @registered
@@ -190,9 +191,7 @@ def convert_layout(
     return jnp.asarray(kernel)[..., np.append(order, np.arange(dims, kernel.shape[-1]))]
 
 
-def with_factors(
-    encoding: PositionEncoding, factors: Callable[[Float[Array, "#H F"]], Float[Array, "#H F"]]
-) -> PositionEncoding:
+def with_factors(encoding: PositionEncoding, factors: FrequencyFactors) -> PositionEncoding:
     """`encoding` with every frequency ω of its rotations (`Metadata.pairs`) multiplied by a factor.
 
     Parameters stay those of `encoding`. A factor of 0 removes position from a pair of dimensions
@@ -204,17 +203,30 @@ def with_factors(
     """
 
     def change(part: Part) -> Part:
-        hook = part.heads
-        if hook is None or part.metadata is None or not part.metadata.pairs:
+        if part.metadata is None or not part.metadata.pairs:
             return part
-
-        def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
-            return hook(params, q, k, v, context._replace(frequency_factors=factors))
-
-        def output(params: Params, o: Array, context: Context) -> jax.Array:
-            assert part.output
-            return part.output(params, o, context._replace(frequency_factors=factors))
-
-        return part._replace(heads=heads, output=part.output and output, metadata=None)
+        return with_part_factors(part, lambda params: factors)._replace(metadata=None)
 
     return encoding.map_parts(change)
+
+
+def with_part_factors(part: Part, factors: Callable[[Params], FrequencyFactors]) -> Part:
+    """`part` with every frequency of its rotations multiplied by a factor, see `with_factors`, that
+    may depend on its parameters."""
+    map_heads, map_output = part.heads, part.output
+    assert map_heads
+
+    def changed(params: Params, context: Context) -> Context:
+        inner, outer = factors(params), context.frequency_factors
+        if outer is None:
+            return context._replace(frequency_factors=inner)
+        return context._replace(frequency_factors=lambda w: inner(w) * outer(inner(w) * w))
+
+    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+        return map_heads(params, q, k, v, changed(params, context))
+
+    def output(params: Params, o: Array, context: Context) -> jax.Array:
+        assert map_output
+        return map_output(params, o, changed(params, context))
+
+    return part._replace(heads=heads, output=map_output and output)
