@@ -87,6 +87,10 @@ from pe_jax.encodings.bias.dynamic_position_bias import (
     dynamic_position_bias as dynamic_position_bias,
 )
 from pe_jax.encodings.bias.grape_a import grape_a as grape_a
+from pe_jax.encodings.bias.patches import (
+    bias_2d as bias_2d,
+    decomposed_2d as decomposed_2d,
+)
 from pe_jax.encodings.rotary.rope import (
     convert_layout as convert_layout,
     rope as rope,

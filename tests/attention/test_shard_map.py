@@ -116,7 +116,8 @@ def test_gradients_are_those_without_a_mesh(name, implementation, kind):
 
 OF_HEADS = (
     "alibi+sandwich+t5+pope+kerple+sink+tupe+fire+grape_a+ssmax",
-    "alibi(directed=True, learnable=True)+transformer_xl+inkling(extent=5)+fox+cable+tisa+tener",
+    "alibi(directed=True, learnable=True)+transformer_xl+inkling(extent=5)+fox+cable+tisa+tener"
+    "+bias_2d(height=4, width=4)",
 )
 MORE_OF_HEADS = (
     "interpolated(kerple, factor=2)+rope(learnable=True, per_head=True)+dynamic_position_bias",

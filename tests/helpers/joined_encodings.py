@@ -14,7 +14,8 @@ BIDIRECTIONAL = (
     "+relative_key_query+transformer_xl+deberta(buckets=4, max_relative_positions=8)"
     "+inkling(extent=5)+alibi(learnable=True)+t5+fire+kerple+sandwich+tisa+dynamic_position_bias"
     "+grape_a+rope(learnable=True, per_head=True)+rope_slice+string+grape_m"
-    "+selective_rope+tener+fox+cable+dape+dape_v2+sink"
+    "+selective_rope+tener+fox+cable+bias_2d(height=4, width=4)+decomposed_2d(height=4, width=4)"
+    "+dape+dape_v2+sink"
 )
 CAUSAL = (
     "xpos+cope+path_attention+alibi(directed=True)+decoupled_rope+window(reach=3)+chunks(size=4)"

@@ -38,6 +38,25 @@ def learned_2d(params, x, position, token, width, cls=False):
     return x + (jnp.where(position == 0, params["cls"], p) if cls else p)
 
 
+def bias_2d(params, p: Pair, height, width, cls=False):
+    """A row of the table by the difference of places, or one of BEiT's three last."""
+    (row_i, column_i), (row_j, column_j) = (jnp.divmod(x - cls, width) for x in (p.i, p.j))
+    rows = (row_i - row_j + height - 1) * (2 * width - 1) + column_i - column_j + width - 1
+    if cls:
+        last = len(params["table"]) - 3
+        rows = jnp.where(p.i == 0, last, jnp.where(p.j == 0, last + 1, rows))
+        rows = jnp.where((p.i == 0) & (p.j == 0), last + 2, rows)
+    return p.q @ p.k / jnp.sqrt(len(p.q)) + params["table"][rows.astype(int), p.head]
+
+
+def decomposed_2d(params, p: Pair, width):
+    (row_i, column_i), (row_j, column_j) = (jnp.divmod(x, width) for x in (p.i, p.j))
+    rows, columns = params["rows"], params["columns"]
+    vector = rows[(row_i - row_j).astype(int) + len(rows) // 2]
+    vector = vector + columns[(column_i - column_j).astype(int) + len(columns) // 2]
+    return p.q @ p.k / jnp.sqrt(len(p.q)) + p.q @ vector
+
+
 # --- slices of a head -----------------------------------------------------------------------------
 
 
@@ -126,6 +145,13 @@ REFERENCES = {
     "learned_2d(height=3, width=5, cls=True, factorised=True)": Reference(
         embed=functools.partial(learned_2d, width=5, cls=True)
     ),
+    "bias_2d(height=6, width=3, stddev=0.7)": Reference(
+        functools.partial(bias_2d, height=6, width=3)
+    ),
+    "bias_2d(height=3, width=5, cls=True, stddev=0.7)": Reference(
+        functools.partial(bias_2d, height=3, width=5, cls=True)
+    ),
+    "decomposed_2d(height=6, width=3)": Reference(functools.partial(decomposed_2d, width=3)),
     "rope_slice": Reference(rope_slice),
     "rope_slice(size=4)": Reference(functools.partial(rope_slice, size=4)),
     "decoupled_rope(stddev=0.7)": Reference(decoupled_rope),

@@ -1,0 +1,144 @@
+"""Relative positions of an image's patches: row and column of the key, seen from the query."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.encodings.part import (
+    Context,
+    LogitTerms,
+    Metadata,
+    Params,
+    Part,
+    Traits,
+    normal_parameters,
+)
+from pe_jax.encodings.registry import registered
+from pe_jax.encodings.tables import look_up, look_up_traced
+from pe_jax.shapes import Array, Float, Real
+
+
+@registered
+def bias_2d(
+    *, num_heads: int, height: int, width: int, cls: bool = False, stddev: float = 0.02
+) -> Part:
+    """A free bias for each difference of rows and columns (Swin: Liu et al. 2021, arXiv 2103.14030,
+    eq. 4; BEiT: Bao et al. 2021, arXiv 2106.08254).
+
+        logit_ij += b_h[row_i - row_j, column_i - column_j]
+
+    Positions count the patches row by row: x is patch (x // width, x % width). Of Swin's windows,
+    each is a row of the batch. A position past the image is a ValueError, or NaN where it is
+    traced.
+
+    Params: `{"table": [(2 height - 1)·(2 width - 1), H]}`, drawn from a normal of `stddev`, in the
+    order of transformers' `relative_position_bias_table`: differences of columns follow one
+    another. With `cls` three more rows, as in BEiT, for [CLS] as the query, as the key, and both.
+
+    Args:
+      height, width: of the image or window, in patches.
+      cls: position 0 is [CLS], and patches count from 1.
+
+    Raises:
+      ValueError: for an image without patches.
+    """
+    _check_image(height, width)
+    differences = (2 * height - 1) * (2 * width - 1)
+
+    def term(
+        query_places: Array, key_places: Array, table: Array, mask: Array | None
+    ) -> Float[Array, "#B H Lq Lk"]:
+        i, j = query_places[:, :, None], key_places[:, None, :]
+        difference = i - j + np.array([height - 1, width - 1])
+        entry = difference[..., 0] * (2 * width - 1) + difference[..., 1]
+        if cls:
+            i_is_cls, j_is_cls = i[..., 0] < 0, j[..., 0] < 0
+            entry = jnp.where(i_is_cls, differences, entry)
+            entry = jnp.where(j_is_cls, differences + 1 + i_is_cls, entry)
+        known = ~jnp.isnan(i[..., 0] + j[..., 0])
+        rows = jnp.where(known, entry, -1).astype(jnp.int32)
+        return jnp.moveaxis(look_up_traced(table, rows, jnp.nan), -1, 1)
+
+    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
+        i, j = (_places(x, height, width, cls) for x in context.rows())
+        return LogitTerms(term, i, j, params["table"])
+
+    return Part(
+        init=normal_parameters(stddev, table=(differences + 3 * cls, num_heads)),
+        logits=logits,
+        traits=Traits(max_length=height * width + cls),
+        metadata=Metadata(
+            "b_h[row, column of i − j], b free",
+            "Liu et al. 2021 (Swin), eq. 4" + ("; Bao et al. 2021 (BEiT)" if cls else ""),
+            parameters=f"((2Ht − 1)·(2W − 1){' + 3' if cls else ''})·H",
+        ),
+    )
+
+
+@registered
+def decomposed_2d(*, head_size: int, height: int, width: int, stddev: float = 0.02) -> Part:
+    """Vectors of differences of rows and of columns that meet the query (MViTv2: Li et al. 2021,
+    arXiv 2112.01526, eq. 4; ViTDet, SAM).
+
+        logit_ij += q_i·(R[row_i - row_j] + C[column_i - column_j])
+
+    Added as it is, not divided by sqrt(d); a factor of the logits, as of `log_n`, multiplies it.
+    Positions as in `bias_2d`. The authors have the tables for each layer:
+    `per_layer(decomposed_2d)`.
+
+    Params: `{"rows": [2 height - 1, d], "columns": [2 width - 1, d]}`, drawn from a normal of
+    `stddev`: transformers' `rel_pos_h` and `rel_pos_w` (`vitdet`, `sam`).
+
+    Args:
+      height, width: of the image or window, in patches.
+
+    Raises:
+      ValueError: for an image without patches.
+    """
+    _check_image(height, width)
+
+    def term(
+        query_arrays: tuple, key_places: Array, shared: tuple, mask: Array | None
+    ) -> Float[Array, "B H Lq Lk"]:
+        places, *products = query_arrays
+        total = 0.0
+        for axis, (of_axis, size) in enumerate(zip(products, (height, width), strict=True)):
+            difference = places[:, :, None, axis] - key_places[:, None, :, axis] + size - 1
+            entry = jnp.where(jnp.isnan(difference), 0, difference).astype(jnp.int32)[:, :, None]
+            taken = jnp.take_along_axis(of_axis, entry, axis=-1)
+            total += jnp.where(jnp.isnan(difference)[:, :, None], jnp.nan, taken)
+        return jnp.moveaxis(total, 1, 2)
+
+    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
+        i, j = (_places(x, height, width) for x in context.rows())
+        unscaled = q * head_size**0.5
+        products = [unscaled @ params[name].T for name in ("rows", "columns")]
+        return LogitTerms(term, (i, *products), j)
+
+    return Part(
+        init=normal_parameters(
+            stddev, rows=(2 * height - 1, head_size), columns=(2 * width - 1, head_size)
+        ),
+        logits=logits,
+        traits=Traits(max_length=height * width),
+        metadata=Metadata(
+            "q_i·(R[row of i − j] + C[column of i − j]), not divided by √d, R and C free",
+            "Li et al. 2021 (MViTv2), eq. 4",
+            parameters="2·(Ht + W − 1)·d",
+        ),
+    )
+
+
+def _check_image(height: int, width: int) -> None:
+    if height < 1 or width < 1:
+        raise ValueError(f"height and width must be at least 1, got {height} and {width}.")
+
+
+def _places(
+    positions: Real[Array, "#B L"], height: int, width: int, cls: bool = False
+) -> Float[Array, "#B L 2"]:
+    """Row and column of patches that are counted row by row, NaN past the image; -1 of [CLS]."""
+    patches = np.stack(np.divmod(np.arange(height * width), width), -1).astype(np.float32)
+    table = np.concatenate([np.full((1, 2), -1, np.float32), patches]) if cls else patches
+    return look_up(table, positions)
