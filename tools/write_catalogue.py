@@ -86,7 +86,8 @@ def main(_) -> None:
     machines = {row.machine for row in kept.values()}
     none_ms = {name: ms for name, ms in known.none_ms.items() if name in machines}
     catalogue.write(file, Results(none_ms, kept))
-    PAGE.write_text(catalogue.page(rows, kept, none_ms), encoding="utf-8")
+    rounded = catalogue.read(file)  # The page has the numbers of the file.
+    PAGE.write_text(catalogue.page(rows, rounded.rows, rounded.none_ms), encoding="utf-8")
 
 
 if __name__ == "__main__":
