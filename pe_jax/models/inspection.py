@@ -36,8 +36,7 @@ def layer_outputs(
     The last hidden states are normalised where the model has a final norm.
 
     Args:
-      params: of `Bert`, what `BertForPretraining` holds under `"bert"`.
-      tokens, token_type_ids, mask, positions, document_ids: see `Bert`.
+      params: of `Bert`, what `BertForPretraining` holds under `"bert"`; other inputs as of `Bert`.
       rng: of dropout; None is no dropout.
     """
     _, state = Bert(config).apply(

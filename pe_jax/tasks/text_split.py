@@ -20,11 +20,8 @@ _MUCH_UNKNOWN = 0.03  # Of English by a vocabulary for it, 0.1 % is [UNK].
 
 @dataclasses.dataclass(frozen=True)
 class TextSplit:
-    """Tokenized corpora, and which of their documents are for training and which are held out.
-
-    Attributes:
-      pairs: whether examples are sentence pairs, of which documents of one sentence make none.
-    """
+    """Tokenized corpora, and which of their documents are for training and which are held out; for
+    `pairs` of sentences, of which documents of one sentence make none."""
 
     tokenizer: Tokenizer
     train: data.TokenizedCorpus
@@ -57,13 +54,9 @@ class TextSplit:
 
 
 def load_text(config: TextConfig, vocab: str, *, pairs: bool = True) -> TextSplit:
-    """Read, split and tokenize the text of `config`.
-
-    Tokenized text is cached (`pe_jax.data.tokenized`); shards (`pe_jax.data.shards`) are only
-    opened.
+    """Read, split and tokenize the text of `config`, or take it from the cache or shards.
 
     Args:
-      config: the `data` part of a run's config.
       vocab: path of the tokenizer; empty trains one on the text, or uses that of the shards.
       pairs: whether examples are sentence pairs.
 
@@ -71,19 +64,10 @@ def load_text(config: TextConfig, vocab: str, *, pairs: bool = True) -> TextSpli
       ValueError: for a source, feature or tokenizer that does not exist, a text most of which is
         [UNK] to the tokenizer, or, for pairs, one whose documents are mostly of one sentence.
     """
-    open_source = functools.partial(
-        _open_source,
-        feature=config.feature,
-        data_dir=config.data_dir,
-        cache_dir=cache_folder(config.cache_dir),
-    )
-    train, tokenizer = open_source(
-        "source",
-        config.source,
-        vocab=vocab,
-        vocab_size=config.vocab_size,
-        strip_accents=config.strip_accents,
-    )
+    folders = {"data_dir": config.data_dir, "cache_dir": cache_folder(config.cache_dir)}
+    open_source = functools.partial(_open_source, feature=config.feature, **folders)
+    new = {"vocab_size": config.vocab_size, "strip_accents": config.strip_accents}
+    train, tokenizer = open_source("source", config.source, vocab=vocab, **new)
     _check(config.source, train, tokenizer, pairs)
     if not config.validation:
         train_documents, held_out_documents = train.split(config.held_out)

@@ -35,14 +35,12 @@ def compile_for(
     find_largest: bool = False,
     out: Path | None = None,
 ) -> Iterator[str]:
-    """Yield the report on all stages of `config`, compiled for `topology`; trains nothing.
-
-    Each stage comes as soon as it is compiled, and `out` then has it too.
+    """Yield the report on all stages of `config`, each as soon as it is compiled for `topology`.
 
     Args:
       topology: such as v5e:4x4.
       find_largest: also searches for the largest batch of each stage.
-      out: JSON file for the numbers.
+      out: JSON file for the numbers of the stages so far.
 
     Raises:
       ValueError: for a topology that does not exist, or a config that cannot run there.

@@ -43,13 +43,12 @@ class Estimate(NamedTuple):
       topology: name of the slice; chips: how many it has.
       length, rows: of the global batch, that of all seeds.
       model_flops: of a step, all chips together.
-      compile_seconds: how long the compilation took.
       failure: the compiler's message if the step does not fit, else empty.
-      memory: bytes on a chip by kind; the program needs their sum. Empty if it does not fit.
+      memory: bytes on a chip by kind, see the function `memory`.
       flops: the compiler's count for a chip: all operations, the body of a loop once.
       bounds: lower bounds of the seconds of a step: the model's `products` at the peak; state and
         batch, read from and written to `memory` once; gradients in bfloat16 through the `links`.
-      program: what was compiled, if it fits.
+      program: what was compiled, if it fits, as do `memory`, `flops` and `bounds`.
     """
 
     topology: str
@@ -143,9 +142,7 @@ def memory(
     """Return the bytes on each chip by kind; the program needs their sum.
 
     Args:
-      stats: `compiled.memory_analysis()`.
-      state: shapes with shardings of the state that the program updates in place.
-      batch, constants: those of its other arguments.
+      state, batch, constants: shapes with shardings of the program's arguments.
     """
     parameters, optimizer = shard_bytes(state.params), shard_bytes(state.opt_state)
     rows, teacher = shard_bytes(batch), shard_bytes(constants)
@@ -180,13 +177,8 @@ def _for_tpu(model: BertConfig, chips: Slice) -> BertConfig:
 def largest_batch(
     config: AnyConfig, stage: StageConfig, chips: Slice, fits: bool
 ) -> tuple[int, int]:
-    """Return rows a chip with which `stage` fits, and slightly more with which it does not.
-
-    In fine-tuning these are the rows of each seed.
-
-    Args:
-      fits: whether the stage fits as it is.
-    """
+    """Return rows a chip (in fine-tuning, of each seed) with which `stage` fits, and slightly more
+    with which it does not; `fits` says whether it does as it is."""
     sharing = make_mesh(config, chips.mesh).shape[sharding.AXIS]
 
     def attempt(rows: int) -> bool:

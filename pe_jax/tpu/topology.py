@@ -17,14 +17,8 @@ EXAMPLES = "v5e:2x4, v5e:16x16, v6e:4x4, v4:2x2x2 or v5p:4x4x4"
 
 
 class Slice(NamedTuple):
-    """A grid of chips of one kind.
-
-    Attributes:
-      name: such as v5e:2x4.
-      tpu: the kind of chip.
-      shape: chips along each axis.
-      mesh: of devices that programs can be compiled for, but not run on.
-    """
+    """A grid of chips of one kind; `shape` has the chips along each axis, and programs can be
+    compiled for the devices of `mesh`, but not run on them."""
 
     name: str
     tpu: Tpu

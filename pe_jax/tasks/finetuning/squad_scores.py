@@ -133,11 +133,9 @@ def _best_threshold(
     null_scores: Mapping[str, float],
     answerable: Mapping[str, bool],
 ) -> tuple[float, float]:
-    """The best score over all thresholds, and the null score up to which a question is answered.
-
-    If nothing is answered, all unanswerable questions are right (missing ones too, as in the
-    official search); the threshold is then 0. Raising it answers one question after another.
-    """
+    """The best score over all thresholds, and the null score up to which a question is answered."""
+    # If nothing is answered, all unanswerable questions are right (missing ones too, as in the
+    # official search); the threshold is then 0. Raising it answers one question after another.
     without = [id for id in scores if id not in null_scores]
     if without:
         raise ValueError(
