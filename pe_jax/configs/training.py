@@ -33,7 +33,7 @@ class OptimizerConfig(Config):
 
     name: str = key(
         "adamw",
-        one_of("pe_jax.training.optimizer:OPTIMIZERS"),
+        one_of(("adamw", "lamb")),
         '"adamw", or "lamb" for batches of thousands of sequences.',
     )
     learning_rate: float = key(

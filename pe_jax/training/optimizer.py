@@ -6,7 +6,6 @@ import fnmatch
 import functools
 import operator
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -62,33 +61,23 @@ def make_schedule(
 
 
 def adamw(
-    schedule: optax.Schedule,
-    frequencies: Mark = no_frequencies,
-    *,
-    weight_decay: float = 0.01,
-    b1: float = 0.9,
-    b2: float = 0.999,
-    epsilon: float = 1e-6,
-    clip_norm: float = 1.0,
-    frequency_scale: float | None = None,
-    ratios: Mapping[str, float] = MappingProxyType({}),
-    trust_ratio: bool = False,
+    config: OptimizerConfig, schedule: optax.Schedule, frequencies: Mark = no_frequencies
 ) -> optax.GradientTransformation:
     """AdamW (Loshchilov & Hutter 2019): x <- x - rate·u with u = m̂ / (√v̂ + ε) + decay·x.
 
+    There is no decay of biases, LayerNorm scales and frequencies. A ratio of 0 in `config.rates`
+    freezes: such parameters have no state, and no part in the norm of the gradient.
+
+    LAMB (You et al. 2020, algorithm 2, φ(z) = z): x <- x - rate·‖x‖/‖u‖·u. The ratio ‖x‖/‖u‖, one
+    for each array, allows a large rate for large batches. As in the authors' code, arrays that are
+    not decayed have none: the norm of a bias says nothing about how far it may move. Where a norm
+    is 0, the ratio is 1. Query, key and value share one array and ratio.
+
     Args:
       schedule: learning rate of a step.
-      frequencies: which parameters are frequencies.
-      weight_decay: not applied to biases, LayerNorm scales and frequencies.
-      clip_norm: gradients are scaled down to this global norm; 0 means no clipping.
-      ratios: ratio of the learning rate by a glob over paths of parameters, "bert/position/*"; the
-        last that fits counts. 0 freezes: such parameters have no state, and no part in the norm.
-      frequency_scale: ratio of the learning rate of frequencies, whatever `ratios` says.
-      trust_ratio: LAMB (You et al. 2020, algorithm 2, φ(z) = z): x <- x - rate·‖x‖/‖u‖·u. The ratio
-        ‖x‖/‖u‖, one for each array, allows a large rate for large batches. As in the authors' code,
-        arrays that are not decayed have none: the norm of a bias says nothing about how far it may
-        move. Where a norm is 0, the ratio is 1. Query, key and value share one array and ratio.
+      frequencies: which parameters have `config.frequency_learning_rate`, whatever `config.rates`.
     """
+    ratios, frequency_rate = config.ratios, config.frequency_learning_rate
 
     def decayed(params: Params) -> PyTree:
         return jax.tree.map_with_path(
@@ -99,12 +88,11 @@ def adamw(
 
     def rates(params: Params) -> PyTree:
         by_group = by_path(params, ratios)
-        if frequency_scale is None:
+        if frequency_rate is None:
             return by_group
+        common = frequency_rate / config.learning_rate
         return jax.tree.map(
-            lambda ratio, frequency: frequency_scale if frequency else ratio,
-            by_group,
-            frequencies(params),
+            lambda ratio, frequency: common if frequency else ratio, by_group, frequencies(params)
         )
 
     def trained(params: Params) -> PyTree:
@@ -116,15 +104,15 @@ def adamw(
     def scale(updates: Params, _: Params | None) -> Params:
         return jax.tree.map(jnp.multiply, updates, rates(updates))
 
-    clip = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
-    adam = optax.scale_by_adam(b1, b2, epsilon)
+    clip = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
+    adam = optax.scale_by_adam(config.b1, config.b2, config.epsilon)
     if ratios:
         clip = [optax.masked(optax.set_to_zero(), frozen), *clip]
         adam = optax.masked(adam, trained)
-    parts = [*clip, adam, optax.add_decayed_weights(weight_decay, mask=decayed)]
-    if trust_ratio:
+    parts = [*clip, adam, optax.add_decayed_weights(config.weight_decay, mask=decayed)]
+    if config.name == "lamb":
         parts.append(optax.masked(optax.scale_by_trust_ratio(), decayed))
-    if ratios or frequency_scale is not None:
+    if ratios or frequency_rate is not None:
         parts.append(optax.stateless(scale))
     return optax.chain(*parts, optax.scale_by_learning_rate(schedule))
 
@@ -150,13 +138,6 @@ def by_path(params: Params, ratios: Mapping[str, float]) -> PyTree:
     return jax.tree.unflatten(jax.tree.structure(params), ratio_by_path.values())
 
 
-# By `config.optimizer.name`: `optimizer(schedule, frequencies, **settings)`, the same settings.
-OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
-    "adamw": adamw,
-    "lamb": functools.partial(adamw, trust_ratio=True),
-}
-
-
 @cache_by_arguments
 def make_optimizer(
     config: OptimizerConfig, steps: int, model: BertConfig
@@ -166,22 +147,11 @@ def make_optimizer(
     Learnable frequencies of the model's encoding have no weight decay, and rows of the token
     embedding that are unused stay as they are.
     """
-    peak, for_frequencies = config.learning_rate, config.frequency_learning_rate
     warmup = round(config.warmup * steps)
     # Rounding up both may give a step more than there are.
     decay = min(round(config.decay * steps), steps - warmup)
-    schedule = make_schedule(config.schedule, peak, warmup, steps, decay)
-    optimizer = OPTIMIZERS[config.name](
-        schedule,
-        functools.partial(frequencies, model.encoding()),
-        weight_decay=config.weight_decay,
-        b1=config.b1,
-        b2=config.b2,
-        epsilon=config.epsilon,
-        clip_norm=config.clip_norm,
-        frequency_scale=None if for_frequencies is None else for_frequencies / peak,
-        ratios=config.ratios,
-    )
+    schedule = make_schedule(config.schedule, config.learning_rate, warmup, steps, decay)
+    optimizer = adamw(config, schedule, functools.partial(frequencies, model.encoding()))
     if model.unused_rows:
         keep = optax.stateless(functools.partial(keep_unused_rows, model.vocab_size))
         optimizer = optax.chain(optimizer, keep)

@@ -18,6 +18,7 @@ from pe_jax.attention import attention
 from pe_jax.attention.dropout import keep
 from pe_jax.attention.dropout import scale as scale_of_kept
 from pe_jax.attention.tpu_kernel import arguments, fits, flash, flash_attention
+from pe_jax.configs.training import OptimizerConfig
 from pe_jax.encodings import AttentionWindow
 from pe_jax.models import preset
 from pe_jax.tasks.finetuning.classification import classification_task
@@ -414,8 +415,9 @@ def test_seeds_compile_for_a_tpu(monkeypatch):
     )
     task = classification_task(model, 2)
     mesh = seed_mesh(4, list(slice_of_eight.mesh.devices.flat))
-    optimizer = optimizers.adamw(optimizers.make_schedule("linear", 1e-5, 1, 10))
-    program = SeedsProgram(None, model, task, optimizer, None, mesh, range(4))
+    schedule = optimizers.make_schedule("linear", 1e-5, 1, 10)
+    optimizer = optimizers.adamw(OptimizerConfig(), schedule)
+    program = SeedsProgram(model, task, optimizer, schedule, mesh, (0, 1, 2, 3))
     make = jax.vmap(functools.partial(init_state, task, optimizer), out_axes=SEED_AXES)
     state = jax.eval_shape(lambda: make(jax.random.split(jax.random.key(0), 4)))
     batch = {

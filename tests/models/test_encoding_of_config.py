@@ -12,6 +12,7 @@ from helpers.initial_params import initial_params
 from tokenizers import Tokenizer, models
 
 from pe_jax import encodings
+from pe_jax.configs.training import OptimizerConfig
 from pe_jax.encodings import Metadata, OffsetTerms, Part
 from pe_jax.interop import load_bert, save_bert
 from pe_jax.models import (
@@ -139,9 +140,8 @@ def test_an_encoding_of_ones_own_is_fine_tuned():
     _, _, old = made(decay(0.3), _classifier, num_layers=1)
     config = configured(decay(1.0), num_layers=1)
     task = classification_task(config, outputs=2)
-    optimizer = optimizers.adamw(
-        lambda _: 1e-2, functools.partial(optimizers.frequencies, config.encoding())
-    )
+    marked = functools.partial(optimizers.frequencies, config.encoding())
+    optimizer = optimizers.adamw(OptimizerConfig(), lambda _: 1e-2, marked)
     state = jax.jit(functools.partial(init_state, task, optimizer))(jax.random.key(1))
     params, changes = transplant(state.params, old, heads=False)
     assert "bert/position/decay/rate" in changes.kept

@@ -26,7 +26,10 @@ from pe_jax.tasks.seeds import seed_mesh
 from pe_jax.training import hosts, rendezvous
 from pe_jax.training.checkpointing import newest_params, saved_steps
 
-CHANGES = {"stage1.steps": 30, "stage2.steps": 0, "checkpoint_every": 10}
+CHANGES = {
+    "stage1.steps": 30, "stage2.steps": 0, "checkpoint_every": 10,
+    "model.attention_dropout_rate": 0.0,  # Dropout of the hidden states remains.
+}  # fmt: skip
 
 
 def free_port():

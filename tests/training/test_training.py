@@ -102,7 +102,8 @@ class Setup:
         # The key's bias has gradient 0 but for rounding (softmax ignores it); a larger epsilon
         # keeps Adam from scaling that noise up to a step.
         schedule = optimizers.make_schedule("linear", 1e-2, 2, 20)
-        self.optimizer = optimizers.OPTIMIZERS[self.optimizer_name](schedule, epsilon=1e-4)
+        config = OptimizerConfig(name=self.optimizer_name, epsilon=1e-4)
+        self.optimizer = optimizers.adamw(config, schedule)
         self.shapes = state_shapes(self.task, self.optimizer)
         self.shardings = sharding.state_shardings(self.mesh, self.how, self.shapes)
 
@@ -391,11 +392,12 @@ def test_decay_and_frequency_rate():
         jax.jit(functools.partial(update, optimizer))(jax.tree.map(lambda p: g * p, params)),
     )
     marked = functools.partial(optimizers.frequencies, MODEL.encoding())
-    decay = moved(optimizers.adamw(one, marked, weight_decay=0.1), 0.0)
+    decay = moved(optimizers.adamw(OptimizerConfig(weight_decay=0.1), one, marked), 0.0)
     for name, change in jax.tree.leaves(decay, is_leaf=lambda x: isinstance(x, tuple)):
         kept = name in ("bias", "scale", "frequencies")
         assert change == pytest.approx(0.0 if kept else -0.1), name
-    rates = moved(optimizers.adamw(one, marked, weight_decay=0.0, frequency_scale=10.0), 1.0)
+    config = OptimizerConfig(weight_decay=0.0, learning_rate=1.0, frequency_learning_rate=10.0)
+    rates = moved(optimizers.adamw(config, one, marked), 1.0)
     for name, change in jax.tree.leaves(rates, is_leaf=lambda x: isinstance(x, tuple)):
         assert change == pytest.approx(-10.0 if name == "frequencies" else -1.0, rel=1e-2), name
 
@@ -404,21 +406,22 @@ def test_rates_by_group():
     """Frozen parameters have no state and no part in the norm; the last fitting pattern counts."""
     params = {"bert": {name: jnp.ones(4) for name in ("token", "position", "layer", "frequencies")}}
     marked = lambda tree: {"bert": {name: name == "frequencies" for name in tree["bert"]}}
-    settings = dict(weight_decay=0.1, clip_norm=1.0, epsilon=1e3, frequency_scale=4.0)
-    ratios = {"bert/*": 2.0, "bert/token": 0.0, "bert/position": 5.0, "bert/position/none": 9.0}
-    ratios["bert/segment/*"] = 0.0  # Modern encoders have no types, and some encodings nothing.
-    optimizer = optimizers.adamw(lambda _: 1.0, marked, ratios=ratios, **settings)
+    rates = ("bert/*=2", "bert/token=0", "bert/position=5", "bert/position/none=9")
+    rates += ("bert/segment/*=0",)  # Modern encoders have no types, and some encodings nothing.
+    settings = dict(weight_decay=0.1, clip_norm=1.0, epsilon=1.0, rates=rates)
+    config = OptimizerConfig(learning_rate=1.0, frequency_learning_rate=4.0, **settings)
+    optimizer = optimizers.adamw(config, lambda _: 1.0, marked)
     grads = {"bert": {**dict.fromkeys(params["bert"], jnp.ones(4)), "token": jnp.full(4, 1e6)}}
     state = optimizer.init(params)
     assert {leaf.shape for leaf in jax.tree.leaves(state)} == {(), (4,)}
     assert len(jax.tree.leaves(state)) == 1 + 1 + 3 * 2  # Two counts; moments but for `token`.
     updates = jax.jit(optimizer.update)(grads, state, params)[0]["bert"]
     same = updates["frequencies"] / 4  # Of norm 1 with the other two, so each element is 12^-1/2.
-    np.testing.assert_allclose(same, -(12**-0.5) / 1e3, rtol=1e-3)
+    np.testing.assert_allclose(same, -(12**-0.5) / (12**-0.5 + 1), rtol=1e-3)
     np.testing.assert_allclose(updates["token"], 0)
     np.testing.assert_allclose(updates["position"], same * 5, rtol=1e-6)
     np.testing.assert_allclose(updates["layer"], same * 2, rtol=1e-6)
-    typo = optimizers.adamw(lambda _: 1.0, ratios={"bert/tokens": 0.0})
+    typo = optimizers.adamw(OptimizerConfig(rates=("bert/tokens=0",)), lambda _: 1.0)
     with pytest.raises(
         ValueError, match="no parameter matches 'bert/tokens'. Their paths begin with"
     ):
@@ -453,10 +456,12 @@ def test_lamb_by_hand():
     grads = [{name: rng.normal(0, 2, shape) for name, shape in shapes.items()} for _ in range(5)]
     for grad in grads:
         grad["still"] *= 0
-    settings = dict(b1=0.8, b2=0.95, epsilon=1e-3, clip_norm=1.5, frequency_scale=4.0)
-    expected = lamb_in_numpy(params, grads, rate=0.1, decay=0.2, **settings)
+    settings = dict(b1=0.8, b2=0.95, epsilon=1e-3, clip_norm=1.5)
+    expected = lamb_in_numpy(params, grads, rate=0.1, decay=0.2, frequency_scale=4.0, **settings)
     marked = lambda params: {name: name == "frequencies" for name in params}
-    optimizer = optimizers.OPTIMIZERS["lamb"](lambda _: 0.1, marked, weight_decay=0.2, **settings)
+    rates = dict(learning_rate=0.1, frequency_learning_rate=0.4)
+    config = OptimizerConfig(name="lamb", weight_decay=0.2, **rates, **settings)
+    optimizer = optimizers.adamw(config, lambda _: 0.1, marked)
 
     @jax.jit
     def step(params, state, grad):
@@ -472,10 +477,10 @@ def test_lamb_by_hand():
 
 def test_clipping():
     grads = {"kernel": np.full(4, 10.0, np.float32)}
-    clip = optimizers.adamw(lambda _: 1.0, weight_decay=0.0, clip_norm=1.0, epsilon=1e3)
-    free = optimizers.adamw(lambda _: 1.0, weight_decay=0.0, clip_norm=0.0, epsilon=1e3)
-    update = lambda o: jax.jit(lambda: o.update(grads, o.init(grads), grads)[0])()["kernel"][0]
-    assert float(update(free) / update(clip)) == pytest.approx(20.0, rel=0.05)  # Norm 20 to 1.
+    for norm, clipped in ((0.0, 10.0), (1.0, 0.5)):  # From a norm of 20 to 1.
+        o = optimizers.adamw(OptimizerConfig(clip_norm=norm, epsilon=1.0), lambda _: 1.0)
+        update = jax.jit(lambda o=o: o.update(grads, o.init(grads), grads)[0])()["kernel"]
+        np.testing.assert_allclose(update, -clipped / (clipped + 1), rtol=1e-3)  # g / (|g| + ε).
 
 
 # --- runs -----------------------------------------------------------------------------------------
@@ -769,7 +774,7 @@ def test_a_gradient_step_is_optax_adam():
     """One step against optax.adamw itself, where nothing is masked or clipped."""
     params = {"kernel": np.float32([[1.0, -2.0]])}
     grads = {"kernel": np.float32([[0.3, 0.1]])}
-    ours = optimizers.adamw(lambda _: 0.1, weight_decay=0.01, clip_norm=0.0)
+    ours = optimizers.adamw(OptimizerConfig(clip_norm=0.0), lambda _: 0.1)
     theirs = optax.adamw(0.1, eps=1e-6, weight_decay=0.01)
     update = lambda o: o.update(grads, o.init(params), params)[0]["kernel"]
     a, b = jax.jit(lambda: (update(ours), update(theirs)))()
