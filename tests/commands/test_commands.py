@@ -37,11 +37,6 @@ SMALL = [
 MEASURE = ["--config=configs/properties.py", "--config.size=tiny", "--config.parts=vectors"]
 
 
-def kept(folder):
-    """The environment of a command that caches its programs in `folder`."""
-    return {"PE_JAX_CACHE": str(folder / "cache"), "JAX_COMPILATION_CACHE_DIR": None}
-
-
 def small(folder, position, workdir):
     """train.py with the text in `folder`, for a run in `workdir`."""
     return [
@@ -53,15 +48,12 @@ def small(folder, position, workdir):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The folder of two runs, and what the second printed. It was a process of its own, which had
-    to compile all its programs."""
+    """The folder of two runs, and what the second printed."""
     folder = tmp_path_factory.mktemp("runs")
     tiny_run.write_books(folder)
-    code, _, err = call(*small(folder, "none", folder / "none"))
-    assert code == 0, err
-    command = small(folder, "learned_relative", folder / "learned_relative")
-    code, out, err = run(*command, **kept(folder))
-    assert code == 0, err
+    for position in ("none", "learned_relative"):
+        code, out, err = call(*small(folder, position, folder / position))
+        assert code == 0, err
     return folder, out, err
 
 
@@ -148,14 +140,17 @@ def test_comparing_runs(trained):
 
 
 @pytest.mark.slow
-def test_a_second_run_compiles_nothing(trained, tmp_path):
-    folder, _, _ = trained
-    programs = lambda: {path.name for path in (folder / "cache" / "compiled").iterdir()}
-    before = programs()
-    assert any("train_step" in name for name in before)
-    code, _, err = run(*small(folder, "learned_relative", tmp_path), **kept(folder))
-    assert code == 0, err
-    assert programs() == before
+def test_a_second_run_compiles_nothing(tmp_path):
+    tiny_run.write_books(tmp_path)
+    cache = {"PE_JAX_CACHE": str(tmp_path / "cache"), "JAX_COMPILATION_CACHE_DIR": None}
+    programs = []
+    for name in ("first", "second"):
+        command = small(tmp_path, "learned_relative", tmp_path / name)
+        code, _, err = run(*command, **cache)
+        assert code == 0, err
+        programs.append({path.name for path in (tmp_path / "cache" / "compiled").iterdir()})
+    assert any("train_step" in name for name in programs[0])
+    assert programs[1] == programs[0]
 
 
 @pytest.fixture
@@ -265,7 +260,7 @@ def test_a_mistake_to_the_shell(tmp_path):
 
 @pytest.mark.skipif(COMPILER, reason="the TPU's compiler (libtpu, the extra tpu) is installed")
 def test_compiling_without_the_compiler():
-    code, _, err = run("train.py", *SMALL, "--compile_for=v5e:2x4")
+    code, _, err = call("train.py", *SMALL, "--compile_for=v5e:2x4")
     assert code != 0 and "Traceback" not in err
     assert "needs its compiler: pip install 'pe_jax[tpu]'" in err
 
