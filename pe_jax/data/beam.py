@@ -56,11 +56,10 @@ def prepare(
     """
     if not is_remote(out):
         out = os.path.abspath(out)
-    if is_remote(source):
-        if not (parts := _list(source)):
-            raise ValueError(f"source={source!r} matches no file.")
-    else:
-        parts = corpora.parts(source, data_dir=data_dir, examples=examples)
+    is_local = not is_remote(source)
+    parts = corpora.parts(source, data_dir, examples) if is_local else _list(source)
+    if not parts:
+        raise ValueError(f"source={source!r} matches no file.")
     named = [(shards.shard_name(n, len(parts)), part) for n, part in enumerate(parts)]
     files = {name: text.encode() for name, text in tokenizer_files(tokenizer).items()}
     present = {file.rpartition("/")[2] for file in _list(FileSystems.join(out, "*"))}

@@ -56,7 +56,7 @@ def open_corpus(source: str, *, feature: str = "text", data_dir: str = "") -> Co
     return _file_corpus(source, feature)
 
 
-def parts(source: str, *, data_dir: str = "", examples: int = 20_000) -> list[str]:
+def parts(source: str, data_dir: str = "", examples: int = 20_000) -> list[str]:
     """Split `source` into sources that one worker each reads, in the order of its documents.
 
     A part is one file, or `examples` consecutive examples of a tfds dataset.

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import functools
 import re
-import sys
 
-from absl import app, flags, logging
+from absl import flags
 
-from pe_jax.console.help import HELP, help_text
-from pe_jax.console.streams import prepare, show
+from pe_jax.console import command
+from pe_jax.console.streams import show
 from pe_jax.errors import extra
 
 _FLAGS = flags.FlagValues()
@@ -36,9 +35,7 @@ _EXAMPLES = flags.DEFINE_integer(
 )
 
 
-def run(args: list[str]) -> None:
-    if not flags.FLAGS["verbosity"].present:
-        logging.set_verbosity(logging.WARNING)  # Beam logs every step at INFO.
+def run(*beam_options: str) -> None:
     with extra("beam", lambda missing: SystemExit(f"error: {missing}")):
         from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -49,34 +46,21 @@ def run(args: list[str]) -> None:
             _SOURCE.value,
             load_tokenizer(_VOCAB.value),
             _OUT.value,
-            PipelineOptions(args[1:]),
+            PipelineOptions([*beam_options]),
             feature=_FEATURE.value,
             data_dir=_DATA_DIR.value,
             examples=_EXAMPLES.value,
         )
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         # The flags of this command are named after these keys.
         message = str(error).replace("--config.data.", "--")
-        raise SystemExit("error: " + re.sub("^source=", "--source=", message)) from None
+        raise ValueError(re.sub("^source=", "--source=", message)) from None
     show(f"Written to {_OUT.value}; train with --config.data.source=shards:{_OUT.value}")
 
 
-def _parse(args: list[str]) -> list[str]:
-    if HELP & set(args):
-        show(help_text(__doc__ or "", _FLAGS))
-        raise SystemExit(0)
-    _FLAGS.append_flag_values(flags.FLAGS)  # absl's own.
-    try:
-        rest = _FLAGS(args)
-        flags.FLAGS.mark_as_parsed()
-        return rest
-    except flags.Error as error:
-        raise SystemExit(f"error: in the flags: {error} Put Beam's own options after --.") from None
-
-
 def main() -> None:
-    prepare()
-    app.run(run, argv=sys.argv, flags_parser=_parse)
+    hint = "Put Beam's own options after --."
+    command.main(run, _FLAGS, __doc__ or "", arguments_hint=hint)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from absl import flags
 from helpers import tfds_dataset, tiny_run
+from helpers.commands import call
 from helpers.tiny_run import write_books
 
 from pe_jax import data
@@ -303,6 +304,28 @@ def test_the_pipeline_writes_the_same(prepared, tmp_path, beam):
     assert shards_tokenizer(out).to_str() == tokenizer.to_str()
     with pytest.raises(ValueError, match="is not empty"):
         beam.prepare(source, tokenizer, str(out), options())
+
+
+def test_flags_of_the_command():
+    """They need no Beam; those of Beam stand apart."""
+    status, out, _ = call("pe_jax/data/prepare.py", "--help")
+    assert status == 0 and "  --examples                    Examples of a tfds dataset" in out
+    flags = ("--source=x", "--vocab=y", "--out=z")
+    for flag, says in [("--runner=X", "'runner'"), ("--examples=x", "an integer, got 'x'.")]:
+        status, _, err = call("pe_jax/data/prepare.py", *flags, flag)
+        assert status == 1 and f"{says} Put Beam's own options after --.\n" in err
+
+
+@pytest.mark.beam
+def test_the_command_writes_the_same(prepared, tmp_path, beam):
+    source, tokenizer, local, _ = prepared
+    (tmp_path / "tokenizer.json").write_text(tokenizer.to_str())
+    flags = (f"--vocab={tmp_path / 'tokenizer.json'}", f"--out={tmp_path / 'out'}", "--", RUNNER)
+    status, _, err = call("pe_jax/data/prepare.py", f"--source={tmp_path / 'none'}", *flags)
+    assert status == 1 and "error: --source=" in err and "matches no file" in err
+    status, out, err = call("pe_jax/data/prepare.py", f"--source={source}", *flags)
+    assert status == 0 and f"--config.data.source=shards:{tmp_path / 'out'}" in out, err
+    same_arrays(local, open_shards(tmp_path / "out"))
 
 
 @pytest.mark.beam
