@@ -35,7 +35,7 @@ from absl import app, flags
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from pe_jax.data import Vocabulary, load_tokenizer, open_corpus, vocabulary
-from pe_jax.data.pretraining import mask_words
+from pe_jax.data.masking import mask_words
 from pe_jax.data.tokenized import tokenize_documents
 from pe_jax.models import BertConfig, BertForMaskedLM, hidden_states
 from pe_jax.tasks.losses import cross_entropy

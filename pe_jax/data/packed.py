@@ -15,7 +15,7 @@ import dataclasses
 
 import numpy as np
 
-from pe_jax.data.pretraining import ElementSpec, mask_words, masked_spec
+from pe_jax.data.masking import ElementSpec, mask_words, masked_spec
 from pe_jax.data.special_tokens import Vocabulary
 from pe_jax.data.tokenized import TokenizedCorpus
 

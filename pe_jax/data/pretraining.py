@@ -22,14 +22,13 @@ from typing import Protocol
 import grain
 import numpy as np
 
+from pe_jax.data.masking import ElementSpec, mask_words, masked_spec
 from pe_jax.data.special_tokens import Vocabulary
 from pe_jax.data.templates import require_cls
 from pe_jax.data.tokenized import TokenizedCorpus
 from pe_jax.data.workers import in_workers
 
 IS_NEXT, IS_RANDOM = 0, 1  # Labels, as in the original BERT.
-# Shape and dtype of each array of an example, by name.
-ElementSpec = dict[str, tuple[tuple[int, ...], type[np.generic]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,9 +205,6 @@ def batches(
     return in_workers(dataset, workers)
 
 
-# --- sentence pairs -------------------------------------------------------------------------------
-
-
 def chunks(corpus: TokenizedCorpus, documents: np.ndarray, max_tokens: int) -> np.ndarray:
     """Return `[N, 3]` int64: document, first sentence, and one past the last of each chunk.
 
@@ -238,69 +234,3 @@ def _drop(part: range, count: int, rng: np.random.Generator) -> range:
     """Drop `count` tokens, each from the front or the back at random."""
     front = int(rng.binomial(count, 0.5))
     return part[front : len(part) - (count - front)]
-
-
-# --- masked words ---------------------------------------------------------------------------------
-
-
-def masked_spec(length: int, max_predictions: int) -> ElementSpec:
-    """Return shape and dtype of what `mask_words` returns."""
-    return {
-        "tokens": ((length,), np.int32),
-        "masked_positions": ((max_predictions,), np.int32),
-        "masked_tokens": ((max_predictions,), np.int32),
-        "masked_weights": ((max_predictions,), np.float32),
-    }
-
-
-def mask_words(
-    tokens: np.ndarray,
-    begins: np.ndarray,
-    maskable: np.ndarray,
-    vocabulary: Vocabulary,
-    rng: np.random.Generator,
-    max_predictions: int,
-    rate: float = 0.15,
-) -> dict[str, np.ndarray]:
-    """Mask whole words: a fraction `rate` of the maskable tokens, at most `max_predictions`.
-
-    Of the chosen tokens 80 % become [MASK], 10 % a random token, 10 % stay unchanged. A word that
-    would exceed the limit is skipped for a shorter one; at least one token is chosen if any word
-    fits.
-
-    Args:
-      tokens: `[L]` ids.
-      begins: `[L]` bool, True where a token begins a word.
-      maskable: `[L]` bool, False at special tokens and padding.
-
-    Returns:
-      tokens `[L]`, some replaced; masked_positions `[P]` int32 of the chosen ones, ascending;
-      masked_tokens `[P]` int32, their true ids; masked_weights `[P]` float32, 0 at padding.
-    """
-    candidates = np.flatnonzero(maskable)
-    room = min(max_predictions, max(1, round(rate * len(candidates))))
-    # A word also begins after a gap (a special token), where its first tokens may have been cut.
-    is_first = begins[candidates] | (np.diff(candidates, prepend=-2) > 1)
-    bounds = np.append(np.flatnonzero(is_first), len(candidates))
-    chosen: list[np.ndarray] = []
-    for word in rng.permutation(len(bounds) - 1):
-        size = bounds[word + 1] - bounds[word]
-        if size <= room:
-            chosen.append(candidates[bounds[word] : bounds[word + 1]])
-            room -= size
-            if not room:
-                break
-    positions = np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, np.int64)
-    labels = tokens[positions]
-    draw = rng.random(len(positions))
-    replaced = np.where(draw < 0.8, vocabulary.mask, labels)
-    random = rng.choice(vocabulary.ordinary, len(positions))
-    masked = tokens.copy()
-    masked[positions] = np.where(draw >= 0.9, random, replaced)
-    pad = (0, max_predictions - len(positions))
-    return {
-        "tokens": masked,
-        "masked_positions": np.pad(positions, pad).astype(np.int32),
-        "masked_tokens": np.pad(labels, pad).astype(np.int32),
-        "masked_weights": (np.arange(max_predictions) < len(positions)).astype(np.float32),
-    }

@@ -21,7 +21,7 @@ import grain
 import numpy as np
 from grain.sharding import ShardOptions
 
-from pe_jax.data.pretraining import ElementSpec
+from pe_jax.data.masking import ElementSpec
 
 _ORDER_SEED = 20_210_503  # For the order of lengths, the same in every run.
 _ONE_HOST = ShardOptions(shard_index=0, shard_count=1)

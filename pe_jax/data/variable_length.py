@@ -11,8 +11,8 @@ import itertools
 
 import numpy as np
 
+from pe_jax.data.masking import ElementSpec
 from pe_jax.data.packed import PackedExamples
-from pe_jax.data.pretraining import ElementSpec
 
 _SHORTEST = 8  # Tokens of an input, special ones included; at least two of them are text.
 

@@ -18,7 +18,7 @@ from pe_jax.configs.pretraining import (
 )
 from pe_jax.data import rows
 from pe_jax.data.glue import GLUE
-from pe_jax.data.pretraining import ElementSpec
+from pe_jax.data.masking import ElementSpec
 from pe_jax.models import BertConfig, train_flops
 from pe_jax.tasks import distillation, finetuning, pretraining
 from pe_jax.tasks.finetuning.classification import glue_task

@@ -21,7 +21,7 @@ from helpers.tiny_run import write_books
 from tokenizers import Tokenizer, models
 
 from pe_jax import data, files
-from pe_jax.data import corpora, pretraining, tokenized
+from pe_jax.data import corpora, masking, pretraining, tokenized
 from pe_jax.data.templates import bert_template
 from pe_jax.data.tokenized import sentences
 from pe_jax.data.tokenizer import SPECIAL_TOKENS
@@ -419,7 +419,7 @@ def masked(tokens, maskable, rng, max_predictions=20, **options):
     """Tokens, and the positions and true ids of those that were chosen; tokens from 40 on continue
     words."""
     words = (tokens < 40, maskable, VOCABULARY)
-    arrays = pretraining.mask_words(tokens, *words, rng, max_predictions, **options)
+    arrays = masking.mask_words(tokens, *words, rng, max_predictions, **options)
     count = int(arrays["masked_weights"].sum())
     assert (
         not arrays["masked_positions"][count:].any() and not arrays["masked_tokens"][count:].any()

@@ -19,7 +19,7 @@ from tokenizers import (
 from pe_jax import data
 from pe_jax.data import squad
 from pe_jax.data.glue import Examples, encode_examples
-from pe_jax.data.pretraining import mask_words
+from pe_jax.data.masking import mask_words
 from pe_jax.data.questions import Answer, Question
 from pe_jax.data.rows import pad_rows
 from pe_jax.data.special_tokens import special_tokens, text_tokenizer, vocabulary
