@@ -11,14 +11,14 @@ import traceback
 from collections.abc import Callable
 
 from absl import app, flags, logging
-from ml_collections import ConfigDict
 
 from pe_jax.configs.all_tasks import CONFIGS
 from pe_jax.console import stopping, streams
+from pe_jax.console.config_files import config_values
 from pe_jax.console.help import HELP, help_text
 from pe_jax.console.terminal import log
 from pe_jax.errors import Interrupted, extra
-from pe_jax.schema import Classes, Config, fields_of_task, flatten, unknown_key
+from pe_jax.schema import Classes, Config, fields_of_task, unknown_key
 from pe_jax.values import shown
 
 _LONGEST_LINE = 2_000  # Characters, of an error.
@@ -112,7 +112,7 @@ def _parse(
 
 def _unknown_key(args: list[str], command_flags: flags.FlagValues, config: str) -> str:
     """Return the message for the first `--config.KEY` that the config file lacks, if any."""
-    values = _config_values(command_flags, config)
+    values = config_values(command_flags, config)
     for arg in args if values else ():
         match = re.match(r"--?(?:no)?config\.([^=]+)", arg)
         if match and not any(f"{key}.".startswith(f"{match[1]}.") for key in values):
@@ -135,7 +135,7 @@ def _unparsed_value(
     given = [arg.partition("=")[2] for arg in args if re.match(f"--?{re.escape(name)}=", arg)]
     accepted = words.get(command_flags[name].flag_type(), "True or False")
     if name.startswith("config."):
-        fields = fields_of_task(_config_values(command_flags, config).get("task"), classes)
+        fields = fields_of_task(config_values(command_flags, config).get("task"), classes)
         if field := fields.get(name.removeprefix("config.")):
             accepted = field.metadata["kind"].describe()
     return f"--{name} must be {accepted}, got {shown(given[-1] if given else None)}."
@@ -147,12 +147,6 @@ def _config_in(args: list[str]) -> str:
         if match := re.fullmatch("--?config(=(.*))?", arg):
             return match[2] or following
     return ""
-
-
-def _config_values(command_flags: flags.FlagValues, config: str) -> dict[str, object]:
-    """Return the values of a config file by dotted key, empty if there is none."""
-    values = command_flags["config"].parser.parse(config) if config else None
-    return flatten(values.to_dict()) if isinstance(values, ConfigDict) else {}
 
 
 def _error(message: str) -> str:

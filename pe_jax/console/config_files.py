@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from ml_collections.config_flags import config_flags
 
 from pe_jax.errors import did_you_mean
+from pe_jax.schema import flatten
 
 _SHIPPED = Path(__file__).resolve().parent.parent / "configs"
 
@@ -50,3 +51,9 @@ def define_config(flag_values: flags.FlagValues, description: str) -> flags.Flag
     holder = config_flags.DEFINE_config_file("config", None, description, flag_values)
     flag_values["config"].parser = _ConfigParser("config")
     return holder
+
+
+def config_values(flag_values: flags.FlagValues, config: str) -> dict[str, object]:
+    """Return the values of `--config=config` by dotted key, empty if `config` is."""
+    values = flag_values["config"].parser.parse(config) if config else None
+    return flatten(values.to_dict()) if isinstance(values, ConfigDict) else {}

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from absl import flags
 
 from pe_jax.configs.all_tasks import CONFIGS
-from pe_jax.console.config_files import shipped
+from pe_jax.console.config_files import config_values, shipped
 from pe_jax.console.markdown import WIDTH
-from pe_jax.schema import Classes, Config, fields_of_task, flatten
+from pe_jax.schema import Classes, Config, fields_of_task
 
 HELP = {"--help", "-help", "-h", "--helpshort"}  # What asks for it.
 
@@ -43,7 +43,7 @@ def help_text(
         lines += _entry(f"--{name}", f"{command_flags[name].help}{ends}")
     if config:
         lines += ["", f"Keys of {config}, each set with --config.KEY=VALUE:"]
-        values = flatten(command_flags["config"].parser.parse(config).to_dict())
+        values = config_values(command_flags, config)
         fields = fields_of_task(values.get("task"), classes)
         for key, value in values.items():
             description = fields[key].metadata["description"] if key in fields else ""

@@ -19,12 +19,10 @@ from typing import NamedTuple
 
 import grain
 import numpy as np
-from grain.sharding import ShardOptions
 
 from pe_jax.data.masking import ElementSpec
 
 _ORDER_SEED = 20_210_503  # For the order of lengths, the same in every run.
-_ONE_HOST = ShardOptions(shard_index=0, shard_count=1)
 
 
 class Rows(NamedTuple):
@@ -110,7 +108,7 @@ class TrainingBatches:
       lengths: of the buckets, ascending; no row is longer than the last.
       batch_size: B, rows of the global batch of one seed; a multiple of the number of hosts.
       seeds: each step has one batch per seed.
-      shard: index of this host and number of hosts; this host makes its rows of each batch only.
+      host, hosts: index of this host and number of hosts; this host makes its rows only.
 
     Raises:
       ValueError: for fewer rows than a batch has.
@@ -123,7 +121,8 @@ class TrainingBatches:
         batch_size: int,
         seeds: Sequence[int],
         steps: int,
-        shard: ShardOptions = _ONE_HOST,
+        host: int = 0,
+        hosts: int = 1,
     ):
         sizes = rows.sizes()
         if len(sizes) < batch_size:
@@ -131,7 +130,6 @@ class TrainingBatches:
                 f"{len(sizes)} examples are too few for a batch of {batch_size}. Lower "
                 "config.data.batch_size."
             )
-        host, hosts = shard.shard_index, shard.shard_count
         self._rows, self._lengths, self._size = rows, lengths, batch_size
         self._seeds, self._steps = seeds, steps
         self._part = slice(host * batch_size // hosts, (host + 1) * batch_size // hosts)

@@ -218,18 +218,22 @@ def _windows(
         room = length - template.size - len(query)
         start = template.second_start(len(query))
         step = min(stride, room)
-        for first in range(0, max(1, len(text) - room + step), step):
-            part = text[first : first + room]
+        for begin in range(0, max(1, len(text) - room + step), step):
+            part = text[begin : begin + room]
             inputs.append(template.join(query, part))
             seconds.append(template.type_start(len(query), len(inputs[-1])))
-            facts.append((number, start, len(part), first))
+            facts.append((number, start, len(part), begin))
     ends = np.cumsum([len(context.ids) for context in contexts])
     bounds = np.stack([np.append(0, ends[:-1]), ends], axis=-1)
+    question, context_start, context_sizes, first = np.array(facts, np.int32).T
     return Windows(
-        [e.question for e in encoded],
-        length,
-        concatenate(inputs, seconds, special.pad, {}),
-        *np.array(facts, np.int32).T,
+        questions=[e.question for e in encoded],
+        length=length,
+        rows=concatenate(inputs, seconds, special.pad, {}),
+        question=question,
+        context_start=context_start,
+        context_sizes=context_sizes,
+        first=first,
         contexts=bounds[[e.context for e in encoded]],
         offsets=np.concatenate([context.offsets for context in contexts]),
     )

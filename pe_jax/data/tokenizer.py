@@ -206,7 +206,7 @@ def _word_piece(vocab: dict[str, int], settings: _Settings, unknown: str = "[UNK
     """Return BERT's tokenizer: the longest match first; `settings` are of its normalizer."""
     model = models.WordPiece(vocab, unk_token=unknown, max_input_chars_per_word=_LONGEST_WORD)
     tokenizer = Tokenizer(model)
-    tokenizer.normalizer = normalizers.BertNormalizer(**settings)
+    tokenizer.normalizer = normalizers.BertNormalizer(**settings)  # type: ignore[arg-type]
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix="##")
     return tokenizer

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from grain.sharding import ShardOptions
 
 from pe_jax.data.rows import (
     Rows,
@@ -84,10 +83,7 @@ def test_a_seed_gets_the_batches_that_it_gets_alone():
 
 def test_hosts_have_parts_of_one_batch():
     whole = TrainingBatches(random_rows(), LENGTHS, 4, (0, 1), 13)
-    parts = [
-        TrainingBatches(random_rows(), LENGTHS, 4, (0, 1), 13, ShardOptions(host, 2))
-        for host in range(2)
-    ]
+    parts = [TrainingBatches(random_rows(), LENGTHS, 4, (0, 1), 13, host, 2) for host in range(2)]
     for n in range(13):
         joined = np.concatenate([part[n]["tokens"] for part in parts], axis=1)
         np.testing.assert_array_equal(joined, whole[n]["tokens"])

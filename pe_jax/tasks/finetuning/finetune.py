@@ -17,7 +17,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from grain.sharding import ShardOptions
 
 from pe_jax.configs.finetuning import FinetuningConfig, SquadConfig
 from pe_jax.configs.model import ModelChanges
@@ -189,8 +188,8 @@ def build(config: FinetuningConfig, folder: Path, tokenizer: Path | None = None)
     lengths = (*(size for size in data.buckets if size < data.length), data.length)
     rows = data.batch_size
     steps = config.steps or max(1, round(config.epochs * (len(problem.train.sizes()) // rows)))
-    shard = ShardOptions(jax.process_index(), jax.process_count())
-    batches = TrainingBatches(problem.train, lengths, rows, config.seeds, steps, shard)
+    hosts = jax.process_index(), jax.process_count()
+    batches = TrainingBatches(problem.train, lengths, rows, config.seeds, steps, *hosts)
     program = make_program(config, mesh, model, problem.task, steps)
     held_out = {
         name: evaluation_batches(rows, lengths, data.eval_batch_size)
