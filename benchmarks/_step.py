@@ -16,7 +16,7 @@ from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.models import preset
 from pe_jax.schema import changed
 from pe_jax.tasks.pretraining import make_program
-from pe_jax.tasks.train import Program
+from pe_jax.tasks.run import Program
 from pe_jax.training import sharding
 
 

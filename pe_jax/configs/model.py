@@ -96,9 +96,8 @@ class BertConfig(Config):
     """Everything about an encoder but its parameters; the defaults are BERT-base's.
 
     Devlin et al. 2018 describe the sizes. The settings from `pre_norm` on are those in which other
-    encoders differ; config files have no keys for them: a named size or a published model sets
-    them. Parameters, softmax, LayerNorm statistics, angles and losses are float32 whatever `dtype`
-    is.
+    encoders differ. Config files have no keys for them: a named size or a published model sets
+    them. Parameters, softmax, norms, angles and losses are float32 whatever `dtype` is.
 
     Attributes:
       hidden_size: D; num_heads divides it, the head size is d = D / H.
@@ -108,11 +107,9 @@ class BertConfig(Config):
         "gpu" or "tpu". Empty means the devices of this process.
       pre_norm: each sublayer normalises its input and adds to it; else the sum is normalised.
       norm: of all normalisations, of which `rms_norm` has no bias.
-      embedding_norm: whether embeddings are normalised.
+      embedding_norm, final_norm: of the embeddings, and of the output of the last layer.
       first_norm: whether the first layer has `attention_norm`.
-      final_norm: whether the output of the last layer is normalised.
       gated_mlp: the MLP is down(activation(gate) · up), GeGLU with `gelu`, SwiGLU with `silu`.
-      up_bias, down_bias: of the MLP.
       num_key_heads: heads of keys and values, a divisor of the number of heads; None means equal.
       num_token_types: rows of the token type embedding; 0 means that there is none.
       unused_rows: rows of the token embedding after those of the vocabulary, which published models
@@ -227,23 +224,15 @@ class BertConfig(Config):
 
         if isinstance(self.position, encodings.PositionEncoding):
             return self.position
-        sizes = self.hidden_size, self.head_size, self.num_heads, self.max_length
-        return _encoding(self.position, *sizes)
+        names = ("hidden_size", "head_size", "num_heads", "max_length")
+        return _encoding(self.position, **{name: getattr(self, name) for name in names})
 
 
 @functools.lru_cache(maxsize=256)
-def _encoding(
-    name: str, hidden_size: int, head_size: int, num_heads: int, max_length: int
-) -> PositionEncoding:
+def _encoding(name: str, **sizes: int) -> PositionEncoding:
     from pe_jax import encodings
 
-    return encodings.from_name(
-        name,
-        hidden_size=hidden_size,
-        head_size=head_size,
-        num_heads=num_heads,
-        max_length=max_length,
-    )
+    return encodings.from_name(name, **sizes)
 
 
 SIZES = ("num_layers", "hidden_size", "num_heads", "intermediate_size")
@@ -296,18 +285,15 @@ class ModelChanges(optional_keys(BertConfig)):  # type: ignore[misc]
         "are None have the value of the size, or of the model at init.",
     )
 
-    def given(self) -> dict[str, Any]:
-        """Return the values that are given, without the size."""
-        return {k: v for k, v in vars(self).items() if v is not None and k != "size"}
-
     def applied(self, start: BertConfig | None = None) -> BertConfig:
         """Return `start`, by default the named size, with the values that are given.
 
         Raises:
           ValueError: for values that `BertConfig` refuses.
         """
+        given = {k: v for k, v in vars(self).items() if v is not None and k != "size"}
         try:
             start = start or preset(self.size or "base")
-            return dataclasses.replace(start, **self.given())
+            return dataclasses.replace(start, **given)
         except ValueError as error:
             raise ValueError(f"config.model.{error}") from error

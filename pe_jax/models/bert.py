@@ -213,7 +213,7 @@ class Bert(BertModule):
         turn = max(1, len(encoding.layers))
         lead = c.num_layers % turn or (0 if c.first_norm else turn)
         groups = [layers[i : i + turn] for i in range(lead, c.num_layers, turn)]
-        outputs = []
+        outputs: list[Any] = []
         if lead:
             x, lead_outputs = run(0, x, layers[:lead])
             outputs.append(lead_outputs)

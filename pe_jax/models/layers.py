@@ -32,9 +32,8 @@ def linear(
     """Return x·kernel + bias in float32; gradients are rounded to the dtype of `x` to go back.
 
     Args:
-      kernel: in the dtype of `x`.
+      kernel: in the dtype of `x`; `tied`, it is `[N, K]`, as an embedding that is the output layer.
       bias: float32; None adds none.
-      tied: the kernel is `[N, K]`, as an embedding is that serves as the output layer.
     """
     out = product("mk,nk->mn" if tied else "mk,kn->mn", x, kernel)
     return out if bias is None else add_row(out, bias.astype(out.dtype), x.dtype)

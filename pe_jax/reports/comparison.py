@@ -15,7 +15,7 @@ from pe_jax.files import Json
 from pe_jax.properties import Estimate
 from pe_jax.reports.tables import Column, Row, number_table, write_report
 from pe_jax.tasks.pretraining import build
-from pe_jax.tasks.train import run_config, saved_tokenizer
+from pe_jax.tasks.run import run_config, saved_tokenizer
 from pe_jax.training.checkpointing import newest_params
 from pe_jax.training.pytrees import Batch, Metrics, Params
 from pe_jax.training.sharding import compiled

@@ -8,7 +8,7 @@ from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.files import Json
 from pe_jax.reports.tables import number_table, write_report
 from pe_jax.tasks.distillation import NONE
-from pe_jax.tasks.train import run_config
+from pe_jax.tasks.run import run_config
 from pe_jax.training import metrics
 from pe_jax.training.pytrees import Scalars
 

@@ -16,8 +16,8 @@ from pe_jax.reports.property_report.subjects import trained
 from pe_jax.reports.property_report.vectors import position_vectors
 from pe_jax.reports.tables import write_report
 from pe_jax.tasks.pretraining import build
+from pe_jax.tasks.run import run_config, saved_tokenizer
 from pe_jax.tasks.text_training import TextRun
-from pe_jax.tasks.train import run_config, saved_tokenizer
 from pe_jax.training import sharding
 from pe_jax.training.checkpointing import newest_params
 from pe_jax.training.pytrees import Params, Scalars

@@ -15,7 +15,7 @@ from pe_jax.files import Json
 from pe_jax.reports.tables import mean_and_spread, write_report
 from pe_jax.schema import changed
 from pe_jax.tasks.finetuning import build, fit_length
-from pe_jax.tasks.train import run_config, saved_tokenizer
+from pe_jax.tasks.run import run_config, saved_tokenizer
 from pe_jax.training.checkpointing import newest_params
 
 

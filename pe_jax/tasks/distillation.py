@@ -30,8 +30,8 @@ from pe_jax.tasks import text_training
 from pe_jax.tasks.imitation import Statistics, imitation_task, measure, statistics_shapes
 from pe_jax.tasks.position_fit import better_start, fit_obstacle, fit_positions, keep_table_mean
 from pe_jax.tasks.pretrained_source import PretrainedSource
+from pe_jax.tasks.run import Program
 from pe_jax.tasks.text_training import TextData, TextRun
-from pe_jax.tasks.train import Program
 from pe_jax.training import sharding
 from pe_jax.training.fingerprints import fingerprint
 from pe_jax.training.loop import Stage, evaluate
@@ -45,14 +45,11 @@ _FIT_ROWS = 64  # Held-out rows that positions are fitted on.
 NONE = "none/"  # Begins the names of scores of a student without positions in a run's log.
 
 
-def run(
-    config: DistillationConfig, folder: Path, profile: range = range(0)
-) -> TextRun[DistillationConfig]:
-    """Distill what `config` describes, or resume the run in `folder`; return it.
+Run = TextRun[DistillationConfig]
 
-    Args:
-      profile: steps to trace, see `Profiler`.
-    """
+
+def run(config: DistillationConfig, folder: Path, profile: range = range(0)) -> Run:
+    """Distill what `config` describes, or resume the run in `folder`; see `pretraining.run`."""
     config = resolve(config)
     tokenizer = text_training.log_start(folder, config)
     return text_training.train_on_text(build(config, tokenizer), folder, profile)
@@ -73,8 +70,7 @@ def resolve(config: DistillationConfig) -> DistillationConfig:
     """Fill in the sizes of the student from its teacher; see `text_training.resolve`.
 
     Raises:
-      ValueError: for a value that is not right, or if there is no teacher at `config.init`, which a
-        run needs to resume as well.
+      ValueError: for an invalid value, or without a teacher, which resuming needs as well.
     """
     if not config.init:
         raise ValueError(
@@ -116,24 +112,14 @@ def make_program(
     steps: int,
     heads: tuple[str, ...] = (),
 ) -> Program:
-    """Return what `config` runs on the devices of `mesh` in `steps` steps, without data.
-
-    Args:
-      model, teacher: the student, and `teacher_model(config, model)`.
-      heads: see `imitation_task`.
-    """
+    """Return what `config` runs on the devices of `mesh` in `steps` steps, without data."""
     frozen = [f"{head}/*=0" for head in heads]
     optimizer_config = changed(config.optimizer, {"rates": (*config.optimizer.rates, *frozen)})
     schedule, optimizer = make_optimizer(optimizer_config, steps, model)
-    task = imitation_task(
-        model,
-        teacher,
-        mesh,
-        config.parallel,
-        layers=tuple(config.layers),
-        attention=config.attention,
-        heads=heads,
+    make_task = functools.partial(
+        imitation_task, layers=config.layers, attention=config.attention, heads=heads
     )
+    task = make_task(model, teacher, mesh, config.parallel)
     shapes = jax.eval_shape(Bert(teacher).init, jax.random.key(0), jnp.zeros((1, 8), jnp.int32))
     constants = (shapes["params"], statistics_shapes(config, teacher))
     seeds = (config.seed,)
@@ -156,14 +142,11 @@ def make_examples(
     return data.VariableLengthExamples(rows)
 
 
-def build(config: DistillationConfig, tokenizer: Path | None = None) -> TextRun[DistillationConfig]:
+def build(config: DistillationConfig, tokenizer: Path | None = None) -> Run:
     """Build everything that `config` stands for; reads text and teacher, trains nothing.
 
     Args:
       tokenizer: see `text_training.read_data`.
-
-    Raises:
-      ValueError: for a config that cannot run; the message names the key and the way out.
     """
     if isinstance(config.model, ModelChanges):  # Otherwise the teacher would be opened once more.
         config = resolve(config)
@@ -186,15 +169,10 @@ def build(config: DistillationConfig, tokenizer: Path | None = None) -> TextRun[
         (params["bert"], jax.device_put(statistics, shardings_of(statistics)))
         for statistics in measure(config, teacher, mesh, params["bert"], read.held_out)
     ]
-    distillation = Distillation(config, program, teacher, params, constants, read)
-    return text_training.make_run(
-        config,
-        program,
-        read,
-        [distillation.stage(number) for number in range(len(stages))],
-        {"config.init": teacher_digest(teacher, params["bert"])},
-        distillation.start,
-    )
+    pair = Distillation(config, program, teacher, params, constants, read)
+    run_stages = [pair.stage(number) for number in range(len(stages))]
+    digests = {"config.init": teacher_digest(teacher, params["bert"])}
+    return text_training.make_run(config, program, read, run_stages, digests, pair.start)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,9 +219,7 @@ class Distillation:
         return Stage(
             name=f"length {keys.length}",
             steps=self.data.steps[number],
-            batches=text_training.stage_batches(
-                keys, self.data.examples[number], config.seed + number, config.data.workers
-            ),
+            batches=self.data.batches[number],
             train_step=train_step,
             evaluate=lambda step, params: self.scores(number, params),
             flops=functools.partial(step_flops, self.program.model, self.teacher),
@@ -253,27 +229,9 @@ class Distillation:
             baselines=self.baselines,
         )
 
-    def scores(self, number: int, params: Params) -> Scalars:
+    def scores(self, number: int, params: Params, program: Program | None = None) -> Scalars:
         """Return the held-out scores of a stage, and R² at the lengths of the others."""
-        return self._scores(self.program, number, params)
-
-    def baselines(self, params: Params) -> Scalars:
-        """Return the scores before training, and those of a student without positions."""
-        bert = {name: leaf for name, leaf in self.params["bert"].items() if name != "position"}
-        untrained = changed(self.config, {"optimizer.rates": ()})  # They may name the heads.
-        model = dataclasses.replace(self.program.model, position="none")
-        without = make_program(untrained, self.program.mesh, model, self.teacher, 1)
-        scores = self._scores(without, 0, {"bert": self._keep_mean(bert)})
-        return {
-            **{f"{HELD_OUT}{name}": value for name, value in self.scores(0, params).items()},
-            **{f"{NONE}{name}": value for name, value in scores.items()},
-        }
-
-    def _keep_mean(self, bert: Params) -> Params:
-        return keep_table_mean(self.teacher, self.params["bert"], bert, self.config.lengths[0])
-
-    def _scores(self, program: Program, number: int, params: Params) -> Scalars:
-        eval_step, held_out = program.eval_step(), self.data.held_out
+        eval_step, held_out = (program or self.program).eval_step(), self.data.held_out
 
         def stage_scores(i: int) -> Scalars:
             def step(params: Params, batch: Batch) -> Metrics:
@@ -288,6 +246,21 @@ class Distillation:
                 others = stage_scores(i).items()
                 scores |= {f"length_{length}/{name}": x for name, x in others if name != "loss"}
         return scores
+
+    def baselines(self, params: Params) -> Scalars:
+        """Return the scores before training, and those of a student without positions."""
+        bert = {name: leaf for name, leaf in self.params["bert"].items() if name != "position"}
+        untrained = changed(self.config, {"optimizer.rates": ()})  # They may name the heads.
+        model = dataclasses.replace(self.program.model, position="none")
+        without = make_program(untrained, self.program.mesh, model, self.teacher, 1)
+        scores = self.scores(0, {"bert": self._keep_mean(bert)}, without)
+        return {
+            **{f"{HELD_OUT}{name}": value for name, value in self.scores(0, params).items()},
+            **{f"{NONE}{name}": value for name, value in scores.items()},
+        }
+
+    def _keep_mean(self, bert: Params) -> Params:
+        return keep_table_mean(self.teacher, self.params["bert"], bert, self.config.lengths[0])
 
 
 def teacher_digest(teacher: BertConfig, params: Params) -> str:
@@ -316,8 +289,8 @@ def converged(evaluations: Sequence[Scalars], *, patience: int, min_gain: float)
 
     Args:
       evaluations: held-out scores of a stage, oldest first.
-      patience: how many evaluations have to pass without a rise of at least `min_gain` over the
-        best before them; 0 means that it never stops.
+      patience: how many of them have to pass without a rise of at least `min_gain` over the best
+        before them; 0 means that it never stops.
     """
     values = [scores["r2"] for scores in evaluations]
     if not patience or len(values) <= patience:

@@ -16,7 +16,7 @@ from pe_jax.console.terminal import log
 from pe_jax.data import load_tokenizer
 from pe_jax.files import parse_json, reachable_path
 from pe_jax.models import with_tokens
-from pe_jax.tasks.train import model_size, run_config, saved_tokenizer
+from pe_jax.tasks.run import model_size, run_config, saved_tokenizer
 from pe_jax.training.checkpointing import newest_params, saved_steps
 from pe_jax.training.pytrees import Params, ShardingsOf
 

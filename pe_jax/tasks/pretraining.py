@@ -22,18 +22,18 @@ from pe_jax.models import BertConfig, BertForMaskedLM, BertForPretraining, train
 from pe_jax.models.heads import PretrainingLogits
 from pe_jax.tasks import text_training
 from pe_jax.tasks.losses import cross_entropy
+from pe_jax.tasks.run import Program
 from pe_jax.tasks.text_training import TextRun
-from pe_jax.tasks.train import Program
 from pe_jax.training import sharding
 from pe_jax.training.loop import Stage, evaluate
 from pe_jax.training.optimizer import make_optimizer
 from pe_jax.training.pytrees import Batch, Params, Sums
 from pe_jax.training.step import Task, cache_by_arguments, make_task
 
+Run = TextRun[PretrainingConfig]
 
-def run(
-    config: PretrainingConfig, folder: Path, profile: range = range(0)
-) -> TextRun[PretrainingConfig]:
+
+def run(config: PretrainingConfig, folder: Path, profile: range = range(0)) -> Run:
     """Train what `config` describes, or resume the run in `folder`; return it.
 
     Args:
@@ -122,14 +122,11 @@ def make_examples(
     return data.PretrainingExamples(corpus, documents, *sizes, config.short_probability)
 
 
-def build(config: PretrainingConfig, tokenizer: Path | None = None) -> TextRun[PretrainingConfig]:
+def build(config: PretrainingConfig, tokenizer: Path | None = None) -> Run:
     """Build everything that `config` stands for; reads the data, trains nothing.
 
     Args:
       tokenizer: see `text_training.read_data`.
-
-    Raises:
-      ValueError: for a config that cannot run; the message names the key and the way out.
     """
     config = resolve(config)
     mesh, packed = sharding.data_mesh(), config.data.packed
@@ -143,9 +140,7 @@ def build(config: PretrainingConfig, tokenizer: Path | None = None) -> TextRun[P
         return Stage(
             name=f"length {stage.length}",
             steps=read.steps[number],
-            batches=text_training.stage_batches(
-                stage, read.examples[number], config.seed + number, config.data.workers
-            ),
+            batches=read.batches[number],
             train_step=program.train_step(stage.accumulation),
             evaluate=lambda step, params: evaluate(eval_step, params, read.held_out[number]),
             flops=functools.partial(train_flops, model, predictions=stage.max_predictions),

@@ -22,7 +22,7 @@ from jax.custom_batching import sequential_vmap
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.stages import Wrapped
 
-from pe_jax.tasks.train import Program
+from pe_jax.tasks.run import Program
 from pe_jax.training import sharding
 from pe_jax.training.pytrees import Batch, HostBatch, Metrics, Params, PyTree
 from pe_jax.training.step import (

@@ -24,8 +24,8 @@ from pe_jax.tasks import distillation, finetuning, pretraining
 from pe_jax.tasks.finetuning.classification import glue_task
 from pe_jax.tasks.finetuning.spans import span_task
 from pe_jax.tasks.pretrained_source import PretrainedSource, tokenizer_file
+from pe_jax.tasks.run import Program
 from pe_jax.tasks.seeds import seed_mesh
-from pe_jax.tasks.train import Program
 from pe_jax.training import sharding
 from pe_jax.training.pytrees import PyTree
 from pe_jax.training.step import TrainState

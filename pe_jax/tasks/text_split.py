@@ -64,9 +64,13 @@ def load_text(config: TextConfig, vocab: str, *, pairs: bool = True) -> TextSpli
       ValueError: for a source, feature or tokenizer that does not exist, a text most of which is
         [UNK] to the tokenizer, or, for pairs, one whose documents are mostly of one sentence.
     """
-    folders = {"data_dir": config.data_dir, "cache_dir": cache_folder(config.cache_dir)}
-    open_source = functools.partial(_open_source, feature=config.feature, **folders)
-    new = {"vocab_size": config.vocab_size, "strip_accents": config.strip_accents}
+    open_source = functools.partial(
+        _open_source,
+        feature=config.feature,
+        data_dir=config.data_dir,
+        cache_dir=cache_folder(config.cache_dir),
+    )
+    new: dict[str, Any] = {"vocab_size": config.vocab_size, "strip_accents": config.strip_accents}
     train, tokenizer = open_source("source", config.source, vocab=vocab, **new)
     _check(config.source, train, tokenizer, pairs)
     if not config.validation:

@@ -18,8 +18,9 @@ from pe_jax import data
 from pe_jax.configs.model import ModelChanges
 from pe_jax.configs.pretraining import EncoderTrainingConfig, StageConfig, TextConfig
 from pe_jax.console.terminal import log_field
+from pe_jax.tasks.run import Program, Run
 from pe_jax.tasks.text_split import TextSplit, load_text
-from pe_jax.tasks.train import Program, Run, log_run_header, train
+from pe_jax.tasks.train import log_run_header, train
 from pe_jax.training import sharding
 from pe_jax.training.loop import Stage
 from pe_jax.training.pytrees import Batch, HostBatch, Params
@@ -39,12 +40,14 @@ class TextData(NamedTuple):
 
     Attributes:
       examples, steps: the training examples of each stage, and how many steps it has.
+      batches: see `Stage`.
       held_out: global batches of held-out text for each stage, then for further lengths.
     """
 
     text: TextSplit
     examples: list[data.Examples]
     steps: list[int]
+    batches: list[Callable[[int], Iterable[HostBatch]]]
     held_out: list[list[Batch]]
 
 
@@ -126,8 +129,7 @@ def resolve(config: C, folder: Path | None = None) -> C:
       folder: of the run, which resumes even if `config.init` no longer exists.
 
     Raises:
-      ValueError: for an invalid value, or if there is nothing to start from at
-        `config.init`.
+      ValueError: for an invalid value, or if there is nothing to start from at `config.init`.
     """
     if not config.stages:
         raise ValueError(
@@ -188,28 +190,33 @@ def read_data(
         for stage, each in zip(stages, examples, strict=True)
     ]
 
+    def batches(
+        examples: data.Examples, stage: StageConfig, seed: int, workers: int = 0
+    ) -> Callable[[int], Iterable[HostBatch]]:
+        return functools.partial(
+            data.batches,
+            examples,
+            batch_size=stage.batch_size,
+            seed=seed,
+            host=jax.process_index(),
+            hosts=jax.process_count(),
+            workers=workers,
+        )
+
     def held_out(stage: StageConfig) -> list[Batch]:
         """About `config.eval_examples` rows, the same for every run."""
         count = max(1, round(config.eval_examples / stage.batch_size))
-        rows = stage_batches(
-            stage, make(stage, text.held_out, text.held_out_documents), _HELD_OUT_SEED
-        )
-        by_rows = sharding.by_rows(mesh)
-        return [sharding.to_global(batch, by_rows) for batch in itertools.islice(rows(0), count)]
+        unseen = make(stage, text.held_out, text.held_out_documents)
+        rows = itertools.islice(batches(unseen, stage, _HELD_OUT_SEED)(0), count)
+        return [sharding.to_global(batch, sharding.by_rows(mesh)) for batch in rows]
 
-    return TextData(text, examples, steps, [held_out(stage) for stage in (*stages, *test_stages)])
-
-
-def stage_batches(
-    stage: StageConfig, examples: data.Examples, seed: int, workers: int = 0
-) -> Callable[[int], Iterable[HostBatch]]:
-    """Return a function from n to this host's batches of a stage from batch n on."""
-    return functools.partial(
-        data.batches,
+    return TextData(
+        text,
         examples,
-        batch_size=stage.batch_size,
-        seed=seed,
-        host=jax.process_index(),
-        hosts=jax.process_count(),
-        workers=workers,
+        steps,
+        [
+            batches(each, stage, config.seed + number, config.data.workers)
+            for number, (stage, each) in enumerate(zip(stages, examples, strict=True))
+        ],
+        [held_out(stage) for stage in (*stages, *test_stages)],
     )

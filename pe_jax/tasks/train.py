@@ -1,144 +1,35 @@
-"""The trainer: a `Run`, which a task builds from its config, trains in a folder.
-
-Shapes: S seeds, B rows of a batch.
-"""
+"""The trainer: a `Run` trains in a folder, or resumes there if the folder holds the same run."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
 import hashlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING
 
 import jax
-import optax
-from jax.sharding import Mesh, NamedSharding
-from tokenizers import Tokenizer
 
 from pe_jax import cpu
 from pe_jax.console import stopping
-from pe_jax.console.terminal import Progress, counted, log, log_field
+from pe_jax.console.terminal import Progress, log, log_field
 from pe_jax.data.tokenizer import load_tokenizer, tokenizer_files
 from pe_jax.files import Json, is_remote, write_text
-from pe_jax.models import BertConfig
-from pe_jax.schema import C, Classes
+from pe_jax.tasks.run import Program, Run, model_size, saved_tokenizer
 from pe_jax.training import metrics, sharding, workdir
 from pe_jax.training.checkpointing import Checkpoints, restore_newest, saved_steps
 from pe_jax.training.fingerprints import fingerprint
-from pe_jax.training.loop import Loop, Profiler, Stage
+from pe_jax.training.loop import Loop, Profiler
 from pe_jax.training.metrics import MetricsWriter
-from pe_jax.training.pytrees import Metrics, Params, PyTree
+from pe_jax.training.pytrees import Params, PyTree
 from pe_jax.training.step import (
-    Task,
     TrainState,
-    init_state,
-    make_eval_step,
-    make_train_step,
-    state_shapes,
 )
 
 if TYPE_CHECKING:  # A run imports the config of its task alone.
     from pe_jax.configs.finetuning import FinetuningConfig
     from pe_jax.configs.pretraining import EncoderTrainingConfig
-
-
-@dataclasses.dataclass(frozen=True)
-class Program:
-    """Everything that a run compiles: initial state, train and eval steps, shardings; no data.
-
-    Attributes:
-      seeds: of parameters, dropout and data order; several train side by side.
-      schedule: learning rate of a step.
-      parallel: a name in `sharding.PARALLEL`.
-      constants: shapes of the task's constants, see `Task.sums`.
-    """
-
-    model: BertConfig
-    task: Task
-    optimizer: optax.GradientTransformation
-    schedule: optax.Schedule
-    mesh: Mesh
-    seeds: tuple[int, ...]
-    parallel: str
-    constants: tuple[PyTree, ...] = ()
-
-    @functools.cached_property
-    def shardings(self) -> TrainState:
-        """The sharding of each leaf of the state."""
-        return self.shardings_of(self.state_shapes)
-
-    @property
-    def state_shapes(self) -> TrainState:
-        """The shape and dtype of each leaf of the state."""
-        return state_shapes(self.task, self.optimizer)
-
-    @property
-    def batch_sharding(self) -> NamedSharding:
-        return sharding.by_rows(self.mesh)
-
-    def shardings_of(self, tree: PyTree) -> PyTree:
-        """Return the sharding of each leaf of a state, or of a part of one."""
-        return sharding.state_shardings(self.mesh, self.parallel, tree)
-
-    def init(self) -> TrainState:
-        """Return the sharded state before the first step; nothing is read from disk."""
-        init = jax.jit(init_state, static_argnums=(0, 1), out_shardings=self.shardings)
-        return init(self.task, self.optimizer, jax.random.key(self.seeds[0]))
-
-    def train_step(self, accumulation: int = 1) -> jax.stages.Wrapped:
-        """Return the jitted step: `(state, global batch, *constants) -> (state, metrics)`."""
-        step = make_train_step(self.task, self.optimizer, accumulation=accumulation)
-        constants = self.shardings_of(self.constants)
-        return sharding.parallelize(step, self.mesh, self.parallel, self.shardings, *constants)
-
-    def eval_step(self) -> Callable[..., Metrics]:
-        """Return the jitted evaluation: `(params, global batch, *constants) -> metrics`."""
-        constants = self.shardings_of(self.constants)
-        arguments = (self.shardings.params, self.batch_sharding, *constants)
-        return sharding.compiled(make_eval_step(self.task), self.mesh, arguments)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Run(Generic[C]):
-    """What a task builds from its config, ready to train; nothing of it has been trained.
-
-    Attributes:
-      config: the resolved config. A folder's run resumes only with the same.
-      digests: checksums of what it trains on, by name. A run resumes only with the same.
-      every: after how many steps to log, to evaluate and to save, see `Loop`.
-      keep_checkpoints, keep_best: see `Checkpoints`.
-      start: `start(fresh parameters)` takes some from another model; None trains from scratch.
-      tokenizer: of the run's text, kept in its folder.
-    """
-
-    config: C
-    program: Program
-    stages: Sequence[Stage]
-    digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    every: tuple[int, int, int] = (0, 0, 0)
-    keep_checkpoints: int = 1
-    keep_best: int = 0
-    start: Callable[[Params], Params] | None = None
-    tokenizer: Tokenizer | None = None
-
-
-def saved_tokenizer(folder: Path) -> Path:
-    """Return the path of the tokenizer of the run in `folder`."""
-    return folder / "tokenizer.json"
-
-
-def run_config(folder: Path, classes: Classes[C]) -> C:
-    """Read the config of the run in `folder`, with a complete `model`.
-
-    Raises:
-      ValueError: see `workdir.load_config`.
-    """
-    config: Any = workdir.load_config(folder, classes)
-    return dataclasses.replace(config, model=config.model.applied())
 
 
 def log_run_header(folder: Path, config: EncoderTrainingConfig | FinetuningConfig) -> Path | None:
@@ -162,11 +53,6 @@ def log_run_header(folder: Path, config: EncoderTrainingConfig | FinetuningConfi
     log_field("Start", config.init or "from scratch: random parameters, as config.init is empty")
     tokenizer = saved_tokenizer(folder)
     return tokenizer if tokenizer.exists() and saved_steps(folder) else None
-
-
-def model_size(model: BertConfig) -> str:
-    """Return a model's size such as "12 layers of 768"."""
-    return f"{counted(model.num_layers, 'layer')} of {model.hidden_size}"
 
 
 def _log_model(program: Program, params: Params) -> None:

@@ -10,8 +10,8 @@ from pe_jax.chips import GIB
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import log
 from pe_jax.files import write_text
+from pe_jax.tasks.run import model_size
 from pe_jax.tasks.step_shapes import AnyConfig, make_mesh, resolve, stages
-from pe_jax.tasks.train import model_size
 from pe_jax.tpu.estimate import Estimate, estimate_stage, largest_batch
 from pe_jax.tpu.topology import Slice, make_slice
 from pe_jax.training import sharding

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import json
-import logging
-import sys
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -29,12 +26,10 @@ from pe_jax.console import stopping
 from pe_jax.console.terminal import log
 from pe_jax.files import Json, is_remote
 from pe_jax.training.fingerprints import combine, examine, fingerprint
+from pe_jax.training.orbax_settings import orbax_settings
 from pe_jax.training.pytrees import Params, PyTree, ShardingsOf
 from pe_jax.training.sharding import abstract
 from pe_jax.training.step import TrainState
-
-if TYPE_CHECKING:
-    from sys import UnraisableHookArgs
 
 T = TypeVar("T")
 
@@ -74,7 +69,7 @@ class Checkpoints:
         )
         self._writer = ocp.training.Checkpointer(
             _folder(workdir),
-            context=_orbax_settings(),
+            context=orbax_settings(),
             preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(keep), best]),
             cleanup_tmp_directories=True,
         )
@@ -212,7 +207,7 @@ def restore_params(workdir: Path, step: int, shardings_of: ShardingsOf | None = 
     Raises:
       Exception: any, if they are damaged.
     """
-    with _orbax_settings():
+    with orbax_settings():
         metadata = ocp.checkpointables_metadata(_folder(workdir) / str(step)).metadata
     shapes = jax.tree.map(
         lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), metadata["state"]["params"]
@@ -282,49 +277,9 @@ def _folder(workdir: Path) -> Path:
     return (workdir if is_remote(workdir) else workdir.absolute()) / "checkpoints"
 
 
-def _orbax_settings() -> ocp.Context:
-    _silence_orbax()
-    settings = ocp.Context()
-    settings.checkpointables.registry = ocp.handlers.local_registry().add(
-        ocp.handlers.JsonHandler, checkpointable_name="facts"
-    )
-    settings.pytree.loading.partial_load = True  # The parameters without the rest of a state.
-    # Each device that has a copy of an array writes a slice of it; not of small arrays, as slicing
-    # hundreds of them takes longer than writing them.
-    settings.array.saving.min_slice_bytes_for_replica_parallel = 2**20
-    return settings
-
-
-@functools.cache  # Once a process.
-def _silence_orbax() -> None:
-    """Keep exceptions that Orbax raises as well out of the log, unless --verbosity=1 shows all.
-
-    Its threads log an exception before they raise it in the caller's. When one of many reads fails,
-    those that finish later find their event loop closed, and the others fail when collected.
-    """
-    report = sys.unraisablehook
-    if logging.getLogger("absl").isEnabledFor(logging.DEBUG):
-        return
-
-    def is_news(record: logging.LogRecord) -> bool:
-        traceback = record.exc_info and record.exc_info[2]
-        return not traceback or "orbax" not in traceback.tb_frame.f_code.co_filename
-
-    def report_news(failed: UnraisableHookArgs) -> None:
-        late = str(failed.exc_value) == "Event loop is closed"
-        if inspect.iscoroutine(failed.object):
-            late = "orbax" in failed.object.cr_code.co_filename
-        if not late:
-            report(failed)
-
-    for name in ("absl", "asyncio"):
-        logging.getLogger(name).addFilter(is_news)
-    sys.unraisablehook = report_news
-
-
 def _load(workdir: Path, step: int, name: str, like: PyTree = None) -> PyTree:
     """Return a part of a checkpoint, "state" or "facts"; `like` may hold less than was saved."""
-    with _orbax_settings():
+    with orbax_settings():
         return ocp.load_checkpointables(_folder(workdir) / str(step), {name: like})[name]
 
 

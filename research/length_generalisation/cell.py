@@ -22,8 +22,9 @@ from pe_jax.models.layers import BertModule
 from pe_jax.schema import changed
 from pe_jax.shapes import Array, Bool, Float, Int
 from pe_jax.tasks.losses import cross_entropy
+from pe_jax.tasks.run import Run
 from pe_jax.tasks.seeds import SeedsProgram, seed_mesh
-from pe_jax.tasks.train import Run, train
+from pe_jax.tasks.train import train
 from pe_jax.training.loop import Stage
 from pe_jax.training.optimizer import make_optimizer
 from pe_jax.training.pytrees import Batch, HostBatch, Params, PyTree, Scalars, Sums

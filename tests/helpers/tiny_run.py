@@ -15,7 +15,7 @@ from pe_jax import schema
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.schema import from_values
 from pe_jax.tasks import pretraining
-from pe_jax.tasks.train import saved_tokenizer
+from pe_jax.tasks.run import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import Checkpoints
 from pe_jax.training.step import TrainState

@@ -29,7 +29,8 @@ from pe_jax.reports.pretraining_report import report_pretraining
 from pe_jax.schema import changed
 from pe_jax.tasks import losses, pretraining
 from pe_jax.tasks.losses import cross_entropy
-from pe_jax.tasks.train import log_run_header, run_config, saved_tokenizer
+from pe_jax.tasks.run import run_config, saved_tokenizer
+from pe_jax.tasks.train import log_run_header
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training import sharding, workdir
 from pe_jax.training.checkpointing import Checkpoints, restore_newest, restore_params

@@ -22,8 +22,8 @@ from pe_jax.reports.property_report.render import Figure, Findings
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.schema import as_dict, changed
 from pe_jax.tasks.pretraining import build
+from pe_jax.tasks.run import run_config, saved_tokenizer
 from pe_jax.tasks.text_training import TextRun
-from pe_jax.tasks.train import run_config, saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import params_by_step, saved_steps
 from pe_jax.training.metrics import read_metrics

@@ -21,7 +21,7 @@ from pe_jax.data import load_tokenizer
 from pe_jax.encodings import PUBLISHED, Metadata, PositionEncoding, learned_absolute
 from pe_jax.models import Bert, BertConfig, preset, with_tokens
 from pe_jax.tasks.pretraining import pretraining_task
-from pe_jax.tasks.train import run_config, saved_tokenizer
+from pe_jax.tasks.run import run_config, saved_tokenizer
 from pe_jax.training.checkpointing import newest_params
 from pe_jax.training.pytrees import Params
 from pe_jax.training.step import init_state

@@ -29,8 +29,8 @@ from pe_jax.properties import Estimate
 from pe_jax.reports.property_report.subjects import Subject, once
 from pe_jax.shapes import Array, Bool, Float, Int
 from pe_jax.tasks.losses import cross_entropy
+from pe_jax.tasks.run import saved_tokenizer
 from pe_jax.tasks.text_split import load_text
-from pe_jax.tasks.train import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.pytrees import Params
 

@@ -30,8 +30,9 @@ from pe_jax.tasks.finetuning.classification import glue_problem
 from pe_jax.tasks.finetuning.finetuning_task import FinetuningTask, score_name
 from pe_jax.tasks.finetuning.spans import squad_problem
 from pe_jax.tasks.pretrained_source import PretrainedSource, start_model
+from pe_jax.tasks.run import Run
 from pe_jax.tasks.seeds import SeedsProgram, seed_mesh
-from pe_jax.tasks.train import Run, log_run_header, train
+from pe_jax.tasks.train import log_run_header, train
 from pe_jax.training import sharding
 from pe_jax.training.loop import Stage
 from pe_jax.training.optimizer import make_optimizer

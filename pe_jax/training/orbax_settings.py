@@ -1,0 +1,55 @@
+"""Orbax's settings for the checkpoints of a run, and its log without what it also raises."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+from orbax.checkpoint import v1 as ocp
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
+
+def orbax_settings() -> ocp.Context:
+    """Return the context in which checkpoints are written and read."""
+    _silence_orbax()
+    settings = ocp.Context()
+    settings.checkpointables.registry = ocp.handlers.local_registry().add(
+        ocp.handlers.JsonHandler, checkpointable_name="facts"
+    )
+    settings.pytree.loading.partial_load = True  # The parameters without the rest of a state.
+    # Each device that has a copy of an array writes a slice of it; not of small arrays, as slicing
+    # hundreds of them takes longer than writing them.
+    settings.array.saving.min_slice_bytes_for_replica_parallel = 2**20
+    return settings
+
+
+@functools.cache  # Once a process.
+def _silence_orbax() -> None:
+    """Keep exceptions that Orbax raises as well out of the log, unless --verbosity=1 shows all.
+
+    Its threads log an exception before they raise it in the caller's. When one of many reads fails,
+    those that finish later find their event loop closed, and the others fail when collected.
+    """
+    report = sys.unraisablehook
+    if logging.getLogger("absl").isEnabledFor(logging.DEBUG):
+        return
+
+    def is_news(record: logging.LogRecord) -> bool:
+        traceback = record.exc_info and record.exc_info[2]
+        return not traceback or "orbax" not in traceback.tb_frame.f_code.co_filename
+
+    def report_news(failed: UnraisableHookArgs) -> None:
+        late = str(failed.exc_value) == "Event loop is closed"
+        if inspect.iscoroutine(failed.object):
+            late = "orbax" in failed.object.cr_code.co_filename
+        if not late:
+            report(failed)
+
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).addFilter(is_news)
+    sys.unraisablehook = report_news
