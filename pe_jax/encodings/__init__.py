@@ -105,6 +105,11 @@ from pe_jax.encodings.rotary.rope_scaling import (
     rope_llama3 as rope_llama3,
     rope_longrope as rope_longrope,
 )
+from pe_jax.encodings.rotary.extended import (
+    self_extend as self_extend,
+    rerope as rerope,
+    dual_chunk as dual_chunk,
+)
 from pe_jax.encodings.rotary.lerope import lerope as lerope
 from pe_jax.encodings.rotary.several_axes import (
     rope_axial as rope_axial,

@@ -14,8 +14,11 @@ from pe_jax.attention import attention
 from pe_jax.attention.implementations import IMPLEMENTATIONS
 
 BLOCKS = IMPLEMENTATIONS["fused"]._replace(block=4)
-# The same function with other frequencies.
-ROPE = "rope_linear", "rope_ntk", "rope_yarn", "rope_llama3", "rope_longrope"
+# The same function with other frequencies, or as `self_extend` with other offsets.
+ROPE = (
+    *("rope_linear", "rope_ntk", "rope_yarn", "rope_llama3", "rope_longrope"),
+    *("rerope", "dual_chunk"),
+)
 FEW = "learned_relative+t5+fire+sink"
 ROWS = PartitionSpec(), PartitionSpec("data"), PartitionSpec()
 

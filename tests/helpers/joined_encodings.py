@@ -19,7 +19,7 @@ BIDIRECTIONAL = (
 )
 CAUSAL = (
     "xpos+cope+path_attention+alibi(directed=True)+decoupled_rope+window(reach=3)+chunks(size=4)"
-    "+causal"
+    "+self_extend(window=3, group=2)+causal"
 )
 ROTATIONS = (
     "pope+rope_dynamic_ntk(factor=2, original_length=4)+log_n(length=4)+ssmax(bias=True)"

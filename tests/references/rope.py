@@ -99,6 +99,31 @@ def longrope(short, long, original_length):
     return frequencies
 
 
+def at_offsets(offset):
+    """RoPE, of an offset to the left `offset(i, j)`, mirrored to the right."""
+
+    def logit(params, p):
+        later, earlier = jnp.maximum(p.i, p.j), jnp.minimum(p.i, p.j)
+        f = jnp.where(p.j > p.i, -1, 1) * offset(later, earlier)
+        z = (p.q[:2] + 1j * p.q[2:]) * jnp.conj(p.k[:2] + 1j * p.k[2:])
+        return jnp.real(jnp.sum(z * jnp.exp(-1j * powers(4) * f))) / 2
+
+    return Reference(score=logit)
+
+
+def self_extend(i, j):
+    """Windows of 3 tokens, groups of 2."""
+    far = jnp.floor(j / 2) - (jnp.floor(i / 2) + 3 - 1)
+    return jnp.where(i - j < 3, j - i, far)
+
+
+def dual_chunk(i, j):
+    """Chunks of 3 tokens, in a model trained on 5."""
+    chunks = jnp.floor(i / 3) - jnp.floor(j / 3)
+    far = jnp.where(chunks == 1, jnp.minimum(3 + i % 3, 4), 4)
+    return jnp.where(chunks == 0, j - i, j % 3 - far)
+
+
 def rotated_values(reference, frequencies, first=0):
     """`reference` with the values as complex numbers, from dimension `first` on, each times
     exp(i ω_m (j - i))."""
@@ -167,6 +192,12 @@ REFERENCES = {
         lambda params, p, r: yarn(4.0, 64, 8.0)(params, p, r) * jnp.exp(params["log_factors"]),
         scale=lambda p: 0.1 * math.log(4.0) + 1,
     ),
+    "self_extend(window=3, group=2)": at_offsets(self_extend),
+    "rerope(window=2)": at_offsets(lambda i, j: -jnp.minimum(i - j, 2)),
+    "rerope(window=2, factor=4)": at_offsets(
+        lambda i, j: -jnp.where(i - j < 2, i - j, 2 + (i - j - 2) / 4)
+    ),
+    "dual_chunk(chunk=3, length=5)": at_offsets(dual_chunk),
     "rove(rope(layout='interleaved'))": rotated_values(
         score(fixed, layout="interleaved"), lambda params, p: powers(4)
     ),

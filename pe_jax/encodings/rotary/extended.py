@@ -1,0 +1,195 @@
+"""RoPE for inputs longer than those trained on, without training: near keys keep their offsets, far
+ones get offsets that the model has seen.
+
+    logit_ij = q_i·R(ω f(i, j)) k_j / sqrt(d)        f(i, j) = j - i for near keys
+
+A far key's offset is e(j) - l(i), for the earlier and the later of two tokens. To the right, where
+the papers' attention is causal, offsets are mirrored (ours): f(i, j) = -f(j, i). Far logits are
+computed next to the near ones, at twice the products or more, and chosen by the offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part
+from pe_jax.encodings.registry import registered
+from pe_jax.encodings.rotary.rope import frequencies, rotary
+from pe_jax.encodings.rotary.rotation import Layout, rotate_by
+from pe_jax.encodings.sinusoid import angles
+from pe_jax.shapes import Array, Bool, Float, Real
+
+# `(positions, ω [F]) -> [..., F]`, angles.
+Angles = Callable[[Real[Array, "*P"], Float[Array, " F"]], Float[Array, "*P F"]]
+
+
+class _Far(NamedTuple):
+    """Pairs with offsets of their own.
+
+    Attributes:
+      chosen: `(later, earlier) -> bool` of two positions.
+      later, earlier: the angles that the two tokens are rotated by.
+    """
+
+    chosen: Callable[[Array, Array], Bool[Array, "..."]]
+    later: Angles
+    earlier: Angles
+
+
+@registered
+def self_extend(
+    *,
+    head_size: int,
+    window: int = 1024,
+    group: int = 8,
+    base: float = 10_000.0,
+    layout: Layout = "half",
+) -> Part:
+    """Self-Extend (Jin et al. 2024, arXiv 2401.01325, section 3): from `window` w on, offsets are
+    between groups of G tokens.
+
+        f(i, j) = floor(j/G) - floor(i/G) - (w - floor(w/G))   where i - j >= w, else j - i
+
+    A model trained on L tokens sees no offset that it does not know up to (L - w)·G + w tokens.
+
+    Args:
+      window: w, tokens to the left with their own offsets, the query's among them.
+      group: G.
+      base, layout: as in `rope`.
+
+    Raises:
+      ValueError: for a window or group below 1.
+    """
+    _at_least_one(window=window, group=group)
+    grouped: Angles = lambda x, w: angles(x // group, w)
+    shift = window - window // group
+    far = _Far(lambda i, j: i - j >= window, lambda x, w: grouped(x, w) + w * shift, grouped)
+    metadata = Metadata(
+        f"f(i, j) = ⌊j/{group}⌋ − ⌊i/{group}⌋ − {shift} where |m| ≥ {window}, else m",
+        "Jin et al. 2024 (Self-Extend), 3",
+    )
+    return _extended(head_size, base, layout, metadata, far)
+
+
+@registered
+def rerope(
+    *,
+    head_size: int,
+    window: int = 512,
+    factor: float | None = None,
+    base: float = 10_000.0,
+    layout: Layout = "half",
+) -> Part:
+    """ReRoPE and Leaky ReRoPE (Su 2023, kexue.fm/archives/9708 and 9706): from `window` w on,
+    offsets stay at w, or grow more slowly.
+
+        f(i, j) = -w   or, leaky,   -(w + (i - j - w)/s)   where i - j >= w, else j - i
+
+    Args:
+      window: w.
+      factor: s of the leaky form; None is ReRoPE, s without limit.
+      base, layout: as in `rope`.
+
+    Raises:
+      ValueError: for a window or factor below 1.
+    """
+    _at_least_one(window=window, factor=1 if factor is None else factor)
+    slope = 0.0 if factor is None else 1 / factor
+    slow: Angles = lambda x, w: angles(x, w * slope)
+    shift = window * (1 - slope)
+    far = _Far(lambda i, j: i - j >= window, lambda x, w: slow(x, w) + w * shift, slow)
+    reached = f"{window} + (|m| − {window})/{factor:g}" if factor else f"{window}"
+    metadata = Metadata(f"|f| = {reached} where |m| ≥ {window}, else |m|", "Su 2023 (ReRoPE)")
+    return _extended(head_size, base, layout, metadata._replace(invariant=True), far)
+
+
+@registered
+def dual_chunk(
+    *,
+    head_size: int,
+    chunk: int = 3072,
+    length: int = 4096,
+    base: float = 10_000.0,
+    layout: Layout = "half",
+) -> Part:
+    """Dual chunk attention (An et al. 2024, arXiv 2402.17463, section 3): positions start again in
+    each chunk of s tokens, and those of queries are far from earlier chunks.
+
+        f(i, j) = j - i                               in one chunk
+        f(i, j) = j mod s - min(s + i mod s, c - 1)   where j is in the chunk before
+        f(i, j) = j mod s - (c - 1)                   further to the left
+
+    Args:
+      chunk: s.
+      length: c, of the inputs trained on; offsets stay below it.
+      base, layout: as in `rope`.
+
+    Raises:
+      ValueError: for a chunk that is not from 1 to `length` - 1.
+    """
+    _at_least_one(chunk=chunk)
+    if not chunk < length:
+        raise ValueError(
+            f"chunk must be less than length, the inputs trained on, got {chunk} and {length}."
+        )
+    in_chunk: Angles = lambda x, w: angles(x % chunk, w)
+    next_chunk: Angles = lambda x, w: angles(jnp.minimum(chunk + x % chunk, length - 1), w)
+    last: Angles = lambda x, w: angles(0 * x + (length - 1), w)
+    metadata = Metadata(
+        f"f = (j mod s) − min(s + i mod s, c − 1) or − (c − 1) beyond a chunk, s = {chunk}",
+        "An et al. 2024 (dual chunk attention), 3",
+    )
+    return _extended(
+        head_size,
+        base,
+        layout,
+        metadata,
+        _Far(lambda i, j: i // chunk - j // chunk == 1, next_chunk, in_chunk),
+        _Far(lambda i, j: i // chunk - j // chunk > 1, last, in_chunk),
+    )
+
+
+def _extended(
+    head_size: int, base: float, layout: Layout, metadata: Metadata, *cases: _Far
+) -> Part:
+    """RoPE, and terms that take its logits from far pairs and add their own."""
+    w = frequencies(head_size, base).astype("float32")
+    near = rotary(lambda params, context: jnp.array(w), w.size, layout, metadata)
+
+    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
+        i, j = context.rows()
+
+        def rotated(x: Array, positions: Array, angles_of: Angles) -> Array:
+            angle = angles_of(positions, w)[..., None, :]
+            return rotate_by(jnp.asarray(x, jnp.promote_types(x.dtype, "float32")), angle, layout)
+
+        # To the left the query is the later of the two, to the right the earlier.
+        q_rotated = [rotated(q, i, at) for c in cases for at in (c.later, c.earlier)]
+        k_rotated = [rotated(k, j, at) for c in cases for at in (c.earlier, c.later)]
+        q_near, k_near = rotated(q, i, angles), rotated(k, j, angles)
+        return LogitTerms(term, (i, q_near, *q_rotated), (j, k_near, *k_rotated))
+
+    def term(
+        query_arrays: tuple, key_arrays: tuple, shared: tuple, mask: Array | None
+    ) -> Float[Array, "B H Lq Lk"]:
+        (i, *queries), (j, *keys) = query_arrays, key_arrays
+        i, j = jnp.asarray(i)[:, None, :, None], jnp.asarray(j)[:, None, None, :]
+        products = [jnp.einsum("bqhd,bkhd->bhqk", *pair) for pair in zip(queries, keys)]
+        total: jax.Array | float = 0.0
+        for n, case in enumerate(cases):
+            left, right = products[1 + 2 * n : 3 + 2 * n]
+            chosen = case.chosen(jnp.maximum(i, j), jnp.minimum(i, j))
+            total = jnp.where(chosen, jnp.where(j < i, left, right) - products[0], total)
+        return jnp.asarray(total)
+
+    return near._replace(logits=logits, metadata=near.metadata and near.metadata._replace(pairs=()))
+
+
+def _at_least_one(**options: float | int) -> None:
+    for name, value in options.items():
+        if not value >= 1:
+            raise ValueError(f"{name} must be at least 1, got {value}.")
