@@ -116,6 +116,7 @@ from pe_jax.encodings.rotary.several_axes import (
     rope_mixed as rope_mixed,
     mrope as mrope,
 )
+from pe_jax.encodings.rotary.centred import rope_centred as rope_centred
 from pe_jax.encodings.rotary.xpos import xpos as xpos
 from pe_jax.encodings.rotary.pope import pope as pope
 from pe_jax.encodings.rotary.decoupled import (

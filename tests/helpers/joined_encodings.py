@@ -23,6 +23,7 @@ CAUSAL = (
 )
 ROTATIONS = (
     "pope+rope_dynamic_ntk(factor=2, original_length=4)+log_n(length=4)+ssmax(bias=True)"
+    "+rope_centred(height=4, width=4, prefix=1)"
     "+sinusoidal_relative(clip=None)"
 )
 AT_INPUT = (

@@ -57,6 +57,18 @@ def decomposed_2d(params, p: Pair, width):
     return p.q @ p.k / jnp.sqrt(len(p.q)) + p.q @ vector
 
 
+def rope_centred(params, p: Pair, height, width, prefix=0):
+    """Heads of 4: the first complex number rotates with the row, the second with the column."""
+
+    def rotated(x, position):
+        row, column = jnp.divmod(position - prefix, width)
+        centre = jnp.stack([(row + 0.5) / height, (column + 0.5) / width]) * 2 - 1
+        angle = jnp.where(position < prefix, 0.0, 2 * jnp.pi * centre)
+        return (x[:2] + 1j * x[2:]) * jnp.exp(1j * angle)
+
+    return jnp.real(jnp.vdot(rotated(p.q, p.i), rotated(p.k, p.j))) / 2
+
+
 # --- slices of a head -----------------------------------------------------------------------------
 
 
@@ -152,6 +164,13 @@ REFERENCES = {
         functools.partial(bias_2d, height=3, width=5, cls=True)
     ),
     "decomposed_2d(height=6, width=3)": Reference(functools.partial(decomposed_2d, width=3)),
+    # Without a key, nothing is drawn.
+    "rope_centred(height=6, width=3, max_shift=0.5, max_jitter=1.2)": Reference(
+        functools.partial(rope_centred, height=6, width=3)
+    ),
+    "rope_centred(height=2, width=5, prefix=3, max_rescale=2)": Reference(
+        functools.partial(rope_centred, height=2, width=5, prefix=3)
+    ),
     "rope_slice": Reference(rope_slice),
     "rope_slice(size=4)": Reference(functools.partial(rope_slice, size=4)),
     "decoupled_rope(stddev=0.7)": Reference(decoupled_rope),

@@ -1,0 +1,95 @@
+"""RoPE at the centres of an image's patches, which are drawn anew while training (DINOv3)."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part
+from pe_jax.encodings.registry import registered
+from pe_jax.encodings.rotary.rotation import rotate_by
+from pe_jax.encodings.rotary.several_axes import by_share, of_patch
+from pe_jax.shapes import Array, Float, Real
+
+
+@registered
+def rope_centred(
+    *,
+    head_size: int,
+    height: int,
+    width: int,
+    prefix: int = 0,
+    base: float = 100.0,
+    max_shift: float = 0.0,
+    max_jitter: float = 1.0,
+    max_rescale: float = 1.0,
+) -> Part:
+    """RoPE of patches at their centres in an image from -1 to 1 on each axis (DINOv3: Siméoni et
+    al. 2025, arXiv 2508.10104; `dinov3_vit` of transformers).
+
+        y = 2 (row + 1/2) / height - 1,   x = 2 (column + 1/2) / width - 1
+        pair t of the head: angle 2π ω_t y,   pair d/4 + t: 2π ω_t x,   ω_t = base^(-4t/d)
+
+    So images of other sizes have the same angles at their ends. Pairs are dimensions m and m + d/2.
+    Positions count the patches row by row: x is patch (x // width, x % width). No parameters.
+
+    With an rng, while training, (y, x) -> ((y, x) + Δ) μ λ, with Δ ~ U(-a, a) and log μ ~ U(-log b,
+    log b) for each axis, and log λ ~ U(-log c, log c). All rows of a batch share these draws.
+
+    Args:
+      height, width: of the image, in patches.
+      prefix: the first positions are [CLS] and registers, which are not rotated; patches count from
+        here.
+      base: of the frequencies.
+      max_shift, max_jitter, max_rescale: a, b and c. By default nothing is drawn; transformers'
+        configs have c = 2.
+
+    Raises:
+      ValueError: for a head size that is no multiple of 4, an image without patches, a negative
+        prefix or shift, or a jitter or rescaling below 1.
+    """
+    w = by_share(head_size, 2, base)
+    if height < 1 or width < 1 or prefix < 0:
+        raise ValueError(
+            "height and width must be at least 1, and prefix at least 0; got "
+            f"{height}, {width} and {prefix}."
+        )
+    if not (max_shift >= 0 and max_jitter >= 1 and max_rescale >= 1):
+        raise ValueError(
+            "max_shift must be 0 or more, max_jitter and max_rescale 1 or more; got "
+            f"{max_shift}, {max_jitter} and {max_rescale}."
+        )
+    draws = max_shift > 0 or max_jitter > 1 or max_rescale > 1
+
+    def moved(centres: Float[Array, "*B 2"], rng: jax.Array) -> Float[Array, "*B 2"]:
+        limits = max_shift, math.log(max_jitter), math.log(max_rescale)
+        shift, jitter, rescale = (
+            jax.random.uniform(key, (size,), minval=-limit, maxval=limit)
+            for key, size, limit in zip(jax.random.split(rng, 3), (2, 2, 1), limits, strict=True)
+        )
+        return (centres + shift) * jnp.exp(jitter + rescale)
+
+    def rotated(x: Array, positions: Real[Array, "*B L"], rng: jax.Array | None) -> Array:
+        place = of_patch(positions - prefix, width)
+        centres = (2 * place + 1) / np.array([height, width], np.float32) - 1
+        if draws and rng is not None:
+            centres = moved(centres, rng)
+        centres = jnp.where((positions < prefix)[..., None], 0.0, centres)
+        angle = 2 * jnp.pi * centres[..., None] * w  # [#B, L, 2, d/4]
+        return rotate_by(x, angle.reshape(*angle.shape[:-2], 1, 2 * w.size))
+
+    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+        i, j = context.arrays()
+        return rotated(q, i, context.rng), rotated(k, j, context.rng), v
+
+    return Part(
+        heads=heads,
+        metadata=Metadata(
+            f"R(2π ω, centre), centres in [−1, 1]², ω_t = {base:g}^(−4t/d)",
+            "Siméoni et al. 2025 (DINOv3), code",
+            monotone=False,
+        ),
+    )
