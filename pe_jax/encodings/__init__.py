@@ -53,6 +53,7 @@ from pe_jax.encodings.absolute.position_vectors import (
 from pe_jax.encodings.absolute.fourier_features import fourier_features as fourier_features
 from pe_jax.encodings.absolute.floater import floater as floater
 from pe_jax.encodings.absolute.complex_order import complex_order as complex_order
+from pe_jax.encodings.absolute.convolutional import convolutional as convolutional
 from pe_jax.encodings.absolute.tupe import tupe as tupe
 from pe_jax.encodings.absolute.counter_examples import (
     raw_index as raw_index,

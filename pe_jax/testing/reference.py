@@ -80,6 +80,8 @@ class Reference(NamedTuple):
         `output` of the encoding.
       embed: `(params, x [D], position, token) -> [D]`, what the encoding makes of the embedding of
         one token.
+      embed_row: `(params, x [L, D], positions [L]) -> [L, D]`, the same of a whole row, for an
+        encoding that looks at neighbours.
       positions: what the formulas above see instead of a row's positions `[L]`, or `[L, A]`.
       sink: `(params, head) ->` a logit in the softmax's denominator; -inf is none.
     """
@@ -89,6 +91,7 @@ class Reference(NamedTuple):
     embed: Callable[[Params, jax.Array, jax.Array, jax.Array], jax.Array] = (
         lambda params, x, position, token: x
     )
+    embed_row: Callable[[Params, jax.Array, jax.Array], jax.Array] = lambda params, x, positions: x
     positions: Callable[[jax.Array], jax.Array] = lambda positions: positions
     sink: Callable[[Params, jax.Array], ArrayLike] = lambda params, head: -np.inf
 
@@ -154,6 +157,7 @@ def _row(reference, layer, x, q, k, v, tokens, positions, mask):
     params, positions = layer.params, reference.positions(positions)
     length, heads, _ = q.shape
     x = jax.vmap(lambda *token: reference.embed(params, *token))(x, positions, tokens)
+    x = reference.embed_row(params, x, positions)
     q, k, v = (
         offset + jnp.einsum("lD,Dhd->lhd", x, w)
         for offset, w in ((q, layer.w_q), (k, layer.w_k), (v, layer.w_v))

@@ -29,7 +29,7 @@ ROTATIONS = (
 AT_INPUT = (
     "learned_absolute+sinusoidal_absolute+learnable_sinusoidal_absolute+fourier_features+floater"
     "+complex_order(vocab_size=5)+raw_index+normalised_index+sinusoidal_concatenated"
-    "+learned_2d(height=4, width=4)"
+    "+learned_2d(height=4, width=4)+convolutional(width=3)"
 )
 TWO_AXES = "sinusoidal_2d+rope_axial+rope_mixed+liere"
 JOINED = {

@@ -100,6 +100,25 @@ def complex_order(params, x, position, token):
     return jnp.stack([rotated.real, rotated.imag], axis=-1).reshape(x.shape)
 
 
+def convolutional(params, x, positions):
+    """The channels of each group of the neighbours, tap by tap, through a matrix of the tap."""
+    width, groups, size, _ = params["kernel"].shape
+    out = []
+    for t in range(len(x)):
+        total = params["bias"]
+        for n in range(width):
+            place = t + n - width // 2
+            if 0 <= place < len(x):
+                near = positions[place] - positions[t] == place - t
+                by_group = [
+                    x[place, g * size : (g + 1) * size] @ params["kernel"][n, g]
+                    for g in range(groups)
+                ]
+                total = total + jnp.where(near, jnp.concatenate(by_group), 0.0)
+        out.append(x[t] + total * (1 + jax.scipy.special.erf(total / jnp.sqrt(2.0))) / 2)
+    return jnp.stack(out)
+
+
 def randomised(inner: Reference, longest: int, length: int) -> Reference:
     """`inner` at positions spread evenly over 0 .. longest - 1, as without a key: for rows of
     `length` tokens."""
@@ -127,11 +146,17 @@ REFERENCES = {
     "rope_axial": Reference(score=rope_axial),
     "tupe": Reference(score=tupe),
     "complex_order": Reference(embed=complex_order),
+    "convolutional(width=4)": Reference(embed_row=convolutional),
+    "convolutional(width=3, groups=2)": Reference(embed_row=convolutional),
     "randomised(learnable_sinusoidal_relative(clip=None), longest=64)": randomised(
         paper.REFERENCES["learnable_sinusoidal_relative(clip=None)"], 64, LENGTH
     ),
 }
 EXCUSED = {
+    "convolutional(width=4)": {
+        "padding": "padding whose positions count on looks like tokens, at the input",
+        "permutation": "neighbours are those next to it in the row",
+    },
     "randomised(learnable_sinusoidal_relative(clip=None), longest=64)": {
         "formula": "positions count the keys of a row, not any numbers as here",
         "limit": "positions count the keys of a row, whatever the limit",

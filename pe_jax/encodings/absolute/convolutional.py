@@ -1,0 +1,91 @@
+"""Positions from a convolution: each token is told its neighbours, as in wav2vec 2."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits
+from pe_jax.encodings.positions import as_array, check_length
+from pe_jax.encodings.registry import registered
+from pe_jax.shapes import Array, Float
+
+
+@registered
+def convolutional(*, hidden_size: int, width: int = 128, groups: int | None = None) -> Part:
+    """A convolution over the row, added to the input (Baevski et al. 2020, arXiv 2006.11477,
+    section 2; `wav2vec2` of transformers).
+
+        x_t -> x_t + gelu(b + Σ_n K_n x_{t + n - floor(W/2)}),   n = 0 .. W-1
+
+    K_n maps each of G groups of channels to itself. Outside of the row there are zeros, and so are
+    tokens whose position differs from that of t by another number than their place in the row
+    does: other documents whose positions start again, and padding unless its positions count on.
+    Set the embeddings of such padding to zero, as transformers does.
+
+    Params: `{"kernel": [W, G, D/G, D/G], "bias": [D]}`, the kernel drawn from a normal of 2 /
+    sqrt(W D), as in transformers, the bias 0. `weight [D, D/G, W]` of a PyTorch convolution is
+    `weight.reshape(G, D/G, D/G, W).transpose(3, 0, 2, 1)` here. There the weight is normalised
+    while training, by `weight_norm`; here it is a plain parameter.
+
+    Args:
+      width: W.
+      groups: G; default 16, or the largest number below it that divides 16 and D.
+
+    Raises:
+      ValueError: for a width below 1, or groups that do not divide D; in a model, for a symbolic
+        length.
+    """
+    count = math.gcd(16, hidden_size) if groups is None else groups
+    if width < 1 or count < 1 or hidden_size % count:
+        raise ValueError(
+            f"width must be at least 1, and groups must divide hidden_size={hidden_size}; got "
+            f"{width} and {count}."
+        )
+    channels = hidden_size // count
+
+    def init(rng: jax.Array) -> Params:
+        kernel = jax.random.normal(rng, (width, count, channels, channels))
+        return {
+            "kernel": 2 / math.sqrt(width * hidden_size) * kernel,
+            "bias": jnp.zeros(hidden_size),
+        }
+
+    def embed(params: Params, x: Float[Array, "B L D"], context: Context) -> Float[Array, "B L D"]:
+        check_length(x.shape[1], "convolutional")
+        x = jnp.asarray(x, jnp.promote_types(x.dtype, jnp.float32))
+        row = x.reshape(*x.shape[:2], count, channels)
+        # Tokens whose positions differ as their places in the row do.
+        starts = (as_array(context.positions_q) - np.arange(x.shape[1])).reshape(-1, x.shape[1])
+        before = width // 2
+        ends = (before, width - 1 - before)
+        padded = jnp.pad(row, [(0, 0), ends, (0, 0), (0, 0)])
+        padded_starts = jnp.pad(starts, [(0, 0), ends])
+
+        @jax.checkpoint
+        def add_tap(y: Array, tap: tuple[Array, Array]) -> tuple[Array, None]:
+            n, kernel = tap
+            neighbours, their_starts = (
+                jax.lax.dynamic_slice_in_dim(y, n, x.shape[1], 1) for y in (padded, padded_starts)
+            )
+            near = (their_starts == starts)[..., None, None]
+            return y + jnp.einsum("blgc,gcd->blgd", jnp.where(near, neighbours, 0), kernel), None
+
+        taps = jnp.arange(width), params["kernel"]
+        y, _ = jax.lax.scan(add_tap, jnp.zeros_like(row), taps)
+        return x + jax.nn.gelu(y.reshape(x.shape) + params["bias"], approximate=False)
+
+    return Part(
+        init=init,
+        embed=embed,
+        traits=Traits(cacheable=False),  # A token's input changes with those to its right.
+        metadata=Metadata(
+            "x_t + gelu(b + Σ_n K_n x_(t + n − W/2)), K free",
+            "Baevski et al. 2020 (wav2vec 2), 2",
+            parameters="W·D²/G + D",
+            invariant=True,
+        ),
+    )
