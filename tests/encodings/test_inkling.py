@@ -1,4 +1,4 @@
-"""Inkling by hand, and against transformers'."""
+"""Inkling by hand, and Inkling and Inkling 2 against transformers'."""
 
 import jax
 import numpy as np
@@ -43,6 +43,8 @@ def test_inkling_says_what_it_needs():
         attention(q, k, k, encoding, params, real)
     with pytest.raises(ValueError, match="got 0 and 16"):
         build("inkling(extent=0)")
+    with pytest.raises(ValueError, match="clip must be positive, got 0"):
+        build("inkling(clip=0)")
 
 
 @needs("torch", "transformers")
@@ -73,3 +75,36 @@ def test_inkling_is_that_of_transformers(first):
     found = attention_logits(q, k, encoding, {"inkling": params}, context)
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert np.abs(expected).max() > 1
+
+
+@needs("torch", "transformers")
+def test_inkling_with_a_clip_is_inkling_2():
+    """Some projections are shorter than the clip, and some longer."""
+    import torch
+    from transformers.models.inkling2.configuration_inkling2 import Inkling2TextConfig
+    from transformers.models.inkling2.modeling_inkling2 import Inkling2RelativePositionBias
+
+    torch.manual_seed(0)
+    length, extent = 20, 7
+    config = Inkling2TextConfig(hidden_size=16, d_rel=4, rel_l2_clip_threshold=2.0)
+    theirs = Inkling2RelativePositionBias(config, 2, extent, log_scaling=False)
+    x, positions = torch.randn(2, length, 16), torch.arange(length)
+    with torch.no_grad():
+        for weight in theirs.parameters():
+            torch.nn.init.normal_(weight, std=0.7)
+        distance = positions[:, None] - positions
+        expected = theirs(x, distance, positions[None]).numpy()
+    array = lambda weight: weight.detach().numpy()
+    params = {
+        "projection": array(theirs.linear.weight).T.reshape(16, 2, 4),
+        "table": array(theirs.proj).T[::-1],
+        "scale": array(theirs.norm.scale),
+    }
+    encoding = build(f"inkling(extent={extent}, rank=4, bidirectional=False, clip=2)")
+    zero = np.zeros((2, length, 2, 8), np.float32)
+    context = Context(range(length), x_q=x.numpy())
+    found = attention_logits(zero, zero, encoding, {"inkling": params}, context)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    projected = np.einsum("blD,Dhr->blhr", x, params["projection"]) * params["scale"]
+    lengths = np.linalg.norm(projected, axis=-1)
+    assert 0.1 < (lengths < 2).mean() < 0.9

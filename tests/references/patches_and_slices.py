@@ -93,9 +93,13 @@ def decoupled_rope(params, p: Pair):
 # --- a projection of the hidden state that meets offsets ------------------------------------------
 
 
-def inkling(params, p: Pair, extent):
+def inkling(params, p: Pair, extent, clip=None):
     table, offset = params["table"], (p.j - p.i).astype(int)
     weights = p.x_q[p.at_q] @ params["projection"][:, p.head]
+    if clip:
+        weights = weights * params["scale"][p.head]
+        length = jnp.sqrt(weights @ weights)
+        weights = jnp.where(length > clip, weights / length * clip, weights)
     row = offset + extent - 1
     inside = (row >= 0) & (row < len(table))
     term = weights @ table[jnp.clip(row, 0, len(table) - 1)]
@@ -176,6 +180,9 @@ REFERENCES = {
     "decoupled_rope(stddev=0.7)": Reference(decoupled_rope),
     "decoupled_rope(size=6, stddev=0.7)": Reference(decoupled_rope),
     "inkling(extent=3, rank=2, stddev=0.7)": Reference(functools.partial(inkling, extent=3)),
+    "inkling(extent=3, rank=2, clip=1.5, stddev=0.7)": Reference(
+        functools.partial(inkling, extent=3, clip=1.5)
+    ),
     "inkling(extent=4, bidirectional=False, stddev=0.7)": Reference(
         functools.partial(inkling, extent=4)
     ),

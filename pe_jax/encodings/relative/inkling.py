@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.content.row_order import hidden_states
@@ -19,11 +20,15 @@ def inkling(
     extent: int = 1024,
     rank: int = 16,
     bidirectional: bool = True,
+    clip: float | None = None,
     stddev: float = 0.02,
 ) -> Part:
-    """Relative attention of Inkling (Thinking Machines 2026; `modeling_inkling` of transformers).
+    """Relative attention of Inkling and Inkling 2 (Thinking Machines 2026; `modeling_inkling` and
+    `modeling_inkling2` of transformers).
 
-        logit_ij += (W_h x_i)·P_{j-i}   where |j - i| < extent, else 0
+        logit_ij += z_i·P_{j-i}   where |j - i| < extent, else 0
+        z_i = W_h x_i                    Inkling
+        z_i = clip₂(s_h ⊙ W_h x_i)       Inkling 2, `clip=8`
 
     A table of offsets P, shared by the heads, meets a projection of the hidden state of the query:
     `rank` numbers for each head. Added as it is, not divided by sqrt(d).
@@ -35,20 +40,28 @@ def inkling(
 
     Params: `{"projection": [D, H, rank], "table": [2 extent - 1, rank]}`, or `[extent, rank]` if
     not bidirectional, drawn from a normal of `stddev`. Offset j - i has row `extent - 1 + (j - i)`,
-    the other way round from Inkling's `proj`, whose columns count the distance.
+    the other way round from Inkling's `proj`, whose columns count the distance. With `clip` also
+    `"scale": [H, rank]`, s, which starts at 1.
 
     Args:
       extent: of the table, in tokens to each side, the query's own among them.
       rank: numbers for each head and token, `d_rel` in Inkling's config.
       bidirectional: False adds nothing for keys to the right.
+      clip: largest length of z; longer ones are shortened to it. None is Inkling.
 
     Raises:
-      ValueError: for an extent or rank below 1; in attention, for real positions or without
+      ValueError: for an extent or rank below 1, or a clip that is not positive; in attention, for real positions or without
         `Context.x_q`, which a cache does not keep.
     """
     if extent < 1 or rank < 1:
         raise ValueError(f"extent and rank must be at least 1, got {extent} and {rank}.")
+    if clip is not None and not clip > 0:
+        raise ValueError(f"clip must be positive, got {clip}.")
     rows = 2 * extent - 1 if bidirectional else extent
+    draw = normal_parameters(stddev, projection=(hidden_size, num_heads, rank), table=(rows, rank))
+
+    def init(rng: jax.Array) -> Params:
+        return draw(rng) if clip is None else {**draw(rng), "scale": jnp.ones((num_heads, rank))}
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
         x = hidden_states(context, "inkling", "q")
@@ -57,6 +70,8 @@ def inkling(
         if not jnp.issubdtype(dtype, jnp.integer):
             raise ValueError(f"inkling needs integer offsets for its table, got {dtype}.")
         weights = jnp.einsum("bqD,Dhr->bqhr", x, params["projection"])
+        if clip is not None:
+            weights = _clipped(weights * params["scale"], clip)
         return LogitTerms(term, (i, weights), j, params["table"])
 
     def term(
@@ -69,16 +84,23 @@ def inkling(
         return jnp.where((row >= 0) & (row < rows), taken, 0.0)
 
     return Part(
-        init=normal_parameters(
-            stddev, projection=(hidden_size, num_heads, rank), table=(rows, rank)
-        ),
+        init=init,
         logits=logits,
         metadata=Metadata(
-            "(W x_i)·P_m, P free",
+            f"{'clip₂(s ⊙ W x_i)' if clip else '(W x_i)'}·P_m, P free",
             "Thinking Machines 2026 (Inkling), code",
-            parameters=f"D·H·rank + {'(2·extent − 1)' if bidirectional else 'extent'}·rank",
+            parameters=f"D·H·rank + {'(2·extent − 1)' if bidirectional else 'extent'}·rank"
+            + (" + H·rank" if clip else ""),
             invariant=True,
             monotone=False,  # Beyond the extent.
             symmetric=None if bidirectional else False,
         ),
     )
+
+
+def _clipped(z: Float[Array, "*B r"], longest: float) -> Float[Array, "*B r"]:
+    """Vectors shortened to `longest`, up to the 1e-6 of transformers."""
+    squares = jnp.sum(z**2, axis=-1, keepdims=True)
+    # The square root has no derivative at 0.
+    length = jnp.sqrt(jnp.maximum(squares, 1e-30)) + 1e-6
+    return z * jnp.minimum(longest / length, 1.0)
