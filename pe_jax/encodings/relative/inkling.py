@@ -50,8 +50,8 @@ def inkling(
       clip: largest length of z; longer ones are shortened to it. None is Inkling.
 
     Raises:
-      ValueError: for an extent or rank below 1, or a clip that is not positive; in attention, for real positions or without
-        `Context.x_q`, which a cache does not keep.
+      ValueError: for an extent or rank below 1, or a clip that is not positive; in attention, for
+        real positions or without `Context.x_q`, which a cache does not keep.
     """
     if extent < 1 or rank < 1:
         raise ValueError(f"extent and rank must be at least 1, got {extent} and {rank}.")
