@@ -291,9 +291,9 @@ class ModelChanges(optional_keys(BertConfig)):  # type: ignore[misc]
         Raises:
           ValueError: for values that `BertConfig` refuses.
         """
-        given = {k: v for k, v in vars(self).items() if v is not None and k != "size"}
+        changes = {k: v for k, v in vars(self).items() if v is not None and k != "size"}
         try:
             start = start or preset(self.size or "base")
-            return dataclasses.replace(start, **given)
+            return dataclasses.replace(start, **changes)
         except ValueError as error:
             raise ValueError(f"config.model.{error}") from error

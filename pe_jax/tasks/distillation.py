@@ -155,24 +155,24 @@ def build(config: DistillationConfig, tokenizer: Path | None = None) -> Run:
     test_stages = [
         changed(stages[-1], {"length": n}) for n in config.test_lengths if n not in lengths
     ]
-    read = text_training.read_data(
+    text_data = text_training.read_data(
         config, tokenizer, mesh, make_examples, pairs=False, test_stages=test_stages
     )
-    model = dataclasses.replace(config.model, vocab_size=read.text.vocabulary.size)
+    model = dataclasses.replace(config.model, vocab_size=text_data.text.vocabulary.size)
     teacher = teacher_model(config, model)
     shardings_of = functools.partial(sharding.state_shardings, mesh, config.parallel)
     params = PretrainedSource(config.init).params(shardings_of)
     heads = tuple(name for name in params if name != "bert")
-    program = make_program(config, mesh, model, teacher, sum(read.steps), heads)
+    program = make_program(config, mesh, model, teacher, sum(text_data.steps), heads)
     constants = [
         # On every host's devices.
         (params["bert"], jax.device_put(statistics, shardings_of(statistics)))
-        for statistics in measure(config, teacher, mesh, params["bert"], read.held_out)
+        for statistics in measure(config, teacher, mesh, params["bert"], text_data.held_out)
     ]
-    pair = Distillation(config, program, teacher, params, constants, read)
+    pair = Distillation(config, program, teacher, params, constants, text_data)
     run_stages = [pair.stage(number) for number in range(len(stages))]
     digests = {"config.init": teacher_digest(teacher, params["bert"])}
-    return text_training.make_run(config, program, read, run_stages, digests, pair.start)
+    return text_training.make_run(config, program, text_data, run_stages, digests, pair.start)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,8 +200,8 @@ class Distillation:
         student = {**student, "bert": self._keep_mean(student["bert"])}
         if self.config.fit:
             text, length = self.data.text, self.config.lengths[0]
-            unseen = text.held_out, text.held_out_documents
-            rows = data.PackedExamples(*unseen, text.vocabulary, length)
+            documents = text.held_out, text.held_out_documents
+            rows = data.PackedExamples(*documents, text.vocabulary, length)
             tokens = _full_rows(rows, _FIT_ROWS)
             model, bert = self.program.model, self.params["bert"]
             fit = fit_positions(self.teacher, bert, model, student["bert"], tokens)

@@ -131,18 +131,18 @@ def build(config: PretrainingConfig, tokenizer: Path | None = None) -> Run:
     config = resolve(config)
     mesh, packed = sharding.data_mesh(), config.data.packed
     examples = functools.partial(make_examples, config.data)
-    read = text_training.read_data(config, tokenizer, mesh, examples, pairs=not packed)
-    model = dataclasses.replace(config.model, vocab_size=read.text.vocabulary.size)
-    program = make_program(config, mesh, model, sum(read.steps))
+    text_data = text_training.read_data(config, tokenizer, mesh, examples, pairs=not packed)
+    model = dataclasses.replace(config.model, vocab_size=text_data.text.vocabulary.size)
+    program = make_program(config, mesh, model, sum(text_data.steps))
     eval_step = program.eval_step()
 
     def make_stage(number: int, stage: PretrainingStageConfig) -> Stage:
         return Stage(
             name=f"length {stage.length}",
-            steps=read.steps[number],
-            batches=read.batches[number],
+            steps=text_data.steps[number],
+            batches=text_data.batches[number],
             train_step=program.train_step(stage.accumulation),
-            evaluate=lambda step, params: evaluate(eval_step, params, read.held_out[number]),
+            evaluate=lambda step, params: evaluate(eval_step, params, text_data.held_out[number]),
             flops=functools.partial(train_flops, model, predictions=stage.max_predictions),
         )
 
@@ -156,4 +156,6 @@ def build(config: PretrainingConfig, tokenizer: Path | None = None) -> Run:
         return params
 
     stages = [make_stage(*numbered) for numbered in enumerate(config.stages.values())]
-    return text_training.make_run(config, program, read, stages, {}, start if config.init else None)
+    return text_training.make_run(
+        config, program, text_data, stages, {}, start if config.init else None
+    )

@@ -90,7 +90,7 @@ class Program:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run(Generic[C]):
-    """What a task builds from its config, ready to train; nothing of it has been trained.
+    """A run as a task builds it from its config, before it is trained.
 
     Attributes:
       config: the resolved config. A folder's run resumes only with the same.

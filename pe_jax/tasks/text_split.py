@@ -70,8 +70,11 @@ def load_text(config: TextConfig, vocab: str, *, pairs: bool = True) -> TextSpli
         data_dir=config.data_dir,
         cache_dir=cache_folder(config.cache_dir),
     )
-    new: dict[str, Any] = {"vocab_size": config.vocab_size, "strip_accents": config.strip_accents}
-    train, tokenizer = open_source("source", config.source, vocab=vocab, **new)
+    training: dict[str, Any] = {
+        "vocab_size": config.vocab_size,
+        "strip_accents": config.strip_accents,
+    }
+    train, tokenizer = open_source("source", config.source, vocab=vocab, **training)
     _check(config.source, train, tokenizer, pairs)
     if not config.validation:
         train_documents, held_out_documents = train.split(config.held_out)

@@ -36,7 +36,7 @@ MakeExamples = Callable[
 
 
 class TextData(NamedTuple):
-    """What a run trains on and is scored on.
+    """The text of a run, its training examples, and batches to train on and to be scored on.
 
     Attributes:
       examples, steps: the training examples of each stage, and how many steps it has.
@@ -69,7 +69,7 @@ class TextRun(Run[C]):
 def make_run(
     config: C,
     program: Program,
-    read: TextData,
+    text_data: TextData,
     stages: list[Stage],
     digests: dict[str, str],
     start: Callable[[Params], Params] | None,
@@ -79,15 +79,15 @@ def make_run(
         config=config,
         program=program,
         stages=stages,
-        digests={**read.text.digests(), **digests},
+        digests={**text_data.text.digests(), **digests},
         every=(config.log_every, config.eval_every, config.checkpoint_every),
         keep_checkpoints=config.keep_checkpoints,
         keep_best=config.keep_best,
         start=start,
-        tokenizer=read.text.tokenizer,
-        text=read.text,
-        examples=read.examples,
-        held_out=read.held_out,
+        tokenizer=text_data.text.tokenizer,
+        text=text_data.text,
+        examples=text_data.examples,
+        held_out=text_data.held_out,
     )
 
 
@@ -190,24 +190,11 @@ def read_data(
         for stage, each in zip(stages, examples, strict=True)
     ]
 
-    def batches(
-        examples: data.Examples, stage: StageConfig, seed: int, workers: int = 0
-    ) -> Callable[[int], Iterable[HostBatch]]:
-        return functools.partial(
-            data.batches,
-            examples,
-            batch_size=stage.batch_size,
-            seed=seed,
-            host=jax.process_index(),
-            hosts=jax.process_count(),
-            workers=workers,
-        )
-
     def held_out(stage: StageConfig) -> list[Batch]:
         """About `config.eval_examples` rows, the same for every run."""
         count = max(1, round(config.eval_examples / stage.batch_size))
-        unseen = make(stage, text.held_out, text.held_out_documents)
-        rows = itertools.islice(batches(unseen, stage, _HELD_OUT_SEED)(0), count)
+        held_out_examples = make(stage, text.held_out, text.held_out_documents)
+        rows = itertools.islice(_batches(held_out_examples, stage, _HELD_OUT_SEED)(0), count)
         return [sharding.to_global(batch, sharding.by_rows(mesh)) for batch in rows]
 
     return TextData(
@@ -215,8 +202,23 @@ def read_data(
         examples,
         steps,
         [
-            batches(each, stage, config.seed + number, config.data.workers)
+            _batches(each, stage, config.seed + number, config.data.workers)
             for number, (stage, each) in enumerate(zip(stages, examples, strict=True))
         ],
         [held_out(stage) for stage in (*stages, *test_stages)],
+    )
+
+
+def _batches(
+    examples: data.Examples, stage: StageConfig, seed: int, workers: int = 0
+) -> Callable[[int], Iterable[HostBatch]]:
+    """Return a function from n to this host's batches of a stage from batch n on."""
+    return functools.partial(
+        data.batches,
+        examples,
+        batch_size=stage.batch_size,
+        seed=seed,
+        host=jax.process_index(),
+        hosts=jax.process_count(),
+        workers=workers,
     )

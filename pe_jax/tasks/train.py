@@ -143,21 +143,21 @@ def _start_or_resume(
             origin["start"] = fingerprint(state.params)
         return state, {"origin": origin, "totals": {}}
     state, facts = restored
-    saved, done = facts["origin"], int(state.step)
-    _check_data(saved["data"], run.digests, folder)
-    _check_steps(saved["stages"], origin["stages"], done, folder)
+    first_origin, done = facts["origin"], int(state.step)
+    _check_data(first_origin["data"], run.digests, folder)
+    _check_steps(first_origin["stages"], origin["stages"], done, folder)
     if (
         run.start
         and "init" in changes
         and "config.init" not in run.digests  # Otherwise its digest has been compared.
-        and fingerprint(run.start(run.program.init().params)) != saved["start"]
+        and fingerprint(run.start(run.program.init().params)) != first_origin["start"]
     ):
         raise ValueError(
             f"config.init={changes['init'][1]} is not the model that the run in {folder} started "
             f"from, {changes['init'][0]}. Give that one, or another --workdir."
         )
     log(f"Resuming from step {done:,}.")
-    return state, {**facts, "origin": {**origin, "start": saved["start"]}}
+    return state, {**facts, "origin": {**origin, "start": first_origin["start"]}}
 
 
 def _check_profile(profile: range, done: int, steps: int, folder: Path) -> None:
