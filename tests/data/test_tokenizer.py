@@ -24,7 +24,7 @@ from pe_jax.data.questions import Answer, Question
 from pe_jax.data.rows import pad_rows
 from pe_jax.data.special_tokens import special_tokens, text_tokenizer, vocabulary
 from pe_jax.data.tokenized import tokenize_documents
-from pe_jax.data.tokenizer import load_tokenizer, tokenizer_files
+from pe_jax.data.tokenizer import SPECIAL_TOKENS, load_tokenizer, tokenizer_files
 
 TEXT = "A bird sings.  The tree is old!\n\nThe bird is here. A fox, too."
 
@@ -497,3 +497,25 @@ def test_a_trained_vocabulary_keeps_marks(one, other):
     assert kept.encode(one).tokens == [one] and kept.encode(other).tokens == [other]
     stripped = data.train_tokenizer(texts, 60, strip_accents=True)
     assert stripped.encode(one).ids == stripped.encode(other).ids
+
+
+def test_a_published_tokenizer_may_truncate(tmp_path, books):
+    _, tokenizer, _ = books
+    copy = type(tokenizer).from_str(tokenizer.to_str())
+    copy.enable_truncation(4)
+    copy.save(str(tmp_path / "tokenizer.json"))
+    loaded = data.load_tokenizer(tmp_path / "tokenizer.json")
+    assert len(loaded.encode("the sea the sea the sea").ids) == 6
+
+
+def test_a_tokenizer_with_an_id_twice_or_dropout_is_refused(tmp_path, books):
+    spec = json.loads(books[1].to_str())
+    spec["model"]["vocab"]["[twice]"] = spec["model"]["vocab"]["a"]
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(spec))
+    with pytest.raises(ValueError, match=r"gives the id \d+ to several tokens: '\[twice\]', 'a'"):
+        data.load_tokenizer(file)
+    vocab = {token: number for number, token in enumerate([*SPECIAL_TOKENS, "a"])}
+    file.write_text(Tokenizer(models.BPE(vocab, [], dropout=0.1)).to_str())
+    with pytest.raises(ValueError, match=r"tokenizes at random \(dropout 0.1\)"):
+        data.load_tokenizer(file)
