@@ -2,17 +2,11 @@
 
 import importlib.util
 import json
-import re
-import types
 from pathlib import Path
 
-import jax
 import pytest
 from helpers import tiny_run
 from helpers.commands import call, run
-
-from pe_jax.console import markdown, terminal
-from pe_jax.console.compile_cache import cache_compiled_programs
 
 ROOT = Path(__file__).parents[2]
 
@@ -79,44 +73,6 @@ def test_train_then_eval_say_the_same(trained):
     assert (folder / "learned_relative" / "report" / "figure2_vectors.png").exists()
 
 
-def test_tables_that_are_too_wide_are_told_in_parts():
-    """Each with the columns that tell rows apart; every number once, in order."""
-    header = ["position", "when", *(f"monotonicity {n}" for n in range(9))]
-    rows = [["a|b", when, *(f"{n}.{when}" for n in range(8)), "–"] for when in ("early", "late")]
-    page = "\n".join(["word " * 30, "", *markdown.table(header, rows), "", "![figure](a.png)", ""])
-    told = markdown.for_terminal(page)
-    assert max(map(len, told.splitlines())) <= 100 and told.split()[:30] == ["word"] * 30
-    _, *parts = told.strip("\n").split("\n\n")
-    cells = [[re.split(r" *(?<!\\)\| *", line)[1:-1] for line in one.split("\n")] for one in parts]
-    assert [part[0][:2] for part in cells] == [header[:2]] * 3
-    for i, row in enumerate([header, *rows]):
-        line = i + (i > 0)  # After the rule below the header.
-        assert [cell for part in cells for cell in part[line][2:]] == row[2:]
-    assert [part[3][:2] for part in cells] == [[r"a\|b", "late"]] * 3
-    narrow = "\n".join(markdown.table(header[:3], [row[:3] for row in rows])) + "\n"
-    assert markdown.for_terminal(narrow) == narrow
-
-
-def test_lines_of_progress_keep_their_distance(monkeypatch, capsys):
-    clock = iter(range(0, 100, 4))  # Seconds: at the start, then at every tenth of the total.
-    monkeypatch.setattr(terminal, "time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
-    progress = terminal.Progress(10, unit="batch", lines=10.0)
-    for _ in range(10):
-        progress.advance()
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == [f"{n} of 10 batches, {4 * n:.1f} s" for n in (3, 6, 9)]
-
-
-def test_lines_of_scalars_fit_a_terminal(capsys):
-    scalars = {"masked_lm_accuracy": 0.123456, "masked_lm_loss": 4.56789, "mfu": 0.25}
-    progress = terminal.Progress(100)
-    progress.report(7, "training", scalars)
-    progress.report(8, "training", {f"{name}_{i}": 1234.5 for i in range(4) for name in scalars})
-    first, *more = capsys.readouterr().err.splitlines()
-    assert first == "step   7/100  training  MLM acc 0.123  MLM loss 4.568  mfu 0.250"
-    assert len(more) > 1 and all(len(line) <= 100 for line in more)
-
-
 def test_comparing_runs(trained):
     folder, _, _ = trained
     code, out, err = call("eval.py", f"--runs={folder}/*", f"--out={folder / 'out'}")
@@ -151,39 +107,6 @@ def test_a_second_run_compiles_nothing(tmp_path):
         programs.append({path.name for path in (tmp_path / "cache" / "compiled").iterdir()})
     assert any("train_step" in name for name in programs[0])
     assert programs[1] == programs[0]
-
-
-@pytest.fixture
-def jax_settings():
-    """Puts JAX's own cache settings back."""
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = {name: getattr(jax.config, name) for name in names}
-    yield names
-    for name, value in before.items():
-        jax.config.update(name, value)
-
-
-@pytest.mark.parametrize("value", ["", "/somewhere"])
-def test_the_environment_says_where_programs_are_kept(monkeypatch, tmp_path, jax_settings, value):
-    monkeypatch.setenv("PE_JAX_CACHE", str(tmp_path))
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", value)
-    before = [getattr(jax.config, name) for name in jax_settings]
-    cache_compiled_programs()
-    assert [getattr(jax.config, name) for name in jax_settings] == before
-    assert list(tmp_path.iterdir()) == []
-    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
-    cache_compiled_programs()
-    assert jax.config.jax_compilation_cache_dir == f"verified://{tmp_path / 'compiled'}"
-
-
-def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path, jax_settings, capsys):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("PE_JAX_CACHE", str(tmp_path / "file"))
-    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
-    jax.config.update("jax_compilation_cache_dir", None)
-    cache_compiled_programs()
-    assert jax.config.jax_compilation_cache_dir is None
-    assert "Compiled programs are not cached" in capsys.readouterr().err
 
 
 def test_measuring_properties(trained, tmp_path):
