@@ -116,12 +116,7 @@ class Bert(BertModule):
             valid, mask = mask, padding_mask(mask)
         input_positions = positions
         if positions is None and encoding.axes == 1:
-            positions = range(tokens.shape[1])
-            if document_ids is not None:
-                positions = document_positions(document_ids)
-            input_positions = positions
-            if valid is not None and document_ids is None and c.positions_from_mask:
-                input_positions = jnp.maximum(jnp.cumsum(valid, axis=1) - 1, 0)
+            positions, input_positions = self.default_positions(tokens, valid, document_ids)
         position_rng = None if rng is None else jax.random.fold_in(rng, c.num_layers)
         context = Context(positions, positions, rng=position_rng, document_ids=document_ids)
         position_params = {}
@@ -144,6 +139,19 @@ class Bert(BertModule):
                 outputs = outputs._replace(hidden=outputs.hidden.at[-1].set(x))
             self.sow("intermediates", "outputs", outputs)
         return x
+
+    @nn.nowrap
+    def default_positions(
+        self, tokens: Array, valid: Bool[Array, "B L"] | None, document_ids: Array | None
+    ) -> tuple[Positions, Positions]:
+        """Return the positions in attention, and those that are added to the input."""
+        if document_ids is not None:
+            positions = document_positions(document_ids)
+            return positions, positions
+        positions = range(tokens.shape[1])
+        if valid is None or not self.config.positions_from_mask:
+            return positions, positions
+        return positions, jnp.maximum(jnp.cumsum(valid, axis=1) - 1, 0)
 
     @nn.nowrap
     def run_layers(

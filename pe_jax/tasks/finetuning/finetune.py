@@ -169,9 +169,6 @@ def build(config: FinetuningConfig, folder: Path, tokenizer: Path | None = None)
     Args:
       folder: where predictions are written, see `Scorer`.
       tokenizer: the run's own, where it has one already; default the pretrained model's.
-
-    Raises:
-      ValueError: for a config that cannot run; the message names the key and the way out.
     """
     config = resolve(config)
     data = config.data
