@@ -5,7 +5,7 @@ tokenizer puts around two texts. A context that is too long for one input is spl
 windows. Each token has the offsets of its characters, so that a span of tokens is a span of the
 original text, whatever the tokenizer lower-cased, stripped or split.
 
-Shapes: W windows, Q questions, C tokens of all contexts, L length.
+Shapes: W windows, Q questions, C tokens of a context, L length.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Windows(NamedTuple):
       context_start: `[W]` int32, position in the input of its first context token.
       context_sizes: `[W]` int32, the number of its context tokens.
       first: `[W]` int32, index of the first one in the question's context.
-      contexts: `[Q, 2]` int64, begin and end in `offsets` of the question's context.
-      offsets: `[C, 2]` int32, first and one past the last character of each context token.
+      offsets: for each question, `[C, 2]` int32: first and one past the last character of each
+        token of its context. Questions on one context share the array.
     """
 
     questions: Sequence[Question]
@@ -47,8 +47,7 @@ class Windows(NamedTuple):
     context_start: np.ndarray
     context_sizes: np.ndarray
     first: np.ndarray
-    contexts: np.ndarray
-    offsets: np.ndarray
+    offsets: Sequence[np.ndarray]
 
 
 def evaluation_windows(
@@ -73,7 +72,7 @@ def evaluation_windows(
     """
     if not questions:
         raise ValueError("There are no questions. Check the split.")
-    return _windows(*_encode(questions, tokenizer), tokenizer, length, max_query, stride)
+    return _windows(_encode(questions, tokenizer), tokenizer, length, max_query, stride)
 
 
 def training_windows(
@@ -101,8 +100,8 @@ def training_windows(
     Raises:
       ValueError: if every question is skipped.
     """
-    encoded, contexts = _encode(questions, tokenizer)
-    spans = [_answer_span(e.question, e.ids, contexts[e.context].offsets) for e in encoded]
+    encoded = _encode(questions, tokenizer)
+    spans = [_answer_span(e.question, e.ids, e.context.offsets) for e in encoded]
     skipped = dict(Counter(span for span in spans if isinstance(span, str)))
     used = [number for number, span in enumerate(spans) if not isinstance(span, str)]
     if not used:
@@ -110,7 +109,7 @@ def training_windows(
             f"None of the {len(questions)} questions can be used for training; skipped: {skipped}."
         )
     used_encoded = [encoded[number] for number in used]
-    windows = _windows(used_encoded, contexts, tokenizer, length, max_query, stride)
+    windows = _windows(used_encoded, tokenizer, length, max_query, stride)
     used_spans = np.array([spans[number] for number in used], np.int32)
     first, last = used_spans[windows.question].T - windows.first
     is_inside = (first >= 0) & (last < windows.context_sizes)
@@ -131,8 +130,8 @@ def max_context(windows: Windows) -> np.ndarray:
     sizes, count = windows.context_sizes, len(windows.question)
     row = np.repeat(np.arange(count), sizes)
     within = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    # Index over the context tokens of all questions; not into `offsets`, which questions may share.
-    lengths = np.diff(windows.contexts)[:, 0]
+    # Index over the context tokens of all questions.
+    lengths = np.array([len(offsets) for offsets in windows.offsets])
     token = (np.cumsum(lengths) - lengths)[windows.question[row]] + windows.first[row] + within
     # In hundredths, to compare integers; the row as the lowest digits breaks ties.
     value = 100 * np.minimum(within, sizes[row] - 1 - within) + sizes[row]
@@ -152,24 +151,20 @@ class _Tokens(NamedTuple):
 
 
 class _EncodedQuestion(NamedTuple):
-    """A question, its token ids, and the index of its context."""
+    """A question, its token ids, and the tokens of its context."""
 
     question: Question
     ids: np.ndarray
-    context: int
+    context: _Tokens
 
 
-def _encode(
-    questions: Sequence[Question], tokenizer: Tokenizer
-) -> tuple[list[_EncodedQuestion], list[_Tokens]]:
-    """Return the questions, and the tokens of each distinct context."""
-    numbers: dict[str, int] = {}
+def _encode(questions: Sequence[Question], tokenizer: Tokenizer) -> list[_EncodedQuestion]:
+    """Return the questions with their tokens; each distinct context is tokenized once."""
     encoder = text_tokenizer(tokenizer)
-    encoded = [
-        _EncodedQuestion(question, tokens.ids, numbers.setdefault(question.context, len(numbers)))
-        for question, tokens in zip(questions, _tokens([q.question for q in questions], encoder))
-    ]
-    return encoded, _tokens(list(numbers), encoder)
+    texts = list(dict.fromkeys(question.context for question in questions))
+    contexts = dict(zip(texts, _tokens(texts, encoder)))
+    queries = _tokens([question.question for question in questions], encoder)
+    return [_EncodedQuestion(q, t.ids, contexts[q.context]) for q, t in zip(questions, queries)]
 
 
 def _tokens(texts: list[str], tokenizer: Tokenizer) -> list[_Tokens]:
@@ -198,7 +193,6 @@ def _answer_span(question: Question, ids: np.ndarray, offsets: np.ndarray) -> tu
 
 def _windows(
     encoded: Sequence[_EncodedQuestion],
-    contexts: Sequence[_Tokens],
     tokenizer: Tokenizer,
     length: int,
     max_query: int,
@@ -214,7 +208,7 @@ def _windows(
         )
     inputs, seconds, facts = [], [], []
     for number, (_, ids, context) in enumerate(encoded):
-        query, text = ids[:max_query], contexts[context].ids
+        query, text = ids[:max_query], context.ids
         room = length - template.size - len(query)
         start = template.second_start(len(query))
         step = min(stride, room)
@@ -223,8 +217,6 @@ def _windows(
             inputs.append(template.join(query, part))
             seconds.append(template.type_start(len(query), len(inputs[-1])))
             facts.append((number, start, len(part), begin))
-    ends = np.cumsum([len(context.ids) for context in contexts])
-    bounds = np.stack([np.append(0, ends[:-1]), ends], axis=-1)
     question, context_start, context_sizes, first = np.array(facts, np.int32).T
     return Windows(
         questions=[e.question for e in encoded],
@@ -234,6 +226,5 @@ def _windows(
         context_start=context_start,
         context_sizes=context_sizes,
         first=first,
-        contexts=bounds[[e.context for e in encoded]],
-        offsets=np.concatenate([context.offsets for context in contexts]),
+        offsets=[e.context.offsets for e in encoded],
     )

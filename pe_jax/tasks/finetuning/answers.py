@@ -70,7 +70,7 @@ def best_answers(
     predictions = []
     for number, asked in enumerate(windows.questions):
         best = slice(bounds[number], min(bounds[number] + n_best, bounds[number + 1]))
-        offsets = windows.offsets[slice(*windows.contexts[number])]
+        offsets = windows.offsets[number]
         begins, ends = offsets[first[best], 0].tolist(), offsets[last[best], 1].tolist()
         texts = [_text(asked.context, begin, end) for begin, end in zip(begins, ends)]
         scores = score[best].tolist()
