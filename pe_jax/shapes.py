@@ -29,4 +29,6 @@ else:
     Array = jax.Array | np.ndarray
     Size = Any  # An int, or symbolic where `jax.export` traces.
 
-__all__ = ["Array", "Bool", "Float", "Int", "Real", "Size"]
+Leaf = Any  # An array of a pytree, or what JAX puts in its place while it builds or maps one.
+
+__all__ = ["Array", "Bool", "Float", "Int", "Leaf", "Real", "Size"]

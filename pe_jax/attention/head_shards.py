@@ -7,6 +7,7 @@ is the one that doubles when the encoding is built for twice as many heads.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -108,7 +109,8 @@ def _with_own_params(hook: Callable, part: Part, heads: int, total: int) -> Call
         if not isinstance(result, LogitTerms):
             return result
         function = functools.partial(_cut_logits, result.function, heads, total)
-        return result._replace(function=function, shared=(result.shared, params["first"]))
+        shared = result.shared, params["first"]
+        return dataclasses.replace(result, function=function, shared=shared)
 
     return run
 

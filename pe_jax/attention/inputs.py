@@ -17,6 +17,7 @@ from jax.typing import ArrayLike
 
 from pe_jax.attention.head_shards import part_of_shard
 from pe_jax.attention.masks import both, document_mask, in_order, whole_mask
+from pe_jax.attention.offset_terms import Tables
 from pe_jax.dtypes import wide_dtype, widened
 from pe_jax.encodings.encoding import PositionEncoding, check_heads
 from pe_jax.encodings.part import Context, LogitTerms, OffsetTerms, Params, Part, map_heads, moved
@@ -220,17 +221,11 @@ def repeat_heads(x: Float[Array, "*B G d"], heads: int) -> Float[Array, "*B H d"
     return x if x.shape[-2] == heads else jnp.repeat(x, heads // x.shape[-2], axis=-2)
 
 
-def tables(terms: Sequence[Term], scale: ArrayLike) -> tuple[int, dict[str, Array]]:
-    """Evaluate terms of the offset at the offsets -clip .. clip, added up over the parts.
-
-    Offsets that cannot occur have no row.
+def tables(terms: Sequence[Term], scale: ArrayLike) -> Tables:
+    """Evaluate terms of the offset, without rows of offsets that cannot occur.
 
     Args:
       scale: of the logits, by which vectors that join the queries are multiplied.
-
-    Returns:
-      clip, and the tables by the names of `OffsetTerms`: of vectors `[M, d]`, or `[M, H, d]` with
-      one for each head, of biases `[M]` or `[M, H]`; M = 2·clip + 1.
     """
     limits = [(term.clip, farthest(context)) for term, _, context in terms]
     clip = max([1, *(min(n for n in pair if n is not None) for pair in limits)])
@@ -245,7 +240,7 @@ def tables(terms: Sequence[Term], scale: ArrayLike) -> tuple[int, dict[str, Arra
             summed[name] = functools.reduce(jnp.add, rows)
     if "queries" in summed:
         summed["queries"] = summed["queries"] * scale
-    return clip, summed
+    return Tables(summed, clip)
 
 
 def farthest(context: Context) -> int | None:

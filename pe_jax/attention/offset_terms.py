@@ -18,6 +18,7 @@ from the first query, which may be traced; of others all offsets `[*B, Lq, Lk]`.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 
@@ -35,7 +36,7 @@ from pe_jax.dtypes import wide_dtype, widened
 from pe_jax.encodings.positions import offsets
 from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
 from pe_jax.manual_axes import vary_alike
-from pe_jax.shapes import Array, Float, Int, Size
+from pe_jax.shapes import Array, Float, Int, Leaf, Size
 
 
 def relative_shift(
@@ -116,9 +117,44 @@ def _take(x: Array, index: Array) -> Array:
     return jax.lax.optimization_barrier(out)
 
 
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("rows",), meta_fields=("clip",))
+@dataclasses.dataclass(frozen=True)
+class Tables:
+    """Terms at the offsets -clip .. clip, added up over the parts of an encoding.
+
+    Attributes:
+      rows: by the names of `OffsetTerms`, those that there are: of vectors `[M, d]`, or `[M, H, d]`
+        with one for each head, of biases `[M]` or `[M, H]`; M = 2·clip + 1.
+    """
+
+    rows: dict[str, Leaf]
+    clip: int
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("frequencies", "value_frequencies", "ends", "value_ends"),
+    meta_fields=("clip",),
+)
+@dataclasses.dataclass(frozen=True)
+class Rotation:
+    """Sinusoids of the offset that join keys and values.
+
+    Attributes:
+      frequencies, value_frequencies: `[F]` each.
+      clip: None if no key is beyond it.
+      ends, value_ends: with a clip `[2, d]`, the vectors of its two ends, right and left.
+    """
+
+    frequencies: Leaf
+    value_frequencies: Leaf
+    clip: int | None = None
+    ends: Leaf = None
+    value_ends: Leaf = None
+
+
 def table_logits(
-    tables: dict[str, Array],
-    clip: int,
+    tables: Tables,
     q: Float[Array, "B Lq H d"],
     k: Float[Array, "B Lk G d"],
     offset: ArrayLike,
@@ -126,35 +162,30 @@ def table_logits(
     """Return the logits that tables of vectors and biases add, float32.
 
     Args:
-      tables: see `inputs.tables`.
       q, k: content of queries and keys, of as many heads if vectors join the queries.
     """
-    lengths = q.shape[1], k.shape[1]
+    lengths, rows, clip = (q.shape[1], k.shape[1]), tables.rows, tables.clip
     added = []
-    if "keys" in tables:
-        added.append(_vector_logits(tables["keys"], clip, q, lengths[1], offset))
-    if "queries" in tables:
+    if "keys" in rows:
+        added.append(_vector_logits(rows["keys"], clip, q, lengths[1], offset))
+    if "queries" in rows:
         if np.ndim(offset) == 0 and 2 * lengths[0] <= clip:
-            added.append(_tiled_logits(tables["queries"], clip, k, lengths[0], offset))
+            added.append(_tiled_logits(rows["queries"], clip, k, lengths[0], offset))
         else:
             # Queries and keys exchanged: offset j - i of one is i - j of the other.
             exchanged = -jnp.swapaxes(offset, -1, -2) if np.ndim(offset) else -jnp.asarray(offset)
-            table = tables["queries"][::-1]
-            logits = _vector_logits(table, clip, k, lengths[0], exchanged)
+            logits = _vector_logits(rows["queries"][::-1], clip, k, lengths[0], exchanged)
             added.append(logits.swapaxes(2, 3))
-    if "bias" in tables:
-        added.append(_bias_logits(tables["bias"], clip, lengths, offset))
+    if "bias" in rows:
+        added.append(_bias_logits(rows["bias"], clip, lengths, offset))
     return added
 
 
 def table_values(
-    table: Array,
-    clip: int,
-    weights: Float[Array, "B H Lq Lk"],
-    offset: ArrayLike,
+    tables: Tables, weights: Float[Array, "B H Lq Lk"], offset: ArrayLike
 ) -> Float[Array, "B Lq H f"]:
-    """Return the outputs that a table of vectors adds, float32."""
-    rows, lay_out = _cut_table(table, clip, weights.shape[2:], offset)
+    """Return the outputs that the vectors of a table add, float32."""
+    rows, lay_out = _cut_table(tables.rows["values"], tables.clip, weights.shape[2:], offset)
     vectors = rows.astype(weights.dtype)
     by_offset = jnp.zeros((*weights.shape[:-1], len(vectors)), wide_dtype(weights))
     _, transpose = jax.vjp(lay_out, vary_alike(by_offset, weights))
@@ -163,50 +194,35 @@ def table_values(
 
 
 def rotated_logits(
-    rotation: dict[str, Array],
-    clip: int | None,
-    q: Float[Array, "B Lq H d"],
-    positions_q: Array,
-    positions_k: Array,
+    rotation: Rotation, q: Float[Array, "B Lq H d"], positions_q: Array, positions_k: Array
 ) -> Float[Array, "B H Lq Lk"]:
-    """Return the logits that sinusoids of the offset add by joining the keys, float32.
-
-    Args:
-      rotation: their `frequencies`, and with a clip `ends` `[2, d]`, the vectors of its two ends.
-    """
-    frequencies = rotation["frequencies"]
-    rotated = rotate_pairs(q, positions_q[..., None], frequencies).astype(q.dtype)
-    vectors = sinusoid(positions_k, frequencies).astype(q.dtype)  # [*B, Lk, d]
+    """Return the logits that sinusoids of the offset add by joining the keys, float32."""
+    rotated = rotate_pairs(q, positions_q[..., None], rotation.frequencies).astype(q.dtype)
+    vectors = sinusoid(positions_k, rotation.frequencies).astype(q.dtype)  # [*B, Lk, d]
     near = product(f"bqhd,{_batch(vectors)}kd->bhqk", rotated, vectors)
-    if clip is None:
+    if rotation.ends is None:
         return near
-    right, left = _beyond(clip, positions_q, positions_k)
-    ends = product("bqhd,sd->sbhq", q, rotation["ends"].astype(q.dtype))[..., None]
+    right, left = _beyond(rotation.clip, positions_q, positions_k)
+    ends = product("bqhd,sd->sbhq", q, rotation.ends.astype(q.dtype))[..., None]
     return jnp.where(right, ends[0], jnp.where(left, ends[1], near))
 
 
 def rotated_values(
-    rotation: dict[str, Array],
-    clip: int | None,
+    rotation: Rotation,
     weights: Float[Array, "B H Lq Lk"],
     positions_q: Array,
     positions_k: Array,
 ) -> Float[Array, "B Lq H f"]:
-    """Return the outputs that sinusoids of the offset add by joining the values, float32.
-
-    Args:
-      rotation: their `value_frequencies`, and with a clip `value_ends`.
-    """
-    frequencies = rotation["value_frequencies"]
-    beyond = () if clip is None else _beyond(clip, positions_q, positions_k)
+    """Return the outputs that sinusoids of the offset add by joining the values, float32."""
+    frequencies, ends = rotation.value_frequencies, rotation.value_ends
+    beyond = () if ends is None else _beyond(rotation.clip, positions_q, positions_k)
     near = jnp.where(beyond[0] | beyond[1], 0, weights) if beyond else weights
     vectors = sinusoid(positions_k, frequencies).astype(weights.dtype)
     summed = product(f"bhqk,{_batch(vectors)}kd->bqhd", near, vectors)
     out = rotate_pairs(summed, -positions_q[..., None], frequencies)
-    if beyond:
+    if ends is not None:
         mass = [jnp.where(side, weights, 0).sum(-1, dtype=out.dtype) for side in beyond]
-        ends = rotation["value_ends"].astype(out.dtype)
-        out += product("sbhq,sd->bqhd", jnp.stack(mass), ends)
+        out += product("sbhq,sd->bqhd", jnp.stack(mass), ends.astype(out.dtype))
     return out
 
 
@@ -311,7 +327,7 @@ def _batch(vectors: Array) -> str:
     return "b" * (vectors.ndim - 2)
 
 
-def _beyond(clip: int, positions_q: Array, positions_k: Array) -> tuple[Array, Array]:
+def _beyond(clip: int | None, positions_q: Array, positions_k: Array) -> tuple[Array, Array]:
     """Masks of the keys beyond the clip: to the right, to the left."""
     offset = offsets(positions_q, positions_k)[..., None, :, :]  # [*B, 1, Lq, Lk]
     return offset > clip, offset < -clip

@@ -15,12 +15,12 @@ import numpy as np
 
 from pe_jax.attention import blocks, naive, softmax
 from pe_jax.attention.inputs import AttentionInputs, Term, farthest, repeat_heads, tables
-from pe_jax.attention.offset_terms import table_logits
+from pe_jax.attention.offset_terms import Rotation, table_logits
 from pe_jax.attention.reverse_only import reverse_only
-from pe_jax.attention.softmax import TREES, Arrays, Fixed, Leaf
+from pe_jax.attention.softmax import Block, halves, merged
 from pe_jax.axis_blocks import join_axis
 from pe_jax.dtypes import wide_dtype
-from pe_jax.encodings.positions import as_array, offsets
+from pe_jax.encodings.positions import offsets
 from pe_jax.manual_axes import vary_alike
 from pe_jax.promotion import standard_promotion
 from pe_jax.shapes import Array, Float
@@ -95,49 +95,47 @@ def attend(
     if block is None:  # What the backward pass needs of them is saved, like the weights.
         added += [naive.evaluated(terms, x.allowed) for terms in logit_terms]
         logit_terms = []
-    trees = {name: tuple(getattr(terms, name) for terms in logit_terms) for name in TREES}
-    clip, rows = tables(ways["tables"], x.scale)
-    rotations = [_rotation(term) for term in ways["rotation"]]
-    mapped = x.q is not x.content_q
-    arrays = Arrays(
-        x.q,
-        x.k,
-        x.v,
-        x.content_q if mapped and (rows or rotations) else None,
-        x.content_k if mapped and rows else None,
-        rows,
-        tuple(rotation for rotation, _ in rotations),
-        _added(added, wide_dtype(x.q, x.k)),
-        x.sink,
-        **{name: _leaves(tree, differentiable=True) for name, tree in trees.items()},
-        maps=tuple(params for _, params in x.maps),
-    )
-    q, k = x.context.positions_q, x.context.positions_k
+    offset_tables = tables(ways["tables"], x.scale)
+    rotations = tuple(map(_rotation, ways["rotation"]))
+    has_tables, mapped = bool(offset_tables.rows), x.q is not x.content_q
     ranges, document_ids = x.context.ranges, x.context.document_ids
-    needed = ranges is None and (rows or rotations)
-    fixed = Fixed(
-        clip=clip,
-        rotation_clips=tuple(clip for _, clip in rotations),
+    positions: tuple[Array | None, Array | None] = (None, None)
+    if ranges is None and (has_tables or rotations):
+        q, k = x.context.arrays()
+        positions = jnp.asarray(q), jnp.asarray(k)
+    maps, map_params = zip(*x.maps) if x.maps else ((), ())
+    limits, limits_q, limits_k = zip(*x.limits) if x.limits else ((), (), ())
+    whole = Block(
+        q=x.q,
+        k=x.k,
+        v=x.v,
+        content_q=x.content_q if mapped and (has_tables or rotations) else None,
+        content_k=x.content_k if mapped and has_tables else None,
+        tables=offset_tables,
+        rotations=rotations,
+        logit_terms=tuple(logit_terms),
+        added=_added(added, wide_dtype(x.q, x.k)),
+        sink=x.sink,
+        map_params=map_params,
+        positions_q=positions[0],
+        positions_k=positions[1],
+        document_ids_q=document_ids,
+        document_ids_k=document_ids,
+        limits_q=limits_q,
+        limits_k=limits_k,
+        mask=x.mask,
+        seed=seed,
         rate=rate,
         reach=x.reach,
         ranges=ranges,
-        block=block,
+        size=block,
         num_queries=queries,
-        functions=tuple(terms.function for terms in logit_terms),
-        maps=tuple(function for function, _ in x.maps),
-        limits=tuple(reach for reach, _, _ in x.limits),
-        limits_q=tuple(positions_q for _, positions_q, _ in x.limits),
-        limits_k=tuple(positions_k for _, _, positions_k in x.limits),
-        **{name: _leaves(tree, differentiable=False) for name, tree in trees.items()},
-        positions_q=jnp.asarray(as_array(q)) if needed else None,
-        positions_k=jnp.asarray(as_array(k)) if needed else None,
-        document_ids_q=document_ids,
-        document_ids_k=document_ids,
-        mask=x.mask,
-        seed=seed,
+        maps=maps,
+        limits=limits,
     )
-    arrays = vary_alike(arrays, fixed)
-    out = _attend(return_lse, jax.tree.map(reverse_only, arrays), fixed)
+    arrays, rest = halves(whole)
+    arrays = vary_alike(arrays, rest)
+    out = _attend(return_lse, jax.tree.map(reverse_only, arrays), rest)
     return out if return_lse else (out, None)
 
 
@@ -151,11 +149,11 @@ def added_logits(x: AttentionInputs) -> Float[Array, "#B #H Lq Lk"] | None:
         added += [naive.evaluated(terms, x.allowed) for terms in x.logit_terms]
         by_pair = [term for way, term in zip(ways, x.terms) if way == "added"]
         added += [naive.evaluated(naive.bias(term), None) for term in by_pair]
-        clip, rows = tables([t for way, t in zip(ways, x.terms) if way == "tables"], x.scale)
+        by_offset = tables([t for way, t in zip(ways, x.terms) if way == "tables"], x.scale)
         positions = x.context.positions_q, x.context.positions_k
         offset = offsets(*positions) if x.context.shift is None else x.context.shift
         content_k = repeat_heads(x.content_k, x.q.shape[2])
-        added += table_logits(rows, clip, x.content_q, content_k, offset)
+        added += table_logits(by_offset, x.content_q, content_k, offset)
     return functools.reduce(jnp.add, added) if added else None
 
 
@@ -163,54 +161,43 @@ def _added(terms: Sequence[Array], dtype: np.dtype) -> Array | None:
     return functools.reduce(jnp.add, [x.astype(dtype) for x in terms]) if terms else None
 
 
-def _leaves(tree: Leaf, *, differentiable: bool) -> Leaf:
-    """`tree` with None for the leaves that are not inexact, or for those that are."""
-
-    def chosen(x: Array) -> Array | None:
-        return x if jnp.issubdtype(jnp.result_type(x), jnp.inexact) == differentiable else None
-
-    return jax.tree.map(chosen, tree)
-
-
-def _rotation(term: Term) -> tuple[dict[str, Array], int | None]:
-    """A sinusoidal term as arrays, and its clip unless no key is beyond it."""
+def _rotation(term: Term) -> Rotation:
+    """A sinusoidal term as arrays, with its clip unless no key is beyond it."""
     terms, params, context = term
     assert terms.frequencies and terms.value_frequencies and terms.keys and terms.values
-    rotation = {
-        "frequencies": terms.frequencies(params),
-        "value_frequencies": terms.value_frequencies(params),
-    }
+    frequencies = terms.frequencies(params), terms.value_frequencies(params)
     clip, most = terms.clip, farthest(context)
     if clip is None or (most is not None and most <= clip):
-        return rotation, None
-    ends = np.array([clip, -clip])
-    rotation["ends"] = terms.keys(params, ends, context)
-    rotation["value_ends"] = terms.values(params, ends, context)
-    return rotation, clip
+        return Rotation(*frequencies)
+    vectors = [
+        hook(params, np.array([clip, -clip]), context) for hook in (terms.keys, terms.values)
+    ]
+    return Rotation(*frequencies, clip, *vectors)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(return_lse: bool, arrays: Arrays, fixed: Fixed) -> Array | tuple[Array, Array]:
-    return _attend_forward(return_lse, arrays, fixed)[0]
+def _attend(return_lse: bool, arrays: Block, rest: Block) -> Array | tuple[Array, Array]:
+    return _attend_forward(return_lse, arrays, rest)[0]
 
 
-def _attend_forward(return_lse, arrays, fixed):
-    if fixed.block is None:  # The weights are saved, which is quicker where they fit.
-        out, saved, log_total = softmax.forward(arrays, fixed)
+def _attend_forward(return_lse, arrays, rest):
+    x = merged(arrays, rest)
+    if x.size is None:  # The weights are saved, which is quicker where they fit.
+        out, saved, log_total = softmax.forward(x)
     else:
-        out, saved = blocks.forward(arrays, fixed)
-        log_total = join_axis(saved, 2, fixed.num_queries) if return_lse else None
+        out, saved = blocks.forward(x)
+        log_total = join_axis(saved, 2, x.num_queries) if return_lse else None
     results = (out, log_total[..., 0].swapaxes(1, 2)) if return_lse else out
-    return results, (arrays, fixed, out, saved)
+    return results, (x, out, saved)
 
 
 @standard_promotion
 def _attend_backward(return_lse, residuals, g):
-    arrays, fixed, out, saved = residuals
-    module = softmax if fixed.block is None else blocks
+    x, out, saved = residuals
+    module = softmax if x.size is None else blocks
     g, g_lse = g if return_lse else (g, None)
     g_log_total = None if g_lse is None else g_lse.swapaxes(1, 2)[..., None]
-    return module.backward(arrays, fixed, saved, out, g, g_log_total), None
+    return module.backward(x, saved, out, g, g_log_total), None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import traceback
@@ -50,7 +51,8 @@ def _noted(hook: Callable[..., Any], where: str) -> Callable[..., Any]:
                 error.add_note(f"In {where}, {last.filename}:{last.lineno}: {last.line}")
             raise
         if isinstance(result, LogitTerms):
-            return result._replace(function=_noted(result.function, f"LogitTerms, {where}"))
+            function = _noted(result.function, f"LogitTerms, {where}")
+            return dataclasses.replace(result, function=function)
         return result
 
     return call

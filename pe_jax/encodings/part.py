@@ -125,7 +125,13 @@ class Context(NamedTuple):
         return self.ranges and self.ranges[1].start - self.ranges[0].start
 
 
-class LogitTerms(NamedTuple):
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("query_arrays", "key_arrays", "shared"),
+    meta_fields=("function",),
+)
+@dataclasses.dataclass(frozen=True)
+class LogitTerms:
     """Terms of the logits as the arrays that they are computed from, some queries at a time, so
     that attention in blocks never makes an array of all pairs of queries and keys.
 

@@ -144,7 +144,7 @@ def test_gradient_through_dropout_is_the_derivative():
     np.testing.assert_allclose(slope, (at(1e-2) - at(-1e-2)) / 2e-2, rtol=2e-2)
 
 
-def test_spread_and_collect_are_transposes():
+def test_relative_shift_and_its_transpose():
     rng = np.random.default_rng(0)
     for clip, lq, lk, shift in ((3, 5, 7, 0), (3, 5, 7, -2), (9, 4, 4, 1), (1, 6, 3, 4)):
         by_offset = rng.normal(size=(2, lq, 2 * clip + 1)).astype(np.float32)
@@ -177,8 +177,9 @@ def test_blocks_of_queries_meet_the_rows_of_their_pairs(clip, per_head):
 
     def loss(arrays, offset):
         tables, values, q, k, weights = arrays
-        logits = offset_terms.table_logits(tables, clip, q, k, offset)
-        out = offset_terms.table_values(values, clip, weights, offset)
+        tables = offset_terms.Tables(tables | {"values": values}, clip)
+        logits = offset_terms.table_logits(tables, q, k, offset)
+        out = offset_terms.table_values(tables, weights, offset)
         return sum((x * weights).sum() for x in logits) + (out * factors).sum()
 
     def loss_of_pairs(arrays, offset):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,11 +23,10 @@ from pe_jax.attention.tpu_kernel.tiles import (
     wide,
 )
 from pe_jax.attention.tpu_kernel.tiling import LANES, KernelConfig
+from pe_jax.shapes import Leaf
+
 
 # One structure for arrays outside a kernel, `jax.Ref` inside, their shapes, and their block specs.
-Leaf = Any
-
-
 class Shared(NamedTuple):
     """Arrays that all rows of the batch share. Offset m is at index (m − offset) mod width.
 
