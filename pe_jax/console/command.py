@@ -15,12 +15,13 @@ from absl import app, flags, logging
 from pe_jax.configs.all_tasks import CONFIGS
 from pe_jax.console import stopping, streams
 from pe_jax.console.config_files import config_values
-from pe_jax.console.help import HELP, help_text
+from pe_jax.console.help import help_text
 from pe_jax.console.terminal import log
 from pe_jax.errors import Interrupted, extra
 from pe_jax.schema import Classes, Config, fields_of_task, unknown_key
 from pe_jax.values import shown
 
+_HELP = {"--help", "-help", "-h", "--helpshort"}
 _LONGEST_LINE = 2_000  # Characters, of an error.
 
 
@@ -47,7 +48,7 @@ def main(
     def parse(args: list[str]) -> list[str]:
         config = _config_in(args)
         try:
-            if HELP & set(args):
+            if _HELP & set(args):
                 streams.show(help_text(usage, command_flags, script, config, classes))
                 raise SystemExit(0)
             return _parse(args, command_flags, config, classes)

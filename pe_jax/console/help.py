@@ -8,12 +8,9 @@ from collections.abc import Iterator
 
 from absl import flags
 
-from pe_jax.configs.all_tasks import CONFIGS
 from pe_jax.console.config_files import config_values, shipped
 from pe_jax.console.markdown import WIDTH
 from pe_jax.schema import Classes, Config, fields_of_task
-
-HELP = {"--help", "-help", "-h", "--helpshort"}  # What asks for it.
 
 _COLUMN = 32  # Where descriptions begin.
 
@@ -21,9 +18,9 @@ _COLUMN = 32  # Where descriptions begin.
 def help_text(
     usage: str,
     command_flags: flags.FlagValues,
-    script: str = "",
-    config: str = "",
-    classes: Classes[Config] = CONFIGS,
+    script: str,
+    config: str,
+    classes: Classes[Config],
 ) -> str:
     """Return the help of a command.
 
