@@ -146,8 +146,8 @@ class Bert(BertModule):
     ) -> tuple[Positions, Positions]:
         """Return the positions in attention, and those that are added to the input."""
         if document_ids is not None:
-            positions = document_positions(document_ids)
-            return positions, positions
+            by_document = document_positions(document_ids)
+            return by_document, by_document
         positions = range(tokens.shape[1])
         if valid is None or not self.config.positions_from_mask:
             return positions, positions
