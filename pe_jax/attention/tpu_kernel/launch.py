@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,10 +21,17 @@ _TEMPORARIES = 12 * 2**20  # Bytes on the chip for intermediate results of a til
 
 _ANY, _IN_TURN = pltpu.GridDimensionSemantics.PARALLEL, pltpu.GridDimensionSemantics.ARBITRARY
 
-Shape = jax.ShapeDtypeStruct
-# Of a kernel: block specs of the inputs and of the outputs in the structure of the arrays, shapes
-# of the outputs, scratch memory.
-Layout = tuple[Any, Any, Any, tuple[pl.MemoryRef | None, ...]]
+
+@dataclasses.dataclass(frozen=True)
+class _Operand:
+    """An array of a kernel, and the blocks of it that programs see."""
+
+    array: jax.ShapeDtypeStruct
+    blocks: pl.BlockSpec
+
+
+# Of a kernel: inputs and outputs, in the structure of the arrays, and scratch memory.
+_Layout = tuple[Any, Any, tuple[pl.MemoryRef | None, ...]]
 
 
 def forward(config: KernelConfig, shared: Shared, rows: Batched) -> tuple[jax.Array, jax.Array]:
@@ -40,69 +49,32 @@ def backward(config: KernelConfig, shared: Shared, rows: Batched) -> tuple[Share
 
 def on_chip_bytes(config: KernelConfig, dtype: DTypeLike) -> int:
     """Memory on the chip that the backward kernel needs, the larger of the two."""
-    inputs = _abstract_inputs(config, jnp.dtype(dtype))
-    return _memory(config, inputs, _layout(config, inputs[1], backward=True))
+    return _memory(config, _layout(config, dtype, 1, backward=True))
 
 
 def _run(config: KernelConfig, shared: Shared, rows: Batched, *, backward: bool) -> tuple:
     """Run a kernel for each (row of the batch, group of heads, tile of queries, of keys)."""
-    layout = _layout(config, rows, backward)
-    inputs, outputs, shapes, scratch = layout
+    layout = _layout(config, rows.q.dtype, len(rows.q), backward)
+    inputs, outputs, scratch = layout
     order = (_ANY, *[_IN_TURN if backward else _ANY] * 2, _IN_TURN)
     return pl.pallas_call(
         functools.partial(backward_kernel if backward else forward_kernel, config),
         grid=(len(rows.q), config.heads // config.group, config.query_tiles, config.key_steps),
-        in_specs=inputs,
-        out_specs=outputs,
-        out_shape=shapes,
+        in_specs=jax.tree.map(lambda operand: operand.blocks, inputs),
+        out_specs=jax.tree.map(lambda operand: operand.blocks, outputs),
+        out_shape=jax.tree.map(lambda operand: operand.array, outputs),
         scratch_shapes=scratch,
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=order,
-            vmem_limit_bytes=_memory(config, (shared, rows), layout),
+            dimension_semantics=order, vmem_limit_bytes=_memory(config, layout)
         ),
-        cost_estimate=_cost(config, shared, rows, shapes, backward),
+        cost_estimate=_cost(config, layout, backward),
         interpret=config.interpret,
     )(shared, rows)
 
 
-def _layout(config: KernelConfig, rows: Batched, backward: bool) -> Layout:
-    lanes, kv_lanes = config.group * config.size, config.kv_group * config.size
-    all_keys = config.key_tiles * config.keys
-
-    def key_tile(i, j):
-        """Past the last tile of the window it stays, and so is not loaded again."""
-        first, end = config.window(i)
-        return jnp.clip(jnp.minimum(first + j, end - 1), 0, config.key_tiles - 1)
-
-    def table(count: int) -> tuple[pl.BlockSpec | None, pl.BlockSpec | None]:
-        """The blocks of a table and of its gradient."""
-        if not count:
-            return None, None
-        block = min(count, config.group), config.width, config.size
-        return (
-            pl.BlockSpec(block, lambda b, h, i, j: (h if count > 1 else 0, 0, 0)),
-            pl.BlockSpec((1, *block), lambda b, h, i, j: (b, h if count > 1 else 0, 0, 0)),
-        )
-
-    bias = dbias = None
-    if config.bias_lanes:
-        block = 1, config.group, config.bias_lanes
-        bias = pl.BlockSpec(block, lambda b, h, i, j: (h, 0, 0))
-        dbias = pl.BlockSpec((1, *block), lambda b, h, i, j: (b, h, 0, 0))
-    key_table, dkey_table = table(config.key_tables)
-    value_table, dvalue_table = table(config.value_tables)
-    scalars = pl.BlockSpec(memory_space=pltpu.SMEM)
-    queries = pl.BlockSpec((1, config.queries, lanes), lambda b, h, i, j: (b, i, h))
-    keys = pl.BlockSpec((1, config.keys, kv_lanes), lambda b, h, i, j: (b, key_tile(i, j), h))
-    whole = pl.BlockSpec((1, all_keys, kv_lanes), lambda b, h, i, j: (b, 0, h))
-    mask = pl.BlockSpec((1, 1, config.keys), lambda b, h, i, j: (b, 0, key_tile(i, j)))
-    document_ids: dict[str, pl.BlockSpec] = {}
-    if config.packed:
-        document_ids["document_ids_q"] = pl.BlockSpec(
-            (1, 1, config.queries), lambda b, h, i, j: (b, 0, i)
-        )
-        document_ids |= {"document_ids_k": mask, "tiles": scalars}
-    sums = pl.BlockSpec((1, 1, config.group, config.queries), lambda b, h, i, j: (b, h, 0, i))
+def _layout(config: KernelConfig, dtype: DTypeLike, rows: int, backward: bool) -> _Layout:
+    """Layout of a kernel for so many rows of the batch."""
+    shared, batched = _shared_operands(config, dtype), _batched_operands(config, dtype, rows)
 
     def scratch(*shape: int) -> pl.MemoryRef:
         return pltpu.VMEM(shape, jnp.float32)
@@ -111,92 +83,123 @@ def _layout(config: KernelConfig, rows: Batched, backward: bool) -> Layout:
     logit_terms = per_head(config.width + LANES) if config.logit_terms else None
     value_terms = per_head(config.width + LANES) if config.value_terms else None
     column = scratch(config.queries, LANES) if config.packed else None
-    long_bias = scratch(config.group, LANES, config.bias_lanes) if config.long_bias else None
-    shared_specs = Shared(scalars, key_table, bias, value_table)
     if not backward:
-        return (
-            (
-                shared_specs._replace(sink=scalars if config.sink else None),
-                Batched(scalars, mask, queries, keys, keys, **document_ids),
-            ),
-            (queries, sums),
-            (Shape(rows.q.shape, rows.v.dtype), _log_sum(config, len(rows.q))),
-            (
-                per_head(LANES),
-                per_head(LANES),
-                per_head(config.size),
-                logit_terms,
-                value_terms,
-                column,
-            ),
+        sums = per_head(LANES), per_head(LANES), per_head(config.size)
+        inputs = shared, batched._replace(out=None, log_sum=None, grad=None)
+        outputs = batched.out, batched.log_sum
+        return inputs, outputs, (*sums, logit_terms, value_terms, column)
+    shared = shared._replace(sink=None)
+
+    def of_each_row(operand: _Operand) -> _Operand:
+        """A gradient for each row of the batch: the kernel runs on some, others elsewhere."""
+        array, blocks = operand.array, operand.blocks
+        assert blocks.block_shape is not None and blocks.index_map is not None
+        place: Callable[..., tuple] = blocks.index_map
+        return _operand(
+            (rows, *array.shape), (1, *blocks.block_shape), lambda b, *rest: (b, *place(b, *rest))
         )
-    shared, _ = _abstract_inputs(config, rows.q.dtype)
-    # A gradient for each row of the batch: the kernel runs on some rows, others elsewhere.
-    dshared = jax.tree.map(
-        lambda x: Shape((len(rows.q), *x.shape), jnp.float32), shared._replace(seed=None)
-    )
-    q, k, v = (Shape(x.shape, x.dtype) for x in (rows.q, rows.k, rows.v))
-    all_kv = scratch(all_keys, kv_lanes)
+
+    all_keys, kv_lanes = config.key_tiles * config.keys, config.kv_group * config.size
+    all_kv = pl.BlockSpec((1, all_keys, kv_lanes), lambda b, h, i, j: (b, 0, h))
+    dk = dataclasses.replace(batched.k, blocks=all_kv)
+    dshared = jax.tree.map(of_each_row, shared._replace(seed=None))
+    sums = per_head(config.size), *[scratch(all_keys, kv_lanes)] * 2, *[per_head(LANES)] * 2
+    long_bias = scratch(config.group, LANES, config.bias_lanes) if config.long_bias else None
     return (
-        (
-            shared_specs,
-            Batched(scalars, mask, queries, keys, keys, queries, sums, queries, **document_ids),
-        ),
-        (Shared(None, dkey_table, dbias, dvalue_table), Batched(None, None, queries, whole, whole)),
-        (dshared, Batched(None, None, q, k, v)),
-        (
-            per_head(config.size),
-            all_kv,
-            all_kv,
-            per_head(LANES),
-            per_head(LANES),
-            *(logit_terms, value_terms) * 2,
-            long_bias,
-            column,
-        ),
+        (shared, batched),
+        (dshared, Batched(None, None, batched.q, dk, dk)),
+        (*sums, *(logit_terms, value_terms) * 2, long_bias, column),
     )
 
 
-def _log_sum(config: KernelConfig, rows: int) -> Shape:
-    groups = config.heads // config.group
-    return Shape((rows, groups, config.group, config.query_tiles * config.queries), jnp.float32)
+def _operand(
+    shape: tuple[int, ...],
+    block: tuple[int, ...],
+    place: Callable[..., tuple],
+    dtype: DTypeLike = jnp.float32,
+) -> _Operand:
+    return _Operand(jax.ShapeDtypeStruct(shape, dtype), pl.BlockSpec(block, place))
 
 
-def _abstract_inputs(config: KernelConfig, dtype: DTypeLike) -> tuple[Shared, Batched]:
-    """The inputs' shapes, of one row."""
+def _scalars(shape: tuple[int, ...], dtype: DTypeLike) -> _Operand:
+    blocks = pl.BlockSpec(memory_space=pltpu.SMEM)
+    return _Operand(jax.ShapeDtypeStruct(shape, dtype), blocks)
 
-    def table(count: int) -> Shape | None:
-        return Shape((count, config.width, config.size), dtype) if count else None
 
-    all_keys = config.key_tiles * config.keys
-    q = Shape((1, config.query_tiles * config.queries, config.heads * config.size), dtype)
-    k = Shape((1, all_keys, config.kv_heads * config.size), dtype)
-    bias = Shape((config.heads // config.group, config.group, config.bias_lanes), jnp.float32)
-    shared = Shared(
-        Shape((2,), jnp.uint32),
-        table(config.key_tables),
-        bias if config.bias_lanes else None,
-        table(config.value_tables),
+def _shared_operands(config: KernelConfig, dtype: DTypeLike) -> Shared:
+    def table(count: int) -> _Operand | None:
+        if not count:
+            return None
+        width, size = config.width, config.size
+        block = min(count, config.group), width, size
+        place = lambda b, h, i, j: (h if count > 1 else 0, 0, 0)
+        return _operand((count, width, size), block, place, dtype)
+
+    bias = None
+    if config.bias_lanes:
+        block = config.group, config.bias_lanes
+        shape = config.heads // config.group, *block
+        bias = _operand(shape, (1, *block), lambda b, h, i, j: (h, 0, 0))
+    return Shared(
+        seed=_scalars((2,), jnp.uint32),
+        key_table=table(config.key_tables),
+        bias=bias,
+        value_table=table(config.value_tables),
+        sink=_scalars((config.heads,), jnp.float32) if config.sink else None,
     )
-    mask = Shape((1, 1, all_keys), jnp.float32)
-    rows = Batched(Shape((1,), jnp.uint32), mask, q, k, k, q, _log_sum(config, 1), q)
-    if config.packed:
-        rows = rows._replace(
-            document_ids_q=Shape((1, 1, q.shape[1]), jnp.float32),
-            document_ids_k=mask,
-            tiles=Shape((1, 2, config.query_tiles), jnp.int32),
-        )
-    return shared, rows
 
 
-def _memory(config: KernelConfig, inputs: tuple[Shared, Batched], layout: Layout) -> int:
+def _batched_operands(config: KernelConfig, dtype: DTypeLike, rows: int) -> Batched:
+    """Inputs of the backward kernel; the forward kernel's outputs are among them."""
+    all_queries, all_keys = config.query_tiles * config.queries, config.key_tiles * config.keys
+    groups, lanes = config.heads // config.group, config.group * config.size
+
+    def key_tile(i, j):
+        """Past the last tile of the window it stays, and so is not loaded again."""
+        first, end = config.window(i)
+        return jnp.clip(jnp.minimum(first + j, end - 1), 0, config.key_tiles - 1)
+
+    queries = _operand(
+        (rows, all_queries, config.heads * config.size),
+        (1, config.queries, lanes),
+        lambda b, h, i, j: (b, i, h),
+        dtype,
+    )
+    keys = _operand(
+        (rows, all_keys, config.kv_heads * config.size),
+        (1, config.keys, config.kv_group * config.size),
+        lambda b, h, i, j: (b, key_tile(i, j), h),
+        dtype,
+    )
+    mask = _operand(
+        (rows, 1, all_keys), (1, 1, config.keys), lambda b, h, i, j: (b, 0, key_tile(i, j))
+    )
+    log_sum = _operand(
+        (rows, groups, config.group, all_queries),
+        (1, 1, config.group, config.queries),
+        lambda b, h, i, j: (b, h, 0, i),
+    )
+    batched = Batched(
+        _scalars((rows,), jnp.uint32), mask, queries, keys, keys, queries, log_sum, queries
+    )
+    if not config.packed:
+        return batched
+    return batched._replace(
+        document_ids_q=_operand(
+            (rows, 1, all_queries), (1, 1, config.queries), lambda b, h, i, j: (b, 0, i)
+        ),
+        document_ids_k=mask,
+        tiles=_scalars((rows, 2, config.query_tiles), jnp.int32),
+    )
+
+
+def _memory(config: KernelConfig, layout: _Layout) -> int:
     """Bytes on the chip: scratch, two buffers for each block that comes or goes, temporaries."""
-    specs, out_specs, shapes, scratch = layout
-    blocks, arrays = jax.tree.leaves((specs, out_specs)), jax.tree.leaves((inputs, shapes))
+    inputs, outputs, scratch = layout
     moving = sum(
-        2 * _tiled_bytes(spec.block_shape, x.dtype)
-        for spec, x in zip(blocks, arrays, strict=True)
-        if spec.block_shape
+        2 * _tiled_bytes(operand.blocks.block_shape, operand.array.dtype)
+        for operand in jax.tree.leaves((inputs, outputs))
+        if operand.blocks.block_shape
     )
     scratch_bytes = sum(_tiled_bytes(x.shape, x.dtype) for x in scratch if x is not None)
     has_terms = config.logit_terms or config.value_terms
@@ -211,12 +214,11 @@ def _tiled_bytes(shape: tuple[int, ...], dtype: DTypeLike) -> int:
     return math.prod(shape[:-2]) * rows * lanes * size
 
 
-def _cost(
-    config: KernelConfig, shared: Shared, rows: Batched, shapes: Any, backward: bool
-) -> pl.CostEstimate:
+def _cost(config: KernelConfig, layout: _Layout, backward: bool) -> pl.CostEstimate:
     """The cost that is reported to XLA's scheduler."""
+    (shared, rows), outputs, _ = layout
     tiles = config.attended_tiles
-    heads = len(rows.q) * config.heads
+    heads = rows.q.array.shape[0] * config.heads
     pairs = heads * sum(tiles) * config.queries * config.keys
     # Of products of queries and a table, and of bands that are unskewed.
     per_query = bool(config.key_tables) * (3 if backward else 1) * config.size
@@ -227,12 +229,13 @@ def _cost(
     # Tiles of keys are loaded for each tile of queries, but for one that is all there is.
     loaded = sum(tiles) / config.key_tiles if config.key_tiles > 1 else 1
 
-    def size(*arrays: Any) -> int:
-        return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(arrays))
+    def size(*operands: Any) -> int:
+        arrays = [operand.array for operand in jax.tree.leaves(operands)]
+        return sum(x.size * x.dtype.itemsize for x in arrays)
 
     return pl.CostEstimate(
         flops=2 * flops,
-        bytes_accessed=size(shared, rows._replace(k=None, v=None), shapes)
+        bytes_accessed=size(shared, rows._replace(k=None, v=None), outputs)
         + int(loaded * size(rows.k, rows.v)),
         transcendentals=pairs,
     )
