@@ -48,19 +48,7 @@ def attention(
 ) -> Float[jax.Array, "B Lq H f"]: ...
 @overload
 def attention(
-    q: Float[Array, "B Lq H d"],
-    k: Float[Array, "B Lk G d"],
-    v: Float[Array, "B Lk G f"],
-    encoding: PositionEncoding | None = None,
-    params: Params | None = None,
-    context: Context | None = None,
-    *,
-    mask: Any = None,
-    dropout_rate: float = 0.0,
-    dropout_rng: jax.Array | None = None,
-    implementation: str | Implementation = "auto",
-    platform: str | None = None,
-    return_lse: Literal[True],
+    *args: Any, return_lse: Literal[True], **kwargs: Any
 ) -> tuple[Float[jax.Array, "B Lq H f"], Float[jax.Array, "B Lq H"]]: ...
 @automatic_sharding(
     lambda q, *_, return_lse=False, **__: (
@@ -244,11 +232,7 @@ def completed(
     queries: tuple[Size, ...],
     keys: tuple[Size, ...],
 ) -> Context:
-    """Return `context` with positions of all queries [B, Lq] and keys [B, Lk], checked.
-
-    Raises:
-      ValueError: see `attention`.
-    """
+    """`context` with positions of all queries [B, Lq] and keys [B, Lk]; all of it is checked."""
     checked_encoding(encoding).check_layer()
     encoding.check_acts_in_attention()
     context = Context() if context is None else context

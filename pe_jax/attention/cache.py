@@ -197,11 +197,7 @@ def with_index(caches: CacheTree, index: ArrayLike) -> CacheTree:
 def _check_cache(
     cache: Cache, encoding: PositionEncoding, k: Array, v: Array, context: Context
 ) -> None:
-    """Check that new tokens have the shapes of a cache, and that it is for this encoding.
-
-    Raises:
-      ValueError: if not, or if hidden states of the new tokens are missing.
-    """
+    """Raise a ValueError for new tokens, or an encoding, that do not fit the cache."""
     rows, length = cache.keys.shape[:2]
     for name, x, cached in (("k", k, cache.keys), ("v", v, cache.values)):
         if (len(x), *x.shape[2:]) != (rows, *cached.shape[2:]):

@@ -30,11 +30,7 @@ _LARGEST_HEAD = 128
 
 
 def supports(x: AttentionInputs, seed: Array | None) -> bool:
-    """Return whether `attend` can compute this attention.
-
-    Args:
-      seed: of dropout, or None.
-    """
+    """Return whether `attend` can compute this attention, with dropout if there is a seed."""
     if seed is not None or x.added is not None or x.logit_terms or x.maps:
         return False
     if x.sink is not None or any(t.keys or t.queries or t.values for t, _, _ in x.terms):
@@ -54,11 +50,7 @@ def supports(x: AttentionInputs, seed: Array | None) -> bool:
 
 
 def attend(x: AttentionInputs, implementation: Literal["cudnn", "xla"]) -> Float[Array, "B Lq H f"]:
-    """Attention of inputs that `supports` accepts.
-
-    Args:
-      implementation: of `jax.nn.dot_product_attention`; `"xla"` runs on any device.
-    """
+    """Attention of inputs that `supports` accepts; `"xla"` runs on any device."""
     reach = _causal_reach(x)
     lengths = x.q.shape[1], x.k.shape[1]
     rest = x.reach if reach is None else None

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from pe_jax.encodings.encoding import PositionEncoding
@@ -50,50 +51,32 @@ def part_of_shard(part: Part, params: Params, first: ArrayLike, heads: int) -> t
         for name in ("heads", "output", "logits")
         if (hook := getattr(part, name))
     }
-    cuts = {"factor": -2, "sink": -1}
-    hooks |= {
-        name: _cut_result(hook, heads, total, axis)
-        for name, axis in cuts.items()
-        if (hook := getattr(part, name))
-    }
+    hooks |= _cut_results(part, {"factor": -2, "sink": -1}, heads, total)
     if part.offsets:
-        hooks["offsets"] = _offsets_of_shard(part.offsets, heads, total)
+        axes = {"keys": -2, "queries": -2, "values": -2, "bias": -1}
+        axes |= {"frequencies": -2, "value_frequencies": -2}
+        cut_terms = _cut_results(part.offsets, axes, heads, total)
+        hooks["offsets"] = part.offsets._replace(**cut_terms)
     return part._replace(**hooks), {"all": params, "first": jnp.asarray(first, jnp.int32)}
 
 
-def _offsets_of_shard(terms: OffsetTerms, heads: int, total: int) -> OffsetTerms:
-    hooks = {"keys": -2, "queries": -2, "values": -2, "bias": -1}
-    changes: dict[str, Any] = {
-        name: _cut_result(hook, heads, total, axis, over_offsets=True)
-        for name, axis in hooks.items()
-        if (hook := getattr(terms, name))
-    }
-    for name in ("frequencies", "value_frequencies"):
-        if hook := getattr(terms, name):
-            changes[name] = functools.partial(_of_all, hook)
-    return terms._replace(**changes)
-
-
-def _of_all(hook: Callable[[Params], Array], params: Params) -> Array:
-    return hook(params["all"])
-
-
-def _cut_result(
-    hook: Callable[..., ArrayLike], heads: int, total: int, axis: int, *, over_offsets: bool = False
-) -> Callable[..., Array]:
-    """`hook` whose result, if it has an axis of heads, is cut to those of the shard.
+def _cut_results(
+    owner: Part | OffsetTerms, axes: dict[str, int], heads: int, total: int
+) -> dict[str, Any]:
+    """The hooks of `owner` by name; results that have an axis of heads are cut to the shard's.
 
     Args:
-      over_offsets: the hook is one of `OffsetTerms`, whose result begins with the axes of the
-        offsets.
+      axes: of heads. Results of hooks that take offsets begin with the axes of the offsets.
     """
 
-    def cut(params: Params, *args: Any) -> Array:
+    def cut(hook: Callable[..., ArrayLike], axis: int, params: Params, *args: Any) -> Array:
         result = jnp.asarray(hook(params["all"], *args))
-        axes = result.ndim - jnp.ndim(args[0]) if over_offsets else result.ndim
-        return _cut(result, params["first"], heads, total, axis) if axes >= -axis else result
+        of_offsets = np.ndim(args[0]) if len(args) > 1 else 0
+        has_heads = result.ndim - of_offsets >= -axis
+        return _cut(result, params["first"], heads, total, axis) if has_heads else result
 
-    return cut
+    hooks = {name: (getattr(owner, name), axis) for name, axis in axes.items()}
+    return {name: functools.partial(cut, *hook) for name, hook in hooks.items() if hook[0]}
 
 
 def _with_own_params(hook: Callable, part: Part, heads: int, total: int) -> Callable:

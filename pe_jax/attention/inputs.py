@@ -185,11 +185,7 @@ def apply_encoding(
 
 
 def _ordered_queries(name: str, q: Float[Array, "B Lq H d"], context: Context) -> jax.Array:
-    """`q`, NaN for queries whose keys are not in the order of their positions.
-
-    Raises:
-      ValueError: for keys that are known to be out of order.
-    """
+    """`q`, NaN for queries whose keys are out of order; a ValueError if that is known."""
     ordered = in_order(context.rows()[1], context.mask)
     if not isinstance(ordered, jax.core.Tracer) and not ordered.all():
         raise ValueError(
@@ -203,11 +199,7 @@ def _ordered_queries(name: str, q: Float[Array, "B Lq H d"], context: Context) -
 def _check_result(
     part: Part, hook: str, expected: str, result: Array, shape: tuple[Size, ...]
 ) -> None:
-    """Check that what a hook returned broadcasts to `shape`.
-
-    Raises:
-      ValueError: if it does not.
-    """
+    """Raise a ValueError if what a hook returned does not broadcast to `shape`."""
     last = shape[len(shape) - result.ndim :]
     if result.ndim > len(shape) or any(m not in (1, n) for m, n in zip(result.shape, last)):
         raise ValueError(

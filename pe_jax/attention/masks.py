@@ -34,12 +34,7 @@ def document_mask(
 
 
 def check_document_ids(document_ids: Int[Array, "B L"], positions: Positions | None) -> None:
-    """Check documents and their positions, unless they are traced.
-
-    Raises:
-      ValueError: for tokens of a document that are not together, or at positions that are not
-        consecutive.
-    """
+    """Raise a ValueError for known documents whose tokens are not together or not consecutive."""
     if isinstance(document_ids, jax.core.Tracer):
         return
     numbers = np.asarray(document_ids)
@@ -67,11 +62,7 @@ def check_document_ids(document_ids: Int[Array, "B L"], positions: Positions | N
 
 
 def document_bounds(document_ids: Int[Array, "B L"]) -> tuple[Int[Array, "B L"], Int[Array, "B L"]]:
-    """Return where the document of each token starts, and one past its end.
-
-    Args:
-      document_ids: whose tokens are next to one another.
-    """
+    """Return where the document of each token starts, and one past its end."""
     length = document_ids.shape[1]
     place = jnp.arange(length)
     new = jnp.diff(document_ids, axis=1) != 0
@@ -129,11 +120,7 @@ def whole_mask(
 
 
 def check_mask(mask: Any, shape: tuple[Size, Size, Size, Size]) -> None:
-    """Checks a mask for logits of `shape` [B, H, Lq, Lk]; None is one.
-
-    Raises:
-      ValueError: for one that is not bool, or does not broadcast to that shape.
-    """
+    """Raise a ValueError for a mask that is not bool or does not broadcast to [B, H, Lq, Lk]."""
     if mask is None:
         return
     dtype = getattr(mask, "dtype", type(mask).__name__)

@@ -76,11 +76,7 @@ def attend(
 
 
 def head_sizes(features: int, num_heads: int, num_kv_heads: int | None) -> tuple[int, int]:
-    """d, and G, the number of heads of keys and values.
-
-    Raises:
-      ValueError: if heads do not divide the features, or those of keys not the heads of queries.
-    """
+    """d, and G, the number of heads of keys and values; a ValueError if they do not divide."""
     if features % num_heads:
         raise ValueError(
             f"qkv_features must be a multiple of num_heads={num_heads}, got {features}."
@@ -92,12 +88,7 @@ def head_sizes(features: int, num_heads: int, num_kv_heads: int | None) -> tuple
 
 
 def in_attention(encoding: PositionEncoding) -> PositionEncoding:
-    """The parts of an encoding that act in attention.
-
-    Raises:
-      ValueError: for something else than an encoding, one that a layer cannot take, or one of which
-        no part acts in attention.
-    """
+    """The parts of an encoding that act in attention; a ValueError if a layer can take none."""
     checked_encoding(encoding).check_layer()
     encoding.check_acts_in_attention()
     return encoding.in_attention

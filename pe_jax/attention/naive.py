@@ -23,11 +23,7 @@ from pe_jax.shapes import Array, Bool, Float
 
 
 def attend(x: AttentionInputs, drop: Callable[[Array], Array]) -> Float[Array, "B Lq H f"]:
-    """Softmax attention with all terms of all parts, float32; see `inputs` for `x`.
-
-    Args:
-      drop: dropout of the weights, a function of them.
-    """
+    """Softmax attention with all terms of all parts, float32; `drop` is dropout of the weights."""
     weights = drop(masked_softmax(logits(x), x.whole_mask, x.sink))
     out = head_product("bhqk,bkhf->bqhf", weights, x.v, x.q.shape[2], multiply=_products)
     for term, params, context in x.terms:

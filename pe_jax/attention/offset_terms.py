@@ -161,8 +161,7 @@ def table_logits(
 ) -> list[Float[Array, "#B #H Lq Lk"]]:
     """Return the logits that tables of vectors and biases add, float32.
 
-    Args:
-      q, k: content of queries and keys, of as many heads if vectors join the queries.
+    q and k are the content of queries and keys, with equal heads if vectors join the queries.
     """
     lengths, rows, clip = (q.shape[1], k.shape[1]), tables.rows, tables.clip
     added = []

@@ -206,17 +206,18 @@ def _term_logits(x: Block) -> Float[Array, "B H Lq Lk"] | None:
     if not terms:
         return None
     shape = (x.q.shape[0], x.q.shape[2], x.q.shape[1], x.k.shape[1])
-    return jnp.broadcast_to(_sum(terms, wide_dtype(x.q, x.k)), shape)
+    return jnp.broadcast_to(sum_of_terms(terms, wide_dtype(x.q, x.k)), shape)
 
 
 def _term_values(x: Block, weights: Float[Array, "B H Lq Lk"]) -> Float[Array, "B Lq H f"] | None:
     """All that is added to weights·v, in the dtype of that; None if nothing is."""
     terms = [table_values(x.tables, weights, x.offset)] if "values" in x.tables.rows else []
     terms += [rotated_values(rotation, weights, *x.positions) for rotation in x.rotations]
-    return _sum(terms, wide_dtype(x.v)) if terms else None
+    return sum_of_terms(terms, wide_dtype(x.v)) if terms else None
 
 
-def _sum(terms: Sequence[Array], dtype: np.dtype) -> Array:
+def sum_of_terms(terms: Sequence[Array], dtype: np.dtype) -> Array:
+    """The sum of terms."""
     return functools.reduce(jnp.add, [x.astype(dtype) for x in terms])
 
 
@@ -240,11 +241,7 @@ def forward(x: Block) -> tuple[Array, Array, Array]:
 def backward(
     x: Block, weights: Array, out: Array, g: Array, g_log_total: Array | None = None
 ) -> Block:
-    """Gradients of the arrays that are differentiated.
-
-    Args:
-      g, g_log_total: of the outputs, and of the logarithm of the denominator.
-    """
+    """Gradients, from those of the outputs and of the logarithm of the denominator."""
     arrays, rest = halves(x)
     dropped = x.drop(weights).astype(x.v.dtype)
     heads = x.q.shape[2]

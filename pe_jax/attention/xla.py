@@ -6,7 +6,6 @@ All queries at once, which saves the weights (`softmax`), or in blocks (`blocks`
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Literal
 
 import jax
@@ -114,7 +113,7 @@ def attend(
         tables=offset_tables,
         rotations=rotations,
         logit_terms=tuple(logit_terms),
-        added=_added(added, wide_dtype(x.q, x.k)),
+        added=softmax.sum_of_terms(added, wide_dtype(x.q, x.k)) if added else None,
         sink=x.sink,
         map_params=map_params,
         positions_q=positions[0],
@@ -155,10 +154,6 @@ def added_logits(x: AttentionInputs) -> Float[Array, "#B #H Lq Lk"] | None:
         content_k = repeat_heads(x.content_k, x.q.shape[2])
         added += table_logits(by_offset, x.content_q, content_k, offset)
     return functools.reduce(jnp.add, added) if added else None
-
-
-def _added(terms: Sequence[Array], dtype: np.dtype) -> Array | None:
-    return functools.reduce(jnp.add, [x.astype(dtype) for x in terms]) if terms else None
 
 
 def _rotation(term: Term) -> Rotation:

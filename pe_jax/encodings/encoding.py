@@ -280,12 +280,7 @@ class PositionEncoding:
         return self.reach.right == 0
 
     def check_layer(self) -> None:
-        """Check that attention of one layer can take this encoding.
-
-        Raises:
-          ValueError: if layers differ, a part is for causal attention only and this is not, or
-            vectors are added to values that are mapped and mapped back.
-        """
+        """Raise a ValueError unless attention of one layer can take this encoding."""
         if self.layers:
             raise ValueError(
                 f"The layers of {self.name} differ. Pass attention encoding.layer(i) and "
@@ -305,11 +300,7 @@ class PositionEncoding:
             )
 
     def check_acts_in_attention(self) -> None:
-        """Check that attention does not ignore this encoding.
-
-        Raises:
-          ValueError: if all of it acts at the input of a model.
-        """
+        """Raise a ValueError if all of this encoding acts at the input of a model."""
         if self.at_input.parts and not self.in_attention.parts:
             raise ValueError(
                 f"encoding {self.name} acts only at the input of a model, by encodings.embed, not "
@@ -360,11 +351,7 @@ def parameter_count(encoding: PositionEncoding, num_layers: int = 1) -> int:
 
 
 def checked_encoding(encoding: object) -> PositionEncoding:
-    """`encoding` itself.
-
-    Raises:
-      ValueError: if it is not a `PositionEncoding`.
-    """
+    """`encoding` itself; a ValueError if it is not a `PositionEncoding`."""
     if not isinstance(encoding, PositionEncoding):
         hint = "encodings.from_name builds one from a name."
         if callable(encoding):
@@ -376,11 +363,7 @@ def checked_encoding(encoding: object) -> PositionEncoding:
 
 
 def check_key(rng: object) -> None:
-    """Check that something is an array, as keys are.
-
-    Raises:
-      ValueError: if it is not.
-    """
+    """Raise a ValueError unless something is an array, as keys are."""
     if not isinstance(rng, jax.Array | np.ndarray):
         raise ValueError(f"rng must be a key, such as jax.random.key(0), got {rng!r}.")
 
@@ -440,14 +423,9 @@ def embed(
 def check_heads(
     encoding: PositionEncoding, q: ArrayLike, k: ArrayLike, v: ArrayLike, *, of_shard: bool = False
 ) -> None:
-    """Check the shapes of queries, keys and values.
+    """Raise a ValueError unless the shapes of q, k and v fit one another and the encoding.
 
-    Args:
-      of_shard: there may be fewer heads than the encoding has, see `Context.first_head`.
-
-    Raises:
-      ValueError: if they are not `[B, L, H, d]`, do not fit one another, or have other sizes than
-        the encoding was built for.
+    With `of_shard` there may be fewer heads than the encoding has, see `Context.first_head`.
     """
     shapes = [np.shape(x) for x in (q, k, v)]
     problem = ""

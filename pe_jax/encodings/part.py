@@ -381,11 +381,7 @@ def _part_of(constructor: functools.partial[PositionEncoding]) -> Part:
 
 
 def map_heads(part: Part, params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
-    """Apply the hook `heads` of a part.
-
-    Raises:
-      ValueError: if it changes more than head sizes, or needs more heads of keys than there are.
-    """
+    """Apply the hook `heads` of a part; a ValueError if it changes more than head sizes."""
     if part.heads is None:
         return q, k, v
     before = [x.shape[:3] for x in (q, k, v)]

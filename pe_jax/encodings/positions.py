@@ -89,11 +89,7 @@ def default_positions(size: Size, longest: int | None = None) -> Positions:
 
 
 def check_length(size: Size, user: str) -> None:
-    """Check that a size is known at compile time.
-
-    Raises:
-      ValueError: for a symbolic size (`jax.export`).
-    """
+    """Raise a ValueError for a size that is not known at compile time (`jax.export`)."""
     if not isinstance(size, int):
         raise ValueError(
             f"{user} needs a length that is known at compile time, got {size}. Export a program "
@@ -119,11 +115,7 @@ def _signed(positions: Array, name: str) -> Array:
 
 
 def _check_size(positions: Array, most: int, name: str) -> None:
-    """Check positions that are not traced.
-
-    Raises:
-      ValueError: for one of `most` or more on either side of 0.
-    """
+    """Raise a ValueError for known positions of `most` or more on either side of 0."""
     if isinstance(positions, jax.core.Tracer):
         return
     x = np.asarray(positions)

@@ -106,11 +106,7 @@ def _check_arguments(
 
 
 def _check_numbers(encoding: str, name: str, value: Any, annotation: str) -> None:
-    """Check that an option is no size of an array that fits nowhere, and a number in float32.
-
-    Raises:
-      ValueError: if it is.
-    """
+    """Raise a ValueError for a size of an array that fits nowhere, or a number beyond float32."""
     numbers: Iterable[Any] = value if isinstance(value, tuple | list) else (value,)
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int | float | np.number):
@@ -129,11 +125,7 @@ def _check_numbers(encoding: str, name: str, value: Any, annotation: str) -> Non
 
 
 def _check_parameters(encoding: str, part: Part, arguments: Mapping[str, Any]) -> None:
-    """Check the sizes of a part's parameters; none is drawn.
-
-    Raises:
-      ValueError: for an array of more than 2^29 numbers.
-    """
+    """Raise a ValueError for a parameter of more than 2^29 numbers; none is drawn."""
     if part.init is no_parameters:
         return
     shapes = jax.eval_shape(lambda: part.init(jax.random.key(0)))

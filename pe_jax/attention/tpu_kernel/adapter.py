@@ -56,12 +56,7 @@ def supports(x: AttentionInputs) -> bool:
 def attend(
     x: AttentionInputs, rate: float, seed: Array | None, interpret: bool
 ) -> Float[Array, "B Lq H f"]:
-    """Attention of `x`, see `inputs`.
-
-    Args:
-      rate, seed: of dropout.
-      interpret: run as ordinary operations, on any device.
-    """
+    """Attention of `x`, with dropout if there is a seed; `interpret` runs on any device."""
     assert x.context.shift is not None
     qkv, terms = _laid_out(x)
     qkv, terms, sink = jax.tree.map(reverse_only, (qkv, terms, x.sink))
