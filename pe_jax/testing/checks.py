@@ -3,106 +3,38 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.attention import Cache, cached_attention, document_mask, init_cache
+from pe_jax.attention import Cache, cached_attention, init_cache
 from pe_jax.attention.implementations import IMPLEMENTATIONS
 from pe_jax.encodings import ENCODINGS, WRAPPERS, from_name, parameter_count
-from pe_jax.shapes import Array, Bool, Float, Int
-from pe_jax.testing.report import S
+from pe_jax.shapes import Array, Float
+from pe_jax.testing.problems import (
+    Checks,
+    NotApplicable,
+    Problems,
+    add_check,
+    differences,
+    result_differences,
+)
+from pe_jax.testing.rows import ALONE, DOCUMENTS, document_differences, packed, padded, restarted
 from pe_jax.testing.subject import (
     BLOCKS,
     LENGTH,
     ROWS,
     Layer,
     Mask,
-    Result,
     Subject,
     apply,
     half,
     projected,
-    result,
 )
 
-Problems = Iterator[str]
-
-
-class NotApplicable(Exception):
-    """A check does not apply to a subject; the message is the reason."""
-
-
-# By name, functions `(subject, excuse="")` whose docstring is the claim. They return `"ok"`, or why
-# the check does not apply. An excuse is the reason why the claim does not hold here. An
-# AssertionError has everything that is wrong, or tells that an excuse is not needed.
-CHECKS: dict[str, Callable[..., str]] = {}
-
-
-def as_check(problems: Callable[[S], Problems]) -> Callable[..., str]:
-    """Turn a function that yields the problems of a subject into a check."""
-    claim = " ".join(str(problems.__doc__).split())
-
-    @functools.wraps(problems)
-    def run(subject: S, excuse: str = "") -> str:
-        cause = None
-        try:
-            lines = list(problems(subject))
-        except NotApplicable as reason:
-            return str(reason)
-        except Exception as error:  # An encoding that fails is reported like any other mistake.
-            notes = [note for note in getattr(error, "__notes__", ()) if note.startswith("In ")]
-            lines, cause = [": ".join([type(error).__name__, str(error), *notes])], error
-        if excuse:
-            assert lines, f"{subject.name} is excused from {claim!r} ({excuse}), but has it."
-            return excuse
-        if lines:
-            raise AssertionError("\n  ".join([f"{subject.name}: {claim} But:", *lines])) from cause
-        return "ok"
-
-    run.__doc__ = claim
-    return run
-
-
-def check(problems: Callable[[Subject], Problems]) -> Callable[..., str]:
-    """Add a check of encodings to `CHECKS`, under the name of the function."""
-    CHECKS[problems.__name__] = as_check(problems)
-    return CHECKS[problems.__name__]
-
-
-def differences(name: str, values: Any, expected: Any, tolerance: float) -> Problems:
-    """Yield the leaves of `values` that are not as expected.
-
-    Args:
-      tolerance: a share of the largest value that is expected.
-    """
-
-    def difference(path: tuple, a: Array, b: Array) -> str:
-        a, b = (np.asarray(x, np.float64) for x in (a, b))
-        leaf = name + jax.tree_util.keystr(path)
-        if a.shape != b.shape:
-            return f"{leaf}: shape {a.shape}, expected {b.shape}"
-        apart, allowed = np.abs(a - b), tolerance * np.abs(b).max(initial=0.0) + 1e-5
-        if (apart <= allowed).all():
-            return ""
-        index = np.unravel_index(np.argmax(np.nan_to_num(apart, nan=np.inf)), a.shape)
-        place = ", ".join(map(str, index))
-        return f"{leaf}[{place}]: {a[index]:.6g}, expected {b[index]:.6g} within {allowed:.2g}"
-
-    messages = jax.tree_util.tree_map_with_path(difference, values, expected)
-    yield from filter(None, jax.tree.leaves(messages))
-
-
-def result_differences(
-    name: str, values: Result, expected: Result, tolerance: float, of_grads: float | None = None
-) -> Problems:
-    """Yield what differs between two results of a layer."""
-    yield from differences(f"{name}: out", values[0], expected[0], tolerance)
-    yield from differences(f"{name}: gradient of ", values[1], expected[1], of_grads or tolerance)
-
+CHECKS: Checks = {}
+check = functools.partial(add_check, CHECKS)
 
 # --- numbers ---
 
@@ -142,41 +74,17 @@ def implementations(s: Subject) -> Problems:
     if terms:
         tried["table"] = IMPLEMENTATIONS["table"]
     for name, implementation in tried.items():
-        run = jax.jit(
-            functools.partial(
-                result, s.encoding, positions=consecutive, implementation=implementation
-            )
-        )
+        run = s.compiled(implementation, positions=consecutive)
         values = run(s.layer, s.tokens, mask=mask, to=s.to)
         yield from result_differences(name, values, expected, 1e-4)
     if terms:
         clipped = any(part.offsets and part.offsets.clip for part in s.encoding.parts)
-        implementation = IMPLEMENTATIONS["table"] if clipped else BLOCKS
+        run = s.compiled(IMPLEMENTATIONS["table"] if clipped else BLOCKS)
         arguments = s.layer, s.tokens, positions, mask, s.to
-        values = jax.jit(functools.partial(result, s.encoding, implementation=implementation))(
-            *arguments
-        )
-        expected = s.naive(*arguments)
-        yield from result_differences("any positions", values, expected, 1e-4)
+        yield from result_differences("any positions", run(*arguments), s.naive(*arguments), 1e-4)
 
 
 # --- documents in rows, padding, tokens that come one at a time ---
-
-# Documents of each row, counted from 1; 0 is padding.
-DOCUMENTS = np.array([[1, 1, 1, 2, 2, 2, 0, 0], [1, 1, 2, 2, 2, 3, 3, 3]])
-
-
-def restarted(document_ids: Int[Array, "B L"]) -> Int[Array, "B L"]:
-    """Index of each token in its own document."""
-    first = document_ids[:, :, None] == document_ids[:, None, :]
-    return np.arange(LENGTH) - np.argmax(first, axis=-1)
-
-
-def packed(document_ids: Int[Array, "B L"]) -> Mask:
-    return np.asarray(document_mask(jnp.asarray(document_ids), jnp.asarray(document_ids)))
-
-
-ALONE = 3  # Tokens of the documents that are compared with the same ones by themselves.
 
 
 def alone(s: Subject, first: int) -> Float[Array, "B l H d"]:
@@ -185,26 +93,6 @@ def alone(s: Subject, first: int) -> Float[Array, "B l H d"]:
     layer = s.taken(lambda x: x[:, part])
     run = functools.partial(apply, s.encoding, implementation="naive")
     return s.memo("alone", run)(layer, s.tokens[:, part], s.positions[:, :ALONE])
-
-
-def document_differences(out: Array, outputs_alone: Callable[[int], Array]) -> Problems:
-    """Yield how outputs of `DOCUMENTS` differ from `outputs_alone(first)`, those of each alone."""
-    for row, document_ids in enumerate(DOCUMENTS):
-        for document in range(1, document_ids.max() + 1):
-            inside = document_ids == document
-            if inside.sum() == ALONE:
-                expected = outputs_alone(int(np.argmax(inside)))[row]
-                name = f"row {row}, document {document}"
-                yield from differences(name, out[row, inside], expected, 1e-4)
-
-
-def padded(first: int) -> tuple[Bool[Array, " L"], dict[str, Int[Array, "B L"]]]:
-    """Return where `ALONE` tokens are that begin at `first`, amid padding, and all positions by the
-    kind of those of padding."""
-    index = np.arange(LENGTH) - first
-    valid = (index >= 0) & (index < ALONE)
-    kinds = {"at 0": 0 * index, "counted on": index, "far away": 1000 * index}
-    return valid, {k: np.tile(np.where(valid, index, x), (ROWS, 1)) for k, x in kinds.items()}
 
 
 @check
@@ -383,10 +271,8 @@ def jit(s: Subject) -> Problems:
 @check
 def vmap(s: Subject) -> Problems:
     """The same under vmap over everything that is learned."""
-    layers = [s.layer, s.draw(1)]
-    stacked = jax.tree.map(lambda *x: np.stack(x), *layers)
-    model = functools.partial(result, s.encoding, implementation="auto")
-    run = jax.jit(jax.vmap(model, (0, None, None, None, None)))
+    layers, stacked = s.two_layers()
+    run = jax.jit(jax.vmap(s.compiled("auto"), (0, None, None, None, None)))
     values = run(stacked, s.tokens, s.positions, s.everything, s.to)
     for i, layer in enumerate(layers):
         expected = s.naive(layer, s.tokens, s.positions, s.everything, s.to)
@@ -397,8 +283,7 @@ def vmap(s: Subject) -> Problems:
 @check
 def scan(s: Subject) -> Problems:
     """The same under scan over layers with jax.checkpoint."""
-    layers = [s.layer, s.draw(1)]
-    stacked = jax.tree.map(lambda *x: np.stack(x), *layers)
+    layers, stacked = s.two_layers()
     flat = s.layer.x.shape
 
     @jax.checkpoint

@@ -22,19 +22,9 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from pe_jax.shapes import Array, Float, Int
-from pe_jax.testing.checks import (
-    ALONE,
-    DOCUMENTS,
-    NotApplicable,
-    Problems,
-    as_check,
-    differences,
-    document_differences,
-    packed,
-    padded,
-    restarted,
-)
+from pe_jax.testing.problems import Checks, NotApplicable, Problems, add_check, differences
 from pe_jax.testing.report import check_all, check_table
+from pe_jax.testing.rows import ALONE, DOCUMENTS, document_differences, packed, padded, restarted
 from pe_jax.testing.subject import LENGTH, ROWS, Mask
 
 # Takes x `[B, L, D]`, positions `[B, L]` and a mask `[B, 1, L, L]`; returns `[B, L, *E]`.
@@ -94,8 +84,8 @@ class Attention:
         return _normal(1, *self.run(self.x, POSITIONS, CAUSAL).shape)
 
 
-# By name, functions `(attention, excuse="")`, as `pe_jax.testing.CHECKS` has them.
-CHECKS: dict[str, Callable[..., str]] = {}
+CHECKS: Checks = {}
+_check = functools.partial(add_check, CHECKS)
 
 
 def check(attention: Attention, excused: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -123,11 +113,6 @@ def table(
       excused: by the attention's name, see `check`.
     """
     return check_table("attention", attentions, CHECKS, excused or {})
-
-
-def _check(problems: Callable[[Attention], Problems]) -> Callable[..., str]:
-    CHECKS[problems.__name__] = as_check(problems)
-    return CHECKS[problems.__name__]
 
 
 def _normal(seed: int, *shape: int) -> Array:

@@ -109,7 +109,19 @@ class Subject:
     @functools.cached_property
     def naive(self) -> Callable[..., Result]:
         """`(layer, tokens, positions [B, L], mask, to) -> Result`, as the formula stands."""
-        return jax.jit(functools.partial(result, self.encoding, implementation="naive"))
+        return self.compiled("naive")
+
+    def compiled(
+        self, implementation: str | implementations.Implementation, **arguments: Positions
+    ) -> Callable[..., Result]:
+        """`naive` by another implementation, some of its arguments known while compiling."""
+        model = functools.partial(result, self.encoding, implementation=implementation)
+        return jax.jit(functools.partial(model, **arguments))
+
+    def two_layers(self) -> tuple[list[Layer], Layer]:
+        """The layer and another one, and both stacked."""
+        layers = [self.layer, self.draw(1)]
+        return layers, jax.tree.map(lambda *x: np.stack(x), *layers)
 
     def run(self, positions: Positions | None = None, mask: Mask | None = None) -> jax.Array:
         """Outputs of the naive implementation."""

@@ -1,0 +1,81 @@
+"""Checks, functions that yield the problems of a subject, and how arrays differ from others."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from pe_jax.shapes import Array
+from pe_jax.testing.report import S
+from pe_jax.testing.subject import Result
+
+Problems = Iterator[str]
+# By name, functions `(subject, excuse="")` whose docstring is the claim. They return `"ok"`, or why
+# the check does not apply. An excuse is the reason why the claim does not hold here. An
+# AssertionError has everything that is wrong, or tells that an excuse is not needed.
+Checks = dict[str, Callable[..., str]]
+
+
+class NotApplicable(Exception):
+    """A check does not apply to a subject; the message is the reason."""
+
+
+def add_check(checks: Checks, problems: Callable[[S], Problems]) -> Callable[..., str]:
+    """Turn a function that yields the problems of a subject into a check, added by its name."""
+    claim = " ".join(str(problems.__doc__).split())
+
+    @functools.wraps(problems)
+    def run(subject: S, excuse: str = "") -> str:
+        cause = None
+        try:
+            lines = list(problems(subject))
+        except NotApplicable as reason:
+            return str(reason)
+        except Exception as error:  # An encoding that fails is reported like any other mistake.
+            notes = [note for note in getattr(error, "__notes__", ()) if note.startswith("In ")]
+            lines, cause = [": ".join([type(error).__name__, str(error), *notes])], error
+        if excuse:
+            assert lines, f"{subject.name} is excused from {claim!r} ({excuse}), but has it."
+            return excuse
+        if lines:
+            raise AssertionError("\n  ".join([f"{subject.name}: {claim} But:", *lines])) from cause
+        return "ok"
+
+    run.__doc__ = claim
+    checks[problems.__name__] = run
+    return run
+
+
+def differences(name: str, values: Any, expected: Any, tolerance: float) -> Problems:
+    """Yield the leaves of `values` that are not as expected.
+
+    Args:
+      tolerance: a share of the largest value that is expected.
+    """
+
+    def difference(path: tuple, a: Array, b: Array) -> str:
+        a, b = (np.asarray(x, np.float64) for x in (a, b))
+        leaf = name + jax.tree_util.keystr(path)
+        if a.shape != b.shape:
+            return f"{leaf}: shape {a.shape}, expected {b.shape}"
+        apart, allowed = np.abs(a - b), tolerance * np.abs(b).max(initial=0.0) + 1e-5
+        if (apart <= allowed).all():
+            return ""
+        index = np.unravel_index(np.argmax(np.nan_to_num(apart, nan=np.inf)), a.shape)
+        place = ", ".join(map(str, index))
+        return f"{leaf}[{place}]: {a[index]:.6g}, expected {b[index]:.6g} within {allowed:.2g}"
+
+    messages = jax.tree_util.tree_map_with_path(difference, values, expected)
+    yield from filter(None, jax.tree.leaves(messages))
+
+
+def result_differences(
+    name: str, values: Result, expected: Result, tolerance: float, of_grads: float | None = None
+) -> Problems:
+    """Yield what differs between two results of a layer."""
+    yield from differences(f"{name}: out", values[0], expected[0], tolerance)
+    yield from differences(f"{name}: gradient of ", values[1], expected[1], of_grads or tolerance)
