@@ -17,7 +17,6 @@ after lengths; `jnp.swapaxes(x, -3, -2)` makes them from `[*B, H, L, d]`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -114,15 +113,12 @@ def attention_fn(
         if input_positions is not None:
             call_context = call_context._replace(positions_q=input_positions)
         keys = key.shape[-3]
-        if (
-            call_context.positions_q is not None
-            and call_context.positions_k is None
-            and query.shape[-3] != keys
-        ):
+        missing = call_context.positions_q is not None and call_context.positions_k is None
+        if missing and query.shape[-3] != keys:
             call_context = call_context._replace(positions_k=range(keys))
         drops = not deterministic and dropout_rate > 0
         return _attend(
-            _joined(encoding, bias=_bias(bias, query), is_causal=is_causal),
+            _joined(encoding, query, bias=bias, is_causal=is_causal),
             params,
             call_context,
             (query, key, value),
@@ -152,7 +148,7 @@ def dot_product_attention(
       ValueError: for an encoding that acts at the input of a model alone; in a call as `attention`.
     """
     checked_encoding(encoding).check_acts_in_attention()
-    run = functools.partial(_attend, implementation=implementation)
+    chosen = implementation
 
     def attend(
         query: ArrayLike,
@@ -190,13 +186,9 @@ def dot_product_attention(
                 inside = jnp.arange(size).reshape(axis) < jnp.asarray(lengths).reshape(-1, 1, 1, 1)
                 seen = both(seen, inside)
         joined = _joined(
-            encoding,
-            bias=_bias(bias, q),
-            is_causal=is_causal,
-            window=local_window_size,
-            factor=None if scale is None else scale * q.shape[-1] ** 0.5,
+            encoding, q, bias=bias, is_causal=is_causal, window=local_window_size, scale=scale
         )
-        return run(joined, params, context, (q, k, v), seen)
+        return _attend(joined, params, context, (q, k, v), seen, implementation=chosen)
 
     return attend
 
@@ -324,33 +316,35 @@ def _refuse(**arguments: tuple[Any, str]) -> None:
 
 def _joined(
     encoding: PositionEncoding,
+    query: Array,
     *,
-    bias: Array | None = None,
+    bias: ArrayLike | None = None,
     is_causal: bool = False,
     window: int | tuple[int, int] | None = None,
-    factor: float | None = None,
+    scale: float | None = None,
 ) -> PositionEncoding:
     """`encoding` with what else the other library asks for, as parts of an encoding.
 
     Args:
-      bias: `[#B, #H, #Lq, #Lk]`.
+      bias: broadcasts to `[*B, H, Lq, Lk]`.
       window: how far a query attends to the left and to the right.
-      factor: of the logits' scale 1 / sqrt(d).
+      scale: of the logits, in place of 1 / sqrt(d).
     """
     parts, traits = [], Traits(axes=encoding.axes)
     if bias is not None:
+        added = _one_batch(bias, query.shape[:-3])
 
         def logits(params: Params, q: Array, k: Array, context: Context) -> jax.Array:
-            return jnp.broadcast_to(bias, (*bias.shape[:2], q.shape[1], k.shape[1]))
+            return jnp.broadcast_to(added, (*added.shape[:2], q.shape[1], k.shape[1]))
 
         parts.append(Part("argument_bias", logits=logits, traits=traits))
-    if factor is not None:
+    if scale is not None:
+        factor = scale * query.shape[-1] ** 0.5
         parts.append(Part("argument_scale", factor=lambda *_: factor, traits=traits))
     if window is not None:
-        reach = (
-            AttentionWindow(window, window) if isinstance(window, int) else AttentionWindow(*window)
-        )
-        parts.append(Part("argument_window", offsets=OffsetTerms(reach=reach)))
+        sides = (window, window) if isinstance(window, int) else window
+        limit = OffsetTerms(reach=AttentionWindow(*sides))
+        parts.append(Part("argument_window", offsets=limit))
     joined = encoding + PositionEncoding(tuple(parts))
     return joined + causal() if is_causal and not joined.is_causal else joined
 
@@ -386,12 +380,9 @@ def _attend(
     return out.reshape(*batch, *out.shape[-3:])
 
 
-def _bias(bias: ArrayLike | None, query: Array) -> jax.Array | None:
-    return None if bias is None else _one_batch(jnp.asarray(bias), query.shape[:-3])
-
-
-def _one_batch(x: Array, batch: tuple[int, ...]) -> jax.Array:
+def _one_batch(x: ArrayLike, batch: tuple[int, ...]) -> jax.Array:
     """Merge the axes of the batch of an array that broadcasts to [*batch, H, Lq, Lk]."""
+    x = jnp.asarray(x)
     x = x.reshape((1,) * (len(batch) + 3 - x.ndim) + x.shape)
     if any(size > 1 for size in x.shape[:-3]):
         x = jnp.broadcast_to(x, (*batch, *x.shape[-3:]))

@@ -86,9 +86,7 @@ class PositionEncoding:
         return PositionEncoding(self.parts + other.parts, layered.layers, layered.per_layer)
 
     def __radd__(self, other: object) -> PositionEncoding:
-        if callable(other):
-            raise TypeError(f"An encoding was added to a function. Call it: {_hint(other)}.")
-        return NotImplemented
+        return self + other  # type: ignore[operator]  # A function, or an error.
 
     def map_parts(self, function: Callable[[Part], Part]) -> PositionEncoding:
         """The encoding with `function(part)` in the place of each part."""

@@ -184,9 +184,9 @@ class Traits(NamedTuple):
     """Properties of an encoding that its callers must respect.
 
     Attributes:
-      longest: the number of positions, if there is a limit.
+      max_length: the number of positions, if there is a limit.
       resize: `(params, length, method) -> params` for another number of positions, see
-        `resize_table`; without `longest`, `method` may be empty.
+        `resize_table`; without `max_length`, `method` may be empty.
       axes: A, of a position.
       cacheable: True if the terms of a key do not change when the sequence grows.
       causal_only: the reason why attention has to be causal (joined with `causal`); empty if it
@@ -326,11 +326,8 @@ class Part:
     @property
     def _identity(self) -> tuple:
         if self.constructor:
-            return (
-                self.constructor.func,
-                self.constructor.args,
-                frozenset(self.constructor.keywords.items()),
-            )
+            call = self.constructor
+            return call.func, call.args, frozenset(call.keywords.items())
         return tuple(vars(self).values())
 
     def __eq__(self, other: object) -> bool:
@@ -340,18 +337,16 @@ class Part:
         return hash(self._identity)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple:
-        return (
-            (_part_of, (self.constructor,)) if self.constructor else super().__reduce_ex__(protocol)
-        )
+        if self.constructor:
+            return _part_of, (self.constructor,)
+        return super().__reduce_ex__(protocol)
 
     def __repr__(self) -> str:
-        if self.constructor is None:
+        call = self.constructor
+        if call is None:
             return f"Part({self.name!r})"
-        options = (
-            f"{key}={_SHORT.repr(value)}" for key, value in self.constructor.keywords.items()
-        )
-        arguments = ", ".join([*map(repr, self.constructor.args), *options])
-        return f"{self.constructor.func.__name__}({arguments})"
+        options = (f"{key}={_SHORT.repr(value)}" for key, value in call.keywords.items())
+        return f"{call.func.__name__}({', '.join([*map(repr, call.args), *options])})"
 
     @property
     def key(self) -> str:

@@ -69,11 +69,7 @@ def checked_positions(
 
 
 def default_positions(size: Size, longest: int | None = None) -> Positions:
-    """Positions from 0; an array if the size is symbolic (`jax.export`), which no range can be.
-
-    Raises:
-      ValueError: for a symbolic size that is not known to be within `longest`, if that is a limit.
-    """
+    """Positions from 0; an array if the size is symbolic (`jax.export`) and within `longest`."""
     if isinstance(size, int):
         return range(size)
     try:
