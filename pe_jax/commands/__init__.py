@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
+from pe_jax import __version__
 from pe_jax.console import stopping, streams
 from pe_jax.errors import extra
 
@@ -26,8 +27,11 @@ def main() -> None:
             command = importlib.import_module(_COMMANDS[name][0])
         command.main()
         return
+    if name == "--version":
+        streams.show(__version__)
+        return
     usage = "\n".join(f"  pe-jax {one:9}{what}" for one, (_, what) in _COMMANDS.items())
-    usage += "\n\npe-jax COMMAND --help says more."
+    usage += "\n\npe-jax COMMAND --help says more; pe-jax --version."
     if name not in ("--help", "-h"):
         raise SystemExit(f"error: {name} is not a command of pe-jax:\n{usage}")
     streams.show(usage)

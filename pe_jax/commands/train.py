@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import functools
 import re
+import shlex
+import time
 from pathlib import Path
 
 from pe_jax.errors import extra
@@ -84,6 +86,18 @@ def _execute(config: Config, folder: Path, profile: range) -> tuple[str, Path]:
     raise NotImplementedError(f"There is no training for {type(config).__name__}.")
 
 
+def _next_commands(config: Config, folder: str) -> list[tuple[str, str]]:
+    """Return commands that show more of a trained run, each behind the name of what it shows."""
+    evaluation = "eval.py --config=configs/properties.py --workdir="
+    purpose = "Positions"
+    if isinstance(config, FinetuningConfig):
+        evaluation, purpose = "eval.py --config=configs/tables.py --runs=", "Table"
+    return [
+        (purpose, command.as_called(f"{evaluation}{folder}")),
+        ("Curves", f"tensorboard --logdir={folder}"),
+    ]
+
+
 def _profiled_steps() -> range:
     if not _PROFILE.value:
         return range(0)
@@ -136,9 +150,13 @@ def train_or_compile() -> None:
     profile = _profiled_steps()
     if _COORDINATOR.value:
         _connect(config)
+    start = time.perf_counter()
     text, out = _execute(config, reachable_path(_WORKDIR.value), profile)
     if not is_quiet():
-        show(f"\n{for_terminal(text)}\nWritten to {out}")
+        minutes, seconds = divmod(round(time.perf_counter() - start), 60)
+        show(f"\n{for_terminal(text)}\nWritten to {out}, after {minutes} min {seconds} s in all.")
+        for what, line in _next_commands(config, shlex.quote(_WORKDIR.value)):
+            show(f"{what:11}{line}")
 
 
 def main() -> None:

@@ -32,8 +32,8 @@ class FinetuningDataConfig(Config):
         several(integer(1, 10**6)),
         "Shorter inputs are padded to these lengths; () for none.",
     )
-    batch_size: int = key(32, ROWS)
-    eval_batch_size: int = key(64, ROWS)
+    batch_size: int = key(32, ROWS, "Inputs of a step, for each seed.")
+    eval_batch_size: int = key(64, ROWS, "Inputs scored at once.")
     held_out: float = key(
         0.0, HELD_OUT, "Fraction of the training data held out for model selection, see `select`."
     )
@@ -62,7 +62,7 @@ class FinetuningConfig(Config):
     )
     model: BertConfig = part(ModelChanges)
     data: FinetuningDataConfig = part(FinetuningDataConfig)
-    epochs: float = key(3.0, EPOCHS)
+    epochs: float = key(3.0, EPOCHS, "Passes over the training data.")
     steps: int = key(0, COUNT_OR_ZERO, "If given, instead of epochs.")
     accumulation: int = key(1, ROWS, ACCUMULATION)
     optimizer: OptimizerConfig = part(OptimizerConfig, learning_rate=2e-5)
@@ -72,7 +72,7 @@ class FinetuningConfig(Config):
         'Which scores count: of the "last" step, of each seed\'s "best", or of the step that is '
         'best on the training data that is "held_out".',
     )
-    log_every: int = key(100, COUNT_OR_ZERO)
+    log_every: int = key(100, COUNT_OR_ZERO, "Steps; 0 reports at the end only.")
     eval_every: int = key(0, COUNT_OR_ZERO, "Steps; 0 scores at the end only.")
     checkpoint_every: int = key(0, COUNT_OR_ZERO, "Steps; 0 saves after every tenth of them.")
     keep_checkpoints: int = key(1, integer(1, 10**6), "The newest.")
@@ -102,7 +102,7 @@ class SquadDataConfig(FinetuningDataConfig):
     train: str = key(
         "squad/v1.1:train", _QUESTIONS, "NAME:SPLIT+SPLIT of tfds, or an official JSON file."
     )
-    validation: str = key("squad/v1.1:validation", _QUESTIONS)
+    validation: str = key("squad/v1.1:validation", _QUESTIONS, "As for `train`.")
     stride: int = key(
         128, integer(1, 10**6), "Tokens between the starts of windows of a long context."
     )
@@ -128,8 +128,8 @@ class SquadConfig(FinetuningConfig):
         'Or "v2.0", where a question may have no answer.',
     )
     data: SquadDataConfig = part(SquadDataConfig)
-    n_best: int = key(20, integer(1, 10**4))
-    max_answer_tokens: int = key(30, integer(1, 10**6))
+    n_best: int = key(20, integer(1, 10**4), "Likeliest starts and ends that are combined.")
+    max_answer_tokens: int = key(30, integer(1, 10**6), "Longer spans are no answers.")
     null_threshold: float = key(
         0.0,
         number(float("-inf"), float("inf")),

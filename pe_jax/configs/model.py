@@ -130,9 +130,9 @@ class BertConfig(Config):
     """
 
     num_layers: int = key(12, LAYERS, "Replaces the value of the size, as do the other sizes.")
-    hidden_size: int = key(768, WIDTH)
-    num_heads: int = key(12, HEADS)
-    intermediate_size: int = key(3072, INTERMEDIATE)
+    hidden_size: int = key(768, WIDTH, "Dimension of hidden states.")
+    num_heads: int = key(12, HEADS, "Divides hidden_size.")
+    intermediate_size: int = key(3072, INTERMEDIATE, "Width of the feed-forward layers.")
     position: str | PositionEncoding = key(
         "learned_absolute",
         _POSITION,

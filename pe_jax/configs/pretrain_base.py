@@ -26,8 +26,8 @@ def get_config():
     config.data.source = "tfds:wikipedia/20230601.en:train"
     config.data.held_out = 0.001
     config.data.workers = 8
-    config.stage1.update(length=128, epochs=5.0, batch_size=64, max_predictions=20)
-    config.stage2.update(length=512, epochs=2.0, batch_size=512, max_predictions=77)
+    config.stage1.update(length=128, epochs=5.0, batch_size=64)
+    config.stage2.update(length=512, epochs=2.0, batch_size=512)
     config.optimizer.learning_rate = 5e-5
     config.optimizer.warmup = 0.01
     config.eval_every = 10_000

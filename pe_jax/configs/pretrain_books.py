@@ -27,8 +27,8 @@ def get_config():
     config.data.source = "books/train-*.jsonl.xz"
     config.data.validation = "books/valid.jsonl.xz"
     config.data.vocab_size = 2048
-    config.stage1.update(length=16, batch_size=128, max_predictions=3, steps=500)
-    config.stage2.update(length=64, batch_size=32, max_predictions=10, steps=500)
+    config.stage1.update(length=16, batch_size=128, steps=500)
+    config.stage2.update(length=64, batch_size=32, steps=500)
     config.optimizer.learning_rate = 1e-3
     config.optimizer.b2 = 0.98
     config.log_every = 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 
 from pe_jax.configs.model import BertConfig, ModelChanges
@@ -22,9 +23,9 @@ from pe_jax.values import FLAG, SEED, integer, number, one_of, text
 class StageConfig(Config):
     """A stage of training on text: inputs of one length."""
 
-    length: int = key(512, integer(8, 10**6))  # Room for two sentences.
-    batch_size: int = key(64, ROWS)
-    steps: int = key(0, COUNT_OR_ZERO)
+    length: int = key(512, integer(8, 10**6), "Tokens of an input.")  # Room for two sentences.
+    batch_size: int = key(64, ROWS, "Inputs of a step, on all devices together.")
+    steps: int = key(0, COUNT_OR_ZERO, "0, with no epochs: the stage is left out.")
     epochs: float = key(0.0, EPOCHS, "Instead of steps.")
     accumulation: int = key(1, ROWS, ACCUMULATION)
 
@@ -45,7 +46,11 @@ class StageConfig(Config):
 class PretrainingStageConfig(StageConfig):
     """A stage of pretraining: its inputs have masked words to predict."""
 
-    max_predictions: int = key(77, integer(1, 10**6))
+    max_predictions: int = key(
+        0,
+        integer(0, 10**6),
+        "The most words of an input to predict; 0: data.mask_rate of its length.",
+    )
 
     def errors(self) -> Iterator[str]:
         yield from super().errors()
@@ -138,7 +143,7 @@ class EncoderTrainingConfig(Config):
     )
     eval_every: int = key(1_000, COUNT_OR_ZERO, "Steps between evaluations on held-out text.")
     eval_examples: int = key(1_024, integer(1, 1_000_000), "Held-out examples.")
-    checkpoint_every: int = key(1_000, COUNT_OR_ZERO)
+    checkpoint_every: int = key(1_000, COUNT_OR_ZERO, "Steps between checkpoints.")
     keep_checkpoints: int = key(3, integer(1, 10**6), "How many of the newest to keep.")
     keep_best: int = key(
         0,
@@ -165,11 +170,20 @@ class PretrainingConfig(EncoderTrainingConfig):
         True, FLAG, "With init: also copy its position parameters, if they fit."
     )
     data: PretrainingDataConfig = part(PretrainingDataConfig)
-    stage1: PretrainingStageConfig = part(PretrainingStageConfig, length=128, max_predictions=20)
+    stage1: PretrainingStageConfig = part(PretrainingStageConfig, length=128)
     stage2: PretrainingStageConfig = part(PretrainingStageConfig)
     stage3: PretrainingStageConfig = part(PretrainingStageConfig)
 
     @property
     def stages(self) -> Mapping[str, PretrainingStageConfig]:
+        """The stages that have steps or epochs, by key, with their `max_predictions`."""
         stages = {"stage1": self.stage1, "stage2": self.stage2, "stage3": self.stage3}
-        return {name: stage for name, stage in stages.items() if stage.steps or stage.epochs}
+        return {
+            name: dataclasses.replace(
+                stage,
+                max_predictions=stage.max_predictions
+                or math.ceil(round(self.data.mask_rate * stage.length, 6)),
+            )
+            for name, stage in stages.items()
+            if stage.steps or stage.epochs
+        }

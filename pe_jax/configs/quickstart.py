@@ -21,7 +21,7 @@ def get_config():
     config.data.source = "pydoc"
     config.data.vocab_size = 4096
     config.data.held_out = 0.1
-    config.stage1.update(length=128, batch_size=32, max_predictions=20, steps=450)
+    config.stage1.update(length=128, batch_size=32, steps=450)
     config.optimizer.learning_rate = 1e-3
     config.optimizer.b2 = 0.98
     config.log_every = 75

@@ -53,10 +53,10 @@ class OptimizerConfig(Config):
     decay: float = key(
         0.1, number(0, 1), "Last fraction of all steps, in which the schedule wsd falls."
     )
-    weight_decay: float = key(0.01, _RATE)
-    b1: float = key(0.9, _ADAM)
+    weight_decay: float = key(0.01, _RATE, "Not of biases, norms and frequencies.")
+    b1: float = key(0.9, _ADAM, "Decay of first moments.")
     b2: float = key(0.999, _ADAM, "Decay of second moments, BERT's; 0.98 suits short runs.")
-    epsilon: float = key(1e-6, number(1e-38, 1))
+    epsilon: float = key(1e-6, number(1e-38, 1), "Added to the root of second moments.")
     clip_norm: float = key(1.0, _RATE, "Norm that gradients are clipped to; 0: no clipping.")
     rates: tuple[str, ...] = key(
         (),

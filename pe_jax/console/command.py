@@ -49,7 +49,7 @@ def main(
         config = _config_in(args)
         try:
             if _HELP & set(args):
-                streams.show(help_text(usage, command_flags, script, config, classes))
+                streams.show(help_text(as_called(usage), command_flags, script, config, classes))
                 raise SystemExit(0)
             return _parse(args, command_flags, config, classes)
         except ValueError as error:
@@ -60,6 +60,15 @@ def main(
     streams.prepare()
     run = functools.partial(_run, command, bool(arguments_hint))
     app.run(run, argv=sys.argv, flags_parser=parse)
+
+
+def as_called(usage: str) -> str:
+    """Write `usage` with `pe-jax train` for `train.py`, and configs by name, if `pe-jax` was called:
+    a wheel has no train.py and no folder of configs."""
+    if not sys.argv[0].startswith("pe-jax "):
+        return usage
+    usage = re.sub(r"^(\w+)\.py\b", r"pe-jax \1", usage, flags=re.MULTILINE)
+    return re.sub(r"configs/(\w+)\.py", r"\1", usage)
 
 
 def _run(command: Callable[..., None], takes_arguments: bool, args: list[str]) -> None:

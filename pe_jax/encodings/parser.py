@@ -43,6 +43,7 @@ PAPER: tuple[str, ...] = (
 _LAYERED = {"cycle": cycle, "per_layer": per_layer, "own": per_layer}
 _MOST_PARTS = 100  # Of a name; far more would exceed Python's depth of recursion.
 _LONGEST_SHOWN = 200  # Characters of a name in a message.
+_EXAMPLES = " Among others there are none, learned_absolute, learned_relative, rope and alibi."
 _FORM = "write names joined with '+', options in parentheses, as in 'rope(base=160000)+alibi'."
 
 
@@ -152,7 +153,8 @@ def _call(
     names = [*ENCODINGS, *WRAPPERS, *_LAYERED]
     if name not in names:
         raise _Unreadable(
-            f"{name!r} is unknown.{suggestion(name, names)} Known: {', '.join(names)}"
+            f"{name!r} is unknown.{suggestion(name, names) or _EXAMPLES} "
+            f"docs/catalogue.md has all {len(names)}"
         )
     if name in ENCODINGS and arguments:
         raise _Unreadable(f"the options of {name!r} must be written NAME=VALUE")

@@ -113,4 +113,6 @@ def _readable(numbers: Json) -> str:
         "",
         *table(["", "model", "baseline"], rows),
     ]
+    if scores["masked_lm_loss"] >= scores["unigram_loss"]:
+        lines += ["", "The masked-LM loss is no better than the baseline: train for more steps."]
     return "\n".join(lines) + "\n"

@@ -17,7 +17,7 @@ from pe_jax.configs.pretraining import (
     PretrainingStageConfig,
     StageConfig,
 )
-from pe_jax.console.terminal import log
+from pe_jax.console.terminal import log, log_field
 from pe_jax.models import BertConfig, BertForMaskedLM, BertForPretraining, train_flops
 from pe_jax.models.heads import PretrainingLogits
 from pe_jax.tasks import text_training
@@ -41,6 +41,7 @@ def run(config: PretrainingConfig, folder: Path, profile: range = range(0)) -> R
     """
     config = resolve(config, folder)
     tokenizer = text_training.log_start(folder, config)
+    log_field("Scores", "MLM: masked language model; NSP: next sentence; losses in nats")
     return text_training.train_on_text(build(config, tokenizer), folder, profile)
 
 

@@ -61,7 +61,8 @@ def _log_model(program: Program, params: Params) -> None:
 
     model, position_params = program.model, count(params["bert"].get("position", {}))
     log_field("Model", f"{model_size(model)}, {model.dtype}: {count(params):,} parameters")
-    log_field("Positions", f"{model.encoding().name}: {position_params:,} of them")
+    learned = f"{position_params:,} of these" if position_params else "no parameters"
+    log_field("Positions", f"{model.encoding().name}: {learned}")
     on_cpu = model.dtype == "bfloat16" and jax.default_backend() == "cpu"
     if on_cpu and not cpu.multiplies_bfloat16():
         log_field(

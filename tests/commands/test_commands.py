@@ -59,7 +59,12 @@ def test_train_then_eval_say_the_same(trained):
     for said in ("Run       ", "Devices   4 cpu", model, "compiled in "):
         assert said in err
     assert "Start     from scratch: random parameters, as config.init is empty\n" in err
-    assert "Positions learned_relative: 2,064 of them" in err
+    assert "Positions learned_relative: 2,064 of these" in err
+    assert "MLM: masked language model; NSP: next sentence; losses in nats" in err
+    assert "The masked-LM loss is no better than the baseline: train for more steps." in out
+    run = folder / "learned_relative"
+    assert f"eval.py --config=configs/properties.py --workdir={run}" in out
+    assert f"tensorboard --logdir={run}" in out
     assert "Batch     length 128, 8 rows; 6 steps, " in err
     assert "![" not in out
     lines = (err + out).replace(str(folder.parent), "W").splitlines()

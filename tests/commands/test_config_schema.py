@@ -113,7 +113,7 @@ WRONG = [
     *[("quickstart", "stage1.batch_size", value) for value in (0, -8)],
     *[("quickstart", "data.held_out", value) for value in (-0.1, 0.51, 0.9)],
     *[("quickstart", "stage1.length", value) for value in (0, 7, -1)],
-    ("quickstart", "stage1.max_predictions", 0),
+    ("quickstart", "stage1.max_predictions", -1),
     *[("quickstart", "model.num_heads", value) for value in (0, -2)],
     ("quickstart", "model.hidden_size", "12"),
     ("quickstart", "data.workers", -1),
@@ -204,7 +204,7 @@ def test_wrong_values_are_named(name, key, value):
         ({"model.position": "rope(base=1e999)"}, "the option 'base' takes float, got inf"),
         ({"model.position": f"rope(base=1{400 * '0'})"}, "the option 'base' takes float, got 100"),
         (
-            {"data.mask_rate": 0.4},
+            {"data.mask_rate": 0.4, "stage1.max_predictions": 20},
             "config.stage1.max_predictions=20 is too low: config.data.mask_rate=0.4 masks 50 of "
             "the 125 tokens of an input. Raise it to 50, or lower the rate.",
         ),
@@ -381,3 +381,14 @@ def test_train_says_so_before_it_begins(tmp_path, args, says):
     )
     assert code == 1 and says in err and err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("length", "rate", "predictions"),
+    [(128, 0.15, 20), (512, 0.15, 77), (20, 0.15, 3), (64, 0.4, 26)],
+)
+def test_words_to_predict_follow_the_length_and_the_rate(length, rate, predictions):
+    config = changed(
+        changed(shipped("quickstart"), "data.mask_rate", rate), "stage1.length", length
+    )
+    assert read(config).stages["stage1"].max_predictions == predictions

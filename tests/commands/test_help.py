@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from helpers.commands import call
 
+import pe_jax
 from pe_jax.console.config_files import find_config, shipped
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +26,7 @@ def test_help_needs_no_jax():
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "--workdir" in done.stdout and "optimizer.learning_rate = 2e-05" in done.stdout
+    assert "\npe-jax train --config=quickstart --workdir=W\n" in done.stdout
 
 
 HELP = [sys.executable, ROOT / "train.py", "--config=glue", "--help"]
@@ -122,3 +124,6 @@ def test_a_command_that_does_not_exist(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["pe-jax"])
     commands.main()
     assert "pe-jax prepare" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", ["pe-jax", "--version"])
+    commands.main()
+    assert capsys.readouterr().out == f"{pe_jax.__version__}\n"
