@@ -63,8 +63,10 @@ def main(
 
 
 def as_called(usage: str) -> str:
-    """Write `usage` with `pe-jax train` for `train.py`, and configs by name, if `pe-jax` was called:
-    a wheel has no train.py and no folder of configs."""
+    """Write `usage` with `pe-jax train` for `train.py`, and configs by name, if that was called.
+
+    A wheel has no train.py and no folder of configs.
+    """
     if not sys.argv[0].startswith("pe-jax "):
         return usage
     usage = re.sub(r"^(\w+)\.py\b", r"pe-jax \1", usage, flags=re.MULTILINE)
