@@ -6,6 +6,7 @@ Shapes: B batch, Lq and Lk lengths, D hidden size, H heads, d head size.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -87,20 +88,15 @@ class MultiHeadAttention(nnx.Module):
         self.encoding = none() if encoding is None else encoding
         self.dropout_rate, self.deterministic = dropout_rate, deterministic
         self.dtype, self.implementation = dtype, implementation
-
-        def dense(inputs: Any, outputs: Any, axis: int | tuple[int, int] = -1):
-            return nnx.LinearGeneral(
-                inputs,
-                outputs,
-                axis=axis,
-                dtype=dtype,
-                param_dtype=param_dtype,
-                kernel_init=kernel_init,
-                bias_init=bias_init,
-                use_bias=use_bias,
-                rngs=rngs,
-            )
-
+        dense = functools.partial(
+            nnx.LinearGeneral,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            kernel_init=kernel_init,
+            bias_init=bias_init,
+            use_bias=use_bias,
+            rngs=rngs,
+        )
         heads = num_heads, self.head_size
         kv_heads = self.num_kv_heads, self.head_size
         self.query = dense(in_features, heads)

@@ -215,11 +215,8 @@ def _check_cache(
     else:
         hidden = (rows, length, context.x_q.shape[-1])
     axes = () if encoding.axes == 1 else (encoding.axes,)
-    for name, expected in (
-        ("index", (rows,)),
-        ("positions", (rows, length, *axes)),
-        ("hidden", hidden),
-    ):
+    shapes = {"index": (rows,), "positions": (rows, length, *axes), "hidden": hidden}
+    for name, expected in shapes.items():
         value = getattr(cache, name)
         shape = None if value is None else np.shape(value)
         if shape != expected:

@@ -85,11 +85,9 @@ class AttentionInputs(NamedTuple):
     def allowed(self) -> Bool[Array, "#B #H #Lq Lk"] | None:
         """The caller's mask, within documents."""
         document_ids = self.context.document_ids
-        return (
-            self.mask
-            if document_ids is None
-            else both(self.mask, document_mask(document_ids, document_ids))
-        )
+        if document_ids is None:
+            return self.mask
+        return both(self.mask, document_mask(document_ids, document_ids))
 
     @property
     def whole_mask(self) -> Bool[Array, "#B #H #Lq Lk"] | None:
@@ -120,15 +118,12 @@ def apply_encoding(
         q = _ordered_queries(encoding.name, q, context)
     if context.projections and k.shape[2] < heads:
         to_queries, to_keys = context.projections
-        context = context._replace(
-            projections=(to_queries, lambda x: repeat_heads(to_keys(x), heads))
-        )
+        repeated = to_queries, lambda x: repeat_heads(to_keys(x), heads)
+        context = context._replace(projections=repeated)
     split = encoding.split(params)
     if first_head is not None:
         split = [part_of_shard(part, params, first_head, heads) for part, params in split]
-    parts = tuple(
-        (part, part_params, moved(part, context, q.shape[0])) for part, part_params in split
-    )
+    parts = tuple((part, values, moved(part, context, q.shape[0])) for part, values in split)
     scale = q.shape[-1] ** -0.5
     for part, part_params, seen in parts:
         if part.factor:
@@ -139,31 +134,28 @@ def apply_encoding(
         return (widened(x) * scale).astype(x.dtype)
 
     content_q, content_k = scaled(q), k
-    added: list[Array] = []
-    logit_terms: list[LogitTerms] = []
-    limits: list[tuple[AttentionWindow, Array, Array]] = []
-    sinks: list[Array] = []
-    reach: AttentionWindow | None = None
     for part, part_params, seen in parts:
         q, k, v = map_heads(part, part_params, q, k, v, seen)
+    dtype, pairs = wide_dtype(q, k), (q.shape[0], heads, q.shape[1], k.shape[1])
+    added: list[Array] = []
+    logit_terms: list[LogitTerms] = []
+    sinks: list[Array] = []
+    for part, part_params, seen in parts:
         if part.logits:
             logits = part.logits(part_params, content_q, repeat_heads(content_k, heads), seen)
             if isinstance(logits, LogitTerms):
                 logit_terms.append(logits)
             else:  # A hook may leave out leading axes: all implementations count on four.
-                pairs = q.shape[0], heads, q.shape[1], k.shape[1]
                 _check_result(part, "logits", "[#B, #H, Lq, Lk]", logits, pairs)
                 logits = logits.reshape((1,) * (4 - logits.ndim) + logits.shape)
-                added.append(logits.astype(wide_dtype(q, k)))
+                added.append(logits.astype(dtype))
         if part.sink:
-            sink = jnp.asarray(part.sink(part_params, seen), wide_dtype(q, k))
+            sink = jnp.asarray(part.sink(part_params, seen), dtype)
             _check_result(part, "sink", "a number or [H]", sink, (heads,))
             sinks.append(jnp.broadcast_to(sink, heads))
-        limit = part.offsets.reach if part.offsets else None
-        if limit is not None and seen.shift is None:
-            limits.append((limit, *seen.rows()))
-        elif limit is not None:
-            reach = limit.within(reach)
+    reaches = [(part.offsets.reach, seen) for part, _, seen in parts if part.offsets]
+    limited = [(reach, seen) for reach, seen in reaches if reach is not None]
+    over_ranges = [reach for reach, seen in limited if seen.shift is not None]
     mapped = any(part.heads for part, _, _ in parts)
     return AttentionInputs(
         q=scaled(q) if mapped else content_q,
@@ -178,8 +170,8 @@ def apply_encoding(
         logit_terms=tuple(logit_terms),
         sink=functools.reduce(jnp.logaddexp, sinks) if sinks else None,
         mask=mask,
-        limits=tuple(limits),
-        reach=reach,
+        limits=tuple((reach, *seen.rows()) for reach, seen in limited if seen.shift is None),
+        reach=functools.reduce(AttentionWindow.within, over_ranges) if over_ranges else None,
         context=context,
     )
 

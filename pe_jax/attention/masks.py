@@ -26,10 +26,8 @@ def document_mask(
 
     Documents are numbered from 1. Padding is 0: it attends to nothing, and nothing attends to it.
     """
-    q, k = (
-        jnp.asarray(document_ids_q)[:, None, :, None],
-        jnp.asarray(document_ids_k)[:, None, None, :],
-    )
+    q = jnp.asarray(document_ids_q)[:, None, :, None]
+    k = jnp.asarray(document_ids_k)[:, None, None, :]
     return (q == k) & (q > 0)
 
 
@@ -50,11 +48,8 @@ def check_document_ids(document_ids: Int[Array, "B L"], positions: Positions | N
             )
     if positions is None or isinstance(positions, jax.core.Tracer):
         return
-    steps = np.diff(np.asarray(positions))
-    if (
-        np.shape(steps)[-1:] == same.shape[1:]
-        and (same & (numbers[:, 1:] > 0) & (steps != 1)).any()
-    ):
+    steps, inside = np.diff(np.asarray(positions)), same & (numbers[:, 1:] > 0)
+    if np.shape(steps)[-1:] == same.shape[1:] and (inside & (steps != 1)).any():
         raise ValueError(
             "positions must be consecutive within Context.document_ids, whose offsets are those of "
             "places in the row. For others pass mask=document_mask(document_ids, document_ids)."

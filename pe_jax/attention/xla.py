@@ -54,9 +54,16 @@ def computation(term: Term, x: AttentionInputs) -> Literal["rotation", "tables",
     return "none" if any((terms.keys, terms.queries, terms.values)) else "added"
 
 
+def _by_computation(x: AttentionInputs) -> dict[str, list[Term]]:
+    ways: dict[str, list[Term]] = {"rotation": [], "tables": [], "added": [], "none": []}
+    for term in x.terms:
+        ways[computation(term, x)].append(term)
+    return ways
+
+
 def unsupported_reason(x: AttentionInputs) -> str:
     """Return a description of the inputs that this module needs and `x` is not; empty if it is."""
-    if all(computation(term, x) != "none" for term in x.terms):
+    if not _by_computation(x)["none"]:
         return ""
     return (
         "vectors at integer positions that are ranges or are clipped, and no temperature of each "
@@ -82,9 +89,7 @@ def attend(
       outputs and, with `return_lse`, the logarithm of the softmax's denominator.
     """
     queries = x.q.shape[1]
-    ways: dict[str, list[Term]] = {"rotation": [], "tables": [], "added": []}
-    for term in x.terms:
-        ways[computation(term, x)].append(term)
+    ways = _by_computation(x)
     logit_terms = [*x.logit_terms, *map(naive.bias, ways["added"])]
     if block and (logit_terms or x.maps):
         block = min(block, _BLOCK_OF_FUNCTIONS)
@@ -140,15 +145,14 @@ def attend(
 
 def added_logits(x: AttentionInputs) -> Float[Array, "#B #H Lq Lk"] | None:
     """Return all that is added to the products of queries and keys, None if nothing is."""
-    ways = [computation(term, x) for term in x.terms]
-    if not {*ways} <= {"tables", "added"}:
+    ways = _by_computation(x)
+    if ways["rotation"] or ways["none"]:
         added = naive.added_logits(x)
     else:
         added = [] if x.added is None else [x.added]
         added += [naive.evaluated(terms, x.allowed) for terms in x.logit_terms]
-        by_pair = [term for way, term in zip(ways, x.terms) if way == "added"]
-        added += [naive.evaluated(naive.bias(term), None) for term in by_pair]
-        by_offset = tables([t for way, t in zip(ways, x.terms) if way == "tables"], x.scale)
+        added += [naive.evaluated(naive.bias(term), None) for term in ways["added"]]
+        by_offset = tables(ways["tables"], x.scale)
         positions = x.context.positions_q, x.context.positions_k
         offset = offsets(*positions) if x.context.shift is None else x.context.shift
         content_k = repeat_heads(x.content_k, x.q.shape[2])

@@ -12,7 +12,7 @@ import pytest
 from helpers import paper_attention
 
 from pe_jax import encodings
-from pe_jax.attention import attention, dropout, implementations, offset_terms
+from pe_jax.attention import attention, dropout, implementations, offset_terms, relative_shift
 from pe_jax.axis_blocks import cut_axis, join_axis
 
 H, d = 2, 4
@@ -149,9 +149,9 @@ def test_relative_shift_and_its_transpose():
     for clip, lq, lk, shift in ((3, 5, 7, 0), (3, 5, 7, -2), (9, 4, 4, 1), (1, 6, 3, 4)):
         by_offset = rng.normal(size=(2, lq, 2 * clip + 1)).astype(np.float32)
         x = rng.normal(size=(2, lq, lk)).astype(np.float32)
-        out = np.asarray(offset_terms.relative_shift(clip, lk, jnp.asarray(by_offset), shift))
+        out = np.asarray(relative_shift.relative_shift(clip, lk, jnp.asarray(by_offset), shift))
         collected = np.asarray(
-            offset_terms.relative_shift_transpose(clip, lk, jnp.asarray(x), shift)
+            relative_shift.relative_shift_transpose(clip, lk, jnp.asarray(x), shift)
         )
         for i in range(lq):
             for j in range(lk):
