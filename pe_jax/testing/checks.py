@@ -91,8 +91,7 @@ def alone(s: Subject, first: int) -> Float[Array, "B l H d"]:
     """Outputs of `ALONE` tokens of the subject from `first` on, with nothing around them."""
     part = slice(first, first + ALONE)
     layer = s.taken(lambda x: x[:, part])
-    run = functools.partial(apply, s.encoding, implementation="naive")
-    return s.memo("alone", run)(layer, s.tokens[:, part], s.positions[:, :ALONE])
+    return s.outputs(layer, s.tokens[:, part], s.positions[:, :ALONE])
 
 
 @check
@@ -185,8 +184,8 @@ def shift(s: Subject) -> Problems:
             )
         return
     yield from differences(f"shifted by {by}", shifted, outputs, 1e-3)
-    low = s.memo("bfloat16", functools.partial(apply, s.encoding))
-    outputs, shifted = (low(half(s.layer), s.tokens, p) for p in (s.positions, s.positions + by))
+    both = s.positions, s.positions + by
+    outputs, shifted = (s.outputs(half(s.layer), s.tokens, positions) for positions in both)
     yield from differences(f"bfloat16, shifted by {by}", shifted, outputs, 0.03)
     if s.encoding.axes == 1:
         far = range(by, by + LENGTH)
@@ -251,9 +250,8 @@ def precision(s: Subject) -> Problems:
     longest = s.encoding.max_length
     positions = s.positions + (1000 if longest is None else longest - LENGTH)
     expected = s.run(positions)
-    low = s.memo("bfloat16", functools.partial(apply, s.encoding))
     for dtype, tolerance in ((jnp.float16, 0.01), (jnp.bfloat16, 0.05)):
-        values = low(half(s.layer, dtype), s.tokens, positions)
+        values = s.outputs(half(s.layer, dtype), s.tokens, positions)
         name = jnp.dtype(dtype).name
         if values.dtype != dtype:
             yield f"{name} in, {values.dtype} out"

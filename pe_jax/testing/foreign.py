@@ -89,29 +89,14 @@ _check = functools.partial(add_check, CHECKS)
 
 
 def check(attention: Attention, excused: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Run every check in `CHECKS` on attention.
-
-    Args:
-      excused: reasons of checks that cannot hold, by name. They must fail.
-
-    Returns:
-      the result by the name of the check: `"ok"`, or the reason why it does not apply.
-
-    Raises:
-      AssertionError: lists all faults with their numbers.
-      ValueError: if `excused` names an unknown check.
-    """
+    """Run every check in `CHECKS` on attention, as `pe_jax.testing.check` does on an encoding."""
     return check_all(attention, CHECKS, excused or {})
 
 
 def table(
     attentions: Iterable[Attention], excused: Mapping[str, Mapping[str, str]] | None = None
 ) -> str:
-    """Return attentions × checks as Markdown, with notes on failures; see `pe_jax.testing.table`.
-
-    Args:
-      excused: by the attention's name, see `check`.
-    """
+    """Return attentions × checks as Markdown, with notes on failures, as `pe_jax.testing.table`."""
     return check_table("attention", attentions, CHECKS, excused or {})
 
 
@@ -161,13 +146,13 @@ def _padding(a: Attention, first: int) -> Problems:
 @_check
 def right_padding(a: Attention) -> Problems:
     """Padding on the right, masked, changes nothing."""
-    yield from _padding(a, 0)
+    return _padding(a, 0)
 
 
 @_check
 def left_padding(a: Attention) -> Problems:
     """Padding on the left, masked, changes nothing; positions count from the first token."""
-    yield from _padding(a, LENGTH - ALONE)
+    return _padding(a, LENGTH - ALONE)
 
 
 @_check

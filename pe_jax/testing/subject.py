@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,6 @@ from pe_jax.shapes import Array, Bool, Float, Int
 from pe_jax.testing.reference import Layer, Reference, attend
 
 # Small enough to compile fast; D = H·d, so that layers follow one another.
-T = TypeVar("T")
 Sizes = Mapping[str, int]
 SIZES: Sizes = {"hidden_size": 8, "head_size": 4, "num_heads": 2, "max_length": 16}
 LENGTH, ROWS = 8, 2
@@ -61,7 +60,6 @@ class Subject:
             )
         self.encoding, self.reference, self.sizes = encoding, reference, sizes
         self.name = encoding.name
-        self._programs: dict[str, Callable[..., Any]] = {}
         self.layer = self.draw(0)
         rng = np.random.default_rng(9)
         self.tokens = rng.integers(0, 8, (ROWS, LENGTH))
@@ -97,7 +95,11 @@ class Subject:
 
     def init(self, seed: int) -> Params:
         """The parameters that the encoding's `init` draws."""
-        return self.memo("init", self.encoding.init)(jax.random.key(seed))
+        return self._init(jax.random.key(seed))
+
+    @functools.cached_property
+    def _init(self) -> Callable[[jax.Array], Params]:
+        return jax.jit(self.encoding.init)
 
     def at(self, index: Int[Array, "*B"]) -> Int[np.ndarray, "..."]:
         """Positions of tokens at these indices of a sequence; a grid for more axes than one."""
@@ -134,9 +136,10 @@ class Subject:
         arrays = {name: some(getattr(self.layer, name)) for name in ("x", "q", "k", "v")}
         return self.layer._replace(**arrays)
 
-    def memo(self, name: str, function: Callable[..., T]) -> Callable[..., T]:
-        """`function` compiled, once for all checks that share it by this name."""
-        return self._programs.setdefault(name, jax.jit(function))
+    @functools.cached_property
+    def outputs(self) -> Callable[..., jax.Array]:
+        """`apply` of the encoding, compiled for each dtype and number of tokens."""
+        return jax.jit(functools.partial(apply, self.encoding))
 
     @functools.cached_property
     def formula(self) -> Callable[..., Result]:
