@@ -48,7 +48,19 @@ def attention(
 ) -> Float[jax.Array, "B Lq H f"]: ...
 @overload
 def attention(
-    *args: Any, return_lse: Literal[True], **kwargs: Any
+    q: Float[Array, "B Lq H d"],
+    k: Float[Array, "B Lk G d"],
+    v: Float[Array, "B Lk G f"],
+    encoding: PositionEncoding | None = None,
+    params: Params | None = None,
+    context: Context | None = None,
+    *,
+    mask: Any = None,
+    dropout_rate: float = 0.0,
+    dropout_rng: jax.Array | None = None,
+    implementation: str | Implementation = "auto",
+    platform: str | None = None,
+    return_lse: Literal[True],
 ) -> tuple[Float[jax.Array, "B Lq H f"], Float[jax.Array, "B Lq H"]]: ...
 @automatic_sharding(
     lambda q, *_, return_lse=False, **__: (

@@ -63,13 +63,13 @@ class Rotation:
 
     Attributes:
       frequencies, value_frequencies: `[F]` each.
-      clip: None if no key is beyond it.
-      ends, value_ends: with a clip `[2, d]`, the vectors of its two ends, right and left.
+      clip, ends, value_ends: keys beyond the clip have the vectors `[2, d]` of its ends, right and
+        left; None if no key is beyond it.
     """
 
     frequencies: Leaf
     value_frequencies: Leaf
-    clip: int | None = None
+    clip: int = 0
     ends: Leaf = None
     value_ends: Leaf = None
 
@@ -247,7 +247,7 @@ def _batch(vectors: Array) -> str:
     return "b" * (vectors.ndim - 2)
 
 
-def _beyond(clip: int | None, positions_q: Array, positions_k: Array) -> tuple[Array, Array]:
+def _beyond(clip: int, positions_q: Array, positions_k: Array) -> tuple[Array, Array]:
     """Masks of the keys beyond the clip: to the right, to the left."""
     offset = offsets(positions_q, positions_k)[..., None, :, :]  # [*B, 1, Lq, Lk]
     return offset > clip, offset < -clip

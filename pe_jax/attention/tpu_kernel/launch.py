@@ -24,10 +24,20 @@ _ANY, _IN_TURN = pltpu.GridDimensionSemantics.PARALLEL, pltpu.GridDimensionSeman
 
 @dataclasses.dataclass(frozen=True)
 class _Operand:
-    """An array of a kernel, and the blocks of it that programs see."""
+    """An array of a kernel, and the block of it that each program sees; None: scalars, all of it.
+
+    `place` is the block's index by row of the batch, group of heads, tile of queries and of keys.
+    """
 
     array: jax.ShapeDtypeStruct
-    blocks: pl.BlockSpec
+    block: tuple[int, ...] | None = None
+    place: Callable[..., tuple] | None = None
+
+    @property
+    def spec(self) -> pl.BlockSpec:
+        if self.block is None:
+            return pl.BlockSpec(memory_space=pltpu.SMEM)
+        return pl.BlockSpec(self.block, self.place)
 
 
 # Of a kernel: inputs and outputs, in the structure of the arrays, and scratch memory.
@@ -60,8 +70,8 @@ def _run(config: KernelConfig, shared: Shared, rows: Batched, *, backward: bool)
     return pl.pallas_call(
         functools.partial(backward_kernel if backward else forward_kernel, config),
         grid=(len(rows.q), config.heads // config.group, config.query_tiles, config.key_steps),
-        in_specs=jax.tree.map(lambda operand: operand.blocks, inputs),
-        out_specs=jax.tree.map(lambda operand: operand.blocks, outputs),
+        in_specs=jax.tree.map(lambda operand: operand.spec, inputs),
+        out_specs=jax.tree.map(lambda operand: operand.spec, outputs),
         out_shape=jax.tree.map(lambda operand: operand.array, outputs),
         scratch_shapes=scratch,
         compiler_params=pltpu.CompilerParams(
@@ -84,24 +94,22 @@ def _layout(config: KernelConfig, dtype: DTypeLike, rows: int, backward: bool) -
     value_terms = per_head(config.width + LANES) if config.value_terms else None
     column = scratch(config.queries, LANES) if config.packed else None
     if not backward:
-        sums = per_head(LANES), per_head(LANES), per_head(config.size)
+        running = per_head(LANES), per_head(LANES), per_head(config.size)
         inputs = shared, batched._replace(out=None, log_sum=None, grad=None)
         outputs = batched.out, batched.log_sum
-        return inputs, outputs, (*sums, logit_terms, value_terms, column)
+        return inputs, outputs, (*running, logit_terms, value_terms, column)
     shared = shared._replace(sink=None)
 
     def of_each_row(operand: _Operand) -> _Operand:
         """A gradient for each row of the batch: the kernel runs on some, others elsewhere."""
-        array, blocks = operand.array, operand.blocks
-        assert blocks.block_shape is not None and blocks.index_map is not None
-        place: Callable[..., tuple] = blocks.index_map
-        return _operand(
-            (rows, *array.shape), (1, *blocks.block_shape), lambda b, *rest: (b, *place(b, *rest))
-        )
+        block, place = operand.block, operand.place
+        assert block is not None and place is not None
+        in_row = lambda b, *steps: (b, *place(b, *steps))
+        return _operand((rows, *operand.array.shape), (1, *block), in_row)
 
     all_keys, kv_lanes = config.key_tiles * config.keys, config.kv_group * config.size
-    all_kv = pl.BlockSpec((1, all_keys, kv_lanes), lambda b, h, i, j: (b, 0, h))
-    dk = dataclasses.replace(batched.k, blocks=all_kv)
+    all_kv = (1, all_keys, kv_lanes), lambda b, h, i, j: (b, 0, h)
+    dk = _Operand(batched.k.array, *all_kv)
     dshared = jax.tree.map(of_each_row, shared._replace(seed=None))
     sums = per_head(config.size), *[scratch(all_keys, kv_lanes)] * 2, *[per_head(LANES)] * 2
     long_bias = scratch(config.group, LANES, config.bias_lanes) if config.long_bias else None
@@ -114,16 +122,11 @@ def _layout(config: KernelConfig, dtype: DTypeLike, rows: int, backward: bool) -
 
 def _operand(
     shape: tuple[int, ...],
-    block: tuple[int, ...],
-    place: Callable[..., tuple],
+    block: tuple[int, ...] | None = None,
+    place: Callable[..., tuple] | None = None,
     dtype: DTypeLike = jnp.float32,
 ) -> _Operand:
-    return _Operand(jax.ShapeDtypeStruct(shape, dtype), pl.BlockSpec(block, place))
-
-
-def _scalars(shape: tuple[int, ...], dtype: DTypeLike) -> _Operand:
-    blocks = pl.BlockSpec(memory_space=pltpu.SMEM)
-    return _Operand(jax.ShapeDtypeStruct(shape, dtype), blocks)
+    return _Operand(jax.ShapeDtypeStruct(shape, dtype), block, place)
 
 
 def _shared_operands(config: KernelConfig, dtype: DTypeLike) -> Shared:
@@ -141,11 +144,11 @@ def _shared_operands(config: KernelConfig, dtype: DTypeLike) -> Shared:
         shape = config.heads // config.group, *block
         bias = _operand(shape, (1, *block), lambda b, h, i, j: (h, 0, 0))
     return Shared(
-        seed=_scalars((2,), jnp.uint32),
+        seed=_operand((2,), dtype=jnp.uint32),
         key_table=table(config.key_tables),
         bias=bias,
         value_table=table(config.value_tables),
-        sink=_scalars((config.heads,), jnp.float32) if config.sink else None,
+        sink=_operand((config.heads,)) if config.sink else None,
     )
 
 
@@ -180,7 +183,7 @@ def _batched_operands(config: KernelConfig, dtype: DTypeLike, rows: int) -> Batc
         lambda b, h, i, j: (b, h, 0, i),
     )
     batched = Batched(
-        _scalars((rows,), jnp.uint32), mask, queries, keys, keys, queries, log_sum, queries
+        _operand((rows,), dtype=jnp.uint32), mask, queries, keys, keys, queries, log_sum, queries
     )
     if not config.packed:
         return batched
@@ -189,7 +192,7 @@ def _batched_operands(config: KernelConfig, dtype: DTypeLike, rows: int) -> Batc
             (rows, 1, all_queries), (1, 1, config.queries), lambda b, h, i, j: (b, 0, i)
         ),
         document_ids_k=mask,
-        tiles=_scalars((rows, 2, config.query_tiles), jnp.int32),
+        tiles=_operand((rows, 2, config.query_tiles), dtype=jnp.int32),
     )
 
 
@@ -197,9 +200,9 @@ def _memory(config: KernelConfig, layout: _Layout) -> int:
     """Bytes on the chip: scratch, two buffers for each block that comes or goes, temporaries."""
     inputs, outputs, scratch = layout
     moving = sum(
-        2 * _tiled_bytes(operand.blocks.block_shape, operand.array.dtype)
+        2 * _tiled_bytes(operand.block, operand.array.dtype)
         for operand in jax.tree.leaves((inputs, outputs))
-        if operand.blocks.block_shape
+        if operand.block
     )
     scratch_bytes = sum(_tiled_bytes(x.shape, x.dtype) for x in scratch if x is not None)
     has_terms = config.logit_terms or config.value_terms
