@@ -62,32 +62,6 @@ def backward(
 ) -> Block:
     """Gradients, as of `softmax.backward`."""
 
-    def differentiate(
-        width: int,
-        sums: Block,
-        cut: tuple,
-        out: Array,
-        g: Array,
-        g_log_total: Array | None,
-        log_total: Array,
-    ) -> tuple[Block, Block]:
-        block = _block(x, width, *cut)
-        weights = masked_weights(jnp.exp(softmax.logits(block) - log_total), block.whole_mask)
-        grads = softmax.backward(block, weights, out, g, g_log_total)
-        grads = _stored(dataclasses.replace(grads, first=None))
-        (_, key), by_query = cut
-        rows = jax.tree.map(jnp.zeros_like, halves(by_query)[0])
-
-        def put(axis: int | None, total: Array, grad: Array) -> Array:
-            """Add the gradient to its keys, those from `key` on."""
-            if axis is None or grad.shape[axis] == total.shape[axis]:
-                return total + grad
-            near = jax.lax.dynamic_slice_in_dim(total, key, grad.shape[axis], axis)
-            return jax.lax.dynamic_update_slice_in_dim(total, near + grad, key, axis)
-
-        totals = _mapped(put, _keys(x), merged(sums, rows), grads)
-        return _alike(sums, totals), _alike(rows, totals)
-
     def step(sums: Block, block: tuple) -> tuple[Block, Block]:
         (choice, cut), *rest = block
         return jax.lax.switch(choice, branches, sums, cut, *rest)
@@ -98,7 +72,7 @@ def backward(
 
     x = _stored(x)
     widths = _widths(x)
-    branches = [functools.partial(differentiate, width) for width in widths]
+    branches = [functools.partial(_differentiate, x, width) for width in widths]
     arrays, _ = halves(x)
     assert x.size is not None
     by_row = [cut_axis(array, x.size, 1) for array in (out, g)]
@@ -108,6 +82,35 @@ def backward(
     rows = _mapped(lambda axis, row: join_axis(row, axis, x.num_queries), _QUERIES, rows)
     grads = merged(sums, rows)
     return _restored(jax.tree.map(lambda array, grad: grad.astype(array.dtype), arrays, grads))
+
+
+def _differentiate(
+    x: Block,
+    width: int,
+    sums: Block,
+    cut: tuple,
+    out: Array,
+    g: Array,
+    g_log_total: Array | None,
+    log_total: Array,
+) -> tuple[Block, Block]:
+    """Add gradients of a block to `sums`, and return those of its queries."""
+    block = _block(x, width, *cut)
+    weights = masked_weights(jnp.exp(softmax.logits(block) - log_total), block.whole_mask)
+    grads = softmax.backward(block, weights, out, g, g_log_total)
+    grads = _stored(dataclasses.replace(grads, first=None))
+    (_, key), by_query = cut
+    rows = jax.tree.map(jnp.zeros_like, halves(by_query)[0])
+
+    def put(axis: int | None, total: Array, grad: Array) -> Array:
+        """Add the gradient to its keys, those from `key` on."""
+        if axis is None or grad.shape[axis] == total.shape[axis]:
+            return total + grad
+        near = jax.lax.dynamic_slice_in_dim(total, key, grad.shape[axis], axis)
+        return jax.lax.dynamic_update_slice_in_dim(total, near + grad, key, axis)
+
+    totals = _mapped(put, _keys(x), merged(sums, rows), grads)
+    return _alike(sums, totals), _alike(rows, totals)
 
 
 def _mapped(

@@ -25,6 +25,7 @@ from pe_jax.encodings.positions import AttentionWindow
 from pe_jax.shapes import Array, Bool, Float, Size
 
 Term = tuple[OffsetTerms, Params, Context]  # What a part adds, its parameters, and what it sees.
+Parts = tuple[tuple[Part, Params, Context], ...]
 
 
 class AttentionInputs(NamedTuple):
@@ -52,7 +53,7 @@ class AttentionInputs(NamedTuple):
     content_k: Float[Array, "B Lk G d"]
     unscaled_q: Float[Array, "B Lq H e"]
     scale: Array | float
-    parts: tuple[tuple[Part, Params, Context], ...]
+    parts: Parts
     added: Float[Array, "#B #H Lq Lk"] | None
     logit_terms: tuple[LogitTerms, ...]
     sink: Float[Array, " H"] | None
@@ -136,23 +137,13 @@ def apply_encoding(
     content_q, content_k = scaled(q), k
     for part, part_params, seen in parts:
         q, k, v = map_heads(part, part_params, q, k, v, seen)
-    dtype, pairs = wide_dtype(q, k), (q.shape[0], heads, q.shape[1], k.shape[1])
-    added: list[Array] = []
-    logit_terms: list[LogitTerms] = []
-    sinks: list[Array] = []
-    for part, part_params, seen in parts:
-        if part.logits:
-            logits = part.logits(part_params, content_q, repeat_heads(content_k, heads), seen)
-            if isinstance(logits, LogitTerms):
-                logit_terms.append(logits)
-            else:  # A hook may leave out leading axes: all implementations count on four.
-                _check_result(part, "logits", "[#B, #H, Lq, Lk]", logits, pairs)
-                logits = logits.reshape((1,) * (4 - logits.ndim) + logits.shape)
-                added.append(logits.astype(dtype))
-        if part.sink:
-            sink = jnp.asarray(part.sink(part_params, seen), dtype)
-            _check_result(part, "sink", "a number or [H]", sink, (heads,))
-            sinks.append(jnp.broadcast_to(sink, heads))
+    dtype = wide_dtype(q, k)
+    added, logit_terms = _logits(parts, content_q, content_k, dtype)
+    sinks = [
+        _checked(part, "sink", part.sink(part_params, seen), dtype, (heads,))
+        for part, part_params, seen in parts
+        if part.sink
+    ]
     reaches = [(part.offsets.reach, seen) for part, _, seen in parts if part.offsets]
     limited = [(reach, seen) for reach, seen in reaches if reach is not None]
     over_ranges = [reach for reach, seen in limited if seen.shift is not None]
@@ -168,7 +159,7 @@ def apply_encoding(
         parts=parts,
         added=functools.reduce(jnp.add, added) if added else None,
         logit_terms=tuple(logit_terms),
-        sink=functools.reduce(jnp.logaddexp, sinks) if sinks else None,
+        sink=jnp.broadcast_to(functools.reduce(jnp.logaddexp, sinks), heads) if sinks else None,
         mask=mask,
         limits=tuple((reach, *seen.rows()) for reach, seen in limited if seen.shift is None),
         reach=functools.reduce(AttentionWindow.within, over_ranges) if over_ranges else None,
@@ -188,16 +179,38 @@ def _ordered_queries(name: str, q: Float[Array, "B Lq H d"], context: Context) -
     return jnp.where(ordered[..., None, None], q, jnp.nan)
 
 
-def _check_result(
-    part: Part, hook: str, expected: str, result: Array, shape: tuple[Size, ...]
-) -> None:
-    """Raise a ValueError if what a hook returned does not broadcast to `shape`."""
-    last = shape[len(shape) - result.ndim :]
-    if result.ndim > len(shape) or any(m not in (1, n) for m, n in zip(result.shape, last)):
+def _logits(
+    parts: Parts, q: Float[Array, "B Lq H d"], k: Float[Array, "B Lk G d"], dtype: np.dtype
+) -> tuple[list[Float[Array, "#B #H Lq Lk"]], list[LogitTerms]]:
+    """What the hooks `logits` return: arrays, and terms."""
+    pairs = q.shape[0], q.shape[2], q.shape[1], k.shape[1]
+    arrays: list[Array] = []
+    terms: list[LogitTerms] = []
+    for part, params, seen in parts:
+        if not part.logits:
+            continue
+        result = part.logits(params, q, repeat_heads(k, q.shape[2]), seen)
+        if isinstance(result, LogitTerms):
+            terms.append(result)
+        else:  # All implementations count on four axes.
+            result = _checked(part, "logits", result, dtype, pairs)
+            arrays.append(result.reshape((1,) * (4 - result.ndim) + result.shape))
+    return arrays, terms
+
+
+def _checked(
+    part: Part, hook: str, result: ArrayLike, dtype: np.dtype, shape: tuple[Size, ...]
+) -> jax.Array:
+    """What a hook returned as an array; a ValueError if it does not broadcast to `shape`."""
+    array = jnp.asarray(result, dtype)
+    last = shape[len(shape) - array.ndim :]
+    if array.ndim > len(shape) or any(m not in (1, n) for m, n in zip(array.shape, last)):
+        expected = "a number or [H]" if hook == "sink" else "[#B, #H, Lq, Lk]"
         raise ValueError(
             f"The hook {hook!r} of {part.name} must return {expected}, here {list(shape)}, got "
-            f"{list(result.shape)}."
+            f"{list(array.shape)}."
         )
+    return array
 
 
 def repeat_heads(x: Float[Array, "*B G d"], heads: int) -> Float[Array, "*B H d"]:

@@ -51,25 +51,21 @@ class Block:
     A pytree of its arrays. Those of a floating dtype are differentiated, see `halves`.
 
     Attributes:
-      q, k, v: `[B, Lq, H, e]`, `[B, Lk, G, e]` and `[B, Lk, G, f]`; q is mapped and scaled already.
+      q, k, v, sink, reach: as in `AttentionInputs`.
       content_q, content_k: what vectors meet, where that is not q and k themselves.
       tables, rotations: terms of the offset.
       logit_terms: other terms, computed anew in the backward pass.
       added: `[#B, #H, Lq, Lk]`, to the logits as it is.
-      sink: `[H]`, logits in the denominator.
-      map_params: of the maps of the finished logits.
+      maps, map_params: of the finished logits, see `Part.logit_map`.
       positions_q, positions_k: `[L]` or `[B, L]`, where they are no ranges and terms need them.
-      document_ids_q, document_ids_k: `[#B, Lq]` and `[#B, Lk]`, see `Context`, or None.
-      limits_q, limits_k: positions `[#B, Lq]` and `[#B, Lk]` of each of the `limits`.
-      mask: `[B or 1, H or 1, Lq or 1, Lk]`.
-      seed: of dropout, see `dropout.seed`.
-      rate: of dropout.
-      reach: how far queries attend, over ranges.
       ranges: positions of queries and keys, where they are ranges.
+      document_ids_q, document_ids_k: `[#B, Lq]` and `[#B, Lk]`, see `Context`, or None.
+      limits, limits_q, limits_k: reaches over positions that are no ranges, and these positions,
+        `[#B, Lq]` and `[#B, Lk]` each.
+      mask: `[B or 1, H or 1, Lq or 1, Lk]`.
+      seed, rate: of dropout, see `dropout.seed`.
       size: queries of a block; None takes all at once and saves their weights.
       num_queries: before they are cut into blocks, by which dropout numbers its rows.
-      maps: of the finished logits, see `Part.logit_map`.
-      limits: reaches over positions that are no ranges.
       first: numbers of the first query and key of a block among all; None without blocks.
     """
 
