@@ -51,7 +51,7 @@ from pe_jax.chips import PEAKS
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.console.markdown import table
 from pe_jax.models import preset, train_flops
-from pe_jax.tasks.finetuning.classification import classification_task
+from pe_jax.tasks.glue import classification_task
 from pe_jax.tasks.seeds import SeedsProgram, seed_mesh
 from pe_jax.training.optimizer import make_optimizer
 from pe_jax.training.pytrees import Batch

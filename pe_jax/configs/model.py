@@ -56,38 +56,32 @@ MODERNBERT: dict[str, Any] = {
     "dropout_rate": 0.0,
     "attention_dropout_rate": 0.0,
 }
-# Layers, hidden size: the sizes of Turc et al. 2019 and Devlin et al. 2018, heads of size 64.
-_LAYERS_AND_WIDTH = {
-    "tiny": (2, 128),
-    "mini": (4, 256),
-    "small": (4, 512),
-    "medium": (8, 512),
-    "base": (12, 768),
-    "large": (24, 1024),
-}
-# Layers, hidden size, intermediate size: ModernBERT's, and Ettin's (Weller et al. 2025).
-_MODERN_SIZES = {
-    "ettin_17m": (7, 256, 384),
-    "ettin_32m": (10, 384, 576),
-    "ettin_68m": (19, 512, 768),
-    "modernbert_base": (22, 768, 1152),
-    "modernbert_large": (28, 1024, 2624),
-}
 
 
-def _sizes(layers: int, width: int, intermediate: int) -> dict[str, Any]:
+def _bert(layers: int, width: int, intermediate: int = 0) -> dict[str, Any]:
+    """Return the sizes of a BERT, whose heads are of size 64."""
     return {
         "num_layers": layers,
         "hidden_size": width,
         "num_heads": width // 64,
-        "intermediate_size": intermediate,
+        "intermediate_size": intermediate or 4 * width,
     }
 
 
-# Fields of BertConfig by named size.
+# Fields of BertConfig by named size: of Turc et al. 2019 and Devlin et al. 2018, then ModernBERT's,
+# and Ettin's (Weller et al. 2025).
 PRESETS: dict[str, dict[str, Any]] = {
-    **{name: _sizes(n, width, 4 * width) for name, (n, width) in _LAYERS_AND_WIDTH.items()},
-    **{name: {**_sizes(*sizes), **MODERNBERT} for name, sizes in _MODERN_SIZES.items()},
+    "tiny": _bert(2, 128),
+    "mini": _bert(4, 256),
+    "small": _bert(4, 512),
+    "medium": _bert(8, 512),
+    "base": _bert(12, 768),
+    "large": _bert(24, 1024),
+    "ettin_17m": _bert(7, 256, 384) | MODERNBERT,
+    "ettin_32m": _bert(10, 384, 576) | MODERNBERT,
+    "ettin_68m": _bert(19, 512, 768) | MODERNBERT,
+    "modernbert_base": _bert(22, 768, 1152) | MODERNBERT,
+    "modernbert_large": _bert(28, 1024, 2624) | MODERNBERT,
 }
 
 

@@ -11,24 +11,13 @@ Time:     not measured: no such machine was available.
 Expected: the paper's figures 1 and 5; no figure of ours yet.
 """
 
-from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.schema import config_dict
+from pe_jax.configs import pretrain_base
 
 
 def get_config():
-    config = config_dict(PretrainingConfig)
+    config = pretrain_base.get_config()
     config.model.size = "medium"
-    config.model.max_length = 512
-    config.model.dtype = "bfloat16"
-    config.data.source = "tfds:wikipedia/20230601.en:train"
-    config.data.held_out = 0.001
-    config.data.workers = 8
-    config.stage1.update(length=128, epochs=10.0, batch_size=128)
-    config.stage2.update(length=512, epochs=2.0, batch_size=512)
+    config.stage1.update(epochs=10.0, batch_size=128)
     config.stage2.accumulation = 2
-    config.optimizer.learning_rate = 5e-5
-    config.optimizer.warmup = 0.01
-    config.eval_every = 10_000
-    config.checkpoint_every = 5_000
     config.keep_checkpoints = 100  # Figure 5 shows P·Pᵀ across them.
     return config

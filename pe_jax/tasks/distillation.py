@@ -32,6 +32,7 @@ from pe_jax.tasks.position_fit import better_start, fit_obstacle, fit_positions,
 from pe_jax.tasks.pretrained_source import PretrainedSource
 from pe_jax.tasks.run import Program
 from pe_jax.tasks.text_training import TextData, TextRun
+from pe_jax.tasks.train import train
 from pe_jax.training import sharding
 from pe_jax.training.fingerprints import fingerprint
 from pe_jax.training.loop import Stage, evaluate
@@ -51,8 +52,9 @@ Run = TextRun[DistillationConfig]
 def run(config: DistillationConfig, folder: Path, profile: range = range(0)) -> Run:
     """Distill what `config` describes, or resume the run in `folder`; see `pretraining.run`."""
     config = resolve(config)
-    tokenizer = text_training.log_start(folder, config)
-    return text_training.train_on_text(build(config, tokenizer), folder, profile)
+    run = build(config, text_training.log_start(folder, config))
+    train(run, folder, profile)
+    return run
 
 
 def teacher_model(config: DistillationConfig, student: BertConfig) -> BertConfig:

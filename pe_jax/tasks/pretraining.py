@@ -24,6 +24,7 @@ from pe_jax.tasks import text_training
 from pe_jax.tasks.losses import cross_entropy
 from pe_jax.tasks.run import Program
 from pe_jax.tasks.text_training import TextRun
+from pe_jax.tasks.train import train
 from pe_jax.training import sharding
 from pe_jax.training.loop import Stage, evaluate
 from pe_jax.training.optimizer import make_optimizer
@@ -42,7 +43,9 @@ def run(config: PretrainingConfig, folder: Path, profile: range = range(0)) -> R
     config = resolve(config, folder)
     tokenizer = text_training.log_start(folder, config)
     log_field("Scores", "MLM: masked language model; NSP: next sentence; losses in nats")
-    return text_training.train_on_text(build(config, tokenizer), folder, profile)
+    run = build(config, tokenizer)
+    train(run, folder, profile)
+    return run
 
 
 @cache_by_arguments

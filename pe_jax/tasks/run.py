@@ -94,6 +94,7 @@ class Run(Generic[C]):
 
     Attributes:
       config: the resolved config. A folder's run resumes only with the same.
+      summary: what to print before it trains: names and texts, see `log_field`.
       digests: checksums of what it trains on, by name. A run resumes only with the same.
       every: after how many steps to log, to evaluate and to save, see `Loop`.
       keep_checkpoints, keep_best: see `Checkpoints`.
@@ -104,6 +105,7 @@ class Run(Generic[C]):
     config: C
     program: Program
     stages: Sequence[Stage]
+    summary: Sequence[tuple[str, str]] = ()
     digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
     every: tuple[int, int, int] = (0, 0, 0)
     keep_checkpoints: int = 1

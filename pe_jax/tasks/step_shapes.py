@@ -21,11 +21,11 @@ from pe_jax.data.glue import GLUE
 from pe_jax.data.masking import ElementSpec
 from pe_jax.models import BertConfig, train_flops
 from pe_jax.tasks import distillation, finetuning, pretraining
-from pe_jax.tasks.finetuning.classification import glue_task
-from pe_jax.tasks.finetuning.spans import span_task
+from pe_jax.tasks.glue import glue_task
 from pe_jax.tasks.pretrained_source import PretrainedSource, tokenizer_file
 from pe_jax.tasks.run import Program
 from pe_jax.tasks.seeds import seed_mesh
+from pe_jax.tasks.squad import span_task
 from pe_jax.training import sharding
 from pe_jax.training.pytrees import PyTree
 from pe_jax.training.step import TrainState

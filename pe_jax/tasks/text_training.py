@@ -20,7 +20,7 @@ from pe_jax.configs.pretraining import EncoderTrainingConfig, StageConfig, TextC
 from pe_jax.console.terminal import log_field
 from pe_jax.tasks.run import Program, Run
 from pe_jax.tasks.text_split import TextSplit, load_text
-from pe_jax.tasks.train import log_run_header, train
+from pe_jax.tasks.train import log_run_header
 from pe_jax.training import sharding
 from pe_jax.training.loop import Stage
 from pe_jax.training.pytrees import Batch, HostBatch, Params
@@ -29,6 +29,7 @@ C = TypeVar("C", bound=EncoderTrainingConfig)
 
 _HELD_OUT_SEED = 20_210_503  # Held-out examples are the same for every run and seed.
 
+Batches = Callable[[int], Iterable[HostBatch]]  # From n to this host's batches from batch n on.
 # `make_examples(vocabulary, stage, corpus, numbers of its documents)`.
 MakeExamples = Callable[
     [data.Vocabulary, StageConfig, data.TokenizedCorpus, np.ndarray], data.Examples
@@ -36,18 +37,18 @@ MakeExamples = Callable[
 
 
 class TextData(NamedTuple):
-    """The text of a run, its training examples, and batches to train on and to be scored on.
+    """The text of a run, and batches to train on and to be scored on.
 
     Attributes:
-      examples, steps: the training examples of each stage, and how many steps it has.
-      batches: see `Stage`.
+      steps, epochs: of each stage, the epochs as passes over its examples.
+      batches: of each stage, see `Stage`.
       held_out: global batches of held-out text for each stage, then for further lengths.
     """
 
     text: TextSplit
-    examples: list[data.Examples]
     steps: list[int]
-    batches: list[Callable[[int], Iterable[HostBatch]]]
+    epochs: list[float]
+    batches: list[Batches]
     held_out: list[list[Batch]]
 
 
@@ -56,14 +57,8 @@ class TextRun(Run[C]):
     """A run that trains an encoder on text; see `TextData`."""
 
     text: TextSplit
-    examples: list[data.Examples]
+    epochs: list[float]
     held_out: list[list[Batch]]
-
-    @property
-    def epochs(self) -> list[float]:
-        """The number of passes of each stage over its examples."""
-        stages = zip(self.stages, self.config.stages.values(), self.examples, strict=True)
-        return [stage.steps * keys.batch_size / len(each) for stage, keys, each in stages]
 
 
 def make_run(
@@ -75,18 +70,27 @@ def make_run(
     start: Callable[[Params], Params] | None,
 ) -> TextRun[C]:
     """Return the run of these parts, with the intervals that `config` gives."""
+    text = text_data.text
+    summary = [
+        ("Documents", text.summary()),
+        ("Tokens", f"{text.vocabulary.size:,} in the vocabulary"),
+    ]
+    for stage, keys, epochs in zip(stages, config.stages.values(), text_data.epochs, strict=True):
+        rows = f"{stage.name}, {keys.batch_size:,} rows"
+        summary.append(("Batch", f"{rows}; {stage.steps:,} steps, {epochs:.2g} epochs"))
     return TextRun(
         config=config,
         program=program,
         stages=stages,
-        digests={**text_data.text.digests(), **digests},
+        summary=summary,
+        digests={**text.digests(), **digests},
         every=(config.log_every, config.eval_every, config.checkpoint_every),
         keep_checkpoints=config.keep_checkpoints,
         keep_best=config.keep_best,
         start=start,
-        tokenizer=text_data.text.tokenizer,
-        text=text_data.text,
-        examples=text_data.examples,
+        tokenizer=text.tokenizer,
+        text=text,
+        epochs=text_data.epochs,
         held_out=text_data.held_out,
     )
 
@@ -109,17 +113,6 @@ def log_start(folder: Path, config: EncoderTrainingConfig) -> Path | None:
         source, vocab = shlex.quote(text.source), text.vocab or "tokenizer.json"
         log_field("", f"pe-jax prepare --source={source} --vocab={vocab} --out=SHARDS")
     return tokenizer
-
-
-def train_on_text(run: TextRun[C], folder: Path, profile: range) -> TextRun[C]:
-    """Print how much text a run has, train it (`tasks.train.train`), and return it."""
-    log_field("Documents", run.text.summary())
-    log_field("Tokens", f"{run.text.vocabulary.size:,} in the vocabulary")
-    for stage, keys, epochs in zip(run.stages, run.config.stages.values(), run.epochs, strict=True):
-        size = f"{stage.name}, {keys.batch_size:,} rows"
-        log_field("Batch", f"{size}; {stage.steps:,} steps, {epochs:.2g} epochs")
-    train(run, folder, profile)
-    return run
 
 
 def resolve(config: C, folder: Path | None = None) -> C:
@@ -184,35 +177,23 @@ def read_data(
         vocab = tokenizer_file(config)
     text = load_text(config.data, vocab, pairs=pairs)
     make = functools.partial(make_examples, text.vocabulary)
-    examples = [make(stage, text.train, text.train_documents) for stage in stages]
-    steps = [
-        stage.steps or math.ceil(stage.epochs * len(each) / stage.batch_size)
-        for stage, each in zip(stages, examples, strict=True)
-    ]
-
-    def held_out(stage: StageConfig) -> list[Batch]:
-        """About `config.eval_examples` rows, the same for every run."""
+    steps, epochs, batches, held_out = list[int](), list[float](), list[Batches](), []
+    for number, stage in enumerate(stages):
+        examples = make(stage, text.train, text.train_documents)
+        count = stage.steps or math.ceil(stage.epochs * len(examples) / stage.batch_size)
+        steps.append(count)
+        epochs.append(count * stage.batch_size / len(examples))
+        batches.append(_batches(examples, stage, config.seed + number, config.data.workers))
+    for stage in (*stages, *test_stages):  # About `eval_examples` rows, the same for every run.
         count = max(1, round(config.eval_examples / stage.batch_size))
-        held_out_examples = make(stage, text.held_out, text.held_out_documents)
-        rows = itertools.islice(_batches(held_out_examples, stage, _HELD_OUT_SEED)(0), count)
-        return [sharding.to_global(batch, sharding.by_rows(mesh)) for batch in rows]
-
-    return TextData(
-        text,
-        examples,
-        steps,
-        [
-            _batches(each, stage, config.seed + number, config.data.workers)
-            for number, (stage, each) in enumerate(zip(stages, examples, strict=True))
-        ],
-        [held_out(stage) for stage in (*stages, *test_stages)],
-    )
+        examples = make(stage, text.held_out, text.held_out_documents)
+        rows = itertools.islice(_batches(examples, stage, _HELD_OUT_SEED)(0), count)
+        held_out.append([sharding.to_global(batch, sharding.by_rows(mesh)) for batch in rows])
+    return TextData(text, steps, epochs, batches, held_out)
 
 
-def _batches(
-    examples: data.Examples, stage: StageConfig, seed: int, workers: int = 0
-) -> Callable[[int], Iterable[HostBatch]]:
-    """Return a function from n to this host's batches of a stage from batch n on."""
+def _batches(examples: data.Examples, stage: StageConfig, seed: int, workers: int = 0) -> Batches:
+    """Return the batches of a stage."""
     return functools.partial(
         data.batches,
         examples,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,9 +23,7 @@ from pe_jax.training.fingerprints import fingerprint
 from pe_jax.training.loop import Loop, Profiler
 from pe_jax.training.metrics import MetricsWriter
 from pe_jax.training.pytrees import Params, PyTree
-from pe_jax.training.step import (
-    TrainState,
-)
+from pe_jax.training.step import TrainState
 
 if TYPE_CHECKING:  # A run imports the config of its task alone.
     from pe_jax.configs.finetuning import FinetuningConfig
@@ -55,19 +53,17 @@ def log_run_header(folder: Path, config: EncoderTrainingConfig | FinetuningConfi
     return tokenizer if tokenizer.exists() and saved_steps(folder) else None
 
 
-def _log_model(program: Program, params: Params) -> None:
+def _model_summary(program: Program, params: Params) -> Iterator[tuple[str, str]]:
     def count(tree: PyTree) -> int:
         return sum(leaf.size for leaf in jax.tree.leaves(tree)) // len(program.seeds)
 
     model, position_params = program.model, count(params["bert"].get("position", {}))
-    log_field("Model", f"{model_size(model)}, {model.dtype}: {count(params):,} parameters")
+    yield "Model", f"{model_size(model)}, {model.dtype}: {count(params):,} parameters"
     learned = f"{position_params:,} of these" if position_params else "no parameters"
-    log_field("Positions", f"{model.encoding().name}: {learned}")
+    yield "Positions", f"{model.encoding().name}: {learned}"
     on_cpu = model.dtype == "bfloat16" and jax.default_backend() == "cpu"
     if on_cpu and not cpu.multiplies_bfloat16():
-        log_field(
-            "Hint", "this CPU has no instructions for bfloat16: float32 is likely to be faster"
-        )
+        yield "Hint", "this CPU has no instructions for bfloat16: float32 is likely to be faster"
 
 
 def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
@@ -85,7 +81,8 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
     """
     program = run.program
     shapes = sharding.abstract(program.state_shapes, program.shardings)
-    _log_model(program, shapes.params)
+    for name, value in (*run.summary, *_model_summary(program, shapes.params)):
+        log_field(name, value)
     tokenizer = run.tokenizer.to_str() if run.tokenizer else "{}"
     stop_requests = stopping.deferred()
     if jax.process_count() > 1:

@@ -21,7 +21,7 @@ from pe_jax.attention.tpu_kernel import arguments, fits, flash, flash_attention
 from pe_jax.configs.training import OptimizerConfig
 from pe_jax.encodings import AttentionWindow
 from pe_jax.models import preset
-from pe_jax.tasks.finetuning.classification import classification_task
+from pe_jax.tasks.glue import classification_task
 from pe_jax.tasks.seeds import SEED_AXES, SeedsProgram, seed_mesh
 from pe_jax.tpu.topology import make_slice
 from pe_jax.training import optimizer as optimizers

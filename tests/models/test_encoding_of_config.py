@@ -23,7 +23,7 @@ from pe_jax.models import (
     forward_flops,
     hidden_states,
 )
-from pe_jax.tasks.finetuning.classification import classification_task
+from pe_jax.tasks.glue import classification_task
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training.step import init_state, make_train_step
 from pe_jax.training.transplant import transplant

@@ -21,7 +21,6 @@ from pe_jax.reports.property_report.subjects import from_run
 from pe_jax.reports.rescoring import rescore
 from pe_jax.schema import changed, from_values
 from pe_jax.tasks import finetuning, pretrained_source
-from pe_jax.tasks.finetuning import finetune as finetuning_module
 from pe_jax.tasks.seeds import seed_mesh
 from pe_jax.training import sharding, workdir
 from pe_jax.training.checkpointing import newest_params
@@ -268,7 +267,7 @@ def test_a_relative_table_that_is_too_short(tmp_path, monkeypatch):
 
 def test_lengths_do_not_change_scores(done, pretrained, tmp_path, monkeypatch, capsys):
     """A row padded to its bucket or to the longest gets the same scores; progress is printed."""
-    monkeypatch.setattr(finetuning_module, "_SECONDS_A_LINE", 0.0)
+    monkeypatch.setattr(finetuning, "_SECONDS_A_LINE", 0.0)
     resolved = finetuning.resolve(config(pretrained))
     _, params = newest_params(done)
     outputs = []

@@ -12,7 +12,7 @@ from pe_jax import data
 from pe_jax.data import glue
 from pe_jax.data.glue import GLUE, Examples, encode_examples, load_glue
 from pe_jax.models import BertConfig, BertForClassification
-from pe_jax.tasks.finetuning.classification import classification_task, glue_score
+from pe_jax.tasks.glue import classification_task, glue_score
 
 PAD, CLS, SEP = 0, 2, 3
 MODEL = BertConfig(

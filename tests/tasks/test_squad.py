@@ -16,9 +16,9 @@ from pe_jax.data import load_tokenizer, squad
 from pe_jax.data.questions import Answer, Question, load_questions, read_official
 from pe_jax.data.rows import pad_rows
 from pe_jax.data.squad import max_context
-from pe_jax.tasks.finetuning import squad_scores
-from pe_jax.tasks.finetuning.answers import best_answers
-from pe_jax.tasks.finetuning.squad_scores import score
+from pe_jax.tasks import squad_scores
+from pe_jax.tasks.squad_answers import best_answers
+from pe_jax.tasks.squad_scores import score
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PAD, CLS, SEP = 0, 2, 3

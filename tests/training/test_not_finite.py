@@ -9,7 +9,7 @@ from helpers import published_bert, tiny_run
 
 from pe_jax import interop
 from pe_jax.tasks import pretraining
-from pe_jax.tasks.finetuning.classification import glue_score
+from pe_jax.tasks.glue import glue_score
 from pe_jax.training import loop, optimizer
 from pe_jax.training.checkpointing import saved_steps
 from pe_jax.training.fingerprints import examine

@@ -26,12 +26,12 @@ from pe_jax.data.tokenizer import load_tokenizer
 from pe_jax.files import write_text
 from pe_jax.models import BertConfig, train_flops
 from pe_jax.schema import changed
-from pe_jax.tasks.finetuning.classification import glue_problem
-from pe_jax.tasks.finetuning.finetuning_task import FinetuningTask, score_name
-from pe_jax.tasks.finetuning.spans import squad_problem
+from pe_jax.tasks.finetuning_task import FinetuningTask, score_name
+from pe_jax.tasks.glue import glue_problem
 from pe_jax.tasks.pretrained_source import PretrainedSource, start_model
 from pe_jax.tasks.run import Run
 from pe_jax.tasks.seeds import SeedsProgram, seed_mesh
+from pe_jax.tasks.squad import squad_problem
 from pe_jax.tasks.train import log_run_header, train
 from pe_jax.training import sharding
 from pe_jax.training.loop import Stage
@@ -215,6 +215,9 @@ def build(config: FinetuningConfig, folder: Path, tokenizer: Path | None = None)
         config=config,
         program=program,
         stages=[stage],
+        summary=[
+            ("Batch", f"{rows:,} rows of each of {len(config.seeds)} seeds; {steps:,} steps"),
+        ],
         digests={
             f"{config.task}, {name} data": each.digest()
             for name, each in {"training": problem.train, **problem.held_out}.items()
@@ -266,7 +269,5 @@ def run(config: FinetuningConfig, folder: Path, profile: range = range(0)) -> Fi
     saved_tokenizer = log_run_header(folder, config)
     log_field("Data", f"{config.task}, read and tokenized now")
     run = build(config, folder, saved_tokenizer)
-    rows, seeds, steps = config.data.batch_size, len(config.seeds), len(run.batches)
-    log_field("Batch", f"{rows:,} rows of each of {seeds} seeds; {steps:,} steps")
     train(run, folder, profile)
     return run

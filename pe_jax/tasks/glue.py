@@ -14,7 +14,7 @@ from pe_jax.data.glue import GLUE, Examples, encode_examples, load_glue
 from pe_jax.data.rows import Rows
 from pe_jax.errors import extra
 from pe_jax.models import BertConfig, BertForClassification
-from pe_jax.tasks.finetuning.finetuning_task import (
+from pe_jax.tasks.finetuning_task import (
     HELD_OUT,
     INPUTS,
     VALIDATION,

@@ -13,9 +13,8 @@ from pe_jax.data.questions import Question, read_questions
 from pe_jax.data.squad import Windows, evaluation_windows, training_windows
 from pe_jax.models import BertConfig, BertForSpans
 from pe_jax.shapes import Array
-from pe_jax.tasks.finetuning import squad_scores
-from pe_jax.tasks.finetuning.answers import best_answers
-from pe_jax.tasks.finetuning.finetuning_task import (
+from pe_jax.tasks import squad_scores
+from pe_jax.tasks.finetuning_task import (
     HELD_OUT,
     INPUTS,
     VALIDATION,
@@ -24,6 +23,7 @@ from pe_jax.tasks.finetuning.finetuning_task import (
     split_off,
 )
 from pe_jax.tasks.losses import cross_entropy
+from pe_jax.tasks.squad_answers import best_answers
 from pe_jax.training.pytrees import Batch, Scalars, Sums
 from pe_jax.training.step import Task, cache_by_arguments, make_task
 
