@@ -19,10 +19,7 @@ from pe_jax.errors import extra
 with extra("train", SystemExit):
     from absl import flags
 
-    from pe_jax.configs.all_tasks import TRAINING
-    from pe_jax.configs.distill_positions import DistillationConfig
-    from pe_jax.configs.finetuning import FinetuningConfig
-    from pe_jax.configs.pretraining import EncoderTrainingConfig, PretrainingConfig
+    from pe_jax.configs.all_tasks import FINETUNING, TRAINING
     from pe_jax.console import command
     from pe_jax.console.config_files import define_config
     from pe_jax.console.markdown import for_terminal
@@ -63,27 +60,30 @@ _LOST_AFTER = _integer(
 
 def _execute(config: Config, folder: Path, profile: range) -> tuple[str, Path]:
     """Train, and return the text to print and the folder of the results."""
-    report = folder / "report"
-    match config:
-        case PretrainingConfig():
-            from pe_jax.reports.pretraining_report import report_pretraining
-            from pe_jax.tasks import pretraining
+    report, task = folder / "report", _CONFIG.value.task
+    if task in FINETUNING:
+        from pe_jax.configs.finetuning import FinetuningConfig
+        from pe_jax.reports.finetuning_report import report_finetuning
+        from pe_jax.tasks import finetuning
 
-            run = pretraining.run(config, folder, profile)
-            log("Measuring what the run has learned")
-            return report_pretraining(folder, report, run), report
-        case DistillationConfig():
-            from pe_jax.reports.distillation_report import report_distillation
-            from pe_jax.tasks import distillation
+        assert isinstance(config, FinetuningConfig)
+        return report_finetuning(finetuning.run(config, folder, profile), folder), folder
+    if task == "distillation":
+        from pe_jax.configs.distill_positions import DistillationConfig
+        from pe_jax.reports.distillation_report import report_distillation
+        from pe_jax.tasks import distillation
 
-            distillation.run(config, folder, profile)
-            return report_distillation(folder, report), report
-        case FinetuningConfig():
-            from pe_jax.reports.finetuning_report import report_finetuning
-            from pe_jax.tasks import finetuning
+        assert isinstance(config, DistillationConfig)
+        distillation.run(config, folder, profile)
+        return report_distillation(folder, report), report
+    from pe_jax.configs.pretraining import PretrainingConfig
+    from pe_jax.reports.pretraining_report import report_pretraining
+    from pe_jax.tasks import pretraining
 
-            return report_finetuning(finetuning.run(config, folder, profile), folder), folder
-    raise NotImplementedError(f"There is no training for {type(config).__name__}.")
+    assert isinstance(config, PretrainingConfig)
+    run = pretraining.run(config, folder, profile)
+    log("Measuring what the run has learned")
+    return report_pretraining(folder, report, run), report
 
 
 def _next_commands(config: Config, folder: str) -> list[tuple[str, str]]:
@@ -125,9 +125,10 @@ def _connect(config: Config) -> None:
 
 
 def _compile_only(config: Config) -> None:
+    from pe_jax.tasks.step_shapes import AnyConfig
     from pe_jax.tpu.compile_report import compile_for
 
-    assert isinstance(config, EncoderTrainingConfig | FinetuningConfig)
+    assert isinstance(config, AnyConfig)
     out = to_path(_OUT.value) if _OUT.value else None
     sections = compile_for(config, _COMPILE_FOR.value, find_largest=_LARGEST_BATCH.value, out=out)
     for section in sections:

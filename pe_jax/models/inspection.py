@@ -16,7 +16,7 @@ from pe_jax.configs.model import BertConfig
 from pe_jax.encodings import Context, Params, Positions
 from pe_jax.encodings.positions import offsets
 from pe_jax.models.bert import Bert, LayerOutputs, Mask
-from pe_jax.models.layers import query_key_maps, query_key_parameters
+from pe_jax.models.layers import projection_parameters, query_key_maps
 from pe_jax.shapes import Array, Bool, Float, Int
 
 
@@ -73,9 +73,8 @@ def queries_keys_values(
     Queries that share a head of keys and values have it repeated.
     """
     layers = _compared(config, params, tokens, config.num_layers)
-    repeats = config.num_heads // config.key_heads
-    by_layer = ((q, jnp.repeat(k, repeats, 2), jnp.repeat(v, repeats, 2)) for _, q, k, v in layers)
-    return jnp.stack([jnp.stack(heads) for heads in by_layer], axis=1)
+    by_layer = [[_repeated(x, config.num_heads) for x in qkv] for _, *qkv in layers]
+    return jnp.stack([jnp.stack(qkv) for qkv in by_layer], axis=1)
 
 
 def with_constants(
@@ -94,31 +93,22 @@ def with_constants(
     changed = dict(params)
     for i in range(which.shape[1]):
         attention = params[f"layer_{i}"]["attention"]
-        kernel, bias = _queries_keys_values_parameters(attention)
+        parts = projection_parameters(attention)
+        shape = parts[0]["kernel"].shape
+        no_bias = jnp.zeros(shape[1:])
+        kernel = jnp.stack([_repeated(part["kernel"], shape[1]) for part in parts], 1)
+        bias = jnp.stack([_repeated(part.get("bias", no_bias), shape[1]) for part in parts])
         constant = jnp.concatenate([which[:, i], jnp.zeros_like(which[:1, i])])
         value = jnp.concatenate([values[:, i], jnp.zeros_like(values[:1, i])])
         qkv = {"kernel": jnp.where(constant, 0, kernel), "bias": jnp.where(constant, value, bias)}
-        out = {"bias": jnp.zeros(kernel.shape[:1]), **attention["out"]}
+        out = {"bias": jnp.zeros(shape[:1]), **attention["out"]}
         changed[f"layer_{i}"] = {**params[f"layer_{i}"], "attention": {"qkv": qkv, "out": out}}
     return changed
 
 
-def _queries_keys_values_parameters(
-    attention: Params,
-) -> tuple[Float[Array, "D 3 H d"], Float[Array, "3 H d"]]:
-    """Kernel and bias of a layer's three projections, with a head of keys for each of queries."""
-    if "qkv" in attention:
-        qkv = attention["qkv"]
-    else:
-        query, both = attention["query"], attention["key_value"]
-        repeats = query["kernel"].shape[-2] // both["kernel"].shape[-2]
-        qkv = {
-            name: jnp.concatenate(
-                [x[..., None, :, :], jnp.repeat(both[name], repeats, -2)], axis=-3
-            )
-            for name, x in query.items()
-        }
-    return qkv["kernel"], qkv.get("bias", jnp.zeros(qkv["kernel"].shape[1:]))
+def _repeated(x: Float[Array, "*B G d"], heads: int) -> Float[jax.Array, "*B H d"]:
+    """Repeat heads of keys or values, so that each head of queries has its own."""
+    return jnp.repeat(x, heads // x.shape[-2], axis=-2)
 
 
 def rotations(
@@ -216,11 +206,9 @@ def kernel_map(
             return jnp.roll(by_text, -1, axis=1).reshape(x.shape)
 
         def mean_logits(layer, x, q, k):
-            logits = _attention(
-                attention_logits, config, params, layer, next_text(x), q, next_text(k)
-            )
-            by_text = logits * q.shape[-1] ** 0.5
-            return by_text.reshape(count, texts, *logits.shape[1:]).mean(1)
+            keys = next_text(x), q, next_text(k)
+            logits = _attention(attention_logits, config, params, layer, *keys)
+            return (logits * q.shape[-1] ** 0.5).reshape(count, texts, *logits.shape[1:]).mean(1)
 
         layers = _compared(config, params, tokens, config.num_layers)
         return jnp.stack([mean_logits(i, x, q, k) for i, (x, q, k, _) in enumerate(layers)], axis=1)
@@ -255,8 +243,8 @@ def projections(
     params: Params, layer: int
 ) -> tuple[Float[jax.Array, "D H d"], Float[jax.Array, "D H d"]]:
     """Return W_Q and W_K of a layer, by head; W_K is repeated for grouped queries."""
-    q, k = query_key_parameters(params[f"layer_{layer}"]["attention"])
-    return q["kernel"], jnp.repeat(k["kernel"], q["kernel"].shape[1] // k["kernel"].shape[1], 1)
+    q, k, _ = projection_parameters(params[f"layer_{layer}"]["attention"])
+    return q["kernel"], _repeated(k["kernel"], q["kernel"].shape[1])
 
 
 def query_key_matrices(params: Params, num_layers: int) -> Float[jax.Array, "N D D"]:

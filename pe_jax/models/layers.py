@@ -125,23 +125,23 @@ def _dense(x: Array, kernel: Array, bias: Array | None, features: tuple[int, ...
     return out.reshape(*outer, *features)
 
 
-def query_key_parameters(params: Mapping[str, Any]) -> tuple[Params, Params]:
-    """Kernel `[D, H, d]` and bias `[H, d]`, if any, of the projections to queries and to keys, from
-    the parameters of `SelfAttention`. With fewer heads of keys, the keys' have G for H."""
+def projection_parameters(params: Mapping[str, Any]) -> tuple[Params, Params, Params]:
+    """Kernel `[D, H, d]` and bias `[H, d]`, if any, of the projections to queries, keys and values,
+    from the parameters of `SelfAttention`; of keys and values with their number of heads for H."""
 
     def part(dense: Params, index: int) -> Params:
         return {name: x[:, index] if name == "kernel" else x[index] for name, x in dense.items()}
 
     if "qkv" in params:
-        return part(params["qkv"], 0), part(params["qkv"], 1)
-    return params["query"], part(params["key_value"], 0)
+        return part(params["qkv"], 0), part(params["qkv"], 1), part(params["qkv"], 2)
+    return params["query"], part(params["key_value"], 0), part(params["key_value"], 1)
 
 
 def query_key_maps(params: Mapping[str, Any]) -> tuple[Projection, Projection]:
     """The projections to queries and to keys, of the same `params`."""
 
     def project(part: int, x: Float[Array, "*M D"]) -> Float[Array, "*M H d"]:
-        dense = query_key_parameters(params)[part]
+        dense = projection_parameters(params)[part]
         out = jnp.einsum("...d,dhe->...he", x, dense["kernel"].astype(x.dtype))
         return out + dense["bias"].astype(x.dtype) if "bias" in dense else out
 

@@ -125,7 +125,7 @@ def _step_by_seed(train_step: TrainStep, mesh: Mesh, in_turn: bool) -> TrainStep
         new, metrics = train_step(state, batch)
         return new[1:], metrics  # The number of steps has no axis of seeds.
 
-    step_of_seeds = _each_seed(seed_step, (SEED_AXES, 0), in_turn=in_turn)
+    step_of_seeds = jax.vmap(sequential_vmap(seed_step) if in_turn else seed_step, (SEED_AXES, 0))
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         seed_states, metrics = step_of_seeds(state, batch)
@@ -141,14 +141,8 @@ def _outputs_by_seed(
     outputs: Callable[[Params, Batch], T], mesh: Mesh, in_turn: bool
 ) -> Callable[[Params, Batch], T]:
     seeds = PartitionSpec(SEEDS)
-    seed_outputs = _each_seed(outputs, (0, None), in_turn=in_turn)
+    seed_outputs = jax.vmap(sequential_vmap(outputs) if in_turn else outputs, (0, None))
     return _by_seed(seed_outputs, mesh, (seeds, PartitionSpec()), seeds)
-
-
-def _each_seed(function: Callable[..., T], in_axes: Any, *, in_turn: bool) -> Callable[..., T]:
-    """`function` vmapped over seeds; `in_turn`, it runs for one after another, not for all at
-    once."""
-    return jax.vmap(sequential_vmap(function) if in_turn else function, in_axes=in_axes)
 
 
 def _by_seed(

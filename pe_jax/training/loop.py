@@ -144,7 +144,9 @@ class Loop:
     ) -> TrainState:
         """Train `steps` of a stage, whose first step is `begin + 1`, or until it has converged."""
         iterator = iter(stage.batches(steps[0] - 1 - begin))
-        meter = Meter(totals)
+        devices = self.batch_sharding.mesh.devices
+        peak = devices.size * PEAKS.get(devices.flat[0].device_kind, 0)
+        meter = Meter(stage.flops, peak, totals)
         # On a CPU minutes may pass between this line and the first of the log.
         log(f"{stage.name}: compiling, then steps {steps[0]:,} to {steps[-1]:,}")
         unread: tuple[int, Metrics, HostBatch] | None = None
@@ -156,7 +158,7 @@ class Loop:
             rows = next(iterator)
             batch = sharding.to_global(rows, self.batch_sharding)
             dispatched = time.perf_counter()
-            meter.count(batch, stage.flops, dispatched - fetched)
+            meter.count(batch, dispatched - fetched)
             # 2. Step: dispatched, not awaited; its metrics are read when the next one runs.
             with jax.profiler.StepTraceAnnotation("train", step_num=step):
                 state, metrics = stage.train_step(state, batch)
@@ -193,7 +195,7 @@ class Loop:
                     self._log(step, meter)
                 self.ends[str(begin)], save = step, True
             if write_log:
-                meter = Meter({})
+                meter = Meter(stage.flops, peak, {})
             # 5. Save, last: what a checkpoint's step has written is on disk before it.
             if save:
                 self.check_folder()  # The evaluation may have taken minutes.
@@ -221,9 +223,7 @@ class Loop:
             )
 
     def _log(self, step: int, meter: Meter) -> None:
-        devices = self.batch_sharding.mesh.devices
-        peak = devices.size * PEAKS.get(devices.flat[0].device_kind, 0)
-        scalars = meter.scalars(float(self.schedule(step - 1)), peak)
+        scalars = meter.scalars(float(self.schedule(step - 1)))
         self.writer.write(step, {f"train/{name}": value for name, value in scalars.items()})
         shown = {name: x for name, x in scalars.items() if name.endswith(_ON_THE_TERMINAL)}
         self.progress.report(step, "training", shown)

@@ -46,29 +46,28 @@ class Meter:
     """The steps since the last line of the log: their metrics, their size, and their time.
 
     Args:
+      flops: see `Stage`.
+      peak: FLOP/s of all devices, 0 where not known.
       totals: of the metrics of steps before, as JSON has them.
     """
 
-    def __init__(self, totals: Json):
+    def __init__(self, flops: Callable[[int, int], float], peak: float, totals: Json):
         self.totals: Totals = {name: np.array(pair) for name, pair in totals.items()}
+        self._flops_of_step, self._peak = flops, peak
         self._rows = self._tokens = 0
         self._flops = self._waited = 0.0
         self._start = time.perf_counter()
 
-    def count(self, batch: Batch, flops: Callable[[int, int], float], waited: float) -> None:
+    def count(self, batch: Batch, waited: float) -> None:
         """Count a step on a global batch, tokens `[..., L]`, fetched in `waited` seconds."""
         size, length = batch["tokens"].size, batch["tokens"].shape[-1]
         self._rows += size // length
         self._tokens += size
-        self._flops += flops(size // length, length)
+        self._flops += self._flops_of_step(size // length, length) if self._peak else 0
         self._waited += waited
 
-    def scalars(self, learning_rate: float, peak: float) -> Scalars:
-        """Return means of the metrics, of all seeds and `name/i` of each, and rates.
-
-        Args:
-          peak: FLOP/s of all devices, 0 where not known.
-        """
+    def scalars(self, learning_rate: float) -> Scalars:
+        """Return means of the metrics, of all seeds and `name/i` of each, and rates."""
         seconds = time.perf_counter() - self._start
         by_seed = {
             f"{name}/{i}": float(sum_ / max(count, 1))
@@ -84,7 +83,7 @@ class Meter:
             "tokens_per_second": self._tokens / seconds,
             "data_wait": self._waited / seconds,
         }
-        return scalars | ({"mfu": self._flops / seconds / peak} if peak else {})
+        return scalars | ({"mfu": self._flops / seconds / self._peak} if self._peak else {})
 
 
 def read_metrics(workdir: Path) -> list[Json]:
@@ -117,18 +116,12 @@ def read_evaluations(workdir: Path, step: int | None = None) -> dict[int, Scalar
     """
     if not (workdir / "metrics.jsonl").exists():
         return {}
-    return {
-        line["step"]: scores
-        for line in read_metrics(workdir)
-        if (step is None or line["step"] <= step)
-        and (
-            scores := {
-                name.removeprefix(HELD_OUT): value
-                for name, value in line.items()
-                if name.startswith(HELD_OUT)
-            }
-        )
-    }
+    evaluations = {}
+    for line in read_metrics(workdir):
+        scores = {k.removeprefix(HELD_OUT): v for k, v in line.items() if k.startswith(HELD_OUT)}
+        if scores and (step is None or line["step"] <= step):
+            evaluations[line["step"]] = scores
+    return evaluations
 
 
 class MetricsWriter:

@@ -151,7 +151,7 @@ def make_train_step(
 
         def objective(params: Params, part: Batch, rng: jax.Array) -> tuple[jax.Array, Sums]:
             sums = task.sums(params, part, rng, *constants)
-            means = [_mean(sums[name], counts[name]) for name in task.losses]
+            means = (sums[name] / jnp.maximum(counts[name], 1) for name in task.losses)
             return sum(means, start=jnp.float32(0)), sums
 
         gradient = jax.grad(objective, has_aux=True)
@@ -192,10 +192,6 @@ def make_eval_step(task: Task) -> Callable[..., Metrics]:
         return {name: (sums[name], counts[name]) for name in sums}
 
     return eval_step
-
-
-def _mean(total: jax.Array, count: jax.Array) -> jax.Array:
-    return total / jnp.maximum(count, 1)
 
 
 def _micro_batches(x: jax.Array, parts: int) -> jax.Array:

@@ -13,7 +13,16 @@ import jax
 
 from pe_jax.files import Json, is_remote, read_json, write_text
 from pe_jax.locks import leads_to, lock, open_lock, sign, signature
-from pe_jax.schema import C, Classes, Config, as_dict, classes_by_task, flatten, from_values
+from pe_jax.schema import (
+    C,
+    Classes,
+    Config,
+    as_dict,
+    classes_by_task,
+    flatten,
+    from_values,
+    values_of,
+)
 from pe_jax.values import shown
 
 # Orbax finds the files that it merges into a checkpoint by a glob of the whole path.
@@ -70,7 +79,8 @@ def check(workdir: Path, config: Config) -> Changes:
     if not path.exists():
         return {}
     way_out = "Delete it: the command that started the run writes it again."
-    old, new = flatten(read_json(path, way_out)), flatten(_as_json(config))
+    old = flatten(read_json(path, way_out))
+    new = json.loads(json.dumps(values_of(config)))  # Lists for tuples, as in the file.
     fixed = [_determining(values, resumed=True) for values in (old, new)]
     changes = {
         key: (old.get(key), new.get(key))
@@ -94,12 +104,8 @@ def identity(config: Config, tokenizer: str, *, resumed: bool = False) -> str:
       tokenizer: as JSON.
       resumed: without what may change when the run resumes.
     """
-    values = [_determining(flatten(_as_json(config)), resumed=resumed), json.loads(tokenizer)]
+    values = [_determining(values_of(config), resumed=resumed), json.loads(tokenizer)]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-
-
-def _as_json(config: Config) -> Json:
-    return json.loads(json.dumps(as_dict(config)))
 
 
 def _determining(values: Json, *, resumed: bool) -> Json:
