@@ -86,11 +86,11 @@ def _execute(config: Config, folder: Path, profile: range) -> tuple[str, Path]:
     return report_pretraining(folder, report, run), report
 
 
-def _next_commands(config: Config, folder: str) -> list[tuple[str, str]]:
+def _next_commands(folder: str) -> list[tuple[str, str]]:
     """Return commands that show more of a trained run, each behind the name of what it shows."""
     evaluation = "eval.py --config=configs/properties.py --workdir="
     purpose = "Positions"
-    if isinstance(config, FinetuningConfig):
+    if _CONFIG.value.task in FINETUNING:
         evaluation, purpose = "eval.py --config=configs/tables.py --runs=", "Table"
     return [
         (purpose, command.as_called(f"{evaluation}{folder}")),
@@ -156,7 +156,7 @@ def train_or_compile() -> None:
     if not is_quiet():
         minutes, seconds = divmod(round(time.perf_counter() - start), 60)
         show(f"\n{for_terminal(text)}\nWritten to {out}, after {minutes} min {seconds} s in all.")
-        for what, line in _next_commands(config, shlex.quote(_WORKDIR.value)):
+        for what, line in _next_commands(shlex.quote(_WORKDIR.value)):
             show(f"{what:11}{line}")
 
 

@@ -177,13 +177,10 @@ class PretrainingConfig(EncoderTrainingConfig):
     @property
     def stages(self) -> Mapping[str, PretrainingStageConfig]:
         """The stages that have steps or epochs, by key, with their `max_predictions`."""
-        stages = {"stage1": self.stage1, "stage2": self.stage2, "stage3": self.stage3}
-        return {
-            name: dataclasses.replace(
-                stage,
-                max_predictions=stage.max_predictions
-                or math.ceil(round(self.data.mask_rate * stage.length, 6)),
-            )
-            for name, stage in stages.items()
-            if stage.steps or stage.epochs
-        }
+        stages = {}
+        for name, stage in super().stages.items():
+            assert isinstance(stage, PretrainingStageConfig)
+            masked = math.ceil(round(self.data.mask_rate * stage.length, 6))
+            most = stage.max_predictions or masked
+            stages[name] = dataclasses.replace(stage, max_predictions=most)
+        return stages
