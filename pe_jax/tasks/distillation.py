@@ -118,10 +118,8 @@ def make_program(
     frozen = [f"{head}/*=0" for head in heads]
     optimizer_config = changed(config.optimizer, {"rates": (*config.optimizer.rates, *frozen)})
     schedule, optimizer = make_optimizer(optimizer_config, steps, model)
-    make_task = functools.partial(
-        imitation_task, layers=config.layers, attention=config.attention, heads=heads
-    )
-    task = make_task(model, teacher, mesh, config.parallel)
+    weights = config.layers, config.attention
+    task = imitation_task(model, teacher, mesh, config.parallel, *weights, heads)
     shapes = jax.eval_shape(Bert(teacher).init, jax.random.key(0), jnp.zeros((1, 8), jnp.int32))
     constants = (shapes["params"], statistics_shapes(config, teacher))
     seeds = (config.seed,)

@@ -43,10 +43,9 @@ def imitation_task(
     teacher: BertConfig,
     mesh: jax.sharding.Mesh,
     parallel: str,
-    *,
-    layers: tuple[float, ...] = (),
-    attention: float = 0.0,
-    heads: tuple[str, ...] = (),
+    layers: tuple[float, ...],
+    attention: float,
+    heads: tuple[str, ...],
 ) -> Task:
     """Return the task of imitating a teacher.
 
@@ -56,7 +55,7 @@ def imitation_task(
 
     Args:
       parallel: a name in `sharding.PARALLEL`.
-      layers: weights in the loss, by default all alike.
+      layers: weights in the loss; empty weights all alike.
       attention: weight of the loss of the attention's outputs.
       heads: the heads of `BertForPretraining` that the student holds besides; nothing trains them.
     """

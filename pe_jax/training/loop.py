@@ -6,7 +6,6 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 import jax
 import numpy as np
@@ -105,8 +104,8 @@ class Loop:
         self,
         state: TrainState,
         stages: Sequence[Stage],
-        totals: Json | None = None,
-        evaluations: Mapping[int, Scalars] = MappingProxyType({}),
+        totals: Json,
+        evaluations: Mapping[int, Scalars],
     ) -> TrainState:
         """Train from `state.step` to the end of the last stage; resume inside any of them.
 
@@ -127,7 +126,7 @@ class Loop:
             if steps:
                 if stage.baselines and not int(state.step):
                     self.writer.write(0, stage.baselines(state.params))
-                resumed = totals if totals and steps[0] > begin + 1 else {}
+                resumed = totals if steps[0] > begin + 1 else {}
                 state = self._fit_stage(state, stage, begin, steps, resumed, scores)
                 end = int(state.step)
             begin = end
@@ -175,10 +174,9 @@ class Loop:
                 step == steps[-1] or (every > 0 and step % every == 0) for every in self.every
             )
             save = save or bool(stop) or (evaluate and self.checkpoints.keep_best > 0)
-            if write_log or evaluate or save:
-                self.check_folder()
             # 3. Log. What is not finite is never saved.
             if write_log or evaluate or save:
+                self.check_folder()
                 self._read(*unread, meter)
                 unread = None
             if write_log:

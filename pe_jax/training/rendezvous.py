@@ -104,13 +104,10 @@ def wait_for_hosts(
     """
     if hosts == 1:
         return
-    fault: str | None
     if host == 0:
         fault = _collect_reports(_split(listen_at or address), hosts, seconds)
     else:
-        fault, reason = _report(_split(address), hosts, host, time.monotonic() + seconds)
-        if fault is None:
-            fault = f"host 0 was not at {address} in {seconds:g} s ({reason})."
+        fault = _report(address, hosts, host, seconds)
     if fault:
         raise ValueError(fault)
 
@@ -205,23 +202,21 @@ def _message(connection: socket.socket) -> object:
         return None
 
 
-def _report(
-    server: tuple[str, int], hosts: int, host: int, deadline: float
-) -> tuple[str | None, str]:
-    """Report to host 0; return its answer, see `_collect_reports`, or None and why none came."""
-    reason = "nobody answers"
+def _report(address: str, hosts: int, host: int, seconds: float) -> str:
+    """Report to host 0; return its answer, see `_collect_reports`, or that none came."""
+    reason, deadline = "nobody answers", time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
-            with socket.create_connection(server, _SECOND) as connection:
+            with socket.create_connection(_split(address), _SECOND) as connection:
                 connection.sendall(json.dumps({"host": host, "hosts": hosts}).encode())
                 connection.settimeout(max(_SECOND, deadline - time.monotonic() + 2 * _SECOND))
                 reason = "it waits for others"
                 if isinstance(answer := _message(connection), str):
-                    return answer, ""
+                    return answer
                 reason = "it hung up, or is another program"
         except TimeoutError:
             pass
         except OSError as error:
             reason = error.strerror or str(error)
         time.sleep(_SECOND / 5)
-    return None, reason
+    return f"host 0 was not at {address} in {seconds:g} s ({reason})."
