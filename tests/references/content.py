@@ -156,6 +156,7 @@ EXCUSED = {
     "convolutional(width=4)": {
         "padding": "padding whose positions count on looks like tokens, at the input",
         "permutation": "neighbours are those next to it in the row",
+        "shift": "what is absolute is the distance to the ends of the row, whatever its positions",
     },
     "randomised(learnable_sinusoidal_relative(clip=None), longest=64)": {
         "formula": "positions count the keys of a row, not any numbers as here",

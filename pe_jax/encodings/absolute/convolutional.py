@@ -86,6 +86,6 @@ def convolutional(*, hidden_size: int, width: int = 128, groups: int | None = No
             "x_t + gelu(b + Σ_n K_n x_(t + n − W/2)), K free",
             "Baevski et al. 2020 (wav2vec 2), 2",
             parameters="W·D²/G + D",
-            invariant=True,
+            monotone=False,  # Equal far from the ends of a row.
         ),
     )
