@@ -54,7 +54,7 @@ class AttentionInputs(NamedTuple):
     unscaled_q: Float[Array, "B Lq H e"]
     scale: Array | float
     parts: Parts
-    added: Float[Array, "#B #H Lq Lk"] | None
+    added: Float[Array, "#B #H #Lq #Lk"] | None
     logit_terms: tuple[LogitTerms, ...]
     sink: Float[Array, " H"] | None
     mask: Bool[Array, "#B #H #Lq Lk"] | None
@@ -181,7 +181,7 @@ def _ordered_queries(name: str, q: Float[Array, "B Lq H d"], context: Context) -
 
 def _logits(
     parts: Parts, q: Float[Array, "B Lq H d"], k: Float[Array, "B Lk G d"], dtype: np.dtype
-) -> tuple[list[Float[Array, "#B #H Lq Lk"]], list[LogitTerms]]:
+) -> tuple[list[Float[Array, "#B #H #Lq #Lk"]], list[LogitTerms]]:
     """What the hooks `logits` return: arrays, and terms."""
     pairs = q.shape[0], q.shape[2], q.shape[1], k.shape[1]
     arrays: list[Array] = []

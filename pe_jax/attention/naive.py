@@ -67,7 +67,7 @@ def mapped_logits(
     return jnp.where(allowed, content, -jnp.inf)
 
 
-def added_logits(x: AttentionInputs) -> list[Float[jax.Array, "#B #H Lq Lk"]]:
+def added_logits(x: AttentionInputs) -> list[Float[jax.Array, "#B #H #Lq #Lk"]]:
     """The terms that are added to the products of queries and keys."""
     added = []
     for term, params, context in x.terms:
@@ -85,7 +85,7 @@ def added_logits(x: AttentionInputs) -> list[Float[jax.Array, "#B #H Lq Lk"]]:
     return added if x.added is None else [*added, x.added]
 
 
-def evaluated(terms: LogitTerms, mask: Array | None) -> Float[Array, "#B #H Lq Lk"]:
+def evaluated(terms: LogitTerms, mask: Array | None) -> Float[Array, "#B #H #Lq #Lk"]:
     """The terms of every pair of query and key, of four axes."""
     logits = terms.function(terms.query_arrays, terms.key_arrays, terms.shared, mask)
     return logits.reshape((1,) * (4 - logits.ndim) + logits.shape)
@@ -100,7 +100,7 @@ def bias(term: Term) -> LogitTerms:
 
 def _bias(
     hook: Callable[..., Array], i: Array, j: Array, params: Params, mask: Array | None
-) -> Float[Array, "#B #H Lq Lk"]:
+) -> Float[Array, "#B #H #Lq #Lk"]:
     offset = offsets(i, j)
     biases = hook(params, offset, Context(i, j))
     return jnp.moveaxis(biases if biases.ndim > offset.ndim else biases[..., None], -1, 1)

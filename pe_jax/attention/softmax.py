@@ -55,7 +55,7 @@ class Block:
       content_q, content_k: what vectors meet, where that is not q and k themselves.
       tables, rotations: terms of the offset.
       logit_terms: other terms, computed anew in the backward pass.
-      added: `[#B, #H, Lq, Lk]`, to the logits as it is.
+      added: `[#B, #H, #Lq, #Lk]`, to the logits as it is.
       maps, map_params: of the finished logits, see `Part.logit_map`.
       positions_q, positions_k: `[L]` or `[B, L]`, where they are no ranges and terms need them.
       ranges: positions of queries and keys, where they are ranges.

@@ -143,7 +143,7 @@ def attend(
     return out if return_lse else (out, None)
 
 
-def added_logits(x: AttentionInputs) -> Float[Array, "#B #H Lq Lk"] | None:
+def added_logits(x: AttentionInputs) -> Float[Array, "#B #H #Lq #Lk"] | None:
     """Return all that is added to the products of queries and keys, None if nothing is."""
     ways = _by_computation(x)
     if ways["rotation"] or ways["none"]:

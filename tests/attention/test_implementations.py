@@ -325,20 +325,18 @@ def test_blocks_are_cut_and_joined():
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("axes", [2, 3])
-def test_logits_of_ones_own_may_leave_out_leading_axes(axes):
-    """[H, Lq, Lk] and [Lq, Lk], as a bias is written: outputs and gradients in blocks."""
-    shape = (H, 7, 7)[-axes:]
-    part = encodings.Part(
-        "own", lambda key: {"bias": jax.random.normal(key, shape)}, logits=lambda p, *_: p["bias"]
-    )
-    own = encodings.PositionEncoding((part,))
-    params = own.init(jax.random.key(0))
+@pytest.mark.parametrize("shape", [(H, 7, 7), (7, 7), (1, H, 7, 1), (1, 1, 1, 7)])
+def test_arrays_of_logits_leave_out_axes_or_have_one_entry(shape):
+    """Outputs and gradients in blocks of queries, which meet the keys of a window alone."""
+    init = lambda key: {"bias": jax.random.normal(key, shape)}
+    part = encodings.Part("table", init, logits=lambda p, *_: p["bias"])
+    encoding = encodings.PositionEncoding((part,)) + encodings.window(reach=1)
+    params = encoding.init(jax.random.key(0))
     q, k, v = draw(2, 7, 7)
 
     def run(implementation):
         loss = lambda params: (
-            attention(q, k, v, own, params, implementation=implementation) ** 2
+            attention(q, k, v, encoding, params, implementation=implementation) ** 2
         ).sum()
         return jax.jit(jax.value_and_grad(loss))(params)
 
