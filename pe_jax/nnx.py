@@ -109,13 +109,10 @@ class MultiHeadAttention(nnx.Module):
         self.cache: nnx.Cache[Cache] | None = nnx.data(None)
 
     def init_cache(self, rows: int, length: int, dtype: Dtype | None = None) -> None:
-        """Makes an empty cache with room for `length` tokens a row.
+        """Make an empty cache with room for `length` tokens a row, as `attention.init_cache` does.
 
         Args:
           dtype: of keys and values; default that of the computation, or float32.
-
-        Raises:
-          ValueError: see `pe_jax.attention.init_cache`.
         """
         self.cache = nnx.Cache(
             init_cache(

@@ -13,15 +13,9 @@ from typing import Any, Literal, overload
 import jax
 import jax.numpy as jnp
 
-from pe_jax.attention import cudnn, dropout, implementations, naive, xla
+from pe_jax.attention import cudnn, dropout, implementations, masks, naive, xla
 from pe_jax.attention.implementations import Implementation
 from pe_jax.attention.inputs import AttentionInputs, apply_encoding
-from pe_jax.attention.masks import (
-    check_document_ids,
-    check_mask,
-    document_positions,
-    masked_softmax,
-)
 from pe_jax.encodings.encoding import PositionEncoding, check_heads, checked_encoding, none
 from pe_jax.encodings.part import Context, Params
 from pe_jax.encodings.positions import check_length, default_positions, paired_positions
@@ -150,7 +144,7 @@ def attention(
         )
     encoding = encoding if encoding is not None else none()
     context = completed(context, encoding, q.shape[:2], k.shape[:2])
-    check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
+    masks.check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
     if 0 in (*q.shape[:2], k.shape[1]):  # Not one pair of query and key.
         check_heads(encoding, q, k, v)
         zeros = jnp.zeros((*q.shape[:3], v.shape[-1]), v.dtype)
@@ -216,9 +210,9 @@ def attention_weights(
 ) -> Float[jax.Array, "B H Lq Lk"]:
     """Return the softmax of the masked logits, without dropout; float32. A sink takes the rest."""
     context = completed(context, encoding, q.shape[:2], k.shape[:2])
-    check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
+    masks.check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
     x = apply_encoding(encoding, params, q, k, k, context, mask)
-    return masked_softmax(naive.logits(x), x.whole_mask, x.sink)
+    return masks.masked_softmax(naive.logits(x), x.whole_mask, x.sink)
 
 
 def _unsupported_reason(
@@ -293,12 +287,11 @@ def _with_document_ids(
             f"{document_ids.dtype} and {encoding.axes}. "
             "Pass mask=document_mask(document_ids, document_ids)."
         )
-    check_document_ids(context.document_ids, context.positions_q)
+    masks.check_document_ids(context.document_ids, context.positions_q)
     leading = jnp.cumsum(document_ids != 0, axis=1) == 0
-    document_ids = jnp.where(
-        leading, document_ids.max(1, keepdims=True, initial=0) + 1, document_ids
-    )
+    unused = document_ids.max(1, keepdims=True, initial=0) + 1
+    document_ids = jnp.where(leading, unused, document_ids)
     positions = context.positions_q
     if positions is None and context.positions_k is None:
-        positions = document_positions(document_ids)
+        positions = masks.document_positions(document_ids)
     return context._replace(document_ids=document_ids, positions_q=positions)
