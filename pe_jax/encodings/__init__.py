@@ -118,6 +118,7 @@ from pe_jax.encodings.rotary.several_axes import (
     mrope as mrope,
 )
 from pe_jax.encodings.rotary.centred import rope_centred as rope_centred
+from pe_jax.encodings.rotary.fope import fope as fope
 from pe_jax.encodings.rotary.xpos import xpos as xpos
 from pe_jax.encodings.rotary.pope import pope as pope
 from pe_jax.encodings.rotary.decoupled import (
@@ -131,6 +132,7 @@ from pe_jax.encodings.rotary.selective_rope import selective_rope as selective_r
 from pe_jax.encodings.content.fox import fox as fox
 from pe_jax.encodings.content.cable import cable as cable
 from pe_jax.encodings.content.cope import cope as cope
+from pe_jax.encodings.content.repo import repo as repo
 from pe_jax.encodings.content.path_attention import path_attention as path_attention
 from pe_jax.encodings.modifiers.temperature import log_n as log_n
 from pe_jax.encodings.modifiers.temperature import ssmax as ssmax

@@ -91,7 +91,10 @@ def _split(x: Real[Array, "*B"], size: int) -> tuple[Array, Array]:
     """x as quotient · size + rest, both exact and of the sign of x."""
     module = np if isinstance(x, np.ndarray) else jnp
     rest = module.fmod(x, size)
-    return (x - rest) // size, rest
+    if np.issubdtype(x.dtype, np.integer):
+        return (x - rest) // size, rest
+    # Rounded: XLA may compute x twice, for x and for its rest, with a difference in the last digit.
+    return module.round((x - rest) / size), rest
 
 
 def _fraction(turns: jax.Array) -> jax.Array:

@@ -65,3 +65,20 @@ def test_angles_far_out(w, shift):
     summed = lambda w: encodings.angles(np.array([5, 2**17 + 3]), w).sum()
     slope = jax.jit(jax.grad(summed))(w)
     assert float(slope[0]) == pytest.approx(5 + 2**17 + 3)
+
+
+def test_angles_of_positions_that_are_computed():
+    """Positions from a network, which XLA may compute twice with different last digits."""
+    rng = np.random.default_rng(0)
+    x, gate, content, out = (
+        rng.normal(size=shape).astype(np.float32) for shape in ((2, 8, 8), (8, 1), (8, 1), (1, 2))
+    )
+    w = np.array([1, 0.01], np.float32)
+
+    @jax.jit
+    def run(x):
+        positions = (jax.nn.silu(x @ gate) * (x @ content)) @ out
+        return encodings.angles(positions, w), positions
+
+    found, positions = run(x)
+    np.testing.assert_allclose(found, positions[..., None] * w, atol=1e-3)

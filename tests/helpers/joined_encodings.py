@@ -10,7 +10,7 @@ B, L, H, d = 2, 9, 4, 8
 SIZES = dict(hidden_size=16, head_size=d, num_heads=H, max_length=16)
 
 BIDIRECTIONAL = (
-    "tupe+learned_relative+sinusoidal_relative+learnable_sinusoidal_relative+nezha+relative_key"
+    "tupe+repo+fope(length=64)+learned_relative+sinusoidal_relative+learnable_sinusoidal_relative+nezha+relative_key"
     "+relative_key_query+transformer_xl+deberta(buckets=4, max_relative_positions=8)"
     "+inkling(extent=5)+alibi(learnable=True)+t5+fire+kerple+sandwich+tisa+dynamic_position_bias"
     "+grape_a+rope(learnable=True, per_head=True)+rope_slice+string+grape_m"

@@ -100,6 +100,33 @@ def complex_order(params, x, position, token):
     return jnp.stack([rotated.real, rotated.imag], axis=-1).reshape(x.shape)
 
 
+def repo(params, p: Pair):
+    """RoPE between two numbers that a network reads from the tokens."""
+
+    def position(x):
+        gate = x @ params["gate"]
+        return (gate / (1 + jnp.exp(-gate)) * (x @ params["content"])) @ params["out"][:, p.head]
+
+    offset = position(p.x_k[p.at_k]) - position(p.x_q[p.at_q])
+    w = jnp.array(rope.powers(len(p.q)))
+    half = len(p.q) // 2
+    q, k = (x[:half] + 1j * x[half:] for x in (p.q, p.k))
+    return jnp.real(jnp.sum(jnp.conj(q) * k * jnp.exp(1j * w * offset))) / jnp.sqrt(len(p.q))
+
+
+def fope(params, p: Pair):
+    """Heads of 4: one pair with two frequencies, and one without."""
+
+    def mapped(x, position):
+        terms = jnp.array([1.0, 0.01]) * position
+        cosine, sine = (params[name][p.head, :, 0] for name in ("cosine", "sine"))
+        c, s = cosine @ jnp.cos(terms), sine @ jnp.sin(terms)
+        a, still_a, b, still_b = x
+        return jnp.stack([a * c - b * s, still_a - still_b, b * c + a * s, still_b + still_a])
+
+    return mapped(p.q, p.i) @ mapped(p.k, p.j) / 2
+
+
 def convolutional(params, x, positions):
     """The channels of each group of the neighbours, tap by tap, through a matrix of the tap."""
     width, groups, size, _ = params["kernel"].shape
@@ -146,6 +173,9 @@ REFERENCES = {
     "rope_axial": Reference(score=rope_axial),
     "tupe": Reference(score=tupe),
     "complex_order": Reference(embed=complex_order),
+    "repo(stddev=0.7)": Reference(score=repo),
+    "repo(rank=3, stddev=0.7)": Reference(score=repo),
+    "fope(length=1000)": Reference(score=fope),
     "convolutional(width=4)": Reference(embed_row=convolutional),
     "convolutional(width=3, groups=2)": Reference(embed_row=convolutional),
     "randomised(learnable_sinusoidal_relative(clip=None), longest=64)": randomised(

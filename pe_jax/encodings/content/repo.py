@@ -1,0 +1,76 @@
+"""RePo: RoPE at positions that a network reads from each token, not those of the row."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from pe_jax.encodings.content.row_order import hidden_states
+from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits, normal_parameters
+from pe_jax.encodings.registry import registered
+from pe_jax.encodings.rotary.rotation import rotate_by
+from pe_jax.encodings.sinusoid import angles, default_frequencies
+from pe_jax.shapes import Array, Float
+
+
+@registered
+def repo(
+    *,
+    hidden_size: int,
+    head_size: int,
+    num_heads: int,
+    rank: int | None = None,
+    base: float = 10_000.0,
+    stddev: float = 0.02,
+) -> Part:
+    """Context re-positioning (Li et al. 2025, arXiv 2512.14391; code in SakanaAI/repo).
+
+        z_i = (silu(x_i W_g) ⊙ x_i W_c) W_o        one number for each head
+        q_i -> R(ω z_i) q_i,   k_j -> R(ω z_j) k_j,   ω_m = base^(-2m/d)
+
+    Positions of tokens are not read at all. The paper's decoders have an order by causal attention
+    and by layers with `rope`; they take `repo` from the fifth layer on. An encoder with it alone is
+    a bag of words. While training, the authors' code moves from a token's position to z_i.
+
+    Params: `{"gate": [D, rank], "content": [D, rank], "out": [rank, H]}`, drawn from a normal of
+    `stddev`. The authors have them for each layer: `per_layer(repo)`.
+
+    Args:
+      rank: of the network; default D/8, as in the authors' code.
+
+    Raises:
+      ValueError: for a rank below 1; in attention, without the hidden states `Context.x_q` and
+        `x_k`.
+    """
+    width = hidden_size // 8 if rank is None else rank
+    if width < 1:
+        raise ValueError(f"rank (default hidden_size / 8) must be at least 1, got {width}.")
+    w = default_frequencies(head_size, base)
+
+    def rotated(params: Params, x: Array, states: Float[Array, "B L D"]) -> Array:
+        hidden = jax.nn.silu(states @ params["gate"]) * (states @ params["content"])
+        return rotate_by(x, angles(hidden @ params["out"], w))
+
+    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+        x_q, x_k = hidden_states(context, "repo", "q"), hidden_states(context, "repo", "k")
+        return rotated(params, q, x_q), rotated(params, k, x_k), v
+
+    return Part(
+        init=normal_parameters(
+            stddev,
+            gate=(hidden_size, width),
+            content=(hidden_size, width),
+            out=(width, num_heads),
+        ),
+        heads=heads,
+        traits=Traits(reads_hidden_states=True),
+        metadata=Metadata(
+            f"R(ω z_i) q_i, R(ω z_j) k_j, z = (silu(x W_g) ⊙ x W_c) W_o, ω_m = {base:g}^(−2m/d)",
+            "Li et al. 2025 (RePo), code",
+            parameters="(2·D + H)·rank",
+            invariant=True,
+            monotone=False,  # Equal tokens are at one position.
+            symmetric=True,
+            frequencies=lambda _: jnp.array(w),
+        ),
+    )

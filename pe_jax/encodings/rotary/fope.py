@@ -1,0 +1,88 @@
+"""FoPE: each pair of RoPE has a mixture of frequencies, and slow ones are left out."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.encodings.part import Metadata, Params, Part
+from pe_jax.encodings.registry import registered
+from pe_jax.encodings.rotary.rotation import both
+from pe_jax.encodings.sinusoid import angles, default_frequencies
+from pe_jax.shapes import Array, Real
+
+
+@registered
+def fope(
+    *, head_size: int, num_heads: int, length: int = 512, base: float = 10_000.0, gain: float = 0.3
+) -> Part:
+    """Fourier position embedding (Hua et al. 2024, arXiv 2412.17739; the authors' code).
+
+        pair p of q and k: (a, b) -> (a c_p - b s_p, b c_p + a s_p)
+        c_p(x) = Σ_m C_hmp cos(ω_m x),   s_p(x) = Σ_m S_hmp sin(ω_m x),   ω_m = base^(-2m/d)
+
+    The sums are over the M frequencies of at least one turn within L tokens, ω_m >= 2π/L. There are
+    min(M, d/4) such pairs; the others have c = s = 1, which depends on no position. Pairs are
+    dimensions p and p + d/2. Products of different frequencies depend on both positions, not on
+    their difference alone.
+
+    Params: `{"cosine": [H, M, P], "sine": [H, M, P]}`, C and S of P pairs. Both start at ones where
+    a frequency belongs to the pair, plus a normal of Glorot's size times `gain`. The authors draw
+    them once and leave most models' fixed.
+
+    Args:
+      length: L, of the inputs trained on.
+      base: of the frequencies.
+      gain: of what is drawn; 0.3 or 0.4 in the authors' configs.
+
+    Raises:
+      ValueError: for a head size below 4, or a length without a whole turn of any frequency.
+    """
+    w = default_frequencies(head_size, base)
+    w = w[w >= 2 * np.pi / length]
+    pairs = min(w.size, head_size // 4)
+    if not pairs:
+        raise ValueError(
+            "fope needs head_size of at least 4, and length of at least 7 tokens, one turn of its "
+            f"fastest frequency; got {head_size} and {length}."
+        )
+    own = np.zeros((w.size, pairs), np.float32)
+    step = math.ceil(w.size / pairs)
+    places = np.arange(math.ceil(w.size / step))
+    own[places * step, places] = 1
+    shape = num_heads, *own.shape
+    # Glorot's rule as PyTorch has it for three axes: [out, in, size].
+    stddev = gain * math.sqrt(2 / ((w.size + num_heads) * pairs))
+
+    def init(rng: jax.Array) -> Params:
+        rngs = zip(("cosine", "sine"), jax.random.split(rng), strict=True)
+        return {name: own + stddev * jax.random.normal(key, shape) for name, key in rngs}
+
+    def rotated(params: Params, x: Array, positions: Real[Array, "*P"]) -> Array:
+        angle = angles(positions, w)
+        angle = angle if angle.ndim == 3 else angle[None]
+        still = [(0, 0)] * 3 + [(0, head_size // 2 - pairs)]
+
+        def series(terms: Array, coefficients: Array) -> Array:
+            total = jnp.einsum("blm,hmp->blhp", terms, coefficients)
+            return jnp.pad(total, still, constant_values=1.0)
+
+        cos = series(jnp.cos(angle), params["cosine"])
+        sin = series(jnp.sin(angle), params["sine"])
+        wide = jnp.asarray(x, jnp.promote_types(x.dtype, jnp.float32))
+        a, b = jnp.split(wide, 2, axis=-1)
+        return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
+
+    return Part(
+        init=init,
+        heads=both(rotated),
+        metadata=Metadata(
+            "(Σ C cos ωx, Σ S sin ωx) instead of (cos ωx, sin ωx), ω ≥ 2π/L",
+            "Hua et al. 2024 (FoPE), code",
+            parameters="2·H·M·min(M, d/4)",
+            monotone=False,
+        ),
+    )
