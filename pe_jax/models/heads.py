@@ -18,8 +18,12 @@ from pe_jax.models.layers import BertModule, activate, linear
 from pe_jax.shapes import Array, Bool, Float, Int
 
 
-class _Head(BertModule):
-    """A head with a dense layer before its output layer."""
+class Transform(BertModule):
+    """The layers of a head before its output layer; heads that have them are of this class."""
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        return self.transform(x)
 
     def transform(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
         """Apply the dense layer, the activation and the normalisation of `config.head_...`."""
@@ -29,7 +33,7 @@ class _Head(BertModule):
         return self.norm("norm")(x) if c.head_norm else x
 
 
-class Pooler(_Head):
+class Pooler(Transform):
     """One vector of a whole input, see `pooler` and `classifier_pooling` of the config."""
 
     @nn.compact
@@ -58,15 +62,7 @@ def _mean(hidden: Float[Array, "B L D"], mask: Mask | None) -> Float[Array, "B D
     return total.astype(hidden.dtype)
 
 
-class SpanHead(_Head):
-    """The layer before the span logits in a model with `pooler="head"`."""
-
-    @nn.compact
-    def __call__(self, hidden: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
-        return self.transform(hidden)
-
-
-class MaskedLanguageHead(_Head):
+class MaskedLanguageHead(Transform):
     """Vocabulary logits at chosen positions only, by the token embedding or a `decoder`."""
 
     @nn.compact
@@ -200,7 +196,7 @@ class BertForSpans(BertModule):
             tokens, token_type_ids, valid, positions, deterministic=deterministic
         )
         if self.config.pooler == "head":
-            hidden = SpanHead(self.config, name="span_head")(hidden)
+            hidden = Transform(self.config, name="span_head")(hidden)
         logits = self.dense(2, "spans")(hidden).astype(jnp.float32)  # [B, L, 2]
         if valid is not None:  # Else the loss would depend on how far a batch is padded.
             logits = jnp.where(valid[:, :, None], logits, jnp.finfo(jnp.float32).min)

@@ -99,7 +99,10 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
         state, facts = _start_or_resume(run, folder, shapes, identity, changes)
         begin, steps = int(state.step), sum(stage.steps for stage in run.stages)
         evaluations = metrics.read_evaluations(folder, begin)
-        _check_profile(profile, begin, steps, folder)
+        profiler = None
+        if profile:
+            _check_profile(profile, begin, steps, folder)
+            profiler = stack.enter_context(contextlib.closing(Profiler(folder, profile)))
         checkpoints = Checkpoints(
             folder,
             keep=run.keep_checkpoints,
@@ -119,7 +122,7 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
             schedule=program.schedule,
             checkpoints=checkpoints,
             writer=stack.enter_context(contextlib.closing(MetricsWriter(folder, begin))),
-            profiler=stack.enter_context(contextlib.closing(Profiler(folder, profile))),
+            profiler=profiler,
             progress=stack.enter_context(contextlib.closing(Progress(steps, begin))),
             stop_requested=stack.enter_context(stop_requests),
             check_folder=check_folder,
@@ -163,15 +166,15 @@ def _check_profile(profile: range, done: int, steps: int, folder: Path) -> None:
 
     Steps that are done are reported: the command that resumes a run is the one that started it.
     """
-    if profile and is_remote(folder):
+    if is_remote(folder):
         raise ValueError(
             f"--profile writes to a local folder only, but --workdir is {folder}. Remove --profile."
         )
-    if profile and profile[0] > steps:
+    if profile[0] > steps:
         raise ValueError(
             f"--profile={profile[0]}-{profile[-1]} is out of range: the run has {steps:,} steps."
         )
-    if profile and profile[-1] <= done:
+    if profile[-1] <= done:
         log(f"--profile={profile[0]}-{profile[-1]}: {done:,} steps are done, so none is traced.")
 
 

@@ -92,7 +92,7 @@ class Loop:
     every: tuple[int, int, int]
     batch_sharding: NamedSharding
     schedule: optax.Schedule
-    profiler: Profiler
+    profiler: Profiler | None
     checkpoints: Checkpoints
     writer: MetricsWriter
     progress: Progress
@@ -152,7 +152,8 @@ class Loop:
         for step in steps:
             # 1. Fetch. The device is still busy with the step before, so this wait is not idle time
             #    unless the pipeline is the slower of the two.
-            self.profiler.begin(step)
+            if self.profiler:
+                self.profiler.begin(step)
             fetched = time.perf_counter()
             rows = next(iterator)
             batch = sharding.to_global(rows, self.batch_sharding)
@@ -161,7 +162,8 @@ class Loop:
             # 2. Step: dispatched, not awaited; its metrics are read when the next one runs.
             with jax.profiler.StepTraceAnnotation("train", step_num=step):
                 state, metrics = stage.train_step(state, batch)
-            self.profiler.end(step, metrics)
+            if self.profiler:
+                self.profiler.end(step, metrics)
             if step == steps[0]:  # Dispatching the others takes no time: this compiled.
                 seconds = time.perf_counter() - dispatched
                 log(f"{stage.name}: compiled in {seconds:.0f} s")
