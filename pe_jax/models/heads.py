@@ -18,22 +18,14 @@ from pe_jax.models.layers import BertModule, activate, linear
 from pe_jax.shapes import Array, Bool, Float, Int
 
 
-class Transform(BertModule):
-    """The layers of a head before its output layer; heads that have them are of this class."""
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
-        return self.transform(x)
-
-    def transform(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
-        """Apply the dense layer, the activation and the normalisation of `config.head_...`."""
-        c = self.config
-        x = self.dense(c.hidden_size, "dense", has_bias=c.head_bias)(x)
-        x = activate(x, c.head_activation)
-        return self.norm("norm")(x) if c.head_norm else x
+def _transform(head: BertModule, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+    """Apply the layers of a head before its output layer, see `config.head_...`."""
+    c = head.config
+    x = activate(head.dense(c.hidden_size, "dense", has_bias=c.head_bias)(x), c.head_activation)
+    return head.norm("norm")(x) if c.head_norm else x
 
 
-class Pooler(Transform):
+class Pooler(BertModule):
     """One vector of a whole input, see `pooler` and `classifier_pooling` of the config."""
 
     @nn.compact
@@ -44,7 +36,7 @@ class Pooler(Transform):
         c = self.config
         x = hidden[:, 0] if c.classifier_pooling == "cls" else _mean(hidden, mask)
         if c.pooler == "head":
-            return self.transform(x)
+            return _transform(self, x)
         return jnp.tanh(self.dense(c.hidden_size, "dense")(x))
 
 
@@ -62,7 +54,15 @@ def _mean(hidden: Float[Array, "B L D"], mask: Mask | None) -> Float[Array, "B D
     return total.astype(hidden.dtype)
 
 
-class MaskedLanguageHead(Transform):
+class SpanHead(BertModule):
+    """The layers before the span logits in a model with `pooler="head"`."""
+
+    @nn.compact
+    def __call__(self, hidden: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
+        return _transform(self, hidden)
+
+
+class MaskedLanguageHead(BertModule):
     """Vocabulary logits at chosen positions only, by the token embedding or a `decoder`."""
 
     @nn.compact
@@ -74,7 +74,7 @@ class MaskedLanguageHead(Transform):
     ) -> Float[Array, "B P V"]:
         c = self.config
         x = jnp.take_along_axis(hidden, at[:, :, None], axis=1)  # [B, P, D]
-        x = self.transform(x) if c.head_dense else x
+        x = _transform(self, x) if c.head_dense else x
         if not c.tied_decoder:
             draw = nn.initializers.normal(c.initializer_stddev)
             embedding = self.param("decoder", draw, embedding.shape)
@@ -196,7 +196,7 @@ class BertForSpans(BertModule):
             tokens, token_type_ids, valid, positions, deterministic=deterministic
         )
         if self.config.pooler == "head":
-            hidden = Transform(self.config, name="span_head")(hidden)
+            hidden = SpanHead(self.config, name="span_head")(hidden)
         logits = self.dense(2, "spans")(hidden).astype(jnp.float32)  # [B, L, 2]
         if valid is not None:  # Else the loss would depend on how far a batch is padded.
             logits = jnp.where(valid[:, :, None], logits, jnp.finfo(jnp.float32).min)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,13 +84,7 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
     for name, value in (*run.summary, *_model_summary(program, shapes.params)):
         log_field(name, value)
     tokenizer = run.tokenizer.to_str() if run.tokenizer else "{}"
-    stop_requests = stopping.deferred()
-    if jax.process_count() > 1:
-        from pe_jax.training import hosts
-
-        digest = hashlib.sha256(tokenizer.encode()).hexdigest()[:12]
-        hosts.agree({"the tokenizer": digest, **run.digests})
-        stop_requests = hosts.stop_requests()
+    stop_requests = _stop_requests(tokenizer, run.digests)
     with contextlib.ExitStack() as stack:
         check_folder = stack.enter_context(workdir.lock_workdir(folder))
         changes = workdir.check(folder, run.config)
@@ -129,6 +123,19 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
             ends=facts.get("ends", {}),
         )
         return loop.fit(state, run.stages, facts["totals"], evaluations)
+
+
+def _stop_requests(
+    tokenizer: str, digests: Mapping[str, str]
+) -> contextlib.AbstractContextManager[Callable[[int], int]]:
+    """Return the context of `Loop.stop_requested`, once all hosts read the same."""
+    if jax.process_count() == 1:
+        return stopping.deferred()
+    from pe_jax.training import hosts
+
+    digest = hashlib.sha256(tokenizer.encode()).hexdigest()[:12]
+    hosts.agree({"the tokenizer": digest, **digests})
+    return hosts.stop_requests()
 
 
 def _start_or_resume(

@@ -73,10 +73,15 @@ def save_untrained(config, folder):
     Nothing is compiled: for tests of what follows a run, not of the run.
     """
     experiment = pretraining.build(pretraining.resolve(config))
-    params = random_params(experiment.program.state_shapes.params, 0.1)
+    save_random(experiment.config, experiment.program, experiment.text.tokenizer, folder)
+
+
+def save_random(config, program, tokenizer, folder):
+    """Write a run with random parameters for the program of a resolved config."""
+    params = random_params(program.state_shapes.params, 0.1)
     step, params = jax.device_put((np.int32(1), params))
-    workdir.write_config(folder, experiment.config)
-    saved_tokenizer(folder).write_text(experiment.text.tokenizer.to_str())
+    workdir.write_config(folder, config)
+    saved_tokenizer(folder).write_text(tokenizer.to_str())
     with contextlib.closing(Checkpoints(folder, keep=1)) as checkpoints:
         checkpoints.save(TrainState(step, params, (), jax.random.key(0)), {})
 

@@ -586,9 +586,14 @@ def assert_exported(run, out):
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs the extra parity")
 @pytest.mark.parametrize("position", ["none", "learned_absolute+learnable_sinusoidal_absolute"])
 def test_other_encodings_that_transformers_loads(one_layer, tmp_path, position):
+    """Students as they are before training."""
     changes = {**THREE_STEPS, "model.position": position}
-    distillation.run(config(one_layer, **changes), tmp_path / "run")
-    assert_exported(tmp_path / "run", tmp_path / "exported")
+    c, run = distillation.resolve(config(one_layer, **changes)), tmp_path / "run"
+    source = PretrainedSource(c.init)
+    student, mesh = dataclasses.replace(c.model, vocab_size=len(VOCAB)), sharding.data_mesh()
+    program = distillation.make_program(c, mesh, student, source.model, 1, ("pooler",))
+    tiny_run.save_random(c, program, data.load_tokenizer(source.tokenizer()), run)
+    assert_exported(run, tmp_path / "exported")
 
 
 def test_fine_tuning_from_it(finished, tmp_path, monkeypatch):
