@@ -65,7 +65,7 @@ class Side:
         experiment = pretraining.build(pretraining.resolve(config))
         stream = iter(experiment.stages[0].batches(0))
         batches = [next(stream) for _ in range(_BATCHES.value)]
-        padding = experiment.text.vocabulary.pad
+        padding = experiment.data.text.vocabulary.pad
         self.real = float(np.mean([batch["tokens"] != padding for batch in batches]))
         self.documents = [batch["documents"] for batch in batches if "documents" in batch]
         filled = [filled_blocks(x) for x in self.documents]

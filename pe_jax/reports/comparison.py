@@ -81,7 +81,7 @@ def score(folder: Path) -> tuple[Json, Json, Examples]:
     step, params = newest_params(folder, program.shardings_of)
     arguments = (program.shardings.params, program.batch_sharding)
     score_batch = compiled(_each_example(program.task), program.mesh, arguments)
-    scored = [jax.device_get(score_batch(params, batch)) for batch in run.held_out[-1]]
+    scored = [jax.device_get(score_batch(params, batch)) for batch in run.data.held_out[-1]]
 
     def joined(name: str, part: int) -> np.ndarray:
         return np.concatenate([scores[name][part] for scores in scored]).astype(np.float64)
@@ -98,7 +98,7 @@ def score(folder: Path) -> tuple[Json, Json, Examples]:
     same_for_all = {
         "source": config.data.source,
         "validation": config.data.validation,
-        "vocabulary": run.text.vocabulary.size,
+        "vocabulary": run.data.text.vocabulary.size,
         "length": [*config.stages.values()][-1].length,
         "inputs": "packed rows" if config.data.packed else "pairs",
         "examples": len(examples[_LOSS][0]),

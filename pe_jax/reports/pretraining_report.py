@@ -41,7 +41,7 @@ def report_pretraining(
         "held_out": _scores(run, step, params),
     }
     text = _readable(numbers)
-    config, tokenizer = run.config, run.text.tokenizer
+    config, tokenizer = run.config, run.data.text.tokenizer
     position = sharding.to_numpy(params["bert"].get("position", {}))
     if jax.process_index() == 0:  # One host suffices for the rest, and only one writes.
         params = {**params, "bert": {**params["bert"], "position": position}}
@@ -55,7 +55,7 @@ def report_pretraining(
 
 def _scores(run: TextRun[PretrainingConfig], step: int, params: Params) -> Scalars:
     """Return the model's means on held-out text, and those of two baselines on the same tokens."""
-    batches = run.held_out[-1]
+    batches = run.data.held_out[-1]
 
     def values(name: str) -> np.ndarray:
         return np.concatenate([sharding.to_numpy(batch[name]).ravel() for batch in batches])
@@ -78,7 +78,7 @@ def _scores(run: TextRun[PretrainingConfig], step: int, params: Params) -> Scala
 
 def _unigram(run: TextRun[PretrainingConfig]) -> np.ndarray:
     """Return log frequencies of tokens in the training documents, with add-one smoothing."""
-    text = run.text
+    text = run.data.text
     counts = np.ones(text.vocabulary.size)
     bounds = text.train.sentences[text.train.documents]
     for document in text.train_documents:

@@ -54,11 +54,9 @@ class TextData(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextRun(Run[C]):
-    """A run that trains an encoder on text; see `TextData`."""
+    """A run that trains an encoder on text."""
 
-    text: TextSplit
-    epochs: list[float]
-    held_out: list[list[Batch]]
+    data: TextData
 
 
 def make_run(
@@ -89,9 +87,7 @@ def make_run(
         keep_best=config.keep_best,
         start=start,
         tokenizer=text.tokenizer,
-        text=text,
-        epochs=text_data.epochs,
-        held_out=text_data.held_out,
+        data=text_data,
     )
 
 

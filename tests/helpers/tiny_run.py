@@ -73,7 +73,7 @@ def save_untrained(config, folder):
     Nothing is compiled: for tests of what follows a run, not of the run.
     """
     experiment = pretraining.build(pretraining.resolve(config))
-    save_random(experiment.config, experiment.program, experiment.text.tokenizer, folder)
+    save_random(experiment.config, experiment.program, experiment.data.text.tokenizer, folder)
 
 
 def save_random(config, program, tokenizer, folder):

@@ -354,7 +354,7 @@ def naive_scores(experiment, params, stage):
     teacher = distillation.teacher_model(config, model)
     teacher_params = PretrainedSource(config.init).params(experiment.program.shardings_of)["bert"]
 
-    tokens, token_type_ids, valid = inputs_of(experiment.held_out[stage])
+    tokens, token_type_ids, valid = inputs_of(experiment.data.held_out[stage])
 
     def outputs(model, params):
         found = outputs_of(model, jax.device_get(params), tokens, token_type_ids, valid)
@@ -419,7 +419,7 @@ def test_targets_without_their_mean_by_position(centred):
     loss, r2 = naive_scores(centred, params, 0)
     np.testing.assert_allclose(scores["r2"], r2[-1], atol=1e-4)
     assert abs(scores["loss"] - loss) > 1e-3 * loss
-    batch = centred.held_out[0][0]
+    batch = centred.data.held_out[0][0]
     statistics = imitation.measure(
         centred.config,
         distillation.teacher_model(centred.config, centred.program.model),

@@ -62,7 +62,7 @@ def test_sizes_and_words_are_those_of_the_published(published, tmp_path, capsys)
     assert (model.vocab_size, model.unused_rows) == (len(VOCAB), 3)
     assert (model.layer_norm_epsilon, model.max_length) == (1e-5, N)
     assert model.dropout_rate == theirs.dropout_rate
-    assert experiment.text.vocabulary.size == len(VOCAB)
+    assert experiment.data.text.vocabulary.size == len(VOCAB)
     assert pretraining.resolve(resolved) == resolved
 
 

@@ -126,7 +126,7 @@ def _stages(run: TextRun[PretrainingConfig]) -> list[Json]:
     """Return the beginning of each stage, in epochs and steps, and its length."""
     stages, begin, epoch = [], 0, 0.0
     keys = run.config.stages.values()
-    for stage, key, epochs in zip(run.stages, keys, run.epochs, strict=True):
+    for stage, key, epochs in zip(run.stages, keys, run.data.epochs, strict=True):
         stages.append(
             {"epoch": epoch, "step": begin, "length": key.length,
              "epochs_a_step": epochs / stage.steps}
