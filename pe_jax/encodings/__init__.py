@@ -132,6 +132,8 @@ from pe_jax.encodings.rotary.selective_rope import selective_rope as selective_r
 from pe_jax.encodings.content.fox import fox as fox
 from pe_jax.encodings.content.cable import cable as cable
 from pe_jax.encodings.content.cope import cope as cope
+from pe_jax.encodings.content.per_row_alibi import per_row_alibi as per_row_alibi
+from pe_jax.encodings.content.wall import wall as wall
 from pe_jax.encodings.content.repo import repo as repo
 from pe_jax.encodings.content.path_attention import path_attention as path_attention
 from pe_jax.encodings.modifiers.temperature import log_n as log_n

@@ -18,7 +18,7 @@ BIDIRECTIONAL = (
     "+dape+dape_v2+sink"
 )
 CAUSAL = (
-    "xpos+cope+path_attention+alibi(directed=True)+decoupled_rope+window(reach=3)+chunks(size=4)"
+    "xpos+cope+per_row_alibi+wall+path_attention+alibi(directed=True)+decoupled_rope+window(reach=3)+chunks(size=4)"
     "+self_extend(window=3, group=2)+causal"
 )
 ROTATIONS = (

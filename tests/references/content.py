@@ -114,6 +114,25 @@ def repo(params, p: Pair):
     return jnp.real(jnp.sum(jnp.conj(q) * k * jnp.exp(1j * w * offset))) / jnp.sqrt(len(p.q))
 
 
+def per_row_alibi(params, p: Pair):
+    """The gates of the query with the tokens from the key on that it sees, itself left out."""
+    query = p.x_q[p.at_q] @ params["query"][:, p.head]
+    products = p.x_k @ params["key"][:, p.head] @ query / jnp.sqrt(len(query))
+    token = jnp.arange(len(products))
+    between = (p.at_k <= token) & (token < p.at_q) & p.mask
+    gates = jnp.where(between, -jnp.log(1 + jnp.exp(-products)), 0.0)
+    return p.q @ p.k / jnp.sqrt(len(p.q)) + gates.sum()
+
+
+def wall(params, p: Pair):
+    """Products of each dimension times the gates of the tokens after the key, up to the query."""
+    gates = p.x_k @ params["kernel"][:, p.head] + params["bias"][p.head]
+    token = jnp.arange(len(gates))[:, None]
+    between = (p.at_k < token) & (token <= p.at_q)
+    decay = jnp.prod(jnp.where(between, 1 / (1 + jnp.exp(-gates)), 1.0), axis=0)
+    return (p.q * p.k) @ decay / jnp.sqrt(len(p.q))
+
+
 def fope(params, p: Pair):
     """Heads of 4: one pair with two frequencies, and one without."""
 
@@ -175,6 +194,10 @@ REFERENCES = {
     "complex_order": Reference(embed=complex_order),
     "repo(stddev=0.7)": Reference(score=repo),
     "repo(rank=3, stddev=0.7)": Reference(score=repo),
+    "per_row_alibi(rank=3, stddev=0.7)+causal": rope.causal(
+        lambda params, p: per_row_alibi(params["per_row_alibi"], p)
+    ),
+    "wall(gate_bias=1, stddev=0.7)+causal": rope.causal(lambda params, p: wall(params["wall"], p)),
     "fope(length=1000)": Reference(score=fope),
     "convolutional(width=4)": Reference(embed_row=convolutional),
     "convolutional(width=3, groups=2)": Reference(embed_row=convolutional),

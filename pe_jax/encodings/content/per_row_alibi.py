@@ -1,0 +1,84 @@
+"""A bias of gates between two tokens that each query has for itself."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from pe_jax.encodings.content.row_order import hidden_states, indices, rows_of_queries
+from pe_jax.encodings.part import (
+    Context,
+    LogitTerms,
+    Metadata,
+    Params,
+    Part,
+    Traits,
+    normal_parameters,
+)
+from pe_jax.encodings.registry import registered
+from pe_jax.shapes import Array, Float
+
+
+@registered
+def per_row_alibi(*, hidden_size: int, num_heads: int, rank: int = 8, stddev: float = 0.02) -> Part:
+    """Forgetting attention whose gates depend on the query too (x-transformers'
+    `PerRowDataDependentAlibi`; no paper).
+
+        bias_ij = Σ_{j ≤ l < i} log σ(q'_i·k'_l / sqrt(r)),   q' = W_q x,   k' = W_k x
+
+    **Causal only**, as there: join it with `causal`. Keys that a mask hides from the query have no
+    gate. Tokens are in the order of the row, and hidden states of all keys are needed: see
+    `row_order`.
+
+    Params: `{"query": [D, H, r], "key": [D, H, r]}`, drawn from a normal of `stddev`. In
+    x-transformers each layer has its own: `causal+per_layer(per_row_alibi)`.
+
+    Args:
+      rank: r.
+
+    Raises:
+      ValueError: for a rank below 1; in attention, without the hidden states `Context.x_q` and
+        `x_k`.
+    """
+    if rank < 1:
+        raise ValueError(f"rank must be at least 1, got {rank}.")
+
+    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
+        rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "per_row_alibi")
+        queries, keys = (
+            jnp.einsum("blD,Dhr->blhr", hidden_states(context, "per_row_alibi", side), kernel)
+            for side, kernel in (("q", params["query"]), ("k", params["key"]))
+        )
+        key_arrays = indices(k.shape[1])[None], keys
+        return LogitTerms(bias, (rows, known, queries * rank**-0.5), key_arrays)
+
+    def bias(
+        query_arrays: tuple, key_arrays: tuple, shared: tuple, mask: Array | None
+    ) -> Float[Array, "B H Lq Lk"]:
+        (rows, known, queries), (index, keys) = query_arrays, key_arrays
+        gates = jax.nn.log_sigmoid(jnp.einsum("bqhr,bkhr->bhqk", queries, keys))
+        between = jnp.asarray(index[:, None, None, :] < rows[:, None, :, None])
+        between = between if mask is None else between & mask
+        sums = jax.lax.cumsum(jnp.where(between, gates, 0.0), axis=3, reverse=True)
+        return jnp.where(known[:, None, :, None], sums, jnp.nan)
+
+    return Part(
+        init=normal_parameters(
+            stddev, query=(hidden_size, num_heads, rank), key=(hidden_size, num_heads, rank)
+        ),
+        logits=logits,
+        traits=Traits(
+            reads_hidden_states=True,
+            causal_only="its gates are of the tokens from each key to the query, which leaves all "
+            "that are to the right of the query without a bias",
+            ordered=True,
+        ),
+        metadata=Metadata(
+            "Σ log σ(W_q x_i·W_k x_l / √r), l from key to query",
+            "x-transformers, code",
+            parameters="2·D·H·r",
+            invariant=True,
+            monotone=True,
+            symmetric=False,
+        ),
+    )

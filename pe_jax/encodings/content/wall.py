@@ -1,0 +1,89 @@
+"""Wall attention: each dimension of a head forgets at a rate that tokens decide."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from pe_jax.encodings.content.row_order import (
+    hidden_states,
+    rows_of_queries,
+    take_queries,
+    without_padding,
+)
+from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part, Traits
+from pe_jax.encodings.registry import registered
+from pe_jax.shapes import Array, Float
+
+
+@registered
+def wall(
+    *,
+    hidden_size: int,
+    head_size: int,
+    num_heads: int,
+    gate_bias: float = 8.0,
+    stddev: float = 0.02,
+) -> Part:
+    """Wall attention (Averbuch and Pai 2026; `wall_attn` of flash-linear-attention 0.6).
+
+        logit_ij = Σ_n q_in k_jn exp(P_in - P_jn) / sqrt(d),   P_i = Σ_{l ≤ i} log σ(x_l W + b)
+
+    so that dimension n of a pair decays by the gates of the tokens after the key, up to the query.
+    **Causal only**: join it with `causal`. To the right it would grow. Computed pair by pair, one
+    dimension of the heads after the other, at d times the memory traffic of plain attention.
+
+    Tokens are in the order of the row, and hidden states of all keys are needed: see `row_order`.
+
+    Params: `{"kernel": [D, H, d], "bias": [H, d]}`, the kernel drawn from a normal of `stddev`, the
+    bias `gate_bias`: gates of σ(8) start nearly open, as in the authors' code. There each layer has
+    its own: `causal+per_layer(wall)`. Its optional gate of whole heads is that of `fox`.
+    """
+
+    def init(rng: jax.Array) -> Params:
+        kernel = stddev * jax.random.normal(rng, (hidden_size, num_heads, head_size))
+        return {"kernel": kernel, "bias": jnp.full((num_heads, head_size), gate_bias)}
+
+    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
+        x = hidden_states(context, "wall")
+        rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "wall")
+        gates = jnp.einsum("blD,Dhd->blhd", x, params["kernel"]) + params["bias"]
+        sums = jnp.cumsum(without_padding(jax.nn.log_sigmoid(gates), context), axis=1)
+        taken = take_queries(sums.reshape(*sums.shape[:2], -1), rows, known)
+        return LogitTerms(term, (q, taken.reshape(*taken.shape[:2], *sums.shape[2:])), (k, sums))
+
+    def term(
+        query_arrays: tuple, key_arrays: tuple, shared: tuple, mask: Array | None
+    ) -> Float[Array, "B H Lq Lk"]:
+        """Take the products of each dimension away, as far as they have decayed."""
+        wide = jnp.promote_types(query_arrays[0].dtype, jnp.float32)
+        by_dimension = [
+            jnp.moveaxis(jnp.asarray(x, wide), (3, 2), (0, 2)) for x in (*query_arrays, *key_arrays)
+        ]  # [d, B, H, L].
+
+        @jax.checkpoint
+        def add(total: Array, arrays: tuple[Array, ...]) -> tuple[Array, None]:
+            q, sums_q, k, sums_k = arrays
+            decay = jnp.expm1(jnp.minimum(sums_q[..., :, None] - sums_k[..., None, :], 0.0))
+            return total + q[..., :, None] * k[..., None, :] * decay, None
+
+        q, _, k, _ = by_dimension
+        start = jnp.zeros((*q.shape[1:], k.shape[-1]), wide)
+        return jax.lax.scan(add, start, tuple(by_dimension))[0]
+
+    return Part(
+        init=init,
+        logits=logits,
+        traits=Traits(
+            reads_hidden_states=True,
+            causal_only="what its gates let decay to the left would grow to the right",
+            ordered=True,
+        ),
+        metadata=Metadata(
+            "Σ_n q_in k_jn exp(P_in − P_jn), P a sum of log σ(x W + b)",
+            "Averbuch and Pai 2026 (Wall), code",
+            parameters="(D + 1)·H·d",
+            invariant=True,
+            symmetric=False,
+        ),
+    )
