@@ -59,7 +59,7 @@ def fope(
 
     def init(rng: jax.Array) -> Params:
         rngs = zip(("cosine", "sine"), jax.random.split(rng), strict=True)
-        return {name: own + stddev * jax.random.normal(key, shape) for name, key in rngs}
+        return {name: own[None] + stddev * jax.random.normal(key, shape) for name, key in rngs}
 
     def rotated(params: Params, x: Array, positions: Real[Array, "*P"]) -> Array:
         angle = angles(positions, w)
