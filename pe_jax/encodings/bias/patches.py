@@ -102,7 +102,7 @@ def decomposed_2d(*, head_size: int, height: int, width: int, stddev: float = 0.
         query_arrays: tuple, key_places: Array, shared: tuple, mask: Array | None
     ) -> Float[Array, "B H Lq Lk"]:
         places, *products = query_arrays
-        total = 0.0
+        total: Array = jnp.zeros(())
         for axis, (of_axis, size) in enumerate(zip(products, (height, width), strict=True)):
             difference = places[:, :, None, axis] - key_places[:, None, :, axis] + size - 1
             entry = jnp.where(jnp.isnan(difference), 0, difference).astype(jnp.int32)[:, :, None]

@@ -45,10 +45,10 @@ def per_row_alibi(*, hidden_size: int, num_heads: int, rank: int = 8, stddev: fl
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
         rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "per_row_alibi")
-        queries, keys = (
-            jnp.einsum("blD,Dhr->blhr", hidden_states(context, "per_row_alibi", side), kernel)
-            for side, kernel in (("q", params["query"]), ("k", params["key"]))
-        )
+        x_q = hidden_states(context, "per_row_alibi", "q")
+        x_k = hidden_states(context, "per_row_alibi", "k")
+        queries = jnp.einsum("blD,Dhr->blhr", x_q, params["query"])
+        keys = jnp.einsum("blD,Dhr->blhr", x_k, params["key"])
         key_arrays = indices(k.shape[1])[None], keys
         return LogitTerms(bias, (rows, known, queries * rank**-0.5), key_arrays)
 
