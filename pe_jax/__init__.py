@@ -13,6 +13,7 @@ MODULES = (
     "adapters",
     "attention",
     "encodings",
+    "golden",
     "interop",
     "linen",
     "models",

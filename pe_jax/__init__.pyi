@@ -1,6 +1,7 @@
 from pe_jax import adapters as adapters
 from pe_jax import attention as attention
 from pe_jax import encodings as encodings
+from pe_jax import golden as golden
 from pe_jax import interop as interop
 from pe_jax import linen as linen
 from pe_jax import models as models

@@ -1,4 +1,4 @@
-"""The commands: `pe-jax train|eval|prepare`; train.py and eval.py of a checkout are the same."""
+"""The commands of `pe-jax`; train.py and eval.py of a checkout are two of them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pe_jax.errors import extra
 _COMMANDS = {
     "train": ("pe_jax.commands.train", "Train, fine-tune, or estimate a step on TPUs."),
     "eval": ("pe_jax.commands.eval", "Measure, compare and export what was trained."),
+    "golden": ("pe_jax.commands.golden", "Write golden vectors of position code, or check code."),
     "prepare": ("pe_jax.data.prepare", "Tokenize a large corpus into shards."),
 }
 

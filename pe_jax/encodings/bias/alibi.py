@@ -112,6 +112,4 @@ def slopes(num_heads: int, exponent: float = 8.0) -> Float[np.ndarray, " H"]:
         return 2.0 ** (-exponent * np.arange(1, count + 1) / count)
 
     power = 2 ** int(math.log2(num_heads))
-    return np.concatenate([of_power(power), of_power(2 * power)[::2]])[:num_heads].astype(
-        np.float32
-    )
+    return np.concatenate([of_power(power), of_power(2 * power)[::2]])[:num_heads]

@@ -19,7 +19,7 @@ from pe_jax.encodings.encoding import PositionEncoding
 from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rotation import Layout, pairs, rotate_by
-from pe_jax.encodings.sinusoid import angles, default_frequencies
+from pe_jax.encodings.sinusoid import angles
 from pe_jax.shapes import Array, Float, Real
 
 Frequencies = Callable[[Params, Context], jax.Array]
@@ -57,7 +57,7 @@ def rope(
     Raises:
       ValueError: for options out of range, or that leave no even number of dimensions to rotate.
     """
-    w = frequencies(head_size, base, fraction, proportional).astype(np.float32)
+    w = frequencies(head_size, base, fraction, proportional)
     if per_head and not learnable:
         raise ValueError(
             "per_head=True needs learnable=True: fixed frequencies are the same in all heads."
@@ -143,7 +143,9 @@ def frequencies(
             f"Rotations need an even number of dimensions, got {dims} (fraction={fraction} of "
             f"head_size={head_size}). Use fraction={max(2, dims - dims % 2) / head_size:g}."
         )
-    w = default_frequencies(dims, base).astype(np.float64)
+    if not base > 0:
+        raise ValueError(f"base must be positive, got {base}.")
+    w = base ** (-np.arange(0, dims, 2) / dims)
     w[int(proportional * dims // 2) :] = 0
     return w
 

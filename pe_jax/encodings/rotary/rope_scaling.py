@@ -26,7 +26,7 @@ from pe_jax.encodings.rotary.rope import Layout, frequencies, rotary
 from pe_jax.shapes import Array, Float
 
 
-def ntk(w: Float[np.ndarray, " F"], factor: Array | float) -> Float[Array, "*B F"]:
+def ntk(w: Float[Array, " F"], factor: Array | float) -> Float[Array, "*B F"]:
     """base -> base · s^(r/(r-2)): the fastest frequency stays, the slowest is divided by s."""
     return w * factor ** -np.linspace(0, 1, w.size)
 
@@ -91,7 +91,7 @@ def rope_dynamic_ntk(
     w = frequencies(head_size, base, fraction)
 
     def of_length(n: Array) -> Array:
-        return ntk(w, jnp.maximum(1.0, factor * n / original_length - (factor - 1)))
+        return ntk(jnp.array(w), jnp.maximum(1.0, factor * n / original_length - (factor - 1)))
 
     metadata = Metadata("R(ω'(n) i), base' = base·(s n/L − s + 1)^(r/(r−2))", "emozilla 2023")
     return _by_length(w, of_length, layout, metadata)
@@ -235,7 +235,9 @@ def rope_longrope(
     _at_least(0, attention_factor=scale)
 
     def of_length(n: Array) -> Array:
-        return jnp.where(n > original_length, w / np.array(long), w / np.array(short))
+        return jnp.where(
+            n > original_length, jnp.array(w / np.array(long)), jnp.array(w / np.array(short))
+        )
 
     metadata = Metadata(f"c R(ω_m i / λ_m), c = {scale:.4g}, λ by length", "Ding et al. 2024")
     return _by_length(w / np.array(short), of_length, layout, metadata, scale)
@@ -246,8 +248,7 @@ def _fixed(
 ) -> Part:
     """The part with these frequencies at any length."""
     metadata = Metadata(formula, source, invariant=True)
-    fixed = w.astype(np.float32)
-    return rotary(lambda params, context: jnp.array(fixed), w.size, layout, metadata, scale=scale)
+    return rotary(lambda params, context: jnp.array(w), w.size, layout, metadata, scale=scale)
 
 
 def _by_length(
@@ -261,9 +262,9 @@ def _by_length(
 
     def frequencies(params: Params, context: Context) -> jax.Array:
         n = context.span()
-        return of_length(n[..., None, None]).astype(jnp.float32)  # [#B, 1, F]
+        return of_length(n[..., None, None])  # [#B, 1, F]
 
-    part = rotary(frequencies, w.size, layout, metadata, scale=scale, short=w.astype(np.float32))
+    part = rotary(frequencies, w.size, layout, metadata, scale=scale, short=w)
     return part._replace(traits=Traits(cacheable=False))
 
 

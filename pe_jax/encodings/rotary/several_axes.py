@@ -133,7 +133,7 @@ def mrope(
     Raises:
       ValueError: for sections that are not r/2 in all, or cannot be interleaved.
     """
-    w = frequencies(head_size, base, fraction).astype(np.float32)
+    w = frequencies(head_size, base, fraction)
     if sections is None:
         share = round(w.size * (5 / 16 if interleaved else 3 / 8))
         sections = w.size - 2 * share, share, share
