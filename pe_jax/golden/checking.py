@@ -26,6 +26,7 @@ from pe_jax.golden.vectors import (
     attention_factor,
     golden_vectors,
     head_size,
+    rotated_pairs,
 )
 
 # Takes arguments of `ARGUMENTS`; returns attention `[1, Lq, H, d]`, or rotated queries and keys.
@@ -185,8 +186,8 @@ def _mistakes(
             yield what, layer, wrong
     yield "the mask is ignored", layer, case._replace(mask=np.ones_like(case.mask))
     for number, part in enumerate(layer.parts):
-        for what, wrong in _wrong_parts(part, others):
-            parts = (*layer.parts[:number], *wrong.parts, *layer.parts[number + 1 :])
+        for what, other in _wrong_parts(part, others):
+            parts = (*layer.parts[:number], *other.parts, *layer.parts[number + 1 :])
             yield what, dataclasses.replace(layer, parts=parts), case
 
 
@@ -207,7 +208,7 @@ def _wrong_parts(
         yield f"{part.name} is missing", PositionEncoding()
     elif part.offsets and part.offsets.bias:
         yield f"the bias of {part.name} is missing", PositionEncoding()
-    if not part.metadata.pairs:
+    if not rotated_pairs(part):
         return
     yield "nothing is rotated", PositionEncoding()
     if "layout" in accepted:
@@ -227,7 +228,7 @@ def _wrong_parts(
             yield f"the attention factor, {scale:.4g}, {what}", wrong
     for name, other in others.items():
         for one in other.parts:
-            if one.metadata.pairs and one != part:
+            if rotated_pairs(one) and one != part:
                 yield f"the rotation is that of {name}", PositionEncoding((one,))
 
 

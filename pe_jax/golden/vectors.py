@@ -249,7 +249,7 @@ def tables(golden: Golden) -> dict[str, np.ndarray]:
     for kind, layer in golden.layers.items():
         for part in layer.parts:
             with jax.enable_x64(True):
-                if part.metadata.frequencies:
+                if part.metadata and part.metadata.frequencies:
                     w = np.asarray(part.metadata.frequencies({}), np.float64).reshape(-1)
                     angle = at[:, None] * w
                     found[f"{kind}/frequencies"] = w
@@ -261,13 +261,18 @@ def tables(golden: Golden) -> dict[str, np.ndarray]:
     return found
 
 
+def rotated_pairs(part: Part) -> tuple[tuple[int, int], ...]:
+    """Return the pairs of dimensions that a rotary encoding rotates; none of other encodings."""
+    return part.metadata.pairs if part.metadata else ()
+
+
 def attention_factor(layer: PositionEncoding) -> float:
     """Return c, which multiplies cos and sin of queries and of keys (YaRN, LongRoPE); else 1."""
     origin = np.zeros((1, layer.axes)[: layer.axes], int)  # Where the rotation itself is none.
     for part in layer.parts:
-        if part.metadata.pairs and part.heads:
+        if part.heads and (pairs := rotated_pairs(part)):
             x = np.zeros((1, 1, 1, head_size(layer) or _HEAD_SIZE))
-            x[..., part.metadata.pairs[0][0]] = 1
+            x[..., pairs[0][0]] = 1
             with jax.enable_x64(True):
                 q, _, _ = part.heads({}, x, x, x, Context(origin, origin))
             return float(np.asarray(q).max())

@@ -8,6 +8,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from helpers.commands import call
 from references.rope import powers
 
@@ -193,6 +194,25 @@ def test_functions_that_rotate(folder):
     failures = golden.check(rotate, folder / "modernbert.safetensors")
     assert {failure.layer for failure in failures} == {"layer_1"}  # Whose base is 10,000.
     assert all("the rotation is that of layer_0" in failure.causes for failure in failures)
+
+
+def test_the_function_of_the_page(folder):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/golden.md").read_text(), re.S)
+    exec(blocks[0], found := {})
+    failures = golden.check(found["rotate"], folder / "modernbert.safetensors")
+    of_its_base = [failure for failure in failures if failure.layer == "layer_1"]
+    mistake = "neighbours rotate instead of halves"
+    assert of_its_base and all(mistake in failure.causes for failure in of_its_base)
+
+
+@pytest.mark.skipif(not hasattr(nnx, "RoPE"), reason="nnx.RoPE is in flax from 0.12.12 on")
+def test_nnx_rope_decodes_as_the_page_says():
+    exec(
+        re.findall(r"```python\n(.*?)```", (ROOT / "docs/golden.md").read_text(), re.S)[1],
+        found := {},
+    )
+    difference = abs(jnp.concatenate(found["steps"], 1) - found["full"]).max((0, 2))
+    assert difference[0] < 1e-5 and difference[1] > 0.1 and 1.4 < difference.max() < 1.5
 
 
 def test_exceptions_are_reported(folder):

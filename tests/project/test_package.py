@@ -22,7 +22,7 @@ start = time.perf_counter()
 pe_jax.encodings.rope, pe_jax.attention.attention, pe_jax.properties, pe_jax.testing
 print(time.perf_counter() - start)
 assert "flax" not in sys.modules
-pe_jax.models.Bert, pe_jax.linen, pe_jax.nnx, pe_jax.adapters, pe_jax.interop
+pe_jax.models.Bert, pe_jax.linen, pe_jax.nnx, pe_jax.adapters, pe_jax.interop, pe_jax.golden
 assert set(pe_jax.MODULES) <= set(vars(pe_jax))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
