@@ -51,6 +51,11 @@ class Attention:
         positions [B, T], mask [B, 1, T, length]) -> [B, T, ...]` appends T tokens to it.
       with_dtype: `(dtype) -> attend` that computes in this dtype, with the same weights.
       width: D.
+      window: the most keys that a query of `attend` attends to, its own among them; below 8.
+      with_sink: `(logit) -> attend` with a sink of this logit in the softmax of every head;
+        `attend` itself has none.
+      with_cap: `(cap) -> attend` with logits capped, cap · tanh(logit / cap); `attend` itself has
+        no cap.
     """
 
     name: str
@@ -58,6 +63,9 @@ class Attention:
     decode: Callable[[int, int], Step] | None = None
     with_dtype: Callable[[DTypeLike], Attend] | None = None
     width: int = 8
+    window: int | None = None
+    with_sink: Callable[[float], Attend] | None = None
+    with_cap: Callable[[float], Attend] | None = None
 
     @functools.cached_property
     def run(self) -> Attend:
@@ -235,3 +243,57 @@ def derivatives(a: Attention) -> Problems:
     )
     yield from differences("forward mode", slope, (at * along).sum(), 1e-3)
     yield from differences("second derivative", curvature, (above - below) / (2 * step), 0.02)
+
+
+@_check
+def window(a: Attention) -> Problems:
+    """A query sees the last key of its window and none before it."""
+    if a.window is None:
+        raise NotApplicable("no window was given")
+    if not 1 <= a.window < LENGTH:
+        raise ValueError(f"window must be from 1 to {LENGTH - 1} keys, got {a.window}.")
+    other = a.x.copy()
+    other[:, 0] += 1
+    before, after = (np.asarray(a.run(x, POSITIONS, CAUSAL)) for x in (a.x, other))
+    yield from differences("beyond the window", after[:, a.window :], before[:, a.window :], 1e-5)
+    last = a.window - 1
+    if np.abs(after[:, last] - before[:, last]).max() < 1e-5:
+        yield f"query {last} does not see key 0, the last of {a.window} keys"
+
+
+@_check
+def sinks(a: Attention) -> Problems:
+    """A sink of -1e9 or -inf changes nothing; one of 1e4 takes all the weight."""
+    if a.with_sink is None:
+        raise NotApplicable("no with_sink was given")
+    plain = a.run(a.x, POSITIONS, CAUSAL)
+    for logit in (-1e9, -np.inf):
+        values = jax.jit(a.with_sink(logit))(a.x, POSITIONS, CAUSAL)
+        yield from differences(f"a sink of {logit:g}", values, plain, 1e-5)
+    out = np.asarray(jax.jit(a.with_sink(1e4))(a.x, POSITIONS, CAUSAL))
+    yield from differences("a sink of 1e4", out, np.broadcast_to(out[:1, :1], out.shape), 1e-5)
+    half = np.asarray(jax.jit(a.with_sink(0.0))(a.x, POSITIONS, CAUSAL))
+    if np.abs(half - plain).max() < 1e-3 or np.abs(half - out).max() < 1e-3:
+        yield "a sink of 0 takes no part of the weight"
+
+
+@_check
+def capping(a: Attention) -> Problems:
+    """A large cap changes nothing, a tiny one weighs all keys alike; masked keys stay masked."""
+    if a.with_cap is None:
+        raise NotApplicable("no with_cap was given")
+    values = jax.jit(a.with_cap(1e6))(a.x, POSITIONS, CAUSAL)
+    yield from differences("a cap of 1e6", values, a.run(a.x, POSITIONS, CAUSAL), 1e-3)
+    capped = jax.jit(a.with_cap(1e-6))
+    other = a.x.copy()
+    other[:, -1] += 1
+    before, after = (np.asarray(capped(x, POSITIONS, CAUSAL)) for x in (a.x, other))
+    yield from differences("before a changed token", after[:, :-1], before[:, :-1], 1e-5)
+    other = a.x.copy()
+    other[:, 0] += 1
+    after = np.asarray(capped(other, POSITIONS, CAUSAL))
+    # Of the mean over n tokens, n times: a change of the first is the same in all later outputs.
+    count = np.arange(1, LENGTH + 1).reshape(-1, *[1] * (before.ndim - 2))
+    moved = count * (after - before)
+    if a.window is None:
+        yield from differences("means", moved, np.broadcast_to(moved[:, :1], moved.shape), 1e-3)

@@ -1,5 +1,6 @@
 """Checks of attention that is not ours: each finds some mistake; the page's table still holds."""
 
+import functools
 import importlib.util
 import re
 from pathlib import Path
@@ -34,21 +35,42 @@ def weigh(logits, mask):
     return jnp.where(mask, jax.nn.softmax(jnp.where(mask, logits, -1e9)), 0)
 
 
-def attention(name, rotate=rope, weigh=weigh, counts_positions=False):
-    """Two heads of size 4; with `counts_positions` a cache takes its index for the position."""
+def with_sink(logits, mask, sink):
+    """Softmax with one more logit, whose weight is dropped."""
+    wide = jnp.concatenate(
+        [jnp.where(mask, logits, -1e9), jnp.full_like(logits[..., :1], sink)], -1
+    )
+    return jnp.where(mask, jax.nn.softmax(wide)[..., :-1], 0)
+
+
+def with_cap(logits, mask, cap):
+    return weigh(cap * jnp.tanh(logits / cap), mask)
+
+
+def attention(
+    name, rotate=rope, weigh=weigh, counts_positions=False, window=None, keys=None,
+    with_sink=with_sink, with_cap=with_cap,
+):  # fmt: skip
+    """Two heads of size 4; with `counts_positions` a cache takes its index for the position; with a
+    `window` of `keys`, which it says to be of `window`."""
 
     @jax.jit
     def heads(x, positions):
         q, k, v = jnp.einsum("bld,ndhf->nblhf", x, W.astype(x.dtype))
         return rotate(q, positions), rotate(k, positions), v
 
-    @jax.jit
-    def product(q, k, v, mask):
+    @functools.partial(jax.jit, static_argnames="weigh")
+    def product(q, k, v, mask, weigh=weigh):
         weights = weigh(jnp.einsum("bqhd,bkhd->bhqk", q, k) / 2, mask)
         return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(v.dtype), v)
 
-    def attend(x, positions, mask):
-        return product(*heads(x, positions), mask)
+    def attend(x, positions, mask, weigh=weigh):
+        if keys is not None:
+            mask = mask & (positions[:, None, :, None] - positions[:, None, None] < keys)
+        return product(*heads(x, positions), mask, weigh)
+
+    def changed(weigh):
+        return lambda number: functools.partial(attend, weigh=lambda *x: weigh(*x, number))
 
     def decode(rows, length):
         cache, index = np.zeros((2, rows, length, 2, 4), np.float32), 0
@@ -65,7 +87,10 @@ def attention(name, rotate=rope, weigh=weigh, counts_positions=False):
 
         return step
 
-    return Attention(name, attend, decode, lambda dtype: attend)
+    return Attention(
+        name, attend, decode, lambda dtype: attend, window=window,
+        with_sink=changed(with_sink), with_cap=changed(with_cap),
+    )  # fmt: skip
 
 
 def absolute(x, positions):
@@ -112,6 +137,25 @@ reverse_only.defvjp(
     lambda saved, g: (jax.vjp(lambda x: weigh(x, saved[1]), saved[0])[1](g)[0], None),
 )
 
+
+def sink_as_a_key(logits, mask, sink):
+    """The sink's weight goes to the first key."""
+    weights = with_sink(logits, mask, sink)
+    return weights.at[..., 0].add(1 - weights.sum(-1))
+
+
+def no_sink(logits, mask, sink):
+    return weigh(logits, mask)
+
+
+def cap_of_masked(logits, mask, cap):
+    return jax.nn.softmax(cap * jnp.tanh(jnp.where(mask, logits, -1e9) / cap))
+
+
+def clipped(logits, mask, cap):
+    return weigh(jnp.maximum(logits, -cap), mask)
+
+
 BROKEN = {
     "absolute positions": (dict(rotate=absolute), ["shift"]),
     "no mask": (dict(weigh=without_mask), ["packing", "left_padding"]),
@@ -123,6 +167,12 @@ BROKEN = {
     "bfloat16 angles": (dict(rotate=bfloat16_angles), ["precision"]),
     "weights without gradient": (dict(weigh=stopped), ["derivatives"]),
     "no forward mode": (dict(weigh=reverse_only), ["derivatives"]),
+    "window one longer": (dict(window=3, keys=4), ["window"]),
+    "window one shorter": (dict(window=3, keys=2), ["window"]),
+    "sink as a key": (dict(with_sink=sink_as_a_key), ["sinks"]),
+    "no sink": (dict(with_sink=no_sink), ["sinks"]),
+    "cap after the mask": (dict(with_cap=cap_of_masked), ["capping"]),
+    "clipped on one side": (dict(with_cap=clipped), ["capping"]),
 }
 CAUGHT = [(name, check) for name, (_, checks) in BROKEN.items() for check in checks]
 SUBJECTS = {name: attention(name, **arguments) for name, (arguments, _) in BROKEN.items()}
@@ -140,7 +190,8 @@ def test_every_check_finds_some_mistake():
 
 def test_a_right_one_passes():
     results = foreign.check(attention("right"))
-    assert results == dict.fromkeys(CHECKS, "ok")
+    assert results == dict.fromkeys(CHECKS, "ok") | {"window": "no window was given"}
+    assert CHECKS["window"](attention("right", window=3, keys=3)) == "ok"
 
 
 def test_checks_that_do_not_apply():
@@ -148,6 +199,10 @@ def test_checks_that_do_not_apply():
     assert CHECKS["shift"](bare) == "positions make no difference"
     assert CHECKS["decoding"](bare) == CHECKS["padded_decoding"](bare) == "no decode was given"
     assert CHECKS["precision"](bare) == "no with_dtype was given"
+    assert CHECKS["sinks"](bare) == "no with_sink was given"
+    assert CHECKS["capping"](bare) == "no with_cap was given"
+    with pytest.raises(AssertionError, match="window must be from 1 to 7 keys, got 8"):
+        CHECKS["window"](attention("", window=8))
 
 
 def test_a_dtype_that_is_lost():
