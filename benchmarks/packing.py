@@ -26,7 +26,7 @@ from absl import app, flags
 
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.schema import changed
-from pe_jax.tasks import pretraining
+from pe_jax.tasks import pretraining, text_training
 from pe_jax.training import sharding
 
 _SOURCE = flags.DEFINE_string("source", "pydoc", "As config.data.source.")
@@ -62,7 +62,7 @@ class Side:
     """
 
     def __init__(self, config: PretrainingConfig):
-        experiment = pretraining.build(pretraining.resolve(config))
+        experiment = pretraining.build(text_training.resolve(config))
         stream = iter(experiment.stages[0].batches(0))
         batches = [next(stream) for _ in range(_BATCHES.value)]
         padding = experiment.data.text.vocabulary.pad

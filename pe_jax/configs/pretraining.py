@@ -184,3 +184,16 @@ class PretrainingConfig(EncoderTrainingConfig):
             most = stage.max_predictions or masked
             stages[name] = dataclasses.replace(stage, max_predictions=most)
         return stages
+
+    def errors(self) -> Iterator[str]:
+        rate = self.data.mask_rate
+        for name, stage in self.stages.items():
+            # The largest number that is masked; see `PretrainingExamples` and `PackedExamples`.
+            tokens = stage.length - (2 if self.data.packed else 3)
+            masked = round(rate * tokens)
+            if masked > stage.max_predictions:
+                yield (
+                    f"{name}.max_predictions={stage.max_predictions} is too low: "
+                    f"config.data.mask_rate={rate} masks {masked} of the {tokens} tokens of an "
+                    f"input. Raise it to {masked}, or lower the rate."
+                )

@@ -40,7 +40,7 @@ def run(config: PretrainingConfig, folder: Path, profile: range = range(0)) -> R
     Args:
       profile: steps to trace, see `Profiler`.
     """
-    config = resolve(config, folder)
+    config = text_training.resolve(config, folder)
     tokenizer = text_training.log_start(folder, config)
     log_field("Scores", "MLM: masked language model; NSP: next sentence; losses in nats")
     run = build(config, tokenizer)
@@ -86,21 +86,6 @@ def _masked_lm_sums(logits: jax.Array, batch: Batch) -> Sums:
     return {"masked_lm_loss": (weights * loss).sum(), "masked_lm_accuracy": (weights * right).sum()}
 
 
-def resolve(config: PretrainingConfig, folder: Path | None = None) -> PretrainingConfig:
-    """Return `text_training.resolve(config, folder)`, once masks are known to fit."""
-    for name, stage in config.stages.items():
-        # The largest number that is masked; see `PretrainingExamples` and `PackedExamples`.
-        tokens = stage.length - (2 if config.data.packed else 3)
-        masked = round(config.data.mask_rate * tokens)
-        if masked > stage.max_predictions:
-            raise ValueError(
-                f"config.{name}.max_predictions={stage.max_predictions} is too low: "
-                f"config.data.mask_rate={config.data.mask_rate} masks {masked} of the "
-                f"{tokens} tokens of an input. Raise it to {masked}, or lower the rate."
-            )
-    return text_training.resolve(config, folder)
-
-
 def make_program(
     config: PretrainingConfig, mesh: jax.sharding.Mesh, model: BertConfig, steps: int
 ) -> Program:
@@ -132,7 +117,7 @@ def build(config: PretrainingConfig, tokenizer: Path | None = None) -> Run:
     Args:
       tokenizer: see `text_training.read_data`.
     """
-    config = resolve(config)
+    config = text_training.resolve(config)
     mesh, packed = sharding.data_mesh(), config.data.packed
     examples = functools.partial(make_examples, config.data)
     text_data = text_training.read_data(config, tokenizer, mesh, examples, pairs=not packed)

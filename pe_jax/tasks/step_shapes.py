@@ -20,7 +20,7 @@ from pe_jax.data import rows
 from pe_jax.data.glue import GLUE
 from pe_jax.data.masking import ElementSpec
 from pe_jax.models import BertConfig, train_flops
-from pe_jax.tasks import distillation, finetuning, pretraining
+from pe_jax.tasks import distillation, finetuning, pretraining, text_training
 from pe_jax.tasks.glue import glue_task
 from pe_jax.tasks.pretrained_source import PretrainedSource, tokenizer_file
 from pe_jax.tasks.run import Program
@@ -37,10 +37,9 @@ def resolve(config: AnyConfig) -> AnyConfig:
     """Fill in the model of `config` as its task does; raises as that does."""
     if isinstance(config, FinetuningConfig):
         return finetuning.resolve(config)
-    if isinstance(config, PretrainingConfig):
-        return pretraining.resolve(config)
-    assert isinstance(config, DistillationConfig)
-    return distillation.resolve(config)
+    if isinstance(config, DistillationConfig):
+        return distillation.resolve(config)
+    return text_training.resolve(config)
 
 
 def stages(config: AnyConfig) -> Sequence[StageConfig]:

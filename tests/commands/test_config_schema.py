@@ -14,7 +14,7 @@ from pe_jax.files import cache_folder, reachable_path
 from pe_jax.interop import load_position_table, read_config
 from pe_jax.models import BertConfig
 from pe_jax.schema import as_dict, flatten, from_values, keys, values_of
-from pe_jax.tasks import finetuning, pretraining
+from pe_jax.tasks import finetuning, text_training
 
 NAN, INF = math.nan, math.inf
 
@@ -215,7 +215,7 @@ def test_relations_and_ways_out(changes, says):
     config = shipped("quickstart")
     for key, value in changes.items():
         config = changed(config, key, value)
-    assert says in message(config, lambda config: pretraining.resolve(read(config)))
+    assert says in message(config, lambda config: text_training.resolve(read(config)))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from helpers.random_params import random_params
 from pe_jax import schema
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.schema import from_values
-from pe_jax.tasks import pretraining
+from pe_jax.tasks import pretraining, text_training
 from pe_jax.tasks.run import saved_tokenizer
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import Checkpoints
@@ -72,7 +72,7 @@ def save_untrained(config, folder):
 
     Nothing is compiled: for tests of what follows a run, not of the run.
     """
-    experiment = pretraining.build(pretraining.resolve(config))
+    experiment = pretraining.build(text_training.resolve(config))
     save_random(experiment.config, experiment.program, experiment.data.text.tokenizer, folder)
 
 

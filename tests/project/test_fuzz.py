@@ -37,7 +37,7 @@ from pe_jax.data.questions import read_official
 from pe_jax.data.tokenized import sentences
 from pe_jax.encodings.registry import ENCODINGS, WRAPPERS, options_of
 from pe_jax.schema import class_for, flatten, keys
-from pe_jax.tasks import pretraining
+from pe_jax.tasks import pretraining, text_training
 from pe_jax.tasks import train as runs
 from pe_jax.training.fingerprints import fingerprint
 from pe_jax.training.metrics import read_metrics
@@ -225,7 +225,7 @@ def test_configs(fuzz):
             assert not odd, f"{odd} passed"
             if config.task == "pretraining":
                 # A stage that is given steps may be too long for the model.
-                outcome = judged(lambda: pretraining.resolve(read(config)), *names, "length")
+                outcome = judged(lambda: text_training.resolve(read(config)), *names, "length")
         return outcome
 
     fuzz(case)
@@ -272,7 +272,9 @@ def test_commands(fuzz, tmp_path, monkeypatch):
     for name in WORK:
         monkeypatch.setattr(name, reached)
     monkeypatch.setattr(
-        pretraining, "run", lambda config, folder, profile: (pretraining.resolve(config), reached())
+        pretraining,
+        "run",
+        lambda config, folder, profile: (text_training.resolve(config), reached()),
     )
     monkeypatch.setattr(jax.distributed, "initialize", mock.Mock(side_effect=RuntimeError(REACHED)))
 

@@ -10,7 +10,7 @@ from helpers import tiny_run
 from jax.sharding import PartitionSpec
 
 from pe_jax import chips
-from pe_jax.tasks import pretraining
+from pe_jax.tasks import text_training
 from pe_jax.tpu import topology
 from pe_jax.tpu.estimate import estimate_stage
 from pe_jax.training import sharding
@@ -258,7 +258,7 @@ def test_what_the_seconds_are_spent_on():
 
 def test_the_report(tmp_path):
     """Of a step that is compiled for this machine's devices instead of a slice's."""
-    config = pretraining.resolve(tiny_run.config(tmp_path))
+    config = text_training.resolve(tiny_run.config(tmp_path))
     chips_here = topology.Slice("v5e:2x2", chips.TPUS["v5e"], (2, 2), sharding.data_mesh())
     estimate = estimate_stage(config, config.stage1, chips_here)
     times = tpu_waterfall.waterfall(estimate, chips_here)

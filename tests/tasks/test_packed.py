@@ -22,7 +22,7 @@ from pe_jax.reports.comparison import compare
 from pe_jax.reports.pretraining_report import report_pretraining
 from pe_jax.reports.run_export import export
 from pe_jax.schema import changed
-from pe_jax.tasks import pretraining
+from pe_jax.tasks import pretraining, text_training
 from pe_jax.tasks.losses import cross_entropy
 from pe_jax.tasks.step_shapes import abstract_arguments
 from pe_jax.training import sharding
@@ -293,4 +293,4 @@ def test_fine_tuning_starts_from_a_run(finished, tmp_path, monkeypatch):
 
 def test_masks_that_do_not_fit(tmp_path):
     with pytest.raises(ValueError, match="max_predictions=8 is too low: .* masks 14 of the 46 tok"):
-        pretraining.resolve(config(tmp_path, **{"data.mask_rate": 0.3}))
+        text_training.resolve(config(tmp_path, **{"data.mask_rate": 0.3}))

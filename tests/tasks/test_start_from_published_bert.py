@@ -20,7 +20,7 @@ from pe_jax.data import glue, load_tokenizer
 from pe_jax.interop import load_bert
 from pe_jax.reports.property_report.subjects import trained
 from pe_jax.schema import changed, from_values
-from pe_jax.tasks import finetuning, pretraining
+from pe_jax.tasks import finetuning, pretraining, text_training
 from pe_jax.tasks.pretrained_source import PretrainedSource, published_tokenizer, tokenizer_file
 from pe_jax.training.transplant import transplant
 
@@ -53,7 +53,7 @@ def config(folder, published, **changes):
 
 
 def test_sizes_and_words_are_those_of_the_published(published, tmp_path, capsys):
-    resolved = pretraining.resolve(config(tmp_path, published))
+    resolved = text_training.resolve(config(tmp_path, published))
     assert "1 layer of 12, learned_absolute" in capsys.readouterr().err
     experiment = pretraining.build(resolved)
     model, theirs = experiment.program.model, load_bert(published).config
@@ -63,13 +63,13 @@ def test_sizes_and_words_are_those_of_the_published(published, tmp_path, capsys)
     assert (model.layer_norm_epsilon, model.max_length) == (1e-5, N)
     assert model.dropout_rate == theirs.dropout_rate
     assert experiment.data.text.vocabulary.size == len(VOCAB)
-    assert pretraining.resolve(resolved) == resolved
+    assert text_training.resolve(resolved) == resolved
 
 
 def test_weights_with_another_position_encoding(published, tmp_path, capsys):
     name = "learned_absolute+learnable_sinusoidal_relative"
     experiment = pretraining.build(
-        pretraining.resolve(config(tmp_path, published, **{"model.position": name}))
+        text_training.resolve(config(tmp_path, published, **{"model.position": name}))
     )
     params = experiment.start(zero_params(experiment.program))
     theirs = load_bert(published).params
@@ -91,7 +91,7 @@ def test_weights_with_another_position_encoding(published, tmp_path, capsys):
 
 def test_a_table_that_is_too_short_is_not_kept(published, tmp_path):
     longer = config(tmp_path, published, **{"stage1.length": 16})
-    model = dataclasses.replace(pretraining.resolve(longer).model, vocab_size=len(VOCAB))
+    model = dataclasses.replace(text_training.resolve(longer).model, vocab_size=len(VOCAB))
     assert model.max_length == 48
     fresh = jax.eval_shape(pretraining.pretraining_task(model).init, jax.random.key(0))
     theirs = load_bert(published)
@@ -105,7 +105,7 @@ def test_positions_drawn_anew(published, tmp_path):
     found = {}
     for keep in (True, False):
         own = {"keep_position": keep, "model.position": "learned_absolute"}
-        experiment = pretraining.build(pretraining.resolve(config(tmp_path, published, **own)))
+        experiment = pretraining.build(text_training.resolve(config(tmp_path, published, **own)))
         fresh = experiment.program.init().params
         found[keep] = experiment.start(fresh)
         at = lambda params: np.asarray(params["bert"]["position"]["learned_absolute"]["table"])
@@ -133,7 +133,7 @@ def test_other_words_are_refused(published, tmp_path):
     other.write_text("\n".join([*VOCAB[:-2], *VOCAB[:-3:-1]]) + "\n")
     given = config(tmp_path, published, **{"data.vocab": str(other)})
     with pytest.raises(ValueError, match=r"config.data.vocab=.* has other tokens than"):
-        pretraining.build(pretraining.resolve(given))
+        pretraining.build(text_training.resolve(given))
     given = changed(given, {"data.vocab": str(published / "vocab.txt")})
     assert tokenizer_file(given) == given.data.vocab
 

@@ -30,7 +30,7 @@ from pe_jax.figures import style
 from pe_jax.files import to_path, write_text
 from pe_jax.locks import exclusive
 from pe_jax.schema import changed
-from pe_jax.tasks import pretraining, train
+from pe_jax.tasks import pretraining, text_training, train
 from pe_jax.training import checkpointing, fingerprints, sharding, workdir
 from pe_jax.training.checkpointing import newest_params, restore_newest, saved_steps
 from pe_jax.training.fingerprints import fingerprint
@@ -416,7 +416,7 @@ def test_a_damaged_checkpoint(straight, fresh, tmp_path, capsys, caplog, damage)
     folder = shutil.copytree(straight[1], tmp_path / "run")
     damage(folder / "checkpoints" / "12")
     before = {path.name: path.read_bytes() for path in files(folder / "checkpoints" / "12", "*")}
-    config, tokenizer = pretraining.resolve(straight[0]), (folder / "tokenizer.json").read_text()
+    config, tokenizer = text_training.resolve(straight[0]), (folder / "tokenizer.json").read_text()
     run = workdir.identity(config, tokenizer, resumed=True)
     restored, _ = restore_newest(folder, fresh, run)
     assert saved_steps(folder) == [4, 8]

@@ -27,7 +27,7 @@ from pe_jax.models import (
 from pe_jax.reports.comparison import score
 from pe_jax.reports.pretraining_report import report_pretraining
 from pe_jax.schema import changed
-from pe_jax.tasks import losses, pretraining
+from pe_jax.tasks import losses, pretraining, text_training
 from pe_jax.tasks.losses import cross_entropy
 from pe_jax.tasks.run import run_config, saved_tokenizer
 from pe_jax.tasks.train import log_run_header
@@ -541,7 +541,7 @@ def test_what_a_run_leaves(straight):
     names = {p.name for p in folder.iterdir()}
     assert {"config.json", "metrics.jsonl", "tokenizer.json", "checkpoints", "tensorboard"} <= names
     assert list((folder / "tensorboard").glob("events*"))
-    assert run_config(folder, PretrainingConfig) == pretraining.resolve(config)
+    assert run_config(folder, PretrainingConfig) == text_training.resolve(config)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     training = [line for line in lines if "train/masked_lm_loss" in line]
     assert [line["step"] for line in training] == [4, 8, 12, 16, 20]
@@ -705,7 +705,7 @@ def test_transplant_lists_every_mismatch():
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_has_no_tokenizer(tmp_path):
     """It may start again from another model, whose tokenizer is another one."""
-    config, folder = pretraining.resolve(tiny_run.config(tmp_path)), tmp_path / "run"
+    config, folder = text_training.resolve(tiny_run.config(tmp_path)), tmp_path / "run"
     workdir.write_config(folder, config)
     saved_tokenizer(folder).write_text("{}")
     assert log_run_header(folder, config) is None
