@@ -10,20 +10,25 @@ from __future__ import annotations
 import difflib
 import reprlib
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from pe_jax.encodings.absolute.position_vectors import learned_absolute
 from pe_jax.encodings.bias.alibi import alibi
+from pe_jax.encodings.bias.t5 import t5
 from pe_jax.encodings.encoding import PositionEncoding, cycle, none, per_layer
 from pe_jax.encodings.modifiers.temperature import log_n
 from pe_jax.encodings.modifiers.window import chunks, window
+from pe_jax.encodings.relative.inkling import inkling
 from pe_jax.encodings.relative.relative_key import relative_key, relative_key_query
 from pe_jax.encodings.rotary.rotation import Layout
 from pe_jax.errors import did_you_mean
 from pe_jax.interop.hf_family import (
+    BY_LAYER,
     CHUNKED,
     FULL,
+    INKLING,
+    LAYER_TYPES,
     NO_ATTENTION,
-    ROTARY,
     SLIDING,
     UNNAMED,
     Config,
@@ -36,40 +41,51 @@ from pe_jax.interop.hf_family import (
     has_window,
     required,
 )
-from pe_jax.interop.hf_keys import checked_config, described, first_row
+from pe_jax.interop.hf_keys import checked_config, described, first_row, parts_of
 from pe_jax.interop.hf_registry import FAMILIES
 from pe_jax.interop.hf_rope import BASES, rotation
 
-_LAYER_TYPES = {
-    **{name: name for name in (FULL, SLIDING, CHUNKED, NO_ATTENTION)},
-    "attention": FULL,
-    "conv": NO_ATTENTION,
-    "mamba": NO_ATTENTION,
-}
 # What says which layers have full attention in a config without `model_type`.
 _PATTERNS: Mapping[str, IsFull] = {
     "sliding_window_pattern": by_pattern,
     "global_attn_every_n_layers": every("global_attn_every_n_layers", first=0),
     "max_window_layers": before_window,
 }
-# One of `_LAYER_TYPES`, and the base of its rotations: None for the config's, 0 for no rotations.
-_Layer = tuple[str, float | None]
+
+
+class _Layer(NamedTuple):
+    """A kind of layer.
+
+    Attributes:
+      type: one of the values of `LAYER_TYPES`.
+      base: of its rotations; None for the config's, 0 for no rotations.
+      scaled: whether the config's scaling of frequencies is its as well.
+    """
+
+    type: str
+    base: float | None = None
+    scaled: bool = True
 
 
 def from_hf(
-    config: Config, *, layer_type: str | None = None, layout: Layout | None = None
+    config: Config,
+    *,
+    part: str | None = None,
+    layer_type: str | None = None,
+    layout: Layout | None = None,
 ) -> PositionEncoding:
     """The position encoding, with its windows, that a config of transformers describes.
 
     RoPE is read from version 4's `rope_theta` and `rope_scaling` or version 5's `rope_parameters`,
     flat or by layer type; `mrope_section` gives `mrope`. A learned table gives `learned_absolute`,
-    ALiBi `alibi`. Layers without attention have no encoding. Of a multimodal config the
-    `text_config` is read. The result is not causal: join `causal` for a decoder.
+    ALiBi `alibi`. Layers without attention have no encoding. Of a config of several models the
+    text model is read, or the `part` that is asked for. The result is not causal: join `causal` for
+    a decoder.
 
     The families in `hf_registry` are read, by `model_type`: the keys that matter to their
-    classes, with the defaults of these. Other keys are ignored, and other families refused. A
-    config without `model_type` is read by all keys, without defaults. docs/encodings.md says what
-    was compared with transformers.
+    classes, with the defaults of these. Other keys are ignored, and other families refused:
+    docs/huggingface.md lists both. A config without `model_type` is read by all keys, without
+    defaults. docs/encodings.md says what was compared with transformers.
 
     - DeepSeek's encoding is of the slice of `qk_rope_head_dim` dimensions; its factor of the logits
       is of whole heads.
@@ -85,6 +101,9 @@ def from_hf(
 
     Args:
       config: what `config.json` has, or `config.to_dict()`.
+      part: the key of another model inside the config, such as `"vision_config"`,
+        `"depth_decoder_config"` or, further inside, `"talker_config.text_config"`. Towers of
+        images have positions `(row, column)`.
       layer_type: `"full_attention"` or `"sliding_attention"`: of these layers alone.
       layout: of the model's weights; default the family's, `"half"` without a `model_type`.
 
@@ -92,10 +111,10 @@ def from_hf(
       The encoding; if layers differ, the shortest `cycle` that gives all of them.
 
     Raises:
-      ValueError: for a family, rope type, setting or layer type that is not known, a value of the
-        wrong type, and where a setting is missing.
+      ValueError: for a family, part, rope type, setting or layer type that is not known, a value of
+        the wrong type, and where a setting is missing.
     """
-    config, family = checked_config(config)
+    config, family = checked_config(config, part)
     if family is None:
         raise ValueError(_unknown(config))
     if layout not in (None, "half", "interleaved"):
@@ -112,7 +131,7 @@ def from_hf(
         )
     if config.get("alibi_starting_size"):
         name = "alibi"
-    if name not in ROTARY:
+    if name not in BY_LAYER:
         return _without_rotation(config, family, name)
     if layout is None:
         layout = family.layout
@@ -120,15 +139,18 @@ def from_hf(
             layout = "interleaved" if config["rope_interleave"] else "half"
     layers = _layers(config, family, layer_type)
     built = {layer: _of_layer(config, family, layer, layout) for layer in dict.fromkeys(layers)}
-    if len({encoding.name for encoding in built.values()}) == 1:
-        return built[layers[0]]
-    return cycle(*(built[layer] for layer in layers[: _period(layers)]))
+    turns = [built[layer] for layer in layers[: _period(layers)]]
+    if family.encodings == (INKLING,):
+        return per_layer(*turns)
+    return turns[0] if len({encoding.name for encoding in turns}) == 1 else cycle(*turns)
 
 
 def _unknown(config: Config) -> str:
     """The error for a model_type that is not known, with advice that was tried."""
     model_type = config["model_type"]
     error = f"model_type {reprlib.repr(model_type)} is not known."
+    if parts := parts_of(config):
+        return f"{error} It has several models: pass part={' or '.join(map(repr, parts[:4]))}."
     try:
         name = from_hf({**config, "model_type": None}).name
     except ValueError as reason:
@@ -149,12 +171,13 @@ def _without_rotation(config: Config, family: HFFamily, name: str) -> PositionEn
         return alibi(num_heads=heads, exponent=8.0 if exponent is None else float(exponent))
     rows = required(config, "max_position_embeddings")
     hidden_size = required(config, "hidden_size")
-    if name == "absolute":
+    if name in ("absolute", "absolute+t5"):
         first = first_row(config["model_type"], config)
         if first >= rows:
             raise ValueError(f"max_position_embeddings must be above {first}, got {rows}.")
         size = config.get("embedding_size") or hidden_size
-        return learned_absolute(max_length=rows - first, hidden_size=size)
+        table = learned_absolute(max_length=rows - first, hidden_size=size)
+        return table + t5(num_heads=heads) if name == "absolute+t5" else table
     make = relative_key if name == "relative_key" else relative_key_query
     return per_layer(make(head_size=hidden_size // heads, max_length=rows))
 
@@ -162,7 +185,7 @@ def _without_rotation(config: Config, family: HFFamily, name: str) -> PositionEn
 def _layers(config: Config, family: HFFamily, layer_type: str | None) -> list[_Layer]:
     """All layers, or one if they are the same; with `layer_type` one of this type."""
     if layer_type is not None and family is UNNAMED and not config.get("layer_types"):
-        return [(layer_type, None)]
+        return [_Layer(layer_type)]
     lists = {key: config.get(key) for key in ("no_rope_layers", "layer_rope_theta")}
     count = config.get("num_hidden_layers")
     for key, listed in lists.items():
@@ -172,28 +195,37 @@ def _layers(config: Config, family: HFFamily, layer_type: str | None) -> list[_L
             )
     types = _layer_types(config, family)
     given = [len(listed) for listed in lists.values() if listed]
-    if len(types) == 1 and (given or config.get("no_rope_layer_interval")):
+    scaled = config.get("rope_scaling_layers")
+    if len(types) == 1 and (given or scaled is not None or config.get("no_rope_layer_interval")):
         types *= given[0] if given else required(config, "num_hidden_layers")
-    only_sliding = family.only_sliding_rotates and has_window(config)
+    only_sliding = family.only_sliding_rotates and has_window(config) and not any(lists.values())
     bases = lists["layer_rope_theta"] or [None] * len(types)
     layers = [
-        (name, base if has_rope(config, i) and (name == SLIDING or not only_sliding) else 0.0)
+        _Layer(
+            name,
+            base if has_rope(config, i) and (name == SLIDING or not only_sliding) else 0.0,
+            scaled is None or i in scaled,
+        )
         for i, (name, base) in enumerate(zip(types, bases))
     ]
     if layer_type is None:
         return layers
-    matching = [layer for layer in dict.fromkeys(layers) if layer[0] == layer_type]
+    matching = [layer for layer in dict.fromkeys(layers) if layer.type == layer_type]
     if len(matching) != 1:
-        raise ValueError(
-            f"layer_type must be one of {', '.join(dict(layers))}, got {layer_type!r}."
-        )
+        types = dict.fromkeys(layer.type for layer in layers)
+        raise ValueError(f"layer_type must be one of {', '.join(types)}, got {layer_type!r}.")
     return matching
 
 
 def _layer_types(config: Config, family: HFFamily) -> list[str]:
     """The type of each layer, or of one where all are the same."""
-    if family.slides:
-        return [SLIDING if has_window(config) else FULL]
+    types = _types_without_slides(config, family)
+    if family.slides and has_window(config):
+        return [SLIDING if name == FULL else name for name in types]
+    return types
+
+
+def _types_without_slides(config: Config, family: HFFamily) -> list[str]:
     count = config.get("num_hidden_layers")
     if config.get("layer_types"):
         types = [_known_layer("layer_types", name) for name in config["layer_types"]]
@@ -202,7 +234,7 @@ def _layer_types(config: Config, family: HFFamily) -> list[str]:
                 f"layer_types must have an entry for each of {count} layers, got {len(types)}."
             )
         return types
-    if family.is_full is None and not has_window(config):
+    if family.is_full is None and (family.slides or not has_window(config)):
         return [FULL]
     patterns = [is_full for key, is_full in _PATTERNS.items() if config.get(key)]
     is_full = family.is_full or next(iter(patterns), None)
@@ -211,17 +243,15 @@ def _layer_types(config: Config, family: HFFamily) -> list[str]:
             "sliding_window does not say for which layers it is. Add layer_types or model_type, or "
             "build one kind of layer with from_hf(config, layer_type=...)."
         )
-    count = required(config, "num_hidden_layers")
-    return [FULL if is_full(config, i) else family.other for i in range(count)]
+    kinds = (is_full(config, i) for i in range(required(config, "num_hidden_layers")))
+    return [kind if isinstance(kind, str) else FULL if kind else family.other for kind in kinds]
 
 
 def _known_layer(key: str, name: object) -> str:
-    if not isinstance(name, str) or name not in _LAYER_TYPES:
-        near = did_you_mean(name[:40], _LAYER_TYPES) if isinstance(name, str) else ""
-        raise ValueError(
-            f"{key} must be {', '.join(_LAYER_TYPES)}, got {reprlib.repr(name)}.{near}"
-        )
-    return _LAYER_TYPES[name]
+    if not isinstance(name, str) or name not in LAYER_TYPES:
+        near = did_you_mean(name[:40], LAYER_TYPES) if isinstance(name, str) else ""
+        raise ValueError(f"{key} must be {', '.join(LAYER_TYPES)}, got {reprlib.repr(name)}.{near}")
+    return LAYER_TYPES[name]
 
 
 def _period(layers: list[_Layer]) -> int:
@@ -232,11 +262,15 @@ def _period(layers: list[_Layer]) -> int:
 
 
 def _of_layer(config: Config, family: HFFamily, layer: _Layer, layout: Layout) -> PositionEncoding:
-    layer_type, base = layer
+    layer_type, base, scaled = layer
     if layer_type == NO_ATTENTION:
         return none()
+    if family.encodings == (INKLING,):
+        return _inkling(config, layer_type)
     settings = None if base == 0 else _settings(config, family, layer_type)
     if settings is not None:
+        if not scaled:
+            settings = {"rope_theta": settings.get("rope_theta")}
         own_base = {"rope_theta": base} if base else {}
         encoding = rotation(config, family, {**settings, **own_base}, layer_type, layout)
     elif base == 0 and config.get("attn_temperature_tuning"):
@@ -250,6 +284,19 @@ def _of_layer(config: Config, family: HFFamily, layer: _Layer, layout: Layout) -
     if layer_type == CHUNKED and config.get("attention_chunk_size"):
         return encoding + chunks(size=config["attention_chunk_size"])
     return encoding
+
+
+def _inkling(config: Config, layer_type: str) -> PositionEncoding:
+    window_size = config["sliding_window"] if layer_type == SLIDING else None
+    heads = "swa_num_attention_heads" if window_size else "num_attention_heads"
+    encoding = inkling(
+        hidden_size=required(config, "hidden_size"),
+        num_heads=required(config, heads),
+        extent=window_size or config["rel_extent"],
+        rank=config["d_rel"],
+        bidirectional=False,
+    )
+    return encoding + window(reach=window_size - 1) if window_size else encoding
 
 
 def _reach(config: Config, family: HFFamily) -> int:
@@ -273,15 +320,18 @@ def _settings(config: Config, family: HFFamily, layer_type: str) -> Config | Non
     key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     settings = config.get(key) or {}
     if not any(name in BASES or isinstance(value, Mapping) for name, value in settings.items()):
+        if settings.get("rope_theta", 1) is None:  # OLMo Hybrid's way to have none.
+            return None
         full_only = family.scales_full_only or "rope_local_base_freq" in config
         return {} if full_only and layer_type == SLIDING else settings
+    by_type = {}
     for name, value in settings.items():
-        _known_layer(key, name)
         if not isinstance(value, Mapping | None):
             raise ValueError(f"{key}.{name} must be a dict, got {reprlib.repr(value)}.")
-    if layer_type not in settings:
+        by_type[_known_layer(key, name)] = value
+    if layer_type not in by_type:
         raise ValueError(
             f"{key} has {', '.join(settings)}, but not {layer_type!r}. Add it; use None for layers "
             "without RoPE."
         )
-    return settings[layer_type]
+    return by_type[layer_type]

@@ -6,12 +6,24 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from pe_jax.encodings.rotary.rotation import Layout
+from pe_jax.encodings.rotary.several_axes import AxialLayout
 from pe_jax.interop.encoder_format import EncoderFormat
 
 Config = Mapping[str, Any]
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 NO_ATTENTION = "linear_attention"
+LAYER_TYPES = {
+    **{name: name for name in (FULL, SLIDING, CHUNKED, NO_ATTENTION)},
+    # Of all keys, some are chosen by their content.
+    **dict.fromkeys(("indexed_attention", "deepseek_sparse_attention"), FULL),
+    **dict.fromkeys(("qwen_sparse_attention", "minimax_m3_sparse"), FULL),
+    # Attention and a convolution or a recurrence.
+    "hybrid": FULL,
+    "hybrid_sliding": SLIDING,
+    "attention": FULL,
+    **dict.fromkeys(("conv", "mamba", "mlp", "moe", "recurrent"), NO_ATTENTION),
+}
 ORIGINAL = "original_max_position_embeddings"
 
 
@@ -31,6 +43,8 @@ def has_window(config: Config) -> bool:
 
 def has_rope(config: Config, layer: int) -> bool:
     """Return whether the config lets a layer rotate; the layer's type may forbid it."""
+    if config.get("use_mem_rope") is False:
+        return False
     if config.get("layer_rope_theta"):
         return bool(config["layer_rope_theta"][layer])
     if config.get("no_rope_layers"):
@@ -39,7 +53,7 @@ def has_rope(config: Config, layer: int) -> bool:
     return not interval or (layer + 1) % interval != 0
 
 
-IsFull = Callable[[Config, int], bool]
+IsFull = Callable[[Config, int], bool | str]
 
 
 def every(period: int | str, first: int = 1) -> IsFull:
@@ -69,7 +83,8 @@ def by_pattern(config: Config, layer: int) -> bool:
     return (layer + 1) % pattern == 0
 
 
-ROTARY = ("rope", "rotary", "rope_gptj")
+AXIAL, INKLING = "axial", "inkling"
+BY_LAYER = ("rope", "rotary", "rope_gptj", AXIAL, INKLING)
 SIZE_KEYS = ("num_hidden_layers", "hidden_size", "num_attention_heads", "max_position_embeddings")
 _ROPE = {"head_dim", "rope_theta", "rope_scaling", "rope_parameters", "is_causal"}
 
@@ -82,16 +97,19 @@ class HFFamily(NamedTuple):
       defaults: of the keys that the class has besides those of `reads`, None for no default.
       layout: of the weights; `rope_interleave` in a config takes precedence.
       is_full: `(config, layer) -> bool`, the layers with full attention where `layer_types` is
-        missing; None for all.
+        missing, or a layer's type; None for all.
       other: the type of the other layers.
-      slides: all layers have the window, if there is one, whatever `layer_types` says.
+      slides: layers with full attention have the window, if there is one.
       only_sliding_rotates: layers with full attention have no RoPE, if there is a window.
       reach: of a window, from its size; None for the rules of `from_hf`.
       scales_full_only: version 4's `rope_scaling` is of the layers with full attention alone.
       scales_logits: YaRN's `mscale_all_dim` scales all logits as well.
       settings: rope settings of a config that has none.
       encodings: what `position_embedding_type` may be, the default first; with one, it is not read.
-        `"rotary"` is RoPE without settings.
+        `"rotary"` is RoPE without settings, `"axial"` RoPE of rows and columns.
+      renamed: keys that the class has under another name, which takes precedence: theirs -> ours.
+      needs: keys without which nothing is known.
+      only: keys that are supported with this value alone, or left out.
       padded_table: rows up to `pad_token_id` of the learned table are of no position.
       table: names that the learned table has in published checkpoints; none if it is not read.
       encoder: how its encoders are read and written; None if they are not.
@@ -100,7 +118,7 @@ class HFFamily(NamedTuple):
 
     theta: float = 10_000.0
     defaults: Config = {}
-    layout: Layout = "half"
+    layout: Layout | AxialLayout = "half"
     is_full: IsFull | None = None
     other: str = SLIDING
     slides: bool = False
@@ -110,6 +128,9 @@ class HFFamily(NamedTuple):
     scales_logits: bool = False
     settings: Config = {}
     encodings: tuple[str, ...] = ("rope",)
+    renamed: Mapping[str, str] = {}
+    needs: tuple[str, ...] = ()
+    only: Config = {}
     padded_table: bool = False
     table: tuple[str, ...] = ()
     encoder: EncoderFormat | None = None
@@ -123,9 +144,10 @@ class HFFamily(NamedTuple):
             "position_embedding_type": len(self.encodings) > 1,
             "pad_token_id": self.padded_table,
         }
-        keys = {*SIZE_KEYS, "model_type", *self.defaults, *(key for key in some if some[key])}
-        return keys | _ROPE if "rope" in self.encodings else keys
+        keys = {*SIZE_KEYS, "model_type", *self.defaults, *self.needs}
+        keys |= {key for key in some if some[key]}
+        return keys | _ROPE if {"rope", AXIAL} & {*self.encodings} else keys
 
 
 # A config without `model_type`: nothing is known but what it says.
-UNNAMED = HFFamily(encodings=ROTARY)
+UNNAMED = HFFamily(encodings=("rope", "rotary", "rope_gptj"))

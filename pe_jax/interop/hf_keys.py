@@ -17,7 +17,8 @@ from pe_jax.interop.hf_family import (
     HFFamily,
     required,
 )
-from pe_jax.interop.hf_registry import FAMILIES, FIRST_NAMES, REFUSED
+from pe_jax.interop.hf_refused import REFUSED, WITHOUT
+from pe_jax.interop.hf_registry import FAMILIES, FIRST_NAMES
 
 _MOST_LAYERS = 10_000
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -28,6 +29,8 @@ _ALIASES = {
     "dim": "hidden_size",
     "n_heads": "num_attention_heads",
     "n_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "depth": "num_hidden_layers",
     "max_seq_len": "max_position_embeddings",
     "layers_block_type": "layer_types",
     "rotary_emb_base": "rope_theta",
@@ -89,20 +92,23 @@ _KINDS: Mapping[str, tuple[Callable[[Any], bool], Callable[[Any], Any]]] = {
 # What is read of a config. None stands for a key that is missing.
 _KEYS: Mapping[str, str] = {
     _SIZE: "max_position_embeddings local_attention floor_scale attention_chunk_size "
-    f"global_attn_every_n_layers no_rope_layer_interval full_attention_interval {ORIGINAL}",
+    f"global_attn_every_n_layers no_rope_layer_interval full_attention_interval "
+    f"layer_group_size rel_extent d_rel {ORIGINAL}",
     _WIDTH: "hidden_size embedding_size",
-    _HEAD: "num_attention_heads head_dim global_head_dim qk_rope_head_dim rotary_dim",
+    _HEAD: "num_attention_heads head_dim global_head_dim qk_rope_head_dim rotary_dim "
+    "swa_num_attention_heads",
     _WHOLE: "sliding_window max_window_layers pad_token_id",
     _COUNT: "num_hidden_layers",
     _POSITIVE: "rope_theta global_rope_theta local_rope_theta rope_local_base_freq attn_scale "
     "partial_rotary_factor",
-    _FLAG: "use_sliding_window rope_interleave",
+    _FLAG: "use_sliding_window rope_interleave use_mem_rope",
     _TEXT: "model_type position_embedding_type",
     _DICT: "rope_scaling rope_parameters per_layer_config attn_config",
     _PATTERN: "sliding_window_pattern",
-    _TEXTS: "layer_types",
+    _TEXTS: "layer_types block_types",
     _FLAGS: "no_rope_layers",
-    _WHOLES: "attn_layer_indices full_attn_idxs cross_attention_layers",
+    _WHOLES: "attn_layer_indices full_attn_idxs cross_attention_layers rope_scaling_layers "
+    "local_layer_ids",
     _NUMBERS: "layer_rope_theta",
 }
 _KIND_OF = {key: kind for kind, keys in _KEYS.items() for key in keys.split()}
@@ -158,24 +164,77 @@ _NEED_FAMILY = (
 )
 
 
-def checked_config(config: object) -> tuple[dict[str, Any], HFFamily | None]:
+def _inner(config: Config, key: str) -> Config:
+    """A model inside a config, of the outer model's type if it names none."""
+    outer = config.get("model_type")
+    known = isinstance(outer, str) and outer in FAMILIES
+    inner = {**({"model_type": outer} if known else {}), **config[key]}
+    # Qwen2-VL's tower has the type of the whole, and others none.
+    kind = f"{inner.get('model_type') or outer}_{key.removesuffix('_config')}"
+    return {**inner, "model_type": kind} if kind in FAMILIES or kind in REFUSED else inner
+
+
+def parts_of(config: Config) -> list[str]:
+    """Return the keys of the models inside a config."""
+    return [
+        key
+        for key, value in config.items()
+        if isinstance(value, Mapping) and (value.get("model_type") or key == "vision_config")
+    ]
+
+
+def _part_of(config: Config, part: object) -> Config:
+    """The model under the keys `part`, joined by dots; the first may be in a text model's config.
+
+    Raises:
+      ValueError: if there is none.
+    """
+    keys = part.split(".") if isinstance(part, str) else [""]
+    for key in keys:
+        while not isinstance(config.get(key), Mapping):
+            outer = next((k for k in _TEXT_PARTS if isinstance(config.get(k), Mapping)), None)
+            if outer is None:
+                raise ValueError(
+                    f"part must be {' or '.join(parts_of(config)) or 'left out'} for "
+                    f"{described(config)}, got {reprlib.repr(part)}."
+                )
+            config = config[outer]
+        config = _inner(config, key)
+        if key.endswith(("encoder", "decoder")):
+            config = {"is_decoder": key.endswith("decoder"), **config}
+    return config
+
+
+def checked_config(
+    config: object, part: str | None = None
+) -> tuple[dict[str, Any], HFFamily | None]:
     """Return the keys that matter, with defaults and checked values, and the family.
 
     Of a family that is not known, None, all keys are returned as they are.
+
+    Args:
+      part: keys of the model that is read, see `from_hf`.
     """
     if not isinstance(config, Mapping):
         raise ValueError(
             f"config must be a dict, got {type(config).__name__}. Pass config.to_dict() of a "
             "config object."
         )
-    while parts := [config[key] for key in _TEXT_PARTS if isinstance(config.get(key), Mapping)]:
-        outer = config.get("model_type")
-        same = {"model_type": outer} if isinstance(outer, str) and outer in FAMILIES else {}
-        config = {**same, **parts[0]}
-    name = _converted("model_type", config.get("model_type") or "", _TEXT).removesuffix("_text")
+    if part is not None:
+        config = _part_of(config, part)
+    while keys := [key for key in _TEXT_PARTS if isinstance(config.get(key), Mapping)]:
+        config = _inner(config, keys[0])
+    name = _converted("model_type", config.get("model_type") or "", _TEXT)
+    if name not in FAMILIES and name not in WITHOUT:
+        name = name.removesuffix("_text")
     name = FIRST_NAMES.get(name, name)
     if name in REFUSED:
         raise ValueError(f"model_type {name!r} is not supported: {REFUSED[name]}.")
+    if name in WITHOUT:
+        raise ValueError(
+            f"model_type {name!r} is not supported: its code in transformers has no rotary, "
+            "relative or bias positions."
+        )
     family = FAMILIES.get(name) if name else UNNAMED
     if family is None:
         return dict(config), None
@@ -183,6 +242,9 @@ def checked_config(config: object) -> tuple[dict[str, Any], HFFamily | None]:
     for old, new in _ALIASES.items():
         if old in values and values.get(new) is None:
             values[new] = values[old]
+    for own, ours in family.renamed.items():
+        if values.get(own) is not None:
+            values[ours] = values[own]
     _refuse(values, family)
     if family is not UNNAMED:
         values = {key: values[key] for key in family.reads() if key in values}
@@ -213,6 +275,14 @@ def _refuse(values: Config, family: HFFamily) -> None:
                 f"{key} {effect}, which from_hf does not support; got {reprlib.repr(value)}. "
                 "Build the encoding by name."
             )
+    for key, accepted in family.only.items():
+        if values.get(key) not in (None, accepted):
+            raise ValueError(
+                f"{key} must be {accepted} or left out for {described(values)}, got "
+                f"{reprlib.repr(values[key])}, which from_hf does not support."
+            )
+    for key in family.needs:
+        required(values, key)
     for key in _NEED_FAMILY if family is UNNAMED else ():
         if values.get(key):
             alike = ", ".join(name for name in FAMILIES if key in FAMILIES[name].defaults)

@@ -12,9 +12,10 @@ from pe_jax.encodings.modifiers.temperature import log_n
 from pe_jax.encodings.registry import REQUIRED, options_of
 from pe_jax.encodings.rotary import rope_scaling
 from pe_jax.encodings.rotary.rope import Layout, rope
-from pe_jax.encodings.rotary.several_axes import mrope
+from pe_jax.encodings.rotary.several_axes import mrope, rope_axial
 from pe_jax.errors import did_you_mean
 from pe_jax.interop.hf_family import (
+    AXIAL,
     CHUNKED,
     FULL,
     ORIGINAL,
@@ -24,7 +25,7 @@ from pe_jax.interop.hf_family import (
     HFFamily,
     required,
 )
-from pe_jax.interop.hf_keys import checked_setting
+from pe_jax.interop.hf_keys import checked_setting, described
 
 Options = dict[str, Any]
 
@@ -52,13 +53,16 @@ def _default(
         if interleaved:
             raise ValueError("mrope_interleaved needs mrope_section, which is missing.")
         return rope(head_size=head_size, layout=layout, **options)
-    if layout != "half" or len(sections) != 3 or any(n % 1 or n < 0 for n in sections):
+    if len(sections) != 3 or any(n % 1 or n < 0 for n in sections):
         raise ValueError(
-            "mrope_section must be three integers, 0 or more, and the layout 'half'; got "
-            f"{reprlib.repr(list(sections))} with layout={layout!r}."
+            f"mrope_section must be three integers, 0 or more; got {reprlib.repr(list(sections))}."
         )
+    counts = tuple(map(int, sections))
+    left = int(head_size * options.get("fraction", 1.0)) // 2 - sum(counts[1:])
+    if interleaved and left >= 0:  # Time has all pairs that height and width leave.
+        counts = (left, *counts[1:])
     return mrope(
-        head_size=head_size, sections=tuple(map(int, sections)), interleaved=interleaved, **options
+        head_size=head_size, sections=counts, interleaved=interleaved, layout=layout, **options
     )
 
 
@@ -124,6 +128,7 @@ _LONGROPE = _Type(
 _TYPES: Mapping[str, _Type] = {
     "default": _Type(_default, {**_BASE, **_SECTIONS}),
     "mrope": _Type(_default, {**_BASE, **_SECTIONS}),  # Qwen2-VL's first name for it.
+    "axial of towers": _Type(rope_axial, {"rope_theta": "base"}),
     # HunYuan's `dynamic`, whose other settings do nothing.
     "dynamic with alpha": _Type(
         rope_scaling.rope_ntk,
@@ -165,7 +170,7 @@ def rotation(
     config: Config, family: HFFamily, settings: Config, layer_type: str, layout: Layout
 ) -> PositionEncoding:
     """Build the encoding of rope settings, completed from the config."""
-    name, kind = _type_of(settings, config)
+    name, kind = _type_of(settings, config, family)
     values = {
         **{key: value for key, value in family.defaults.items() if key in kind.options},
         "rope_theta": _first(config, BASES[layer_type]),
@@ -218,10 +223,17 @@ def _head_size(config: Config, layer_type: str) -> int:
     return hidden_size // heads
 
 
-def _type_of(settings: Config, config: Config) -> tuple[str, _Type]:
+def _type_of(settings: Config, config: Config, family: HFFamily) -> tuple[str, _Type]:
     """The type of rope settings, by name, all of whose keys are known."""
     name = settings.get("rope_type") or settings.get("type") or "default"
-    if name == "dynamic" and settings.get("alpha"):
+    if "mrope_section" in family.defaults and name not in ("default", "mrope"):
+        raise ValueError(
+            f"rope_type must be default or mrope for {described(config)}, got "
+            f"{reprlib.repr(name)}: no encoding scales the frequencies of three axes."
+        )
+    if family.encodings == (AXIAL,) and name in ("default", AXIAL):
+        name = "axial of towers"
+    elif name == "dynamic" and settings.get("alpha"):
         name = "dynamic with alpha"
     elif name == "ntk" and config.get("model_type") == "gte":
         name = "ntk of GTE"

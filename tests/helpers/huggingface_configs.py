@@ -33,6 +33,9 @@ DEEPSEEK: dict[str, Any] = dict(
 YARN_16 = (
     "rope_yarn(factor=40, original_length=16, mscale=0.707, mscale_all_dim=0.707, scale_logits=True"
 )
+INDEXED: dict[str, Any] = DEEPSEEK | dict(
+    index_topk=64, index_head_dim=16, index_n_heads=2,
+)  # fmt: skip
 LINEAR: dict[str, Any] = dict(
     linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=8,
     linear_value_head_dim=8,
@@ -325,12 +328,186 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
              "alibi"),
             (dict(d_model=64, n_heads=4, n_layers=LAYERS, attn_config=dict(alibi_bias_max=16)),
              "alibi(exponent=16)")],
+
+    # Of models of several parts, and others that came with version 5.
+    "aria_text": [(EXPERTS | dict(moe_num_experts=4, moe_topk=2, moe_num_shared_experts=1), "rope")],
+    "chameleon": [(dict(), "rope")],
+    "dbrx": [(dict(d_model=64, n_heads=4, n_layers=LAYERS, max_seq_len=64, attn_config=dict(
+        kv_n_heads=2), ffn_config=dict(ffn_hidden_size=32, moe_num_experts=4, moe_top_k=2)),
+        "rope")],
+    "deepseek_ocr2_text": [(EXPERTS, "rope")],
+    "granite4_vision_text": [(dict(), "rope")],
+    "granite_docling_text": [(dict(), "rope")],
+    "hunyuan_v1_moe": [(dict(head_dim=16, rope_scaling=dict(type="dynamic", alpha=1000.0)),
+                        "rope_ntk(factor=1000)")],
+    "idefics": [(dict(), "rope")],
+    "kyutai_speech_to_text": [(dict(sliding_window=8, num_codebooks=2, head_dim=16), "rope")],
+    "moshi": [(dict(sliding_window=8, head_dim=16), "rope")],
+    "hrm_text": [(dict(head_dim=16), "rope")],
+    "hyperclovax": [(dict(head_dim=16), "rope")],
+    "jais2": [(dict(head_dim=16), "rope")],
+    "gradium_phonon_tts": [(dict(head_dim=16), "rope")],
+    "pocket_tts": [(dict(head_dim=16), "rope")],
+    "timesfm2_5": [(dict(head_dim=16), "rope")],
+    "jetmoe": [(EXPERTS | dict(kv_channels=16, num_key_value_heads=2), "rope")],
+    "csm": [(dict(rope_theta=5e5), "rope(base=500000)")],
+    "csm_depth_decoder_model": [(dict(head_dim=16, backbone_hidden_size=64),
+                                 "rope(base=500000)")],
+    "evolla": [(dict(), "rope(base=500000)")],
+    "emu3_text_model": [(dict(), "rope(base=1000000)")],
+    "molmo2_text": [
+        (dict(head_dim=16, rope_theta=1e6, rope_scaling=dict(
+            rope_type="yarn", factor=4.0, original_max_position_embeddings=16),
+            rope_scaling_layers=[0, 2, 4, 6]),
+         "cycle(rope_yarn(factor=4, original_length=16, base=1000000), rope(base=1000000))"),
+        (dict(head_dim=16), "rope"),
+    ],
+    "solar_open": [(EXPERTS | dict(head_dim=16), "rope(base=1000000)")],
+    "hy_v3": [(EXPERTS | dict(head_dim=16, rope_theta=1e6), "rope(base=1000000)")],
+    "apertus1p5_text": [(dict(), "rope_llama3(factor=8, original_length=8192, base=12000000)")],
+    "higgs_audio_v2": [(dict(head_dim=16), "rope_llama3(factor=32, original_length=1024, "
+                        "low_frequency_factor=0.125, high_frequency_factor=0.5, base=500000)")],
+    "blt_global_transformer": [(dict(), "rope(base=500000, layout='interleaved')")],
+    "gpt_neox_japanese": [(dict(rotary_pct=0.5, intermediate_multiple_size=1),
+                           "rope(fraction=0.5)")],
+    "axk1": [(DEEPSEEK, YARN_16 + ", layout='interleaved')")],
+    "longcat_flash": [(DEEPSEEK | dict(num_layers=LAYERS // 2, ffn_hidden_size=32,
+                                       expert_ffn_hidden_size=16, zero_expert_num=1, moe_topk=2),
+                       YARN_16 + ", layout='interleaved')")],
+    "minicpm3": [(DEEPSEEK, YARN_16 + ")")],
+    "mistral4": [
+        (DEEPSEEK | dict(rope_scaling=None, rope_parameters=dict(
+            type="yarn", rope_theta=1e4, factor=16.0, original_max_position_embeddings=4,
+            max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
+            mscale_all_dim=1.0, llama_4_scaling_beta=0.1)),
+         "rope_yarn(factor=16, original_length=4, mscale=1, mscale_all_dim=1, scale_logits=True, "
+         "layout='interleaved')"
+         "+log_n(length=4, coefficient=0.1, smooth=True, stepped=True, count='earlier')"),
+    ],
+    "axk2": [(INDEXED, YARN_16 + ", layout='interleaved')")],
+    "deepseek_v32": [(INDEXED, YARN_16 + ", layout='interleaved')")],
+    "glm_moe_dsa": [(INDEXED, YARN_16 + ", layout='interleaved')")],
+    "hy_v4": [(INDEXED, YARN_16 + ")")],
+    "qwen2_5_omni_text": [(dict(rope_scaling=dict(mrope_section=[2, 3, 3])),
+                           "mrope(sections=(2, 3, 3), base=1000000)")],
+    "qwen2_5_omni_talker": [(dict(head_dim=16, rope_scaling=dict(mrope_section=[2, 3, 3])),
+                             "mrope(sections=(2, 3, 3), base=1000000)")],
+    "paddleocr_vl_text": [(dict(head_dim=16, rope_scaling=dict(mrope_section=[2, 3, 3])),
+                           "mrope(sections=(2, 3, 3), base=500000)")],
+    "qwen3_omni_moe_text": [(EXPERTS | dict(head_dim=16, rope_scaling=dict(
+        mrope_section=[4, 2, 2])), "mrope(sections=(4, 2, 2), interleaved=True, base=1000000)")],
+    "qwen3_omni_moe_talker_text": [
+        (EXPERTS | dict(head_dim=16, rope_scaling=dict(mrope_section=[4, 2, 2])),
+         "mrope(sections=(4, 2, 2), interleaved=True)"),
+    ],
+    "qwen3_omni_moe_talker_code_predictor": [
+        (dict(head_dim=16), "rope"),
+        (dict(head_dim=16, sliding_window=8, max_window_layers=7),
+         "cycle(" + "rope, " * 7 + "rope+window(reach=7))"),
+    ],
+    "cosmos3_edge_text": [(dict(head_dim=16, rope_scaling=dict(mrope_section=[4, 2, 2])),
+                           "mrope(sections=(4, 2, 2), interleaved=True, base=100000000)")],
+    "glm4v_text": [(dict(rope_parameters=dict(
+        rope_theta=1e4, partial_rotary_factor=0.5, mrope_section=[2, 1, 1])),
+        "mrope(sections=(2, 1, 1), fraction=0.5, layout='interleaved')")],
+    "glm_ocr_text": [(dict(head_dim=16, rope_parameters=dict(rope_theta=1e4,
+                                                             mrope_section=[2, 3, 3])),
+                      "mrope(sections=(2, 3, 3), layout='interleaved')")],
+    "glm4v_moe_text": [(EXPERTS | dict(rope_parameters=dict(
+        rope_theta=1e4, partial_rotary_factor=0.5, mrope_section=[2, 1, 1])),
+        "mrope(sections=(2, 1, 1), fraction=0.5)")],
+    "glm_image_text": [(dict(rope_parameters=dict(rope_theta=1e4, mrope_section=[2, 3, 3])),
+                        "mrope(sections=(2, 3, 3))")],
+    "phi4_multimodal": [(dict(sliding_window=8), "rope+window(reach=7)")],
+    "doge": [(dict(), "rope"), (dict(sliding_window=8), "rope+window(reach=7)")],
+    "mimi": [(dict(sliding_window=8, head_dim=16), "rope+window(reach=7)")],
+    "pocket_tts_audio_tokenizer": [(dict(sliding_window=8, head_dim=16), "rope+window(reach=7)")],
+    "voxtral_realtime_text": [(dict(sliding_window=8, head_dim=16), "rope+window(reach=7)")],
+    "voxtral_realtime_encoder": [(dict(sliding_window=8, head_dim=16), "rope+window(reach=7)")],
+    "cwm": [(dict(sliding_window=8), "cycle(rope_llama3(factor=16, original_length=8192, "
+             "base=1000000), " + ", ".join(["rope_llama3(factor=16, original_length=8192, "
+                                            "base=1000000)+window(reach=7)"] * 3) + ")")],
+    "step3p5": [(EXPERTS | dict(head_dim=16, sliding_window=8, layer_types=HALVES, rope_parameters={
+        "sliding_attention": dict(rope_type="default", rope_theta=1e4),
+        "full_attention": dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.5)}),
+        "cycle(rope+window(reach=7), rope(base=1000000, fraction=0.5))")],
+    "laguna": [(EXPERTS | dict(head_dim=16, sliding_window=8, layer_types=HALVES),
+                "cycle(rope+window(reach=7), rope(base=500000, fraction=0.5))")],
+    "mellum": [(EXPERTS | dict(head_dim=16, sliding_window=8, layer_types=HALVES),
+                "cycle(rope+window(reach=7), rope(base=500000))")],
+    "mimo_v2_flash": [(EXPERTS | dict(head_dim=24, v_head_dim=16, sliding_window=9),
+                       "cycle(rope(base=5000000, fraction=0.334), "
+                       + ", ".join(["rope(fraction=0.334)+window(reach=8)"] * 4) + ")")],
+    "zaya": [(EXPERTS | dict(head_dim=16, sliding_window=8, num_experts_per_tok=1,
+                             layer_types=["hybrid", "hybrid_sliding"] * 4),
+              "cycle(rope(base=5000000, fraction=0.5), rope(fraction=0.5)+window(reach=7))")],
+    "t5_gemma_module": [
+        (dict(head_dim=16, sliding_window=8), "cycle(rope+window(reach=8), rope)"),
+        (dict(head_dim=16, sliding_window=8, is_decoder=True), "cycle(rope+window(reach=7), rope)"),
+    ],
+    "diffusion_gemma_text": [
+        (dict(head_dim=16, global_head_dim=32, sliding_window=8, num_hidden_layers=6),
+         "cycle(" + "rope+window(reach=7), " * 5 + "rope(base=1000000, proportional=0.25))"),
+    ],
+    "gemma4_unified_text": [
+        (dict(head_dim=16, global_head_dim=32, sliding_window=8, num_hidden_layers=6),
+         "cycle(" + "rope+window(reach=7), " * 5 + "rope(base=1000000, proportional=0.25))"),
+    ],
+    "exaone_moe": [
+        (EXPERTS | dict(sliding_window=8, rope_theta=1e6, num_shared_experts=1),
+         "cycle(" + "rope(base=1000000)+window(reach=7), " * 3 + "none)"),
+    ],
+    "flint": [(EXPERTS | dict(head_dim=16, sliding_window=8),
+               "cycle(none, none, rope+window(reach=7), rope+window(reach=7), "
+               "rope+window(reach=7), none, rope+window(reach=7))")],
+    "kolibri1": [(EXPERTS | dict(head_dim=16, sliding_window=8, num_hidden_layers=5),
+                  "cycle(" + "rope+window(reach=7), " * 4 + "none)")],
+    "muse_glimmer_text": [(dict(head_dim=16, sliding_window=8),
+                           "cycle(" + "rope+window(reach=7), " * 3 + "none)")],
+    "muse_spark_text": [(EXPERTS | dict(head_dim=16, sliding_window=8, num_hidden_layers=6),
+                         "cycle(rope(base=500000)+window(reach=7), none, "
+                         "rope(base=500000)+window(reach=7), rope(base=500000)+window(reach=7))")],
+    "bailing_hybrid": [(DEEPSEEK | dict(head_dim=16, layer_group_size=4, num_experts=4),
+                        f"cycle(none, none, none, {YARN_16}, layout='interleaved'))")],
+    "glm5_next_text": [(dict(), "none")],
+    "kimi_linear": [(dict(), "none")],
+    "nemotron_h": [(dict(), "none")],
+    "lara_mini": [(LINEAR | dict(head_dim=16, sliding_window=8, num_hidden_layers=5),
+                   "cycle(none, rope+window(reach=7), none, none, rope+window(reach=7))")],
+    "lfm2_moe": [(EXPERTS | dict(layer_types=["conv", "full_attention"] * 4),
+                  "cycle(none, rope(base=1000000))")],
+    "lfm3": [(dict(head_dim=16, sliding_window=8),
+              "cycle(none, none, rope(base=1000000, proportional=0.5), none, "
+              "rope+window(reach=7), none, rope(base=1000000, proportional=0.5))")],
+    "minimax": [(EXPERTS, "cycle(rope(base=1000000), none)")],
+    "minimax_m3_vl_text": [(EXPERTS | dict(head_dim=16, rope_parameters=dict(
+        rope_theta=1e6, partial_rotary_factor=0.5)), "rope(base=1000000, fraction=0.5)")],
+    "olmo_hybrid": [
+        (dict(rope_theta=5e5), "cycle(none, none, none, rope(base=500000))"),
+        (dict(rope_parameters=dict(rope_theta=None, rope_type="default")), "none"),
+    ],
+    "recurrent_gemma": [(dict(attention_window_size=8, num_hidden_layers=6),
+                         "cycle(none, none, rope(fraction=0.5)+window(reach=7))")],
+    "zamba2": [
+        (dict(layers_block_type=["mamba", "hybrid"] * 4, attention_head_dim=32), "none"),
+        (dict(layers_block_type=["mamba", "hybrid"] * 4, attention_head_dim=32,
+              use_mem_rope=True), "cycle(none, rope)"),
+    ],
+    "qwen4_exp_text": [(LINEAR | EXPERTS | dict(head_dim=64, rope_parameters=dict(
+        rope_theta=1e7, partial_rotary_factor=0.25, mrope_section=[4, 2, 2])),
+        "cycle(none, none, none, mrope(sections=(4, 2, 2), interleaved=True, base=10000000, "
+        "fraction=0.25))")],
+    "inkling_text": [(dict(sliding_window_size=8, rel_extent=12, d_rel=4, num_hidden_layers=6),
+                      "per_layer(" + "inkling(extent=8, rank=4, bidirectional=False)"
+                      "+window(reach=7), " * 5
+                      + "inkling(extent=12, rank=4, bidirectional=False))")],
+    "mpnet": [(dict(pad_token_id=1), "learned_absolute+t5")],
 }  # fmt: skip
 
 
 def cases() -> list[tuple[str, dict[str, Any], str]]:
     """`(model_type, config, name)` of each."""
-    renamed = ("gptj", "codegen", "gpt2", "gpt_bigcode", "mpt")
+    renamed = ("gptj", "codegen", "gpt2", "gpt_bigcode", "mpt", "dbrx")
     return [
         (
             model_type,

@@ -13,7 +13,8 @@ from helpers.huggingface_configs import SIZES, cases
 
 from pe_jax.encodings import Context, from_name
 from pe_jax.interop import from_hf
-from pe_jax.interop.hf_registry import FAMILIES, FIRST_NAMES, REFUSED
+from pe_jax.interop.hf_refused import REFUSED
+from pe_jax.interop.hf_registry import FAMILIES, FIRST_NAMES
 
 DOCS = Path(__file__).parents[2] / "docs/encodings.md"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +12,21 @@ import numpy as np
 from pe_jax.encodings.part import Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rope import frequencies
-from pe_jax.encodings.rotary.rotation import both, rotate_by
+from pe_jax.encodings.rotary.rotation import Layout, both, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies, rotate_pairs
 from pe_jax.shapes import Array, Float, Real
+
+AxialLayout = Literal["interleaved", "half", "half_by_axis"]
 
 
 @registered
 def rope_axial(
-    *, head_size: int, base: float = 100.0, axes: int = 2, width: int | None = None
+    *,
+    head_size: int,
+    base: float = 100.0,
+    axes: int = 2,
+    width: int | None = None,
+    layout: AxialLayout = "interleaved",
 ) -> Part:
     """RoPE with an equal share of the head for each axis (Heo et al. 2024, arXiv 2403.13298).
 
@@ -32,8 +40,18 @@ def rope_axial(
       width: positions are one number each instead, `[L]` or `[B, L]`, that counts the patches of an
         image of so many columns, row by row: x stands for (x // width, x % width). (Heo et al. have
         the column first.)
+      layout: which dimensions make a pair. "interleaved": neighbours. "half": m and m + d/2, where
+        axis a has the a-th share of the pairs (Qwen2-VL's images). "half_by_axis": the halves of
+        each axis' share of the head (Gemma 4's images).
+
+    Raises:
+      ValueError: for another layout, and for sizes that cannot be shared out.
     """
     frequencies = by_share(head_size, axes, base)
+    if layout not in get_args(AxialLayout):
+        raise ValueError(
+            f"layout must be {' or '.join(get_args(AxialLayout))}, got {reprlib.repr(layout)}."
+        )
     if width is not None and (axes != 2 or width < 1):
         raise ValueError(
             f"With width, axes must be 2 and width at least 1, got axes={axes}, width={width}. For "
@@ -43,6 +61,14 @@ def rope_axial(
     def rotate(params: Params, x: Array, positions: Array) -> Array:
         if width is not None:
             positions = of_patch(positions, width)
+        if layout != "interleaved":
+            angle = angles(positions, frequencies)  # [..., A, F]
+            by_part = [angle.reshape(*angle.shape[:-2], -1)]
+            if layout == "half_by_axis":
+                by_part = [angle[..., axis, :] for axis in range(axes)]
+            parts = jnp.split(x, len(by_part), axis=-1)
+            turned = [rotate_by(part, w[..., None, :]) for part, w in zip(parts, by_part)]
+            return jnp.concatenate(turned, axis=-1)
         shares = x.reshape(*x.shape[:-1], axes, head_size // axes)
         # The pairs of `rotate_pairs` are (sine, cosine): RoPE rotates (x, y) the other way round.
         rotated = rotate_pairs(shares, -positions[..., None, :], frequencies)
@@ -114,13 +140,14 @@ def mrope(
     interleaved: bool = False,
     base: float = 10_000.0,
     fraction: float = 1.0,
+    layout: Layout = "half",
 ) -> Part:
     """RoPE whose pairs use one axis each, of time, height and width (M-RoPE: Wang et al. 2024,
     arXiv 2409.12191, 2.1; Qwen2-VL).
 
-    Pair m, of dimensions m and m + r/2, is rotated by ω_m x_a(m), ω_m = base^(-2m/r): `rope` where
-    a token's positions are the same on all axes, as those of text are. Logits depend on differences
-    of positions, axis by axis. No parameters.
+    Pair m, of dimensions m and m + r/2 by default, is rotated by ω_m x_a(m), ω_m = base^(-2m/r):
+    `rope` where a token's positions are the same on all axes, as those of text are. Logits depend
+    on differences of positions, axis by axis. No parameters.
 
     Args:
       sections: how many pairs use each axis, r/2 in all; A is their number. Default: Qwen2-VL's
@@ -129,6 +156,7 @@ def mrope(
         (Qwen3-VL). By default the first pairs, the fastest, use the first axis, and so on.
       base: 1,000,000 in Qwen2-VL, 5,000,000 in Qwen3-VL.
       fraction: only the first r = int(fraction·d) dimensions are rotated (Qwen3.5: 1/4).
+      layout: which dimensions make a pair, see `Layout` ("interleaved": GLM-4V).
 
     Raises:
       ValueError: for sections that are not r/2 in all, or cannot be interleaved.
@@ -156,7 +184,7 @@ def mrope(
     def rotate(params: Params, x: Array, positions: Array) -> Array:
         parts = [angles(positions[..., a], w[axis_of == a]) for a in range(len(sections))]
         angle = jnp.concatenate(parts, axis=-1)[..., np.argsort(by_axis)]
-        return rotate_by(x, angle[..., None, :])
+        return rotate_by(x, angle[..., None, :], layout)
 
     return Part(
         heads=both(rotate),
