@@ -64,35 +64,21 @@ def every_from_last(config: Config, layer: int) -> bool:
 DECODERS: Mapping[str, HFFamily] = {
     # RoPE in all layers, of whole heads.
     **dict.fromkeys(
-        (
-            *(
-                "llama",
-                "arcee",
-                "aria",
-                "chameleon",
-                "dbrx",
-                "deepseek_ocr2",
-                "diffllama",
-                "falcon",
-            ),
-            *("deepseek_ocr2_encoder", "falcon_h1", "granite", "granite4_vision"),
-            *("granite_docling", "granitemoe", "granitemoeshared", "hunyuan_v1_dense"),
-            *("hunyuan_v1_moe", "idefics", "olmo", "olmo2", "olmoe"),
-            # Of these, only the cache has a window.
-            *("kyutai_speech_to_text", "moshi"),
-        ),
+        # kyutai_speech_to_text and moshi have windows in the cache alone.
+        "llama arcee aria chameleon deepseek_ocr2 deepseek_ocr2_encoder diffllama falcon "
+        "falcon_h1 gradium_phonon_tts granite granite4_vision granite_docling granitemoe "
+        "granitemoeshared hunyuan_v1_dense hunyuan_v1_moe hyperclovax idefics jais2 "
+        "kyutai_speech_to_text moshi olmo olmo2 olmoe pocket_tts".split(),
         HFFamily(),
     ),
     "gemma": HFFamily(defaults=_HEADS_OF_256),
-    **dict.fromkeys(
-        ("hrm_text", "hyperclovax", "jais2", "seed_oss"), HFFamily(defaults=_HEADS_OF_128)
-    ),
-    **dict.fromkeys(("gradium_phonon_tts", "pocket_tts"), HFFamily(defaults=_HEADS_OF_64)),
+    **dict.fromkeys(("hrm_text", "seed_oss"), HFFamily(defaults=_HEADS_OF_128)),
     "molmo2": HFFamily(defaults={**_HEADS_OF_128, "rope_scaling_layers": None}),
     "timesfm2_5": HFFamily(defaults={"head_dim": 80}),
     "jetmoe": HFFamily(defaults=_HEADS_OF_128, renamed={"kv_channels": "head_dim"}),
-    **dict.fromkeys(("bitnet", "csm", "evolla", "flex_olmo"), HFFamily(5e5)),
-    "csm_depth_decoder_model": HFFamily(5e5, _HEADS_OF_128),
+    **dict.fromkeys(
+        ("bitnet", "csm", "csm_depth_decoder_model", "evolla", "flex_olmo"), HFFamily(5e5)
+    ),
     "emu3_text_model": HFFamily(1e6),
     "solar_open": HFFamily(1e6, _HEADS_OF_128),
     "hy_v3": HFFamily(11_158_840.0, _HEADS_OF_128),
@@ -164,7 +150,8 @@ DECODERS: Mapping[str, HFFamily] = {
     "qwen2_5_omni": HFFamily(1e6, _QWEN2 | _MROPE, is_full=before_window),
     "qwen2_5_omni_talker": HFFamily(1e6, _QWEN2 | _MROPE | _HEADS_OF_128, is_full=before_window),
     "paddleocr_vl": HFFamily(5e5, _MROPE | _HEADS_OF_128),
-    **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe"), HFFamily(5e5, _QWEN3_MROPE | _HEADS_OF_128)),
+    "qwen3_vl": HFFamily(5e5, _QWEN3_MROPE | _HEADS_OF_128),
+    "qwen3_vl_moe": HFFamily(5e5, _QWEN3_MROPE),
     "qwen3_omni_moe": HFFamily(1e6, _QWEN3_MROPE),
     "qwen3_omni_moe_talker": HFFamily(defaults=_QWEN3_MROPE),
     "cosmos3_edge": HFFamily(1e8, _QWEN3_MROPE | _HEADS_OF_128),
@@ -189,7 +176,7 @@ DECODERS: Mapping[str, HFFamily] = {
         ("mimi", "pocket_tts_audio_tokenizer"),
         HFFamily(defaults={"sliding_window": 250}, slides=True),
     ),
-    "voxtral_realtime": HFFamily(defaults=_HEADS_OF_128 | {"sliding_window": 4096}, slides=True),
+    "voxtral_realtime": HFFamily(defaults={"sliding_window": 4096}, slides=True),
     "voxtral_realtime_encoder": HFFamily(
         defaults=_HEADS_OF_64 | {"sliding_window": 750}, slides=True
     ),
@@ -214,7 +201,7 @@ DECODERS: Mapping[str, HFFamily] = {
     ),
     "cwm": HFFamily(
         1e6,
-        {"sliding_window": 8192},
+        {"sliding_window": 8192, **_HEADS_OF_128},
         is_full=every(4, first=0),
         settings=_LLAMA3 | {"rope_theta": 1e6, "factor": 16.0},
     ),

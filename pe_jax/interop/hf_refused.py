@@ -19,10 +19,8 @@ _HEAD_INDEX = "it rotates each head by the head's index, not by positions"
 _INKLING2 = "it normalises and clips the numbers that meet the table of offsets"
 _CONFORMER = {
     **dict.fromkeys(
-        (
-            *("fastspeech2_conformer", "nemotron_asr_streaming_encoder", "parakeet_encoder"),
-            *("seamless_m4t", "wav2vec2-conformer"),
-        ),
+        "fastspeech2_conformer nemotron_asr_streaming_encoder parakeet_encoder seamless_m4t "
+        "wav2vec2-conformer".split(),
         _XL,
     ),
     **dict.fromkeys(
@@ -53,6 +51,8 @@ REFUSED: Mapping[str, str] = {
         ("deberta", "deberta-v2", "sew-d"),
         "its tables of offsets meet queries and keys: encodings.deberta",
     ),
+    "dbrx": "its base is attn_config.rope_theta, which transformers 5.24 does not use: leave out "
+    "model_type and pass rope_theta",
     "deepseek_v4": "it rotates the outputs back, and compresses the keys of most layers",
     "dory": "it lists its MLPs as layers and repeats some of the layers",
     "dots3_note": "its slices of heads have other sizes in layers with a window",
@@ -94,19 +94,14 @@ REFUSED: Mapping[str, str] = {
         "it adds an MLP of logarithms of offsets between rows and columns, to cosines",
     ),
     **dict.fromkeys(
-        (
-            *("deepseek_ocr2_sam_vision_model", "got_ocr2_vision", "pp_formulanet_vision"),
-            *("sam_hq_vision_model", "sam_vision_model", "seggpt", "slanext_vision"),
-            *("unlimited_ocr_sam_vision_model", "vitdet"),
-        ),
+        "deepseek_ocr2_sam_vision_model got_ocr2_vision pp_formulanet_vision sam_hq_vision_model "
+        "sam_vision_model seggpt slanext_vision unlimited_ocr_sam_vision_model vitdet".split(),
         _DECOMPOSED,
     ),
     **dict.fromkeys(("dinov3_vit", "eomt_dinov3", "sapiens2"), _DINO),
     **dict.fromkeys(
-        (
-            *("exaone4_5_vision", "muse_glimmer_vision", "muse_spark_vision"),
-            *("qwen2_5_omni_vision_encoder", "qwen2_5_vl_vision"),
-        ),
+        "exaone4_5_vision muse_glimmer_vision muse_spark_vision qwen2_5_omni_vision_encoder "
+        "qwen2_5_vl_vision".split(),
         _WINDOWS_2D,
     ),
     **dict.fromkeys(("edgetam_video", "sam2_video", "sam3_tracker_video"), _MEMORY),
@@ -138,19 +133,20 @@ REFUSED: Mapping[str, str] = {
 # Beside models that have positions of these kinds, transformers has parts that have none.
 WITHOUT = tuple(
     """
-    apertus1p5_vision_tokenizer chameleon_vqgan clap_text_model clip_text_model clvp_decoder cosmos3_edge_vision
-    data2vec-audio data2vec-text detr edgetam_video_mask_decoder edgetam_video_prompt_encoder
-    emu3_vqgan fastspeech2_conformer_hifigan gemma3n_vision gemma4_unified_audio
-    gemma4_unified_vision glm_image_vision glm_image_vqmodel granite_docling_vision
-    hunyuan_vl_vision hy_v4_vl_vision idefics_perciever idefics_vision inkling_audio
-    inkling_vision mimi_decoder mimi_encoder minicpmv4_7_vision mllama_vision_model
-    molmo2_adapter molmo2_vision moonshine_streaming_encoder moshi_depth muse_spark_audio
-    phi4_multimodal_vision pix2struct_vision_model pocket_tts_audio_tokenizer_decoder
-    pocket_tts_audio_tokenizer_encoder pp_doclayout_v3 pp_doclayout_v4 pp_formulanet_text
-    qwen2_5_omni_audio_encoder qwen2_5_omni_bigvgan qwen3_omni_moe_audio_encoder
-    sam2_video_mask_decoder sam2_video_prompt_encoder sam3_detr_encoder
-    sam3_geometry_encoder sam3_mask_decoder sam3_tracker_video_mask_decoder
-    sam3_tracker_video_prompt_encoder sam_hq_mask_decoder sam_hq_prompt_encoder sam_mask_decoder
-    sam_prompt_encoder sapiens2_head speecht5_hifigan unlimited_ocr_vision_encoder
+    apertus1p5_vision_tokenizer chameleon_vqgan clap_text_model clip_text_model clvp_decoder
+    cosmos3_edge_vision data2vec-audio data2vec-text detr edgetam_video_mask_decoder
+    edgetam_video_prompt_encoder emu3_vqgan fastspeech2_conformer_hifigan gemma3n_vision
+    gemma4_unified_audio gemma4_unified_vision glm_image_vision glm_image_vqmodel
+    granite_docling_vision hunyuan_vl_vision hy_v4_vl_vision idefics_perciever idefics_vision
+    inkling_audio inkling_vision mimi_decoder mimi_encoder minicpmv4_7_vision
+    mllama_vision_model molmo2_adapter molmo2_vision moonshine_streaming_encoder moshi_depth
+    muse_spark_audio phi4_multimodal_vision pix2struct_vision_model
+    pocket_tts_audio_tokenizer_decoder pocket_tts_audio_tokenizer_encoder pp_doclayout_v3
+    pp_doclayout_v4 pp_formulanet_text qwen2_5_omni_audio_encoder qwen2_5_omni_bigvgan
+    qwen3_omni_moe_audio_encoder sam2_video_mask_decoder sam2_video_prompt_encoder
+    sam3_detr_encoder sam3_geometry_encoder sam3_mask_decoder sam3_tracker_video_mask_decoder
+    sam3_tracker_video_prompt_encoder sam_hq_mask_decoder sam_hq_prompt_encoder
+    sam_mask_decoder sam_prompt_encoder sapiens2_head speecht5_hifigan
+    unlimited_ocr_vision_encoder
     """.split()
 )

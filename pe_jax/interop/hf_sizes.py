@@ -38,7 +38,7 @@ _SIZES = """
     granite_swa=24/2560/20/8192 granitemoe_swa=32/4096/32/2048 youtu=32/2048/16/131072
     glm4_moe_lite=47/2048/20/202752 mllama_text_model=40/4096/32/131072 kimi_k2=61/7168/128/4096
     exaone4_5=32/4096/32/2048
-    aria=32/4096/32/2048 chameleon=32/4096/32/4096 dbrx=24/2048/16/2048
+    aria=32/4096/32/2048 chameleon=32/4096/32/4096
     deepseek_ocr2=32/4096/32/2048 deepseek_ocr2_encoder=32/4096/32/32768
     granite4_vision=32/4096/32/2048 granite_docling=28/1024/16/32768
     hunyuan_v1_moe=32/4096/32/2048 idefics=32/4096/32/2048 kyutai_speech_to_text=48/2048/32/750

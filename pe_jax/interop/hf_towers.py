@@ -16,13 +16,10 @@ _HALF = {"partial_rotary_factor": 0.5}
 TOWERS: Mapping[str, HFFamily] = {
     # Images: rows rotate the first half of the pairs of each head, columns the others.
     **dict.fromkeys(
-        (
-            *("cohere_compass_vision", "dots3_note_vision_encoder", "ernie4_5_vl_moe_vision"),
-            *("glm4v_moe_vision", "glm4v_vision", "glm5_next_vision", "glm_ocr_vision"),
-            *("paddleocr_vl_vision", "qwen3_5_moe_vision", "qwen3_5_vision"),
-            *("qwen3_omni_moe_vision_encoder", "qwen3_vl_moe_vision", "qwen3_vl_vision"),
-            *("qwen4_exp_vision", "video_llama_3_vision"),
-        ),
+        "cohere_compass_vision dots3_note_vision_encoder ernie4_5_vl_moe_vision glm4v_moe_vision "
+        "glm4v_vision glm5_next_vision glm_ocr_vision paddleocr_vl_vision qwen3_5_moe_vision "
+        "qwen3_5_vision qwen3_omni_moe_vision_encoder qwen3_vl_moe_vision qwen3_vl_vision "
+        "qwen4_exp_vision video_llama_3_vision".split(),
         _IMAGES,
     ),
     "qwen2_vl_vision": _IMAGES._replace(renamed={"embed_dim": "hidden_size"}),
@@ -31,15 +28,13 @@ TOWERS: Mapping[str, HFFamily] = {
         is_full=lambda config, layer: layer > 0 and layer % 2 == 0,
         other=NO_ATTENTION,
     ),
-    "gemma4_vision": HFFamily(100.0, layout="half_by_axis", encodings=(AXIAL,)),
+    "gemma4_vision": HFFamily(100.0, {"head_dim": 64}, layout="half_by_axis", encodings=(AXIAL,)),
     # Speech and proteins: one axis.
     **dict.fromkeys(("esmc", "lasr_encoder"), HFFamily()),
     **dict.fromkeys(("dia_decoder", "dia_encoder"), HFFamily(defaults=_HEADS_OF_128)),
     **dict.fromkeys(
-        (
-            *("dots3_note_audio_encoder", "glmasr_encoder", "nemotron3_5_transcribe_asr_audio"),
-            "nemotron3_5_transcribe_word_timestamp",
-        ),
+        "dots3_note_audio_encoder glmasr_encoder nemotron3_5_transcribe_asr_audio "
+        "nemotron3_5_transcribe_word_timestamp".split(),
         HFFamily(defaults=_HALF),
     ),
     "nemotron3_diarization_audio": HFFamily(defaults={"partial_rotary_factor": 1.0}),

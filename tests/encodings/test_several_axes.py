@@ -52,6 +52,34 @@ def test_axial_rope_counts_the_patches_of_an_image_by_rows():
         made("rope_axial(axes=1, width=3)")
 
 
+@pytest.mark.parametrize(
+    ("layout", "order"),
+    [("half", [0, 4, 1, 5, 2, 6, 3, 7]), ("half_by_axis", [0, 2, 1, 3, 4, 6, 5, 7])],
+)
+def test_layouts_of_axial_rope_are_orders_of_dimensions(layout, order):
+    """Of heads of 8: two pairs for rows, then two for columns."""
+    q, k, _ = qkv()
+    at = np.array([[0, 0], [1, 5], [2, 3], [40, 7], [9, 9], [3, 0]])
+    made_of = lambda name: made(name)[0]
+    expected = attention_logits(
+        q[..., order], k[..., order], made_of("rope_axial"), None, Context(at)
+    )
+    found = attention_logits(q, k, made_of(f"rope_axial(layout={layout!r})"), None, Context(at))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    with pytest.raises(ValueError, match="'layout' takes"):
+        made_of("rope_axial(layout='halves')")
+
+
+def test_layout_of_mrope_is_an_order_of_dimensions():
+    q, k, _ = qkv()
+    at = np.array([[0, 0, 0], [1, 5, 2], [2, 3, 9], [40, 7, 1], [9, 9, 9], [3, 0, 5]])
+    order = [0, 4, 1, 5, 2, 6, 3, 7]
+    half, neighbours = (made(f"mrope(layout={name!r})")[0] for name in ("half", "interleaved"))
+    expected = attention_logits(q[..., order], k[..., order], neighbours, None, Context(at))
+    found = attention_logits(q, k, half, None, Context(at))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
 def test_mixed_rope_starts_with_directions_at_right_angles():
     params = jax.jit(build("rope_mixed(base=16)").init)(jax.random.key(0))
     w = np.asarray(params["rope_mixed"]["frequencies"])

@@ -330,24 +330,22 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
              "alibi(exponent=16)")],
 
     # Of models of several parts, and others that came with version 5.
-    "aria_text": [(EXPERTS | dict(moe_num_experts=4, moe_topk=2, moe_num_shared_experts=1), "rope")],
-    "chameleon": [(dict(), "rope")],
-    "dbrx": [(dict(d_model=64, n_heads=4, n_layers=LAYERS, max_seq_len=64, attn_config=dict(
-        kv_n_heads=2), ffn_config=dict(ffn_hidden_size=32, moe_num_experts=4, moe_top_k=2)),
-        "rope")],
+    "aria_text": [(EXPERTS | dict(moe_num_experts=4, moe_topk=2, moe_num_shared_experts=1),
+                   "rope")],
+    "chameleon": [(dict(vq_config={}), "rope")],
     "deepseek_ocr2_text": [(EXPERTS, "rope")],
     "granite4_vision_text": [(dict(), "rope")],
     "granite_docling_text": [(dict(), "rope")],
-    "hunyuan_v1_moe": [(dict(head_dim=16, rope_scaling=dict(type="dynamic", alpha=1000.0)),
-                        "rope_ntk(factor=1000)")],
+    "hunyuan_v1_moe": [(dict(head_dim=16, rope_scaling=dict(
+        type="dynamic", alpha=1000.0, factor=1.0)), "rope_ntk(factor=1000)")],
     "idefics": [(dict(), "rope")],
-    "kyutai_speech_to_text": [(dict(sliding_window=8, num_codebooks=2, head_dim=16), "rope")],
+    "kyutai_speech_to_text": [(dict(sliding_window=8, head_dim=16, vocab_size=80_000), "rope")],
     "moshi": [(dict(sliding_window=8, head_dim=16), "rope")],
     "hrm_text": [(dict(head_dim=16), "rope")],
     "hyperclovax": [(dict(head_dim=16), "rope")],
     "jais2": [(dict(head_dim=16), "rope")],
-    "gradium_phonon_tts": [(dict(head_dim=16), "rope")],
-    "pocket_tts": [(dict(head_dim=16), "rope")],
+    "gradium_phonon_tts": [(dict(head_dim=16, flow_head_config=dict(condition_dim=64)), "rope")],
+    "pocket_tts": [(dict(head_dim=16, flow_head_config=dict(condition_dim=64)), "rope")],
     "timesfm2_5": [(dict(head_dim=16), "rope")],
     "jetmoe": [(EXPERTS | dict(kv_channels=16, num_key_value_heads=2), "rope")],
     "csm": [(dict(rope_theta=5e5), "rope(base=500000)")],
@@ -372,7 +370,8 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
                            "rope(fraction=0.5)")],
     "axk1": [(DEEPSEEK, YARN_16 + ", layout='interleaved')")],
     "longcat_flash": [(DEEPSEEK | dict(num_layers=LAYERS // 2, ffn_hidden_size=32,
-                                       expert_ffn_hidden_size=16, zero_expert_num=1, moe_topk=2),
+                                       expert_ffn_hidden_size=16, zero_expert_num=1, moe_topk=2,
+                                       num_key_value_heads=4, head_dim=16),
                        YARN_16 + ", layout='interleaved')")],
     "minicpm3": [(DEEPSEEK, YARN_16 + ")")],
     "mistral4": [
@@ -424,8 +423,9 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
     "pocket_tts_audio_tokenizer": [(dict(sliding_window=8, head_dim=16), "rope+window(reach=7)")],
     "voxtral_realtime_text": [(dict(sliding_window=8, head_dim=16), "rope+window(reach=7)")],
     "voxtral_realtime_encoder": [(dict(sliding_window=8, head_dim=16), "rope+window(reach=7)")],
-    "cwm": [(dict(sliding_window=8), "cycle(rope_llama3(factor=16, original_length=8192, "
-             "base=1000000), " + ", ".join(["rope_llama3(factor=16, original_length=8192, "
+    "cwm": [(dict(head_dim=16, sliding_window=8), "cycle(rope_llama3(factor=16, "
+             "original_length=8192, base=1000000), "
+             + ", ".join(["rope_llama3(factor=16, original_length=8192, "
                                             "base=1000000)+window(reach=7)"] * 3) + ")")],
     "step3p5": [(EXPERTS | dict(head_dim=16, sliding_window=8, layer_types=HALVES, rope_parameters={
         "sliding_attention": dict(rope_type="default", rope_theta=1e4),
@@ -469,7 +469,8 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
                          "rope(base=500000)+window(reach=7), rope(base=500000)+window(reach=7))")],
     "bailing_hybrid": [(DEEPSEEK | dict(head_dim=16, layer_group_size=4, num_experts=4),
                         f"cycle(none, none, none, {YARN_16}, layout='interleaved'))")],
-    "glm5_next_text": [(dict(), "none")],
+    "glm5_next_text": [(INDEXED | dict(num_key_value_heads=4, qk_rope_head_dim=0, head_dim=16),
+                        "none")],
     "kimi_linear": [(dict(), "none")],
     "nemotron_h": [(dict(), "none")],
     "lara_mini": [(LINEAR | dict(head_dim=16, sliding_window=8, num_hidden_layers=5),
@@ -493,7 +494,9 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(layers_block_type=["mamba", "hybrid"] * 4, attention_head_dim=32,
               use_mem_rope=True), "cycle(none, rope)"),
     ],
-    "qwen4_exp_text": [(LINEAR | EXPERTS | dict(head_dim=64, rope_parameters=dict(
+    "qwen4_exp_text": [(LINEAR | EXPERTS | dict(
+        indexer_n_heads=2, indexer_kv_heads=1, indexer_head_dim=32, indexer_budget=64,
+        indexer_compress_ratio=2, head_dim=64, rope_parameters=dict(
         rope_theta=1e7, partial_rotary_factor=0.25, mrope_section=[4, 2, 2])),
         "cycle(none, none, none, mrope(sections=(4, 2, 2), interleaved=True, base=10000000, "
         "fraction=0.25))")],
@@ -501,13 +504,22 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
                       "per_layer(" + "inkling(extent=8, rank=4, bidirectional=False)"
                       "+window(reach=7), " * 5
                       + "inkling(extent=12, rank=4, bidirectional=False))")],
+    "blt_local_decoder": [(dict(), "rope(base=500000, layout='interleaved')")],
+    "blt_local_encoder": [(dict(), "rope(base=500000, layout='interleaved')")],
+    "blt_patcher": [(dict(rope_theta=1e4), "rope(layout='interleaved')")],
+    "deepseek_ocr2_encoder": [(dict(), "rope")],
+    "moonshine": [(dict(decoder_num_attention_heads=4, decoder_num_hidden_layers=8,
+                        partial_rotary_factor=0.5), "rope(layout='interleaved', fraction=0.5)")],
+    "moonshine_streaming": [(dict(rope_parameters=dict(
+        rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5)),
+        "rope(layout='interleaved', fraction=0.5)")],
     "mpnet": [(dict(pad_token_id=1), "learned_absolute+t5")],
 }  # fmt: skip
 
 
 def cases() -> list[tuple[str, dict[str, Any], str]]:
     """`(model_type, config, name)` of each."""
-    renamed = ("gptj", "codegen", "gpt2", "gpt_bigcode", "mpt", "dbrx")
+    renamed = ("gptj", "codegen", "gpt2", "gpt_bigcode", "mpt")
     return [
         (
             model_type,

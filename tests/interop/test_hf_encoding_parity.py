@@ -32,6 +32,28 @@ pytestmark = [
 ]
 
 LENGTH = 20
+# Classes of models that are parts of others, which AutoModel does not build.
+PARTS = {
+    "blt_global_transformer": "BltGlobalTransformer",
+    "csm_depth_decoder_model": "CsmDepthDecoderModel",
+    "deepseek_ocr2_text": "DeepseekOcr2TextModel",
+    "diffusion_gemma_text": "DiffusionGemmaEncoderTextModel",
+    "emu3_text_model": "Emu3TextModel",
+    "granite4_vision_text": "Granite4VisionTextModel",
+    "mimi": "MimiTransformerModel",
+    "mllama_text_model": "MllamaTextModel",
+    "paddleocr_vl_text": "PaddleOCRTextModel",
+    "pocket_tts_audio_tokenizer": "PocketTTSAudioTokenizerTransformerModel",
+    "qwen2_5_omni_talker": "Qwen2_5OmniTalkerModel",
+    "qwen2_5_omni_text": "Qwen2_5OmniThinkerTextModel",
+    "qwen3_omni_moe_talker_code_predictor": "Qwen3OmniMoeTalkerCodePredictorModel",
+    "qwen3_omni_moe_talker_text": "Qwen3OmniMoeTalkerModel",
+    "qwen3_omni_moe_text": "Qwen3OmniMoeThinkerTextModel",
+    "step3p5": "Step3p7TextModel",
+    "t5_gemma_module": "T5GemmaEncoder",
+    "voxtral_realtime_encoder": "VoxtralRealtimeEncoder",
+    "voxtral_realtime_text": "VoxtralRealtimeTextModel",
+}
 
 
 class Seen(NamedTuple):
@@ -162,13 +184,13 @@ def build(transformers: types.ModuleType, model_type: str, said: dict[str, Any])
     torch.manual_seed(0)
     keywords = {key: value for key, value in said.items() if key != "model_type"}
     config = CONFIG_MAPPING[model_type](**keywords)
-    if model_type == "mllama_text_model":  # Part of a model that reads images.
-        module = importlib.import_module("transformers.models.mllama.modeling_mllama")
-        model = module.MllamaTextModel(config).eval()
+    if model_type in PARTS:
+        name = type(config).__module__.replace("configuration_", "modeling_")
+        model = getattr(importlib.import_module(name), PARTS[model_type])(config).eval()
     else:
         model = transformers.AutoModel.from_config(config).eval()
     for child in model.modules():
-        if hasattr(child, "config"):
+        if isinstance(getattr(child, "config", None), transformers.PreTrainedConfig):
             child.config._attn_implementation = "watched"
     return config, model
 
@@ -177,9 +199,14 @@ def run(model: Any) -> dict[int, Seen]:
     import torch
 
     seen: dict[int, Seen] = {}
-    ids = torch.randint(4, 30, (1, LENGTH))
+    arguments = inspect.signature(model.forward).parameters
+    if "input_ids" in arguments and "input_features" not in arguments:
+        inputs = {"input_ids": torch.randint(4, 30, (1, LENGTH))}
+    else:
+        states = "hidden_states" if "hidden_states" in arguments else "inputs_embeds"
+        inputs = {states: torch.randn(1, LENGTH, 64)}
     with watched(model, seen) as rotations, torch.inference_mode():
-        model(input_ids=ids)
+        model(**inputs)
     if not seen:  # A model that does not call attention by the name in its config.
         causal = np.tri(LENGTH, dtype=bool)
         layers = joined(rotations)
@@ -202,7 +229,14 @@ def factor_of(layer: PositionEncoding, positions: np.ndarray) -> np.ndarray:
     return total
 
 
-UNTESTED = ()
+# Their inputs are no tokens alone, or layers share attention: test_hf_tables_parity.py has them.
+UNTESTED = (
+    *("chameleon", "deepseek_ocr2_text", "diffusion_gemma_text", "evolla", "hrm_text", "idefics"),
+    *("kyutai_speech_to_text", "qwen2_5_omni_talker", "qwen3_omni_moe_talker_text"),
+    *("qwen3_omni_moe_talker_code_predictor", "qwen4_exp_text", "t5_gemma_module", "timesfm2_5"),
+    *("blt_local_decoder", "blt_local_encoder", "blt_patcher", "deepseek_ocr2_encoder"),
+    *("moonshine", "moonshine_streaming", "voxtral_realtime_text", "zamba2"),
+)
 # RoFormer rotates in a method; its hidden states are compared in tests/interop. EXAONE 4.5 has the
 # text model of EXAONE 4.
 ROTATED = [
@@ -255,7 +289,7 @@ def test_layers(transformers, model_type, said, name):
             np.testing.assert_allclose(found, logits(q_out, k_out), atol=3e-5, rtol=3e-5)
         if "qk_rope_head_dim" in said:
             size = said["qk_rope_head_dim"] + said["qk_nope_head_dim"]
-            np.testing.assert_allclose(there.scaling * size**0.5, factor, rtol=1e-6)
+            np.testing.assert_allclose(there.scaling * size**0.5, factor[0], rtol=1e-6)
         elif there.unscaled is not None:
             norms = [np.linalg.norm(x, axis=-1) for x in (there.queries, there.unscaled)]
             ratio = norms[0] / norms[1]
