@@ -67,7 +67,7 @@ def processor_seconds(call: Callable[[], object]) -> float:
     return min(times)
 
 
-def temporary_bytes(compiled: Compiled) -> int:
+def temporary_bytes(compiled: jax.stages.Compiled) -> int:
     """Return the temporary memory of a compiled program."""
     analysis = compiled.memory_analysis()
     assert analysis is not None
