@@ -25,6 +25,7 @@ __all__ = [
     "position_table",
     "read_config",
     "save_bert",
+    "save_stablehlo",
 ]
 
 if typing.TYPE_CHECKING:
@@ -32,6 +33,7 @@ if typing.TYPE_CHECKING:
     from pe_jax.interop.bert_import import PRETRAINING, PublishedBert, load_bert, read_config
     from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
     from pe_jax.interop.position_tables import PositionTable, load_position_table
+    from pe_jax.interop.stablehlo import save_stablehlo
 else:
 
     def __dir__() -> list[str]:
@@ -40,7 +42,7 @@ else:
     def __getattr__(name: str) -> typing.Any:
         if name in __all__:
             with extra("train"):
-                for module in ("position_tables", "bert_import", "bert_export"):
+                for module in ("position_tables", "bert_import", "bert_export", "stablehlo"):
                     members = vars(importlib.import_module(f"{__name__}.{module}"))
                     if name in members:
                         return members[name]

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +63,7 @@ def save_bert(
         the encoder, or the parts do not fit each other; every mismatch is listed, and nothing is
         written.
     """
-    if is_remote(folder):
-        raise ValueError(f"{folder} is not a local folder. Export to one, then copy it there.")
-    folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} is not empty. Export to a new folder.")
+    _check_folder(folder)
     model_type = family or _model_type_for(config)
     encoder = ENCODERS[model_type]
     if "classifier" not in params:  # Which needs the pooler.
@@ -89,7 +85,11 @@ def save_bert(
         raise ValueError("The parts do not make one BERT:\n  " + "\n  ".join(errors))
     labels = labels or [f"LABEL_{i}" for i in range(classes)]
     theirs = {"architectures": [architecture], **theirs, **_labels(labels)}
-    _write(folder, theirs, tensors, tokenizer)
+    whole = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    with new_folder(folder) as temporary:
+        save_file(whole, temporary / "model.safetensors", metadata={"format": "pt"})
+        _save_json(temporary / "config.json", theirs)
+        _save_tokenizer(temporary, tokenizer, theirs)
     return architecture
 
 
@@ -307,18 +307,29 @@ def _labels(labels: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _write(
-    folder: Path, config: dict[str, Any], tensors: dict[str, np.ndarray], tokenizer: Tokenizer
-) -> None:
-    """Write all files to a temporary folder, which is then renamed to `folder`."""
+def _check_folder(folder: str | Path) -> Path:
+    """Return a local folder that is new or empty.
+
+    Raises:
+      ValueError: for any other.
+    """
+    if is_remote(folder):
+        raise ValueError(f"{folder} is not a local folder. Export to one, then copy it there.")
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} is not empty. Export to a new folder.")
+    return folder
+
+
+@contextlib.contextmanager
+def new_folder(folder: str | Path) -> Iterator[Path]:
+    """Give a temporary folder, which is renamed to `folder` once everything is in it."""
+    folder = _check_folder(folder)
     with writing(folder), contextlib.ExitStack() as stack:
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}."))
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
-        whole = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-        save_file(whole, temporary / "model.safetensors", metadata={"format": "pt"})
-        _save_json(temporary / "config.json", config)
-        _save_tokenizer(temporary, tokenizer, config)
+        yield temporary
         for file in temporary.iterdir():
             file.chmod(0o644)
         temporary.chmod(0o755)

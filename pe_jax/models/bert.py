@@ -19,6 +19,7 @@ from pe_jax.attention import dropout, padding_mask
 from pe_jax.attention.masks import document_positions
 from pe_jax.attention.product import is_product_of_layers
 from pe_jax.encodings import Context, Params, Positions, embed, parameter_count
+from pe_jax.encodings.positions import default_positions
 from pe_jax.models.layers import BertModule, Block, split_rng
 from pe_jax.shapes import Array, Bool, Float, Int
 
@@ -148,7 +149,7 @@ class Bert(BertModule):
         if document_ids is not None:
             by_document = document_positions(document_ids)
             return by_document, by_document
-        positions = range(tokens.shape[1])
+        positions = default_positions(tokens.shape[1], self.config.encoding().max_length)
         if valid is None or not self.config.positions_from_mask:
             return positions, positions
         return positions, jnp.maximum(jnp.cumsum(valid, axis=1) - 1, 0)

@@ -1,4 +1,4 @@
-"""A trained run as a Hugging Face folder."""
+"""A trained run as a Hugging Face folder, or as a StableHLO program."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.pretraining import EncoderTrainingConfig
 from pe_jax.data import load_tokenizer
 from pe_jax.data.glue import GLUE
-from pe_jax.interop import save_bert
+from pe_jax.interop import save_bert, save_stablehlo
 from pe_jax.tasks.run import run_config, saved_tokenizer
 from pe_jax.training.checkpointing import newest_params
 
 
-def export(folder: Path, out: Path, seed: int | None = None) -> str:
-    """Write the newest checkpoint of the run in `folder` to `out`, see `interop.save_bert`.
+def export(folder: Path, out: Path, seed: int | None = None, format: str = "transformers") -> str:
+    """Write the newest checkpoint of the run in `folder` to `out`.
 
     Args:
       seed: which seed of a fine-tuned run that has several.
+      format: `"transformers"` (`interop.save_bert`) or `"stablehlo"` (`interop.save_stablehlo`).
 
     Returns:
-      the architecture of the model, and the lines that load it.
+      what the model is, and the lines that load it.
 
     Raises:
-      ValueError: if the folder holds no run with a checkpoint, the run has no such seed, or no
-        model of transformers can represent it.
+      ValueError: if the folder holds no run with a checkpoint, the run has no such seed, or the
+        model cannot be exported in this format.
     """
     config: EncoderTrainingConfig | FinetuningConfig = run_config(folder, TRAINING)
     tokenizer = load_tokenizer(saved_tokenizer(folder))
@@ -39,13 +40,17 @@ def export(folder: Path, out: Path, seed: int | None = None) -> str:
     elif seed not in (None, config.seed):
         raise ValueError(f"{folder} holds a run of seed {config.seed}, but config.seed is {seed}.")
     glue = GLUE.get(config.task)
-    architecture = save_bert(
-        out,
-        dataclasses.replace(config.model, vocab_size=tokenizer.get_vocab_size()),
-        jax.device_get(params),
-        tokenizer,
-        labels=glue.labels if glue else (),
-    )
+    model = dataclasses.replace(config.model, vocab_size=tokenizer.get_vocab_size())
+    labels = glue.labels if glue else ()
+    if format == "stablehlo":
+        outputs = save_stablehlo(out, model, jax.device_get(params), tokenizer, labels=labels)
+        return (
+            f"StableHLO of {folder}, step {step:,}: {outputs}. In Python, with JAX alone:\n"
+            f'  file = open("{out}/model.stablehlo", "rb")\n'
+            "  model = jax.export.deserialize(bytearray(file.read()))\n"
+            f"  model.call(tokens, token_type_ids, mask)    (more in {out}/README.md)"
+        )
+    architecture = save_bert(out, model, jax.device_get(params), tokenizer, labels=labels)
     return (
         f"{architecture} of {folder}, step {step:,}. In Python with torch and transformers:\n"
         f'  transformers.{architecture}.from_pretrained("{out}")\n'
