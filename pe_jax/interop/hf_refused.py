@@ -7,16 +7,20 @@ from collections.abc import Mapping
 _AXIAL = "rope_axial(base=10000, layout='half')"
 _T5 = "its encoder and decoder have tables of their own: encodings.t5"
 _XL = "its terms of sinusoidal offsets are those of encodings.transformer_xl, with other weights"
-_BIAS_2D = "it adds a table of offsets between rows and columns, inside windows or for all patches"
-_DECOMPOSED = "the query meets a table of offsets of rows and another of columns"
+_BIAS_2D = "its tables are of windows or images whose size from_hf does not know: encodings.bias_2d"
+_DECOMPOSED = (
+    "its tables are of windows or images whose size from_hf does not know: encodings.decomposed_2d"
+)
 _WINDOWS_2D = f"most layers attend within windows of patches; its rotations are {_AXIAL}"
 _COLUMN_FIRST = "columns come before rows: {}, with positions (column, row)"
 _MEMORY = (
     "it rotates queries of an image and keys of other images, which have positions of their own"
 )
-_DINO = "its positions are centres of patches in [-1, 1], times 2π"
+_DINO = "its angles depend on the size of the image: encodings.rope_centred"
 _HEAD_INDEX = "it rotates each head by the head's index, not by positions"
-_INKLING2 = "it normalises and clips the numbers that meet the table of offsets"
+_INKLING2 = (
+    "from_hf does not read its clipping of the numbers that meet the table: encodings.inkling"
+)
 _CONFORMER = {
     **dict.fromkeys(
         "fastspeech2_conformer nemotron_asr_streaming_encoder parakeet_encoder seamless_m4t "
@@ -67,7 +71,8 @@ REFUSED: Mapping[str, str] = {
         ("layoutlmv2", "layoutlmv3", "pp_doclayout_v2", "udop"),
         "it adds tables of offsets between the boxes of words",
     ),
-    "mistral_large4": "each layer learns factors of the frequencies and of the logits",
+    "mistral_large4": "it learns factors of the frequencies and of the logits: encodings.lerope "
+    "and encodings.ssmax",
     "nanochat": "it rotates in the opposite direction: swap the halves of each head in the weights "
     "of queries and keys, and take encodings.rope",
     "neomme": "its windows have two sizes, which alternate",

@@ -127,6 +127,24 @@ def test_refused_with_advice_that_works(name):
     assert "Did you mean" not in message
 
 
+@pytest.mark.parametrize(
+    ("name", "outcome"),
+    [
+        ("qwen3.5-9b", "rope_axial(base=10000, layout='half')"),
+        ("qwen2.5-vl-7b-instruct", "model_type 'qwen2_5_vl_vision' is not supported: most layers"),
+        ("exaone-4.5-33b", "model_type 'exaone4_5_vision' is not supported: most layers"),
+        ("devstral-small-2-24b", "model_type 'pixtral' is not supported: rows have every other"),
+        ("llama-3.2-90b-vision-instruct", "'mllama_vision_model' is not supported: its code"),
+    ],
+)
+def test_towers_of_published_files(name, outcome):
+    try:
+        found = from_hf(published(name), part="vision_config").name
+    except ValueError as error:
+        found = str(error)
+    assert outcome in found
+
+
 # --- keys ---------------------------------------------------------------------------------------
 
 IGNORED = dict(
