@@ -26,7 +26,7 @@ from pe_jax.console.config_files import define_config
 from pe_jax.console.markdown import table
 from pe_jax.files import Json
 from pe_jax.schema import from_values
-from pe_jax.tasks.pretraining import resolve
+from pe_jax.tasks.text_training import resolve
 from pe_jax.tpu.estimate import Estimate, estimate_stage
 from pe_jax.tpu.topology import Slice, make_slice
 

@@ -177,6 +177,7 @@ def _params_in_layout_of(model_type: str, config: BertConfig, params: Params) ->
     if _in_layout_of(model_type, config) == config:
         return params
     to = FAMILIES[model_type].layout
+    assert to != "half_by_axis"  # Of towers for images, which are not exported.
     flat = flax.traverse_util.flatten_dict(params, sep="/")
     for path, leaf in flat.items():
         if "/attention/qkv/" in path:  # Kernels [D, 3, H, d], biases [3, H, d].

@@ -21,6 +21,7 @@ from pe_jax.encodings.modifiers.window import chunks, window
 from pe_jax.encodings.relative.inkling import inkling
 from pe_jax.encodings.relative.relative_key import relative_key, relative_key_query
 from pe_jax.encodings.rotary.rotation import Layout
+from pe_jax.encodings.rotary.several_axes import AxialLayout
 from pe_jax.errors import did_you_mean
 from pe_jax.interop.hf_family import (
     BY_LAYER,
@@ -133,12 +134,11 @@ def from_hf(
         name = "alibi"
     if name not in BY_LAYER:
         return _without_rotation(config, family, name)
-    if layout is None:
-        layout = family.layout
-        if config.get("rope_interleave") is not None:
-            layout = "interleaved" if config["rope_interleave"] else "half"
+    pairs: AxialLayout = layout or family.layout
+    if layout is None and config.get("rope_interleave") is not None:
+        pairs = "interleaved" if config["rope_interleave"] else "half"
     layers = _layers(config, family, layer_type)
-    built = {layer: _of_layer(config, family, layer, layout) for layer in dict.fromkeys(layers)}
+    built = {layer: _of_layer(config, family, layer, pairs) for layer in dict.fromkeys(layers)}
     turns = [built[layer] for layer in layers[: _period(layers)]]
     if family.encodings == (INKLING,):
         return per_layer(*turns)
@@ -212,8 +212,8 @@ def _layers(config: Config, family: HFFamily, layer_type: str | None) -> list[_L
         return layers
     matching = [layer for layer in dict.fromkeys(layers) if layer.type == layer_type]
     if len(matching) != 1:
-        types = dict.fromkeys(layer.type for layer in layers)
-        raise ValueError(f"layer_type must be one of {', '.join(types)}, got {layer_type!r}.")
+        known = ", ".join(dict.fromkeys(layer.type for layer in layers))
+        raise ValueError(f"layer_type must be one of {known}, got {layer_type!r}.")
     return matching
 
 
@@ -261,7 +261,9 @@ def _period(layers: list[_Layer]) -> int:
     return next(p for p in range(1, len(codes) + 1) if codes.startswith(codes[p:]))
 
 
-def _of_layer(config: Config, family: HFFamily, layer: _Layer, layout: Layout) -> PositionEncoding:
+def _of_layer(
+    config: Config, family: HFFamily, layer: _Layer, layout: AxialLayout
+) -> PositionEncoding:
     layer_type, base, scaled = layer
     if layer_type == NO_ATTENTION:
         return none()

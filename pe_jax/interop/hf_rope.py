@@ -12,7 +12,7 @@ from pe_jax.encodings.modifiers.temperature import log_n
 from pe_jax.encodings.registry import REQUIRED, options_of
 from pe_jax.encodings.rotary import rope_scaling
 from pe_jax.encodings.rotary.rope import Layout, rope
-from pe_jax.encodings.rotary.several_axes import mrope, rope_axial
+from pe_jax.encodings.rotary.several_axes import AxialLayout, mrope, rope_axial
 from pe_jax.errors import did_you_mean
 from pe_jax.interop.hf_family import (
     AXIAL,
@@ -167,7 +167,7 @@ BASES = {
 
 
 def rotation(
-    config: Config, family: HFFamily, settings: Config, layer_type: str, layout: Layout
+    config: Config, family: HFFamily, settings: Config, layer_type: str, layout: AxialLayout
 ) -> PositionEncoding:
     """Build the encoding of rope settings, completed from the config."""
     name, kind = _type_of(settings, config, family)

@@ -110,9 +110,9 @@ def _model(config: BertConfig, params: Params) -> tuple[Model, dict[str, str]]:
     return model, outputs
 
 
-def _check(model: Model, program: bytes, config: BertConfig, longest: int | None) -> None:
+def _check(model: Model, program: bytearray, config: BertConfig, longest: int | None) -> None:
     """Raise ValueError if the program differs from the model on inputs of three lengths."""
-    run, rng = jax.export.deserialize(bytearray(program)).call, np.random.default_rng(0)
+    run, rng = jax.export.deserialize(program).call, np.random.default_rng(0)
     for length in sorted({min(length, longest or length) for length in (5, 24, 67)}):
         tokens = rng.integers(config.vocab_size, size=(2, length)).astype(np.int32)
         mask = np.arange(length) < np.array([[length], [length - 2]])
