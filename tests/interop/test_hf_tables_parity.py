@@ -46,7 +46,10 @@ ROTARY = {
 # What the configs of some towers must have besides their sizes.
 MORE = {
     "dots3_note_audio_encoder": lambda said: {"adapter_input_size": said["hidden_size"]},
-    "dots3_note_vision_encoder": lambda said: {"per_layer_config": {}},
+    "dots3_note_vision_encoder": lambda said: {
+        "per_layer_config": {},
+        "adapter_in_dim": said["hidden_size"],
+    },
     "muse_glimmer_assistant": lambda said: {"vocab_size": 40},
 }
 
