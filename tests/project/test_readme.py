@@ -150,9 +150,11 @@ def test_links_have_a_target(page):
 
 
 def test_the_page_of_encodings():
+    found: dict = {}
     for block in blocks("docs/encodings.md"):
-        exec(block, found := {})
-        assert found["encoding"].name == "rope_llama3(factor=8, original_length=8192, base=500000)"
+        exec(block, found)
+    assert found["encoding"].name == "rope_llama3(factor=8, original_length=8192, base=500000)"
+    assert found["tower"].name == "rope_axial(base=10000, layout='half')"
 
 
 def test_the_page_of_a_package_index_stands_alone():
