@@ -13,6 +13,7 @@ from pe_jax.encodings.content.row_order import (
 )
 from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
+from pe_jax.manual_axes import vary_alike
 from pe_jax.shapes import Array, Float
 
 
@@ -69,7 +70,8 @@ def wall(
 
         q, _, k, _ = by_dimension
         start = jnp.zeros((*q.shape[1:], k.shape[-1]), wide)
-        return jax.lax.scan(add, start, tuple(by_dimension))[0]
+        start, arrays = vary_alike((start, tuple(by_dimension)))
+        return jax.lax.scan(add, start, arrays)[0]
 
     return Part(
         init=init,
