@@ -45,7 +45,7 @@ def transformers(q, k, positions_q, positions_k, layer, config):
     by_type = "layer_type" in inspect.signature(rotary.forward).parameters
     kind = {"layer_type": text.layer_types[layer]} if by_type else {}
     names = ["apply_rotary_pos_emb", "apply_rotary_emb"]
-    if getattr(text, "rope_interleave", False):
+    if getattr(text, "rope_interleave", True):  # Where both are there, halves are the indexer's.
         names.insert(0, "apply_rotary_pos_emb_interleave")
     apply = next(getattr(module, name) for name in names if hasattr(module, name))
     rotated = []
