@@ -117,7 +117,7 @@ def _check(model: Model, program: bytearray, config: BertConfig, longest: int | 
         tokens = rng.integers(config.vocab_size, size=(2, length)).astype(np.int32)
         mask = np.arange(length) < np.array([[length], [length - 2]])
         arguments = tokens, np.zeros_like(tokens), mask
-        for ours, theirs in zip(model(*arguments), run(*arguments), strict=True):
+        for ours, theirs in zip(jax.jit(model)(*arguments), run(*arguments), strict=True):
             seen = mask.reshape(*mask.shape, *[1] * (ours.ndim - 2)) if ours.ndim > 1 else True
             seen = seen if ours.shape[:2] == mask.shape else True  # Logits of whole inputs.
             apart = np.where(seen, np.abs(ours - theirs), 0).max()

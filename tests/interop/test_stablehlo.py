@@ -42,9 +42,7 @@ def program(folder):
     return jax.export.deserialize(bytearray((folder / "model.stablehlo").read_bytes())).call
 
 
-@pytest.mark.parametrize(
-    "name", ["learned_absolute", "learned_relative", "per_layer(t5)", "rope+window(reach=3)"]
-)
+@pytest.mark.parametrize("name", ["learned_absolute", "learned_relative+window(reach=3)"])
 def test_hidden_states(tmp_path, tokenizer, name):
     config = BertConfig(**SIZES, position=name, max_length=40)
     model = Bert(config)
@@ -52,7 +50,7 @@ def test_hidden_states(tmp_path, tokenizer, name):
     text = save_stablehlo(tmp_path / "out", config, {"bert": params}, tokenizer)
     assert text == "hidden [B, L, 16]"
     run = program(tmp_path / "out")
-    for rows, length in ((1, 2), (3, 21), (2, 40)):
+    for rows, length in ((1, 2), (3, 40)):
         arguments = inputs(rows, length)
         (got,) = run(*arguments)
         want = model.apply({"params": params}, *arguments)
