@@ -125,7 +125,7 @@ def test_every_encoding(tmp_path, tokenizer, name):
         params = {"bert": made(Bert(config))}
     except ValueError as error:
         pytest.skip(f"no encoder: {error}")
-    if name in ("convolutional", "selective_rope", "path_attention"):
+    if name.partition("+")[0] in ("convolutional", "selective_rope", "path_attention"):
         with pytest.raises(ValueError, match="needs a length that is known at compile time"):
             save_stablehlo(tmp_path / "out", config, params, tokenizer)
         return
