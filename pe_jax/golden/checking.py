@@ -22,6 +22,8 @@ from pe_jax.golden.vectors import (
     FORMAT,
     LENGTH,
     Case,
+    Golden,
+    Layer,
     attend,
     attention_factor,
     golden_vectors,
@@ -80,7 +82,23 @@ def check(function: Function, file: str | Path, dtype: str = "float32") -> list[
             f"The function must take q, k and any of {', '.join(ARGUMENTS[2:])}; got "
             f"{', '.join(names) or 'no arguments'}."
         )
-    path = Path(file)
+    golden = _read(Path(file))
+    compared = [
+        _compare(function, names, golden, name, kind, dtype)
+        for name in golden.cases
+        for kind, layer in golden.layers.items()
+        # A rotation has no temperature.
+        if "v" in names or not any(part.factor for part in layer.parts)
+    ]
+    return [failure for failure in compared if failure]
+
+
+def _read(path: Path) -> Golden:
+    """Return the golden vectors of a file.
+
+    Raises:
+      ValueError: for a file of another format.
+    """
     about = read_json(path.with_suffix(".json"), "Write it again with pe-jax golden.")
     if about.get("format") != FORMAT:
         raise ValueError(
@@ -89,40 +107,53 @@ def check(function: Function, file: str | Path, dtype: str = "float32") -> list[
         )
     arrays = load_file(path)
     golden = golden_vectors(about["config"], cases=())
-    failures = []
-    for name, facts in about["cases"].items():
-        first, last = facts["queries"]
-        case = Case(
-            arrays[f"{name}/positions"], arrays[f"{name}/mask"], slice(first, last),
+    cases = {
+        name: Case(
+            arrays[f"{name}/positions"], arrays[f"{name}/mask"], slice(*facts["queries"]),
             facts["one_query_at_a_time"], facts["inputs"],
-        )  # fmt: skip
-        for kind, layer in golden.layers.items():
-            if "v" not in names and any(part.factor for part in layer.parts):
-                continue  # A temperature, which no rotation has.
-            allowed = arrays[f"{name}/{kind}/allowed"]
-            what = "out" if "v" in names else "logits"
-            expected = arrays[f"{name}/{kind}/{what}"].astype(np.float64)
-            tolerance = max(facts["tolerance"][dtype], facts["tolerance"][case.dtype])
-            inputs = [arrays[x][..., : head_size(layer)] for x in "qkv"]
-            facts_of_layer = {"layer": int(kind.removeprefix("layer_")), "config": about["config"]}
-            try:
-                result = _call(function, names, case, allowed, inputs, facts_of_layer)
-            except Exception as error:
-                text = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-                failures.append(Failure(name, kind, np.nan, tolerance, (), text))
-                continue
-            difference = _difference(result, expected)
-            if not difference <= tolerance:
-                others = {key: one for key, one in golden.layers.items() if key != kind}
-                causes = tuple(
-                    cause
-                    for cause, wrong_layer, wrong_case in _mistakes(layer, case, others)
-                    if _difference(
-                        result, getattr(attend(wrong_layer, wrong_case, *inputs), what)
-                    ) <= tolerance
-                )  # fmt: skip
-                failures.append(Failure(name, kind, difference, tolerance, causes))
-    return failures
+        )
+        for name, facts in about["cases"].items()
+    }  # fmt: skip
+    results = {
+        name: {
+            kind: Layer(*(arrays[f"{name}/{kind}/{field}"] for field in Layer._fields))
+            for kind in golden.layers
+        }
+        for name in cases
+    }
+    q, k, v = (arrays[name] for name in "qkv")
+    return golden._replace(q=q, k=k, v=v, cases=cases, results=results)
+
+
+def _compare(
+    function: Function, names: tuple[str, ...], golden: Golden, name: str, kind: str, dtype: str
+) -> Failure | None:
+    """Return how a function differs in a case and a kind of layer; None if it passes."""
+    case, layer, right = golden.cases[name], golden.layers[kind], golden.results[name][kind]
+    inputs = [x[..., : head_size(layer)] for x in (golden.q, golden.k, golden.v)]
+    tolerance = max(case.tolerance(dtype), case.tolerance(case.dtype))
+
+    def compared(result: Layer) -> np.ndarray:
+        if "v" in names:
+            return result.out.astype(np.float64)
+        return np.where(case.keys(), result.logits.astype(np.float64), 0)
+
+    facts = {"layer": int(kind.removeprefix("layer_")), "config": golden.config}
+    try:
+        result = _call(function, names, case, right.allowed, inputs, facts)
+    except Exception as error:
+        text = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        return Failure(name, kind, np.nan, tolerance, (), text)
+    difference = _difference(result, compared(right))
+    if difference <= tolerance:
+        return None
+    others = {key: other for key, other in golden.layers.items() if key != kind}
+    causes = tuple(
+        cause
+        for cause, wrong_layer, wrong_case in _mistakes(layer, case, others)
+        if _difference(result, compared(attend(wrong_layer, wrong_case, *inputs))) <= tolerance
+    )
+    return Failure(name, kind, difference, tolerance, causes)
 
 
 def _call(
@@ -133,7 +164,8 @@ def _call(
     inputs: Sequence[np.ndarray],
     facts: dict[str, Any],
 ) -> np.ndarray:
-    """Return attention `[Lq, H, d]`, or logits `[H, Lq, L]`, of a function for a case."""
+    """Return attention `[Lq, H, d]`, or logits `[H, Lq, L]`, of a function for a case; logits are 0
+    where a call lacks the key."""
     dtype = ml_dtypes.bfloat16 if case.dtype == "bfloat16" else np.float32
     q, k, v = (x.astype(dtype)[None] for x in inputs)
     index = np.arange(LENGTH)[case.queries]
@@ -161,9 +193,6 @@ def _difference(result: np.ndarray, expected: np.ndarray) -> float:
     """Return the largest difference relative to the largest expected value."""
     if result.shape != expected.shape:
         return np.inf
-    if result.ndim == 3 and result.shape[-1] == LENGTH and expected.shape[0] == result.shape[0]:
-        # Logits of a step have no keys after the query.
-        expected = np.where(result == 0, 0, expected)
     return float(np.abs(result - expected).max() / max(np.abs(expected).max(), 1e-30))
 
 

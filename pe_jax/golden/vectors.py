@@ -19,7 +19,7 @@ import numpy as np
 from pe_jax.attention import attention, attention_weights, naive
 from pe_jax.attention.attention import completed
 from pe_jax.attention.inputs import apply_encoding
-from pe_jax.encodings.encoding import PositionEncoding
+from pe_jax.encodings.encoding import PositionEncoding, parameter_count
 from pe_jax.encodings.part import Context, Part
 from pe_jax.encodings.positions import AttentionWindow
 from pe_jax.interop import from_hf
@@ -59,6 +59,11 @@ class Case(NamedTuple):
         The error of float32 angles grows with the position: frequency and product are rounded.
         """
         return 8 * _EPSILON[dtype] + 8 * 2**-24 * (1 + int(np.abs(self.positions).max()))
+
+    def keys(self) -> np.ndarray:
+        """Return `[Lq, L]` bool, False for keys after a query that comes in a step of its own."""
+        index = np.arange(LENGTH)
+        return (index <= index[self.queries, None]) | (not self.steps)
 
 
 class Layer(NamedTuple):
@@ -140,7 +145,7 @@ def head_size(layer: PositionEncoding) -> int | None:
 
 def _check(layer: PositionEncoding) -> None:
     for part in layer.parts:
-        if part.embed or jax.tree.leaves(jax.eval_shape(part.init, jax.random.key(0))):
+        if part.embed or parameter_count(PositionEncoding((part,))):
             raise ValueError(
                 f"{part.name} has learned parameters, so no config determines its numbers. Golden "
                 "vectors are of rotations, fixed biases, temperatures and windows."
@@ -268,7 +273,8 @@ def rotated_pairs(part: Part) -> tuple[tuple[int, int], ...]:
 
 def attention_factor(layer: PositionEncoding) -> float:
     """Return c, which multiplies cos and sin of queries and of keys (YaRN, LongRoPE); else 1."""
-    origin = np.zeros((1, layer.axes)[: layer.axes], int)  # Where the rotation itself is none.
+    # Nothing is rotated at the origin.
+    origin = np.zeros((1, layer.axes) if layer.axes > 1 else 1, int)
     for part in layer.parts:
         if part.heads and (pairs := rotated_pairs(part)):
             x = np.zeros((1, 1, 1, head_size(layer) or _HEAD_SIZE))

@@ -196,6 +196,14 @@ def test_functions_that_rotate(folder):
     assert all("the rotation is that of layer_0" in failure.causes for failure in failures)
 
 
+def test_zeros_fail(folder):
+    def rotate(q, k):
+        return 0 * q, k
+
+    failures = golden.check(rotate, folder / "modernbert.safetensors")
+    assert len(failures) == 18 and {failure.difference for failure in failures} == {1.0}
+
+
 def test_the_function_of_the_page(folder):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/golden.md").read_text(), re.S)
     exec(blocks[0], found := {})
