@@ -165,6 +165,11 @@ def writing(path: str | Path) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Replace a file by a text in UTF-8; see `write_bytes`."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
     """Replace a file in one go: a reader never sees half of it, and a run killed here, or a power
     cut, leaves none.
 
@@ -181,8 +186,8 @@ def write_text(path: Path, text: str) -> None:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.unlink(missing_ok=True)  # A killed run's, or a link, which is not to be followed.
-        with temporary.open("w" if is_remote(path) else "x", encoding="utf-8") as file:
-            file.write(text)
+        with temporary.open("wb" if is_remote(path) else "xb") as file:
+            file.write(data)
         if not is_remote(path):
             flush_to_disk(temporary)
         temporary.replace(path)

@@ -14,7 +14,6 @@ import functools
 import importlib
 import runpy
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from pe_jax.errors import extra
@@ -25,7 +24,7 @@ with extra("train", SystemExit):
     from pe_jax.console import command
     from pe_jax.console.streams import show
     from pe_jax.console.terminal import log
-    from pe_jax.files import read_json
+    from pe_jax.files import reachable_path, read_json
 
 _FLAGS = flags.FlagValues()
 _string = functools.partial(flags.DEFINE_string, flag_values=_FLAGS)
@@ -66,7 +65,7 @@ def _function(name: str) -> Callable[..., Any]:
 def _check() -> None:
     from pe_jax import golden
 
-    place = Path(_GOLDEN.value or "")
+    place = reachable_path(_GOLDEN.value or "")
     files = sorted(place.glob("*.safetensors")) if place.is_dir() else [place]
     if not _GOLDEN.value or not files or not files[0].is_file():
         raise ValueError(
@@ -92,13 +91,13 @@ def run() -> None:
 
     types = golden.model_types() if _ALL.value else _TYPES.value
     configs: list[Any] = [{"model_type": name} for name in types]
-    configs += [read_json(Path(file), "Give a config.json.") for file in _CONFIGS.value]
+    configs += [read_json(reachable_path(file), "Give a config.json.") for file in _CONFIGS.value]
     if not configs or not _OUT.value:
         raise ValueError(
             "Give --out=FOLDER and --model_type, --config or --all; or --check=FILE.py:FUNCTION "
             "and --golden=FOLDER."
         )
-    files = golden.write(configs, Path(_OUT.value), log)
+    files = golden.write(configs, reachable_path(_OUT.value), log)
     size = sum(file.stat().st_size for file in files)
     show(f"Written {len(files)} files, {size / 1e6:.1f} MB, to {_OUT.value}; its README says more.")
 

@@ -13,7 +13,7 @@ from safetensors.numpy import save
 
 from pe_jax import __version__
 from pe_jax.encodings.encoding import PositionEncoding
-from pe_jax.files import write_text, writing
+from pe_jax.files import write_bytes, write_text
 from pe_jax.golden.vectors import (
     FORMAT,
     Golden,
@@ -56,14 +56,10 @@ def write(
         name = re.sub(r"[^\w.-]", "_", str(golden.config.get("model_type") or "config"))
         same = sum(other.split("~")[0] == name for other in names)
         names.append(f"{name}~{same + 1}" if same else name)
-    out.mkdir(parents=True, exist_ok=True)
     files = []
     for name, golden in zip(names, goldens, strict=True):
         tensors = out / f"{name}.safetensors"
-        with writing(tensors):
-            partial = tensors.with_name(f".{tensors.name}.partial")
-            partial.write_bytes(save(_tensors(golden)))
-            partial.replace(tensors)
+        write_bytes(tensors, save(_tensors(golden)))
         write_text(out / f"{name}.json", _description(golden))
         files += [tensors]
         progress(f"{name}: {tensors.stat().st_size / 1000:.0f} kB")
