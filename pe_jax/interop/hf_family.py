@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from pe_jax.encodings.rotary.rotation import Layout
 from pe_jax.encodings.rotary.several_axes import AxialLayout
 from pe_jax.interop.encoder_format import EncoderFormat
 
@@ -118,7 +117,7 @@ class HFFamily(NamedTuple):
 
     theta: float = 10_000.0
     defaults: Config = {}
-    layout: Layout | AxialLayout = "half"
+    layout: AxialLayout = "half"
     is_full: IsFull | None = None
     other: str = SLIDING
     slides: bool = False
