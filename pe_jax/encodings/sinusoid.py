@@ -10,6 +10,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import DTypeLike
 
 from pe_jax.shapes import Array, Float, Real
 
@@ -18,8 +19,10 @@ _PRECISE = 4096
 _DIGIT = 1024  # Of multiples of that: products with a fraction of a turn keep 1e-4 radians.
 
 
-def default_frequencies(dim: int, base: float = 10_000.0) -> Float[np.ndarray, " F"]:
-    """w_i = base^(-2i/dim) for i = 0 .. dim/2 - 1, radians per position, float32.
+def default_frequencies(
+    dim: int, base: float = 10_000.0, dtype: DTypeLike = np.float32
+) -> Float[np.ndarray, " F"]:
+    """w_i = base^(-2i/dim) for i = 0 .. dim/2 - 1, radians per position.
 
     Raises:
       ValueError: if dim is odd or not positive, or for a base that is not positive.
@@ -28,7 +31,7 @@ def default_frequencies(dim: int, base: float = 10_000.0) -> Float[np.ndarray, "
         raise ValueError(f"The dimension of a sinusoid must be even and positive, got {dim}.")
     if not base > 0:
         raise ValueError(f"base must be positive, got {base}.")
-    return (base ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)).astype(np.float32)
+    return (base ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)).astype(dtype)
 
 
 def sinusoid(x: Real[Array, "*B"], frequencies: Float[Array, " F"]) -> Float[jax.Array, "*B D"]:

@@ -19,7 +19,7 @@ from pe_jax.encodings.encoding import PositionEncoding
 from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rotation import Layout, pairs, rotate_by
-from pe_jax.encodings.sinusoid import angles
+from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Float, Real
 
 Frequencies = Callable[[Params, Context], jax.Array]
@@ -143,9 +143,7 @@ def frequencies(
             f"Rotations need an even number of dimensions, got {dims} (fraction={fraction} of "
             f"head_size={head_size}). Use fraction={max(2, dims - dims % 2) / head_size:g}."
         )
-    if not base > 0:
-        raise ValueError(f"base must be positive, got {base}.")
-    w = base ** (-np.arange(0, dims, 2) / dims)
+    w = default_frequencies(dims, base, np.float64)
     w[int(proportional * dims // 2) :] = 0
     return w
 
