@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from pe_jax.encodings.part import Context, Heads, Params, Part
 from pe_jax.encodings.positions import length
 from pe_jax.encodings.registry import wrapper
+from pe_jax.encodings.rotary.rope import no_rotation
 from pe_jax.shapes import Array
 
 
@@ -30,10 +31,7 @@ def rove(part: Part) -> Part:
     """
     rotate, metadata = part.heads, part.metadata
     if rotate is None or metadata is None or not metadata.pairs or part.traits.causal_only:
-        raise ValueError(
-            "rove takes an encoding that rotates pairs of dimensions, such as rope, rope_yarn or "
-            f"rope_slice; got {part.name}."
-        )
+        raise no_rotation("rove", part)
     second = [b for _, b in metadata.pairs]
 
     def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from pe_jax.encodings.part import Params, Part
 from pe_jax.encodings.registry import wrapper
-from pe_jax.encodings.rotary.rope import with_part_factors
+from pe_jax.encodings.rotary.rope import no_rotation, with_part_factors
 
 
 @wrapper
@@ -30,10 +30,7 @@ def lerope(part: Part) -> Part:
     """
     metadata = part.metadata
     if metadata is None or not metadata.pairs:
-        raise ValueError(
-            "lerope takes an encoding that rotates pairs of dimensions, such as rope, rope_yarn or "
-            f"rope_slice; got {part.name}."
-        )
+        raise no_rotation("lerope", part)
     count, frequencies = len(metadata.pairs), metadata.frequencies
 
     def init(rng: jax.Array) -> Params:

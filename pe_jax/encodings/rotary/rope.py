@@ -210,6 +210,14 @@ def with_factors(encoding: PositionEncoding, factors: FrequencyFactors) -> Posit
     return encoding.map_parts(change)
 
 
+def no_rotation(wrapper: str, part: Part) -> ValueError:
+    """Return the error of a wrapper whose encoding does not rotate pairs of dimensions."""
+    return ValueError(
+        f"{wrapper} takes an encoding that rotates pairs of dimensions, such as rope, rope_yarn or "
+        f"rope_slice; got {part.name}."
+    )
+
+
 def with_part_factors(part: Part, factors: Callable[[Params], FrequencyFactors]) -> Part:
     """`part` with every frequency of its rotations multiplied by a factor, see `with_factors`, that
     may depend on its parameters."""
