@@ -1,4 +1,4 @@
-"""Pieces of error messages: near names, extras that are not installed, the error of a stop."""
+"""Errors: near names, options that are too small, extras that are not installed, stops."""
 
 from __future__ import annotations
 
@@ -13,6 +13,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """` Did you mean tiny?`, or nothing where no known name is near."""
     near = difflib.get_close_matches(name[:_LONGEST_NAME], known, n=3)
     return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
+def check_at_least(least: float, **options: float) -> None:
+    """Raise a ValueError for an option below `least`, or NaN."""
+    for name, value in options.items():
+        if not value >= least:
+            raise ValueError(f"{name} must be at least {least}, got {value}.")
 
 
 @contextlib.contextmanager

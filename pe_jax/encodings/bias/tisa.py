@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part
 from pe_jax.encodings.registry import registered
+from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float, Real
 
 
@@ -25,8 +26,7 @@ def tisa(*, num_heads: int, kernels: int = 5) -> Part:
     Raises:
       ValueError: for fewer than one kernel.
     """
-    if kernels < 1:
-        raise ValueError(f"kernels must be at least 1, got {kernels}.")
+    check_at_least(1, kernels=kernels)
 
     def init(rng: jax.Array) -> Params:
         spread = {"amplitude": (0.1, 0.01), "sharpness": (0.1, 0.01), "centre": (0.0, 5.0)}

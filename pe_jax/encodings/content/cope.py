@@ -12,6 +12,7 @@ from pe_jax.encodings.content.row_order import indices, rows_of_queries
 from pe_jax.encodings.pairs import by_queries
 from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
+from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float
 
 
@@ -38,8 +39,7 @@ def cope(*, head_size: int, npos_max: int = 64) -> Part:
     Raises:
       ValueError: for fewer than two positions.
     """
-    if npos_max < 2:
-        raise ValueError(f"npos_max must be at least 2, got {npos_max}.")
+    check_at_least(2, npos_max=npos_max)
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
         rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "cope")

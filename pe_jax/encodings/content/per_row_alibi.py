@@ -16,6 +16,7 @@ from pe_jax.encodings.part import (
     normal_parameters,
 )
 from pe_jax.encodings.registry import registered
+from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float
 
 
@@ -40,8 +41,7 @@ def per_row_alibi(*, hidden_size: int, num_heads: int, rank: int = 8, stddev: fl
       ValueError: for a rank below 1; in attention, without the hidden states `Context.x_q` and
         `x_k`.
     """
-    if rank < 1:
-        raise ValueError(f"rank must be at least 1, got {rank}.")
+    check_at_least(1, rank=rank)
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
         rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "per_row_alibi")

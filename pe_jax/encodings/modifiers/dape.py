@@ -12,6 +12,7 @@ from pe_jax.encodings.bias.fire import fan_in_uniform
 from pe_jax.encodings.pairs import by_queries
 from pe_jax.encodings.part import Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
+from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float
 
 
@@ -32,7 +33,7 @@ def dape(*, num_heads: int, width: int = 32) -> Part:
     Raises:
       ValueError: for a width below 1.
     """
-    _check_width(width)
+    check_at_least(1, width=width)
     shapes = {"hidden": (2 * num_heads, width), "out": (width, num_heads)}
 
     def logit_map(
@@ -81,7 +82,7 @@ def dape_v2(*, num_heads: int, width: int = 32, kernel_size: int = 3) -> Part:
     Raises:
       ValueError: for a width below 1, or a kernel size that is even or below 1.
     """
-    _check_width(width)
+    check_at_least(1, width=width)
     if kernel_size < 1 or kernel_size % 2 == 0:
         raise ValueError(
             f"kernel_size must be odd and at least 1, got {kernel_size}: a key and as many "
@@ -119,11 +120,6 @@ def dape_v2(*, num_heads: int, width: int = 32, kernel_size: int = 3) -> Part:
             monotone=False,  # At the ends of the row.
         ),
     )
-
-
-def _check_width(width: int) -> None:
-    if width < 1:
-        raise ValueError(f"width must be at least 1, got {width}.")
 
 
 def _init(rng: jax.Array, shapes: Mapping[str, tuple[int, ...]]) -> Params:

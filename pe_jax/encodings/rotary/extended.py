@@ -21,6 +21,7 @@ from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rope import frequencies, rotary
 from pe_jax.encodings.rotary.rotation import Layout, rotate_by
 from pe_jax.encodings.sinusoid import angles
+from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Bool, Float, Real
 
 # `(positions, ω [F]) -> [..., F]`, angles.
@@ -64,7 +65,7 @@ def self_extend(
     Raises:
       ValueError: for a window or group below 1.
     """
-    _at_least_one(window=window, group=group)
+    check_at_least(1, window=window, group=group)
     grouped: Angles = lambda x, w: angles(x // group, w)
     shift = window - window // group
     far = _Far(lambda i, j: i - j >= window, lambda x, w: grouped(x, w) + w * shift, grouped)
@@ -97,7 +98,7 @@ def rerope(
     Raises:
       ValueError: for a window or factor below 1.
     """
-    _at_least_one(window=window, factor=1 if factor is None else factor)
+    check_at_least(1, window=window, factor=1 if factor is None else factor)
     slope = 0.0 if factor is None else 1 / factor
     slow: Angles = lambda x, w: angles(x, w * slope)
     shift = window * (1 - slope)
@@ -131,7 +132,7 @@ def dual_chunk(
     Raises:
       ValueError: for a chunk that is not from 1 to `length` - 1.
     """
-    _at_least_one(chunk=chunk)
+    check_at_least(1, chunk=chunk)
     if not chunk < length:
         raise ValueError(
             f"chunk must be less than length, the inputs trained on, got {chunk} and {length}."
@@ -187,9 +188,3 @@ def _extended(
         return jnp.asarray(total)
 
     return near._replace(logits=logits, metadata=near.metadata and near.metadata._replace(pairs=()))
-
-
-def _at_least_one(**options: float | int) -> None:
-    for name, value in options.items():
-        if not value >= 1:
-            raise ValueError(f"{name} must be at least 1, got {value}.")

@@ -23,6 +23,7 @@ import numpy as np
 from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rope import Layout, frequencies, rotary
+from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float
 
 
@@ -53,7 +54,7 @@ def rope_linear(
 ) -> Part:
     """RoPE with all frequencies divided by s = `factor` (position interpolation: Chen et al. 2023,
     eq. 4; Gemma 3). Other arguments as in `rope`."""
-    _at_least(1, factor=factor)
+    check_at_least(1, factor=factor)
     w = frequencies(head_size, base, fraction, proportional) / factor
     return _fixed(w, layout, f"R(ω i / {factor:g})", "Chen et al. 2023, eq. 4")
 
@@ -69,7 +70,7 @@ def rope_ntk(
 ) -> Part:
     """RoPE with the base multiplied by s^(r/(r-2)), s = `factor` (NTK-aware interpolation: bloc97
     2023; Peng et al. 2023, section 3.1). Other arguments as in `rope`."""
-    _at_least(1, factor=factor)
+    check_at_least(1, factor=factor)
     w = np.asarray(ntk(frequencies(head_size, base, fraction), factor))
     return _fixed(w, layout, f"R(ω' i), base' = base·{factor:g}^(r/(r−2))", "bloc97 2023")
 
@@ -87,7 +88,7 @@ def rope_dynamic_ntk(
     """`rope_ntk` by a factor that grows with the length n of the input, s n/L - (s - 1), from 1 at
     L = `original_length` (emozilla 2023). How the length is taken: see the file's docstring. Other
     arguments as in `rope`."""
-    _at_least(1, factor=factor, original_length=original_length)
+    check_at_least(1, factor=factor, original_length=original_length)
     w = frequencies(head_size, base, fraction)
 
     def of_length(n: Array) -> Array:
@@ -132,7 +133,7 @@ def rope_yarn(
       truncate: whether the ends of the ramp are rounded outwards to whole indices.
       base, layout, fraction: as in `rope`.
     """
-    _at_least(1, factor=factor, original_length=original_length)
+    check_at_least(1, factor=factor, original_length=original_length)
     if not beta_fast >= beta_slow > 0:
         raise ValueError(f"beta_fast >= beta_slow > 0 must hold, got {beta_fast} and {beta_slow}.")
     if not base > 1:
@@ -144,7 +145,7 @@ def rope_yarn(
     scale = attention_factor
     if scale is None:
         scale = yarn_scale(factor, mscale, mscale_all_dim)
-    _at_least(0, attention_factor=scale)
+    check_at_least(0, attention_factor=scale)
     w = frequencies(head_size, base, fraction)
 
     def index(rotations: float) -> float:
@@ -180,7 +181,7 @@ def rope_llama3(
     `original_length` stay, those that rotate less than `low_frequency_factor` times are divided by
     `factor`, the others in between (Meta 2024, llama-models; no paper). Other arguments as in
     `rope`."""
-    _at_least(1, factor=factor, original_length=original_length)
+    check_at_least(1, factor=factor, original_length=original_length)
     if not high_frequency_factor >= low_frequency_factor > 0:
         raise ValueError(
             "high_frequency_factor >= low_frequency_factor > 0 must hold, got "
@@ -220,8 +221,8 @@ def rope_longrope(
         ln L).
       base, layout, fraction: as in `rope`.
     """
-    _at_least(1, factor=factor)
-    _at_least(2, original_length=original_length)
+    check_at_least(1, factor=factor)
+    check_at_least(2, original_length=original_length)
     w = frequencies(head_size, base, fraction)
     for name, divisors in (("short", short), ("long", long)):
         if len(divisors) != w.size or min(divisors) <= 0:
@@ -232,7 +233,7 @@ def rope_longrope(
     scale = attention_factor
     if scale is None:
         scale = math.sqrt(1 + math.log(factor) / math.log(original_length))
-    _at_least(0, attention_factor=scale)
+    check_at_least(0, attention_factor=scale)
 
     def of_length(n: Array) -> Array:
         return jnp.where(
@@ -266,10 +267,3 @@ def _by_length(
 
     part = rotary(frequencies, w.size, layout, metadata, scale=scale, short=w)
     return part._replace(traits=Traits(cacheable=False))
-
-
-def _at_least(least: int, **options: float | int) -> None:
-    """Raises a ValueError for an option below `least`."""
-    for name, value in options.items():
-        if not value >= least:
-            raise ValueError(f"{name} must be at least {least}, got {value}.")
