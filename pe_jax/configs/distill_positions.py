@@ -65,6 +65,12 @@ class DistillationConfig(EncoderTrainingConfig):
     eval_every: int = key(100, COUNT_OR_ZERO, "On held-out text.")
     eval_examples: int = key(64, integer(1, 1_000_000), "Held-out rows of each length.")
 
+    window: int = key(
+        0,
+        COUNT_OR_ZERO,
+        "Tokens of the overlapping windows in which the teacher reads longer inputs; 0 means as "
+        "many as it has positions.",
+    )
     test_lengths: tuple[int, ...] = key(
         (), several(integer(8, 10**6)), "More lengths of inputs that R² is measured at."
     )
@@ -78,6 +84,8 @@ class DistillationConfig(EncoderTrainingConfig):
     def errors(self) -> Iterator[str]:
         if self.layers and not any(self.layers):
             yield f"layers={self.layers} leaves every layer out: give one of them a weight above 0."
+        if 0 < self.window < 8:
+            yield f"window={self.window} is too short: give at least 8 tokens, or 0."
 
 
 def get_config():

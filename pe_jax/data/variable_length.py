@@ -13,6 +13,7 @@ import numpy as np
 
 from pe_jax.data.masking import ElementSpec
 from pe_jax.data.packed import PackedExamples
+from pe_jax.data.teacher_windows import teacher_windows, window_spec
 
 _SHORTEST = 8  # Tokens of an input, special ones included; at least two of them are text.
 
@@ -27,15 +28,19 @@ class VariableLengthExamples:
 
     Attributes:
       rows: without masks.
+      window: tokens of the windows of longer rows, see `teacher_windows`; 0 for none.
     """
 
     rows: PackedExamples
+    window: int = 0
 
     @staticmethod
-    def element_spec(length: int) -> ElementSpec:
+    def element_spec(length: int, window: int = 0) -> ElementSpec:
         """Return shape and dtype of each array of a row."""
         names = ("tokens", "token_type_ids", "documents")
-        return {**dict.fromkeys(names, ((length,), np.int32)), "text": ((length,), np.bool_)}
+        windows = window_spec(length, window) if 0 < window < length else {}
+        arrays = {**dict.fromkeys(names, ((length,), np.int32)), "text": ((length,), np.bool_)}
+        return {**arrays, **windows}
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -43,7 +48,7 @@ class VariableLengthExamples:
     def __call__(self, number: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return a row: tokens; token_type_ids, 1 in the second part of a pair, if the tokenizer
         has types; documents, which are 1 in the first input of the row and 0 at padding; each `[L]`
-        int32. And text, `[L]` bool, False at special tokens and padding."""
+        int32. And text, `[L]` bool, False at special tokens and padding; and `teacher_windows`."""
         row = self.rows(number, rng)
         tokens, size = row["tokens"].copy(), int(row["valid"].sum())
         words, shortest = self.rows.vocabulary, self._shortest
@@ -68,6 +73,7 @@ class VariableLengthExamples:
             "token_type_ids": token_type_ids,
             "documents": documents,
             "text": is_text,
+            **(teacher_windows(documents, self.window) if 0 < self.window < len(tokens) else {}),
         }
 
     @property

@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -23,12 +22,24 @@ from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.configs.model import ARCHITECTURE, SIZES, ModelChanges
 from pe_jax.configs.pretraining import StageConfig
 from pe_jax.console.terminal import log
+from pe_jax.data.teacher_windows import window_spec
 from pe_jax.models import Bert, BertConfig, forward_flops, train_flops
 from pe_jax.schema import changed
-from pe_jax.shapes import Int
 from pe_jax.tasks import text_training
-from pe_jax.tasks.imitation import Statistics, imitation_task, measure, statistics_shapes
-from pe_jax.tasks.position_fit import better_start, fit_obstacle, fit_positions, keep_table_mean
+from pe_jax.tasks.imitation import (
+    Statistics,
+    converged,
+    imitation_task,
+    measure,
+    statistics_shapes,
+)
+from pe_jax.tasks.position_fit import (
+    better_start,
+    fit_obstacle,
+    fit_positions,
+    full_rows,
+    keep_table_mean,
+)
 from pe_jax.tasks.pretrained_source import PretrainedSource
 from pe_jax.tasks.run import Program
 from pe_jax.tasks.text_training import TextData, TextRun
@@ -42,7 +53,6 @@ from pe_jax.training.pytrees import Batch, Metrics, Params, Scalars
 from pe_jax.training.step import TrainState
 from pe_jax.training.transplant import transplant
 
-_FIT_ROWS = 64  # Held-out rows that positions are fitted on.
 NONE = "none/"  # Begins the names of scores of a student without positions in a run's log.
 
 
@@ -93,16 +103,21 @@ def resolve(config: DistillationConfig) -> DistillationConfig:
             f"config.layers={config.layers} has {len(config.layers)} weights, and the model "
             f"{layers} layers: give one weight a layer, or none."
         )
-    for owner, encoding in (("teacher", teacher.encoding()), ("student", student.encoding())):
-        rows = encoding.max_length
-        if rows is not None and max(config.lengths) > rows:
-            long = next((n for n, stage in config.stages.items() if stage.length > rows), None)
-            name = f"config.{long}.length" if long else "config.test_lengths"
-            raise ValueError(
-                f"{name} has inputs of {max(config.lengths)} tokens, and the {owner}'s "
-                f"{encoding.name!r} {rows} positions: lower it. A student without a maximum length "
-                "may be used with longer inputs afterwards."
-            )
+    longest, rows = max(config.lengths), student.encoding().max_length
+    if rows is not None and longest > rows:  # Those of stages were compared above.
+        raise ValueError(
+            f"config.test_lengths has inputs of {longest} tokens, and the student's "
+            f"{student.encoding().name!r} {rows} positions. Lower it or raise "
+            "config.model.max_length, or use an encoding without a maximum length."
+        )
+    rows = teacher.encoding().max_length
+    if rows is not None and config.window > rows:
+        raise ValueError(
+            f"config.window={config.window} is longer than the {rows} positions of the teacher's "
+            f"{teacher.encoding().name!r}. Lower it, or leave it out for windows of {rows} tokens."
+        )
+    if rows is not None and not config.window and longest > rows:
+        config = dataclasses.replace(config, window=rows)
     return config
 
 
@@ -126,12 +141,17 @@ def make_program(
     return Program(model, task, optimizer, schedule, mesh, seeds, config.parallel, constants)
 
 
-def step_flops(student: BertConfig, teacher: BertConfig, rows: int, length: int) -> float:
-    """Return the model FLOPs of a step."""
-    return train_flops(student, rows, length, 0) + forward_flops(teacher, rows, length, 0)
+def step_flops(
+    student: BertConfig, teacher: BertConfig, rows: int, length: int, window: int = 0
+) -> float:
+    """Return the model FLOPs of a step, with the teacher's windows of longer rows."""
+    shape = window_spec(length, window)["windows"][0] if 0 < window < length else (1, length)
+    teacher_flops = rows * forward_flops(teacher, *shape, 0)
+    return train_flops(student, rows, length, 0) + teacher_flops
 
 
 def make_examples(
+    window: int,
     vocabulary: data.Vocabulary,
     stage: StageConfig,
     corpus: data.TokenizedCorpus,
@@ -139,7 +159,7 @@ def make_examples(
 ) -> data.Examples:
     """Return rows of documents of which some are shorter than the stage's inputs."""
     rows = data.PackedExamples(corpus, documents, vocabulary, stage.length)
-    return data.VariableLengthExamples(rows)
+    return data.VariableLengthExamples(rows, window)
 
 
 def build(config: DistillationConfig, tokenizer: Path | None = None) -> Run:
@@ -155,8 +175,9 @@ def build(config: DistillationConfig, tokenizer: Path | None = None) -> Run:
     test_stages = [
         changed(stages[-1], {"length": n}) for n in config.test_lengths if n not in lengths
     ]
+    make = functools.partial(make_examples, config.window)
     text_data = text_training.read_data(
-        config, tokenizer, mesh, make_examples, pairs=False, test_stages=test_stages
+        config, tokenizer, mesh, make, pairs=False, test_stages=test_stages
     )
     model = dataclasses.replace(config.model, vocab_size=text_data.text.vocabulary.size)
     teacher = teacher_model(config, model)
@@ -199,12 +220,11 @@ class Distillation:
         log(f"Parameters from {self.config.init}:\n{changes}")
         student = {**student, "bert": self._keep_mean(student["bert"])}
         if self.config.fit:
-            text, length = self.data.text, self.config.lengths[0]
+            text, length = self.data.text, self._start_length
             documents = text.held_out, text.held_out_documents
             rows = data.PackedExamples(*documents, text.vocabulary, length)
-            tokens = _full_rows(rows, _FIT_ROWS)
             model, bert = self.program.model, self.params["bert"]
-            fit = fit_positions(self.teacher, bert, model, student["bert"], tokens)
+            fit = fit_positions(self.teacher, bert, model, student["bert"], full_rows(rows))
             student = better_start(student, fit, lambda each: self.scores(0, each)["r2_mean"])
         return jax.device_put(student, self.program.shardings_of(student))
 
@@ -222,7 +242,9 @@ class Distillation:
             batches=self.data.batches[number],
             train_step=train_step,
             evaluate=lambda step, params: self.scores(number, params),
-            flops=functools.partial(step_flops, self.program.model, self.teacher),
+            flops=functools.partial(
+                step_flops, self.program.model, self.teacher, window=config.window
+            ),
             converged=functools.partial(
                 converged, patience=config.patience, min_gain=config.min_gain
             ),
@@ -260,7 +282,13 @@ class Distillation:
         }
 
     def _keep_mean(self, bert: Params) -> Params:
-        return keep_table_mean(self.teacher, self.params["bert"], bert, self.config.lengths[0])
+        return keep_table_mean(self.teacher, self.params["bert"], bert, self._start_length)
+
+    @property
+    def _start_length(self) -> int:
+        """The most tokens that the teacher reads at a time in the first stage."""
+        length, window = self.config.lengths[0], self.config.window
+        return min(length, window) if window else length
 
 
 def teacher_digest(teacher: BertConfig, params: Params) -> str:
@@ -269,30 +297,3 @@ def teacher_digest(teacher: BertConfig, params: Params) -> str:
     settings = {name: getattr(teacher, name) for name in (*SIZES, *ARCHITECTURE, "max_length")}
     facts = [teacher.encoding().name, settings, fingerprint(params)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _full_rows(rows: data.PackedExamples, most: int) -> Int[np.ndarray, "B L"]:
-    """Return the tokens of some rows without padding, spread over the text."""
-    full = len(rows) - 1  # The last one is padded.
-    if full < 1:
-        raise ValueError(
-            "config.fit=True needs more than one row of held-out text. Raise config.data.held_out, "
-            "give more text, or leave fit out."
-        )
-    numbers = np.linspace(0, full, min(most, full), endpoint=False, dtype=int)
-    rng = np.random.default_rng(0)  # Nothing is drawn: the rows have no masks.
-    return np.stack([rows(int(number), rng)["tokens"] for number in numbers])
-
-
-def converged(evaluations: Sequence[Scalars], *, patience: int, min_gain: float) -> bool:
-    """Return whether R² of the last layer has stopped rising.
-
-    Args:
-      evaluations: held-out scores of a stage, oldest first.
-      patience: how many of them have to pass without a rise of at least `min_gain` over the best
-        before them; 0 means that it never stops.
-    """
-    values = [scores["r2"] for scores in evaluations]
-    if not patience or len(values) <= patience:
-        return False
-    return max(values[-patience:]) < max(values[:-patience]) + min_gain

@@ -1,4 +1,4 @@
-"""Imitation of a teacher's hidden states: the loss, and the statistics that it needs.
+"""Imitation of a teacher's hidden states: the loss, its end, and the statistics that it needs.
 
 Shapes: N layers, B rows, L length, P positions, D hidden size.
 """
@@ -18,7 +18,7 @@ from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.models import BertConfig, BertForPretraining, LayerOutputs, layer_outputs
 from pe_jax.shapes import Array, Bool, Float
 from pe_jax.training import sharding
-from pe_jax.training.pytrees import Batch, Params, Sums
+from pe_jax.training.pytrees import Batch, Params, Scalars, Sums
 from pe_jax.training.step import Task, cache_by_arguments
 
 
@@ -62,7 +62,7 @@ def imitation_task(
     weights = np.array(layers or [1.0] * student.num_layers, np.float32)
     weights /= weights.sum()
     student_outputs = _outputs_of(student, mesh, parallel)
-    teacher_outputs = _outputs_of(teacher, mesh, parallel)
+    teacher_outputs = _targets_of(teacher, mesh, parallel)
     names = [f"r2/layer_{i}" for i in range(1, student.num_layers + 1)]
 
     def init(rng: jax.Array) -> Params:
@@ -114,6 +114,33 @@ def _outputs_of(
     return sharding.gather(outputs, mesh, parallel)
 
 
+@cache_by_arguments
+def _targets_of(
+    teacher: BertConfig, mesh: jax.sharding.Mesh, parallel: str
+) -> Callable[[Params, Batch], LayerOutputs]:
+    """Return `outputs(params of Bert, batch)`, of batches with windows from `teacher_windows`."""
+    outputs = _outputs_of(teacher, mesh, parallel)
+
+    def targets(params: Params, batch: Batch) -> LayerOutputs:
+        if "windows" not in batch:
+            return outputs(params, batch)
+        rows, _, width = batch["windows"].shape
+        sources, places = batch["windows"].reshape(rows, -1), batch["window_places"]
+        windows = {
+            name: jnp.take_along_axis(batch[name], sources, 1).reshape(-1, width)
+            for name in ("tokens", "token_type_ids")
+        }
+        windows["documents"] = batch["window_documents"].reshape(-1, width)
+
+        def by_token(x: Float[Array, "N R W D"]) -> Float[Array, "N B L D"]:
+            x = x.reshape(len(x), rows, -1, x.shape[-1])
+            return jnp.take_along_axis(x, places[None, :, :, None], 2)
+
+        return LayerOutputs(*map(by_token, outputs(params, windows)))
+
+    return targets
+
+
 def _distance(
     ours: Float[Array, "N B L D"], theirs: Float[Array, "N B L D"], real: Array
 ) -> Float[Array, " N"]:
@@ -136,6 +163,20 @@ def _centred(
     return hidden.astype(jnp.float32) - jnp.where(batch["text"][..., None], shift, 0)
 
 
+def converged(evaluations: Sequence[Scalars], *, patience: int, min_gain: float) -> bool:
+    """Return whether R² of the last layer has stopped rising.
+
+    Args:
+      evaluations: held-out scores of a stage, oldest first.
+      patience: how many of them have to pass without a rise of at least `min_gain` over the best
+        before them; 0 means that it never stops.
+    """
+    values = [scores["r2"] for scores in evaluations]
+    if not patience or len(values) <= patience:
+        return False
+    return max(values[-patience:]) < max(values[:-patience]) + min_gain
+
+
 # --- statistics of the teacher --------------------------------------------------------------------
 
 
@@ -151,7 +192,7 @@ def measure(
     Args:
       params: of the teacher's `Bert`, with the shardings of `sharding.state_shardings`.
     """
-    sums = _statistics_of(_outputs_of(teacher, mesh, config.parallel), config.centred)
+    sums = _statistics_of(_targets_of(teacher, mesh, config.parallel), config.centred)
     shardings = sharding.state_shardings(mesh, config.parallel, params)
     step = sharding.compiled(sums, mesh, (shardings, sharding.by_rows(mesh)))
     stages = [

@@ -21,12 +21,14 @@ from jax.flatten_util import ravel_pytree
 
 from pe_jax.attention import attention_logits
 from pe_jax.console.terminal import log
+from pe_jax.data import PackedExamples
 from pe_jax.encodings import Params, PositionEncoding, embed, none, parameter_count
 from pe_jax.models import BertConfig, kernel_map, queries_keys_values
 from pe_jax.properties import Estimate, offset_kernel
 from pe_jax.properties.offset_share import centred_rows
 from pe_jax.shapes import Array, Bool, Float, Int
 
+_ROWS = 64  # Held-out rows that positions are fitted on.
 _BATCH = 4  # Texts whose logits of all layers are in memory at a time.
 _STEPS = 100  # Of L-BFGS.
 
@@ -64,6 +66,19 @@ def keep_table_mean(
     table = student_params[name]["embedding"]
     moved = table + vectors.mean((0, 1)).astype(table.dtype)
     return {**student_params, name: {"embedding": moved}}
+
+
+def full_rows(rows: PackedExamples) -> Int[np.ndarray, "B L"]:
+    """Return the tokens of some rows without padding, spread over the text."""
+    full = len(rows) - 1  # The last one is padded.
+    if full < 1:
+        raise ValueError(
+            "config.fit=True needs more than one row of held-out text. Raise config.data.held_out, "
+            "give more text, or leave fit out."
+        )
+    numbers = np.linspace(0, full, min(_ROWS, full), endpoint=False, dtype=int)
+    rng = np.random.default_rng(0)  # Nothing is drawn: the rows have no masks.
+    return np.stack([rows(int(number), rng)["tokens"] for number in numbers])
 
 
 def inner_pairs(length: int) -> Bool[np.ndarray, "L L"]:

@@ -75,7 +75,7 @@ def make_program(
     assert isinstance(config, DistillationConfig)
     teacher = distillation.teacher_model(config, model)
     program = distillation.make_program(config, mesh, model, teacher, steps=1)
-    return program, distillation.step_flops(model, teacher, rows, length)
+    return program, distillation.step_flops(model, teacher, rows, length, config.window)
 
 
 def expected_vocab_size(config: AnyConfig) -> int:
@@ -94,7 +94,8 @@ def element_spec(config: AnyConfig, stage: StageConfig) -> ElementSpec:
         label = np.int32 if GLUE[config.task].labels else np.float32
         return rows.element_spec(stage.length, {"label": label})
     if not isinstance(stage, PretrainingStageConfig):
-        return data.VariableLengthExamples.element_spec(stage.length)
+        assert isinstance(config, DistillationConfig)
+        return data.VariableLengthExamples.element_spec(stage.length, config.window)
     assert isinstance(config, PretrainingConfig)
     examples = data.PackedExamples if config.data.packed else data.PretrainingExamples
     return examples.element_spec(stage.length, stage.max_predictions)

@@ -25,6 +25,7 @@ from pe_jax import data, schema
 from pe_jax.configs.all_tasks import ENCODERS
 from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.data.packed import PackedExamples
+from pe_jax.data.teacher_windows import teacher_windows
 from pe_jax.interop import load_bert
 from pe_jax.models import Bert, BertConfig, layer_outputs
 from pe_jax.reports.distillation_report import report_distillation
@@ -32,6 +33,7 @@ from pe_jax.reports.property_report.subjects import from_run
 from pe_jax.reports.run_export import export
 from pe_jax.schema import changed, from_values
 from pe_jax.tasks import distillation, imitation
+from pe_jax.tasks.position_fit import full_rows
 from pe_jax.tasks.pretrained_source import PretrainedSource
 from pe_jax.tasks.step_shapes import abstract_arguments
 from pe_jax.training import checkpointing, metrics, sharding, workdir
@@ -157,7 +159,7 @@ def test_conversion_without_training(one_layer, tmp_path, capsys):
 
 def test_a_fit_needs_a_row_without_padding():
     with pytest.raises(ValueError, match="more than one row of held-out text"):
-        distillation._full_rows([None], 4)
+        full_rows([None])
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -292,11 +294,11 @@ def test_resumes_bit_for_bit(finished, published, tmp_path, monkeypatch):
 
 def test_converged():
     values = lambda *r2: [{"r2": x} for x in r2]
-    ends = lambda *r2: distillation.converged(values(*r2), patience=2, min_gain=0.01)
+    ends = lambda *r2: imitation.converged(values(*r2), patience=2, min_gain=0.01)
     assert not ends(0.5) and not ends(0.5, 0.5)
     assert ends(0.5, 0.5, 0.505) and not ends(0.5, 0.5, 0.52)
     assert not ends(0.5, 0.52, 0.515) and ends(0.5, 0.52, 0.515, 0.52)
-    assert not distillation.converged(values(*[0.5] * 9), patience=0, min_gain=0.01)
+    assert not imitation.converged(values(*[0.5] * 9), patience=0, min_gain=0.01)
 
 
 def test_stages_that_ended_early_have_ended_without_their_log(finished, tmp_path, capsys):
@@ -382,6 +384,46 @@ def test_loss_and_r2(finished):
     np.testing.assert_allclose(scores["r2_mean"], r2.mean(), atol=1e-4)
     _, longer = naive_scores(experiment, params, 1)
     np.testing.assert_allclose(scores["length_24/r2/layer_1"], longer[0], atol=1e-4)
+
+
+@pytest.mark.parametrize("window", [0, 16])
+def test_targets_of_rows_longer_than_the_table(one_layer, window):
+    """They are the teacher's states in windows that are read alone, and so is the variance of R².
+    Inputs that fit are read whole."""
+    long = {"stage1.length": 40, "stage1.batch_size": 4, "stage2.steps": 0}
+    experiment = build(one_layer, window=window, eval_examples=4, **long)
+    width, [batch] = experiment.config.window, experiment.data.held_out[0]
+    assert width == (window or LONGEST)
+    teacher = load_bert(experiment.config.init)
+    targets = imitation._targets_of(teacher.config, experiment.program.mesh, "jit")
+    states = np.asarray(jax.jit(targets)(teacher.params["bert"], batch).hidden[-1])
+    plain, fits = jax.device_get(batch), 0
+    expected = np.zeros_like(states)
+    for row, documents in enumerate(plain["documents"]):
+        cut = teacher_windows(documents, width)
+        places, numbers = cut["window_places"], cut["window_documents"].ravel()
+        for number in range(1, numbers.max() + 1):
+            sources = cut["windows"].ravel()[numbers == number]
+            padding = (0, width - len(sources))
+            tokens, token_type_ids, valid = (
+                np.pad(x[sources], padding)[None]
+                for x in (plain["tokens"][row], plain["token_type_ids"][row], documents > 0)
+            )
+            alone = outputs_of(
+                teacher.config, teacher.params["bert"], tokens, token_type_ids, valid
+            ).hidden[-1, 0]
+            own = (numbers[places] == number) & (documents > 0)
+            expected[row, own] = alone[places[own] - np.argmax(numbers == number)]
+            fits += len(sources) == (documents == documents[sources[0]]).sum()
+    real = plain["documents"] > 0
+    assert fits and (expected[real] != 0).any(-1).all()
+    np.testing.assert_allclose(states[real], expected[real], atol=1e-5)
+    params = student_params(experiment)
+    ours = imitation._outputs_of(experiment.program.model, experiment.program.mesh, "jit")
+    error = np.asarray(jax.jit(ours)(params["bert"], batch).hidden[-1])[real] - expected[real]
+    variance = ((expected[real] - expected[real].mean(0)) ** 2).sum(-1).mean()
+    scores = experiment.stages[0].evaluate(0, params)
+    np.testing.assert_allclose(scores["r2"], 1 - (error**2).sum(-1).mean() / variance, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -605,7 +647,10 @@ def test_fine_tuning_from_it(finished, tmp_path, monkeypatch):
 def test_arguments_of_compile_for(centred):
     """The constants of a run have the shapes and shardings that are compiled for."""
     program, stage = centred.program, centred.config.stage2
-    state, batch, constants = abstract_arguments(centred.config, program, stage)
+    windowed = changed(centred.config, {"window": 16})
+    assert "windows" not in abstract_arguments(centred.config, program, stage)[1]
+    state, batch, constants = abstract_arguments(windowed, program, stage)
+    assert batch["windows"].shape == (8, 4, 16)
     lowered = program.train_step().lower(state, batch, *constants)
     teacher = PretrainedSource(centred.config.init).params(program.shardings_of)["bert"]
     described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)
@@ -621,8 +666,12 @@ def test_arguments_of_compile_for(centred):
         ({"init": "nowhere"}, "neither a run nor a published BERT"),
         ({"layers": (1.0, 2.0, 3.0)}, "has 3 weights, and the model 2 layers"),
         ({"layers": (0.0, 0.0)}, "leaves every layer out"),
-        ({"stage2.length": 32}, r"config.stage2.length has inputs of 32 tokens, and the teacher's"),
-        ({"test_lengths": (64,)}, r"config.test_lengths has inputs of 64 tokens"),
+        ({"window": 32}, "config.window=32 is longer than the 24 positions of the teacher's"),
+        ({"window": 4}, "window=4 is too short"),
+        (
+            {"stage2.length": 32, "model.position": "learned_absolute", "model.max_length": 24},
+            "config.stage2.length=32 does not fit the 24 positions",
+        ),
         (
             {
                 "model.position": "randomised(rope,longest=20)",
