@@ -5,6 +5,7 @@ GLUE is in `data.glue`, SQuAD in `data.squad`, and their batches in `data.rows`.
 
 from pe_jax.data.corpora import Corpus, open_corpus
 from pe_jax.data.packed import PackedExamples
+from pe_jax.data.pieces import pieces
 from pe_jax.data.pretraining import Examples, PretrainingExamples, batches
 from pe_jax.data.sources import open_source, prepare_tokenizer, tokenize
 from pe_jax.data.special_tokens import Vocabulary, vocabulary
@@ -24,6 +25,7 @@ __all__ = [
     "load_tokenizer",
     "open_corpus",
     "open_source",
+    "pieces",
     "prepare_tokenizer",
     "tokenize",
     "train_tokenizer",

@@ -40,6 +40,14 @@ from pe_jax.properties.metrics import (
     translation_invariance,
 )
 from pe_jax.properties.offset_share import offset_fit, offset_variance
+from pe_jax.properties.order_sensitivity import (
+    SHUFFLES,
+    OrderSensitivity,
+    order_sensitivity,
+    shuffled_order,
+    shuffled_orders,
+    states_by_order,
+)
 from pe_jax.properties.position_probe import Probe, linear_probe, mlp_probe
 from pe_jax.properties.position_regression import Fit, regress
 from pe_jax.properties.positional_basis import Basis, decompose, positional_basis
@@ -57,16 +65,16 @@ from pe_jax.properties.sweeps import compile_sweep, sweep
 from pe_jax.properties.toeplitz import Toeplitz, cosines, psi, turning_point
 
 __all__ = [
-    "MINIMUM_RUNS", "Basis", "Correlation", "Estimate", "Fit", "Measures", "Probe", "Toeplitz",
-    "attention_sinks", "bin_edges", "chen_locality", "chen_symmetry", "compile_sweep",
-    "correlate", "cosines", "decompose", "distinctness", "effective_keys", "forward_share",
-    "frequency_bands", "identical_words", "in_batches", "is_massive", "linear_probe",
-    "losses_by_place", "massive_overlap", "mean_distance", "mean_over_texts", "measure",
-    "mixture_shares", "mlp_probe", "monotonicity", "norm_growth", "offset_curve", "offset_fit",
-    "offset_kernel", "offset_variance", "pair_norms", "peak_to_mean", "position_products",
-    "positional_basis",
-    "profile_correlation", "proximity", "psi", "random_other_dimensions", "random_texts",
-    "random_words", "regress", "relative_change", "rollout", "saponati_directionality",
-    "saponati_symmetry", "shift_curve", "state_change", "sweep", "symmetry",
+    "MINIMUM_RUNS", "SHUFFLES", "Basis", "Correlation", "Estimate", "Fit", "Measures",
+    "OrderSensitivity", "Probe", "Toeplitz", "attention_sinks", "bin_edges", "chen_locality",
+    "chen_symmetry", "compile_sweep", "correlate", "cosines", "decompose", "distinctness",
+    "effective_keys", "forward_share", "frequency_bands", "identical_words", "in_batches",
+    "is_massive", "linear_probe", "losses_by_place", "massive_overlap", "mean_distance",
+    "mean_over_texts", "measure", "mixture_shares", "mlp_probe", "monotonicity", "norm_growth",
+    "offset_curve", "offset_fit", "offset_kernel", "offset_variance", "order_sensitivity",
+    "pair_norms", "peak_to_mean", "position_products", "positional_basis", "profile_correlation",
+    "proximity", "psi", "random_other_dimensions", "random_texts", "random_words", "regress",
+    "relative_change", "rollout", "saponati_directionality", "saponati_symmetry", "shift_curve",
+    "shuffled_order", "shuffled_orders", "state_change", "states_by_order", "sweep", "symmetry",
     "translation_invariance", "turning_point",
 ]  # fmt: skip

@@ -1,4 +1,5 @@
-"""The report of a distillation run: R² of the student's hidden states by layer and length."""
+"""The report of a distillation run: R² of the student's hidden states by layer and length, and its
+order sensitivity."""
 
 from __future__ import annotations
 
@@ -6,8 +7,9 @@ from pathlib import Path
 
 from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.files import Json
-from pe_jax.reports.tables import number_table, write_report
-from pe_jax.tasks.distillation import NONE
+from pe_jax.properties import SHUFFLES
+from pe_jax.reports.tables import Row, number_table, write_report
+from pe_jax.tasks.distillation import NONE, TEACHER
 from pe_jax.tasks.run import run_config
 from pe_jax.training import metrics
 from pe_jax.training.pytrees import Scalars
@@ -28,10 +30,12 @@ def report_distillation(folder: Path, out: Path) -> str:
         raise ValueError(f"The run in {folder} has not been evaluated yet. Train further.")
     step = max(evaluations)
     first = next((line for line in metrics.read_metrics(folder) if not line["step"]), {})
-    none = {name.removeprefix(NONE): x for name, x in first.items() if name.startswith(NONE)}
-    sources: dict[str, Scalars] = {
-        "none": none, "before": evaluations.get(0, {}), "after": evaluations[step]
-    }  # fmt: skip
+    teacher, none = (
+        {name.removeprefix(prefix): x for name, x in first.items() if name.startswith(prefix)}
+        for prefix in (TEACHER, NONE)
+    )
+    student = {"before": evaluations.get(0, {}), "after": evaluations[step]}
+    sources: dict[str, Scalars] = {"none": none, **student}
     numbers: Json = {
         "step": step,
         "position": config.model.encoding().name,
@@ -39,6 +43,10 @@ def report_distillation(folder: Path, out: Path) -> str:
         "r2": {
             str(length): {name: _by_layer(scores, length) for name, scores in sources.items()}
             for length in config.lengths
+        },
+        "order": {
+            name: {key: x for key, x in scores.items() if key.startswith("order/")}
+            for name, scores in {"teacher": teacher, **student}.items()
         },
     }
     return write_report(out, "report", numbers, _readable(numbers))
@@ -69,4 +77,28 @@ def _readable(numbers: Json) -> str:
         ]
         columns = [(name, ".3f") for name in by_source]
         lines += ["", f"Length {length}:", "", *number_table(["layer", *columns], rows)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_order_lines(numbers["order"])]) + "\n"
+
+
+def _order_lines(order: dict[str, Scalars]) -> list[str]:
+    """Return a table by kind of shuffle; nothing where the log has none."""
+    columns = [
+        ("pooled: teacher", "teacher", "pooled", ".4f"), ("student", "after", "pooled", ".4f"),
+        ("R²", "after", "pooled_r2", ".3f"),
+        ("by token: teacher", "teacher", "token", ".3f"), ("student", "after", "token", ".3f"),
+        ("R²", "after", "token_r2", ".3f"),
+    ]  # fmt: skip
+    rows: list[Row] = [
+        [kind, *(order[source].get(f"order/{kind}/{field}") for _, source, field, _ in columns)]
+        for kind in SHUFFLES
+    ]
+    if not any(value is not None for _, *values in rows for value in values):
+        return []
+    return [
+        "",
+        "Order sensitivity: how far the last states of a held-out text move when its order is",
+        "shuffled, pooled (1 − cosine of the mean states) and by token (in units of their spread);",
+        "R² of the student's changes against the teacher's.",
+        "",
+        *number_table(["shuffle", *((title, form) for title, *_, form in columns)], rows),
+    ]

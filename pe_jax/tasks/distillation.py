@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import json
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -19,7 +18,7 @@ import numpy as np
 
 from pe_jax import data
 from pe_jax.configs.distill_positions import DistillationConfig
-from pe_jax.configs.model import ARCHITECTURE, SIZES, ModelChanges
+from pe_jax.configs.model import ModelChanges
 from pe_jax.configs.pretraining import StageConfig
 from pe_jax.console.terminal import log
 from pe_jax.data.teacher_windows import window_spec
@@ -32,7 +31,9 @@ from pe_jax.tasks.imitation import (
     imitation_task,
     measure,
     statistics_shapes,
+    teacher_digest,
 )
+from pe_jax.tasks.order_scores import order_scores
 from pe_jax.tasks.position_fit import (
     better_start,
     fit_obstacle,
@@ -45,7 +46,6 @@ from pe_jax.tasks.run import Program
 from pe_jax.tasks.text_training import TextData, TextRun
 from pe_jax.tasks.train import train
 from pe_jax.training import sharding
-from pe_jax.training.fingerprints import fingerprint
 from pe_jax.training.loop import Stage, evaluate
 from pe_jax.training.metrics import HELD_OUT
 from pe_jax.training.optimizer import make_optimizer
@@ -53,7 +53,8 @@ from pe_jax.training.pytrees import Batch, Metrics, Params, Scalars
 from pe_jax.training.step import TrainState
 from pe_jax.training.transplant import transplant
 
-NONE = "none/"  # Begins the names of scores of a student without positions in a run's log.
+# Begin the names of scores of a student without positions and of the teacher in a run's log.
+NONE, TEACHER = "none/", "teacher/"
 
 
 Run = TextRun[DistillationConfig]
@@ -241,7 +242,7 @@ class Distillation:
             steps=self.data.steps[number],
             batches=self.data.batches[number],
             train_step=train_step,
-            evaluate=lambda step, params: self.scores(number, params),
+            evaluate=lambda step, params: self.scores(number, params) | self._order[0](params),
             flops=functools.partial(
                 step_flops, self.program.model, self.teacher, window=config.window
             ),
@@ -270,7 +271,7 @@ class Distillation:
         return scores
 
     def baselines(self, params: Params) -> Scalars:
-        """Return the scores before training, and those of a student without positions."""
+        """Return the scores before training, of a student without positions, and of the teacher."""
         bert = {name: leaf for name, leaf in self.params["bert"].items() if name != "position"}
         untrained = changed(self.config, {"optimizer.rates": ()})  # They may name the heads.
         model = dataclasses.replace(self.program.model, position="none")
@@ -278,8 +279,15 @@ class Distillation:
         scores = self.scores(0, {"bert": self._keep_mean(bert)}, without)
         return {
             **{f"{HELD_OUT}{name}": value for name, value in self.scores(0, params).items()},
+            **{f"{HELD_OUT}{name}": value for name, value in self._order[0](params).items()},
             **{f"{NONE}{name}": value for name, value in scores.items()},
+            **{f"{TEACHER}{name}": value for name, value in self._order[1].items()},
         }
+
+    @functools.cached_property
+    def _order(self) -> tuple[Callable[[Params], Scalars], Scalars]:
+        teacher, text = self.params["bert"], self.data.text
+        return order_scores(self.program, self.teacher, teacher, text, self._start_length)
 
     def _keep_mean(self, bert: Params) -> Params:
         return keep_table_mean(self.teacher, self.params["bert"], bert, self._start_length)
@@ -289,11 +297,3 @@ class Distillation:
         """The most tokens that the teacher reads at a time in the first stage."""
         length, window = self.config.lengths[0], self.config.window
         return min(length, window) if window else length
-
-
-def teacher_digest(teacher: BertConfig, params: Params) -> str:
-    """Return a digest of everything that the teacher's hidden states depend on: its positions,
-    sizes and constants, and its parameters."""
-    settings = {name: getattr(teacher, name) for name in (*SIZES, *ARCHITECTURE, "max_length")}
-    facts = [teacher.encoding().name, settings, fingerprint(params)]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

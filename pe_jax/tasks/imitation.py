@@ -6,6 +6,8 @@ Shapes: N layers, B rows, L length, P positions, D hidden size.
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -15,9 +17,11 @@ import numpy as np
 
 from pe_jax.attention.masks import document_positions
 from pe_jax.configs.distill_positions import DistillationConfig
+from pe_jax.configs.model import ARCHITECTURE, SIZES
 from pe_jax.models import BertConfig, BertForPretraining, LayerOutputs, layer_outputs
 from pe_jax.shapes import Array, Bool, Float
 from pe_jax.training import sharding
+from pe_jax.training.fingerprints import fingerprint
 from pe_jax.training.pytrees import Batch, Params, Scalars, Sums
 from pe_jax.training.step import Task, cache_by_arguments
 
@@ -61,7 +65,7 @@ def imitation_task(
     """
     weights = np.array(layers or [1.0] * student.num_layers, np.float32)
     weights /= weights.sum()
-    student_outputs = _outputs_of(student, mesh, parallel)
+    student_outputs = outputs_of(student, mesh, parallel)
     teacher_outputs = _targets_of(teacher, mesh, parallel)
     names = [f"r2/layer_{i}" for i in range(1, student.num_layers + 1)]
 
@@ -102,7 +106,7 @@ def imitation_task(
 
 
 @cache_by_arguments
-def _outputs_of(
+def outputs_of(
     model: BertConfig, mesh: jax.sharding.Mesh, parallel: str
 ) -> Callable[..., LayerOutputs]:
     """Return `outputs(params of Bert, batch, rng=None)`."""
@@ -119,7 +123,7 @@ def _targets_of(
     teacher: BertConfig, mesh: jax.sharding.Mesh, parallel: str
 ) -> Callable[[Params, Batch], LayerOutputs]:
     """Return `outputs(params of Bert, batch)`, of batches with windows from `teacher_windows`."""
-    outputs = _outputs_of(teacher, mesh, parallel)
+    outputs = outputs_of(teacher, mesh, parallel)
 
     def targets(params: Params, batch: Batch) -> LayerOutputs:
         if "windows" not in batch:
@@ -273,3 +277,11 @@ def statistics_shapes(config: DistillationConfig, teacher: BertConfig) -> Statis
     centre = shape((layers, longest, teacher.hidden_size), jnp.float32)
     variance = shape((layers,), jnp.float32)
     return Statistics(variance, variance, centre if config.centred else None)
+
+
+def teacher_digest(teacher: BertConfig, params: Params) -> str:
+    """Return a digest of everything that the teacher's hidden states depend on: its positions,
+    sizes and constants, and its parameters."""
+    settings = {name: getattr(teacher, name) for name in (*SIZES, *ARCHITECTURE, "max_length")}
+    facts = [teacher.encoding().name, settings, fingerprint(params)]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

@@ -100,7 +100,7 @@ def test_less_text_than_asked_for(subjects, config, tmp_path, capsys):
 # Parts whose own tests make a report of them.
 ELSEWHERE = (
     "rotary_frequencies", "massive_values", "positional_basis", "position_probe", "shift", "place",
-    "attention_flow",
+    "attention_flow", "order_sensitivity",
 )  # fmt: skip
 
 

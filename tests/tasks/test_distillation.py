@@ -419,7 +419,7 @@ def test_targets_of_rows_longer_than_the_table(one_layer, window):
     assert fits and (expected[real] != 0).any(-1).all()
     np.testing.assert_allclose(states[real], expected[real], atol=1e-5)
     params = student_params(experiment)
-    ours = imitation._outputs_of(experiment.program.model, experiment.program.mesh, "jit")
+    ours = imitation.outputs_of(experiment.program.model, experiment.program.mesh, "jit")
     error = np.asarray(jax.jit(ours)(params["bert"], batch).hidden[-1])[real] - expected[real]
     variance = ((expected[real] - expected[real].mean(0)) ** 2).sum(-1).mean()
     scores = experiment.stages[0].evaluate(0, params)
@@ -443,8 +443,9 @@ def test_identical_student(one_layer):
     teacher = PretrainedSource(str(one_layer)).params(experiment.program.shardings_of)
     scores = experiment.stages[0].evaluate(0, teacher)
     assert abs(scores["loss"]) < 1e-6
-    assert [round(x, 5) for name, x in scores.items() if "r2" in name] == [1.0] * 3
+    assert [round(x, 5) for name, x in scores.items() if "r2" in name] == [1.0] * (3 + 6)
     baselines = experiment.stages[0].baselines(teacher)
+    assert baselines["teacher/order/words/token"] == scores["order/words/token"] > 0.01
     assert round(baselines["held_out/r2"], 5) == 1 > 0.9 > baselines["none/r2/layer_1"]
 
 
@@ -586,6 +587,8 @@ def test_the_report(finished):
     assert numbers["r2"]["24"]["after"][1] == log[8]["r2"]
     assert numbers["r2"]["16"]["after"][1] == log[8]["length_16/r2/layer_2"]
     assert len(numbers["r2"]["24"]["none"]) == LAYERS
+    assert numbers["order"]["after"]["order/words/token_r2"] == log[8]["order/words/token_r2"]
+    assert f"{numbers['order']['teacher']['order/sentences/pooled']:.4f}" in text
     subject = from_run(folder)  # As the property report reads it.
     assert subject.encoding.name == "learned_relative" and subject.start is not None
     assert PretrainedSource(str(folder)).model.position == "learned_relative"

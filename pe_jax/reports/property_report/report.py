@@ -12,6 +12,7 @@ from pe_jax.files import write_text
 from pe_jax.reports.property_report import (
     logits,
     massive_values,
+    order,
     position_losses,
     rotary_frequencies,
     scores,
@@ -40,6 +41,7 @@ PARTS: dict[str, ReportSection] = {
     "massive_values": massive_values.massive_values,
     "shift": position_losses.shift,
     "place": position_losses.place,
+    "order_sensitivity": order.order_sensitivity,
     "attention_flow": states.attention_flow,
     "correlation": scores.correlation,
 }

@@ -51,12 +51,15 @@ class Texts(NamedTuple):
         model has no tokenizer.
       where: True at those.
       source: what they are, for the report.
+      begins: where words and where sentences begin, without [CLS] and [SEP]; None where every token
+        is a word.
     """
 
     tokens: Int[np.ndarray, "N L"]
     masked: Int[np.ndarray, "N L"] | None
     where: Bool[np.ndarray, "N L"] | None
     source: str
+    begins: Bool[np.ndarray, "2 N L-2"] | None = None
 
 
 @once
@@ -80,10 +83,21 @@ def texts_of_length(subject: Subject, config: PropertiesConfig, length: int) -> 
     corpus, documents, source = _corpus(subject, subject.tokenizer, config.text)
     vocabulary = data.vocabulary(subject.tokenizer)
     template = vocabulary.single
-    inside = _pieces(corpus, documents, config.texts, length - template.size)
+    size = length - template.size
+    inside, begins = data.pieces(corpus, documents, config.texts, size)
+    if not len(inside):
+        raise ValueError(
+            f"No document has {size} tokens. Lower config.length, or give other text with "
+            "--config.text."
+        )
+    if len(inside) < config.texts:
+        log(
+            f"The text has only {len(inside):,} pieces of {size} tokens, fewer than "
+            f"config.texts={config.texts}. All are used."
+        )
     tokens = np.stack([template.join(text) for text in inside])
     where = _mask((len(tokens), length - 2), config.seed)
-    return Texts(tokens, np.where(where, vocabulary.mask, tokens), where, source)
+    return Texts(tokens, np.where(where, vocabulary.mask, tokens), where, source, begins)
 
 
 def _corpus(
@@ -98,29 +112,6 @@ def _corpus(
     source = source or "pydoc"
     corpus, _ = data.open_source(source, tokenizer=tokenizer, cache_dir=cache_folder())
     return corpus, corpus.all_documents(), source
-
-
-def _pieces(
-    corpus: data.TokenizedCorpus, documents: np.ndarray, count: int, size: int
-) -> Int[np.ndarray, "N L-2"]:
-    """Evenly spread pieces of `size` tokens, each within a document; at most `count`."""
-    starts = corpus.sentences[corpus.documents]
-    first, last = starts[documents], starts[documents + 1]
-    whole = (last - first) // size
-    number = np.concatenate([np.arange(n) for n in whole])
-    begin = np.repeat(first, whole) + size * number
-    if not len(begin):
-        raise ValueError(
-            f"No document has {size} tokens. Lower config.length, or give other text with "
-            "--config.text."
-        )
-    if len(begin) < count:
-        log(
-            f"The text has only {len(begin):,} pieces of {size} tokens, fewer than "
-            f"config.texts={count}. All are used."
-        )
-    chosen = begin[np.linspace(0, len(begin) - 1, min(count, len(begin))).round().astype(int)]
-    return np.stack([corpus.tokens[start : start + size]["id"] for start in chosen.tolist()])
 
 
 def _mask(shape: tuple[int, int], seed: int) -> Bool[np.ndarray, "N L"]:

@@ -1,0 +1,144 @@
+"""Order sensitivity: how far the hidden states of a text move when its words are shuffled.
+
+Shapes: K kinds of shuffle, C = K + 1 with the text as it is, N texts, L tokens, D hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from pe_jax.properties.arithmetic import ratio
+from pe_jax.properties.compiled import compiled
+from pe_jax.properties.estimates import in_batches, state_change
+from pe_jax.shapes import Array, Bool, Float, Int
+
+SHUFFLES = ("words", "neighbours", "sentences")  # The K kinds, in this order.
+
+
+class OrderSensitivity(NamedTuple):
+    """Changes of hidden states by kind of shuffle, means over the texts that it changes; NaN where
+    it changes none.
+
+    Attributes:
+      pooled: 1 - cosine of the mean states of a text and of its shuffle.
+      token: `state_change` of the text's tokens, each followed to its new place.
+      pooled_r2, token_r2: 1 - ‖Δ - Δ′‖² / ‖Δ′‖², with Δ the change of a mean state or of a token's
+        state and Δ′ the teacher's: 1 is the same change, 0 is as far from it as no change. None
+        without a teacher.
+    """
+
+    pooled: Float[jax.Array, " K"]
+    token: Float[jax.Array, " K"]
+    pooled_r2: Float[jax.Array, " K"] | None = None
+    token_r2: Float[jax.Array, " K"] | None = None
+
+
+def shuffled_order(
+    begins: Bool[np.ndarray, " L"], rng: np.random.Generator | None = None
+) -> Int[np.ndarray, " L"]:
+    """Return an order of a text's tokens: at place i is the token `order[i]` of the text.
+
+    Args:
+      begins: True where a unit begins that stays together, such as a word; the first token does.
+      rng: draws a cyclic permutation of the units, so that each one moves. None swaps neighbours:
+        the first unit and the second, the third and the fourth, and so on.
+    """
+    units = np.split(np.arange(len(begins)), np.flatnonzero(begins[1:]) + 1)
+    order = np.arange(len(units))
+    if rng is None:
+        pairs = order[: len(units) // 2 * 2].reshape(-1, 2)  # A view.
+        pairs[:] = pairs[:, ::-1].copy()
+    else:
+        cycle = rng.permutation(len(units))
+        order[cycle] = np.roll(cycle, 1)
+    return np.concatenate([units[i] for i in order])
+
+
+def shuffled_orders(
+    begins: Bool[np.ndarray, "2 N _"], *, ends: tuple[int, int] = (0, 0), seed: int = 0
+) -> Int[np.ndarray, "K N L"]:
+    """Return the `shuffled_order` of each text by kind of shuffle: all words, neighbouring words in
+    pairs, sentences.
+
+    Args:
+      begins: where words and where sentences begin, without special tokens.
+      ends: the numbers of special tokens before and after a text, which stay in place.
+    """
+    before, after = ends
+    words, sentences = begins
+    length = words.shape[1] + before + after
+    orders = np.tile(np.arange(length), (len(SHUFFLES), len(words), 1))
+    inside = orders[..., before : length - after]
+    for number in range(len(words)):
+        rng = np.random.default_rng([seed, number])
+        inside[0, number] = shuffled_order(words[number], rng)
+        inside[1, number] = shuffled_order(words[number])
+        inside[2, number] = shuffled_order(sentences[number], rng)
+    inside += before
+    return orders
+
+
+@compiled("states", "batch")
+def states_by_order(
+    states: Callable[[PyTree, Int[Array, "B L"]], Float[Array, "B L D"]],
+    params: PyTree,
+    tokens: Int[Array, "N L"],
+    orders: Int[Array, "K N L"],
+    *,
+    batch: int = 16,
+) -> Float[jax.Array, "C N L D"]:
+    """Return `states(params, tokens)` of the texts as they are and of each of their shuffles, all
+    in the order of the tokens of the text.
+
+    Args:
+      states: a pure function, a static argument of jit.
+    """
+    shuffles = jnp.take_along_axis(tokens[None], orders, -1)
+    rows = jnp.concatenate([tokens[None], shuffles])
+    flat = in_batches(lambda each: states(params, each), rows.reshape(-1, rows.shape[-1]), batch)
+    by_order = flat.reshape(*rows.shape, -1)
+    back = jnp.take_along_axis(by_order[1:], jnp.argsort(orders, -1)[..., None], -2)
+    return jnp.concatenate([by_order[:1], back])
+
+
+@compiled()
+def order_sensitivity(
+    states: Float[Array, "C N L D"],
+    orders: Int[Array, "K N L"],
+    teacher: Float[Array, "C N L D"] | None = None,
+) -> OrderSensitivity:
+    """Return how far shuffles of texts move their states, and how well that imitates a teacher.
+
+    Args:
+      states: of `states_by_order`.
+      teacher: the states of another model, of the same texts and shuffles.
+    """
+    moved = (orders != jnp.arange(orders.shape[-1])).any(-1)
+
+    def mean(by_text: Float[Array, "K N"]) -> Float[Array, " K"]:
+        return jnp.where(moved, by_text, 0).sum(-1) / moved.sum(-1)
+
+    pooled = states.mean(-2)
+    unit = pooled / jnp.linalg.norm(pooled, axis=-1, keepdims=True)
+    # 1 - u·v = |u - v|² / 2 for unit vectors, without the rounding errors of 1.
+    distance = ((unit[1:] - unit[:1]) ** 2).sum(-1) / 2
+    text = jnp.broadcast_to(states[:1], states[1:].shape)
+    sensitivity = OrderSensitivity(mean(distance), mean(state_change(text, states[1:])))
+    if teacher is None:
+        return sensitivity
+    pooled_r2 = _r2_of_changes(pooled, teacher.mean(-2))
+    return sensitivity._replace(pooled_r2=pooled_r2, token_r2=_r2_of_changes(states, teacher))
+
+
+def _r2_of_changes(
+    ours: Float[Array, "C *T D"], theirs: Float[Array, "C *T D"]
+) -> Float[Array, " K"]:
+    ours, theirs = (states[1:] - states[:1] for states in (ours, theirs))
+    axes = tuple(range(1, theirs.ndim))
+    return 1 - ratio(((ours - theirs) ** 2).sum(axes), (theirs**2).sum(axes), jnp.nan)
