@@ -1,68 +1,10 @@
-"""Properties of position encodings: metrics as pure jitted functions, sweeps, and probes."""
+"""Properties of position encodings: metrics as pure jitted functions, sweeps, and probes.
 
-from pe_jax.properties.attention_flow import (
-    attention_sinks,
-    effective_keys,
-    mean_distance,
-    mixture_shares,
-    rollout,
-)
-from pe_jax.properties.encoding_measures import Measures, measure
-from pe_jax.properties.estimates import (
-    Estimate,
-    bin_edges,
-    in_batches,
-    losses_by_place,
-    mean_over_texts,
-    shift_curve,
-    state_change,
-)
-from pe_jax.properties.head_dimensions import (
-    frequency_bands,
-    is_massive,
-    massive_overlap,
-    pair_norms,
-    peak_to_mean,
-    profile_correlation,
-    random_other_dimensions,
-)
-from pe_jax.properties.literature import (
-    chen_locality,
-    chen_symmetry,
-    saponati_directionality,
-    saponati_symmetry,
-)
-from pe_jax.properties.metrics import (
-    forward_share,
-    monotonicity,
-    proximity,
-    symmetry,
-    translation_invariance,
-)
-from pe_jax.properties.offset_share import offset_fit, offset_variance
-from pe_jax.properties.order_sensitivity import (
-    SHUFFLES,
-    OrderSensitivity,
-    order_sensitivity,
-    shuffled_order,
-    shuffled_orders,
-    states_by_order,
-)
-from pe_jax.properties.position_probe import Probe, linear_probe, mlp_probe
-from pe_jax.properties.position_regression import Fit, regress
-from pe_jax.properties.positional_basis import Basis, decompose, positional_basis
-from pe_jax.properties.probing import (
-    identical_words,
-    offset_curve,
-    offset_kernel,
-    position_products,
-    random_texts,
-    random_words,
-)
-from pe_jax.properties.requirements import distinctness, norm_growth, relative_change
-from pe_jax.properties.score_correlation import MINIMUM_RUNS, Correlation, correlate
-from pe_jax.properties.sweeps import compile_sweep, sweep
-from pe_jax.properties.toeplitz import Toeplitz, cosines, psi, turning_point
+The modules are imported when they are first used: a training run needs few of them.
+"""
+
+import importlib
+import typing
 
 __all__ = [
     "MINIMUM_RUNS", "SHUFFLES", "Basis", "Correlation", "Estimate", "Fit", "Measures",
@@ -78,3 +20,87 @@ __all__ = [
     "shuffled_order", "shuffled_orders", "state_change", "states_by_order", "sweep", "symmetry",
     "translation_invariance", "turning_point",
 ]  # fmt: skip
+
+# A name is looked for in one after the other. None has the name of a function.
+_MODULES = (
+    "metrics", "toeplitz", "estimates", "probing", "sweeps", "attention_flow", "basis",
+    "encoding_measures", "head_dimensions", "literature", "offset_share", "position_probe",
+    "position_regression", "requirements", "score_correlation", "word_order",
+)  # fmt: skip
+
+if typing.TYPE_CHECKING:
+    from pe_jax.properties.attention_flow import (
+        attention_sinks,
+        effective_keys,
+        mean_distance,
+        mixture_shares,
+        rollout,
+    )
+    from pe_jax.properties.basis import Basis, decompose, positional_basis
+    from pe_jax.properties.encoding_measures import Measures, measure
+    from pe_jax.properties.estimates import (
+        Estimate,
+        bin_edges,
+        in_batches,
+        losses_by_place,
+        mean_over_texts,
+        shift_curve,
+        state_change,
+    )
+    from pe_jax.properties.head_dimensions import (
+        frequency_bands,
+        is_massive,
+        massive_overlap,
+        pair_norms,
+        peak_to_mean,
+        profile_correlation,
+        random_other_dimensions,
+    )
+    from pe_jax.properties.literature import (
+        chen_locality,
+        chen_symmetry,
+        saponati_directionality,
+        saponati_symmetry,
+    )
+    from pe_jax.properties.metrics import (
+        forward_share,
+        monotonicity,
+        proximity,
+        symmetry,
+        translation_invariance,
+    )
+    from pe_jax.properties.offset_share import offset_fit, offset_variance
+    from pe_jax.properties.position_probe import Probe, linear_probe, mlp_probe
+    from pe_jax.properties.position_regression import Fit, regress
+    from pe_jax.properties.probing import (
+        identical_words,
+        offset_curve,
+        offset_kernel,
+        position_products,
+        random_texts,
+        random_words,
+    )
+    from pe_jax.properties.requirements import distinctness, norm_growth, relative_change
+    from pe_jax.properties.score_correlation import MINIMUM_RUNS, Correlation, correlate
+    from pe_jax.properties.sweeps import compile_sweep, sweep
+    from pe_jax.properties.toeplitz import Toeplitz, cosines, psi, turning_point
+    from pe_jax.properties.word_order import (
+        SHUFFLES,
+        OrderSensitivity,
+        order_sensitivity,
+        shuffled_order,
+        shuffled_orders,
+        states_by_order,
+    )
+else:
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
+    def __getattr__(name: str) -> typing.Any:
+        if name in __all__:
+            for module in _MODULES:
+                members = vars(importlib.import_module(f"{__name__}.{module}"))
+                if name in members:
+                    return members[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
