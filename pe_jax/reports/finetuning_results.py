@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from pe_jax.files import Json, read_json
 from pe_jax.schema import flatten
 from pe_jax.training import workdir
@@ -49,8 +47,8 @@ _NOT_SETTINGS = {
 class Results(NamedTuple):
     """Scores of one encoding on one set, over the seeds of one run or of several pooled ones.
 
-    `scores`: metric -> points for each of `seeds`, which ascend. `settings`: dotted config keys
-    that scores depend on, except the encoding and the pretrained weights.
+    `scores`: metric -> seed -> points. `settings`: dotted config keys that scores depend on, except
+    the encoding and the pretrained weights.
     """
 
     folder: Path
@@ -58,9 +56,12 @@ class Results(NamedTuple):
     trained_on: str
     position: str
     init: str
-    seeds: tuple[int, ...]
-    scores: dict[str, tuple[float, ...]]
+    scores: dict[str, dict[int, float]]
     settings: Json
+
+    @property
+    def seeds(self) -> set[int]:
+        return {seed for by_seed in self.scores.values() for seed in by_seed}
 
     @property
     def sets(self) -> tuple[str, str]:
@@ -107,7 +108,6 @@ def read(folder: Path) -> Results | None:
         trained_on=results["trained_on"].partition(" -> ")[0],
         position=results["position"].replace(" ", ""),
         init=results["init"],
-        seeds=tuple(sorted(seeds)),
         scores={
             name: _by_seed(path, seeds, results["scores"], name) for name, _ in metrics(dataset)
         },
@@ -124,8 +124,8 @@ def metrics(dataset: str) -> list[tuple[str, str]]:
     return [(metric, f"{name} {label}") for metric, label in SPAN_METRICS.items()]
 
 
-def _by_seed(path: Path, seeds: list[int], scores: Json, name: str) -> tuple[float, ...]:
-    """Return the scores of a metric, ordered by seed."""
+def _by_seed(path: Path, seeds: list[int], scores: Json, name: str) -> dict[int, float]:
+    """Return the score of a metric for each seed."""
     if name not in scores:
         raise ValueError(f"{path} has no score {name!r}; it has {', '.join(scores) or 'none'}.")
     values = scores[name]
@@ -138,7 +138,7 @@ def _by_seed(path: Path, seeds: list[int], scores: Json, name: str) -> tuple[flo
             f"{path}: scores {name!r} must be finite, got {values}. Leave out the run that "
             "diverged, or run it again."
         )
-    return tuple(float(value) for _, value in sorted(zip(seeds, values)))
+    return dict(zip(seeds, map(float, values)))
 
 
 def pool(runs: Iterable[Results]) -> list[Results]:
@@ -163,16 +163,11 @@ def _joined(first: Results, second: Results) -> Results:
     if different:
         lines = [f"  {key}: {old!r}, {new!r}" for key, (old, new) in different.items()]
         raise ValueError("\n".join([f"{both}, with other settings:", *lines, way_out]))
-    shared = sorted(set(first.seeds) & set(second.seeds))
+    shared = sorted(first.seeds & second.seeds)
     if shared:
         raise ValueError(f"{both}, and both have seeds {', '.join(map(str, shared))}. {way_out}")
-    seeds = first.seeds + second.seeds
-    order = np.argsort(seeds)
-    scores = {name: values + second.scores[name] for name, values in first.scores.items()}
-    return first._replace(
-        seeds=tuple(seeds[i] for i in order),
-        scores={name: tuple(values[i] for i in order) for name, values in scores.items()},
-    )
+    scores = {name: by_seed | second.scores[name] for name, by_seed in first.scores.items()}
+    return first._replace(scores=scores)
 
 
 def different_settings(runs: Sequence[Results]) -> dict[str, list[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from pe_jax.reports.finetuning_results import (
     read,
 )
 from pe_jax.reports.table_formats import TITLES
+from pe_jax.reports.tables import write_report
 
 # The paper's mean excludes WNLI: its development set contradicts its training set.
 IN_MEAN: tuple[str, ...] = tuple(name for name in GLUE if name != "glue/wnli")
@@ -55,12 +57,9 @@ def write_tables(folders: list[Path], config: TablesConfig, out: Path) -> str:
         write_text(out / f"{name}.csv", table_formats.to_csv(table))
         write_text(out / f"{name}.tex", table_formats.to_latex(name, table, config.p_value))
     facts = {"baseline": config.baseline, "p_value": config.p_value, "unfinished": unfinished}
-    write_text(out / "tables.json", json.dumps(facts | tables, indent=2, allow_nan=False) + "\n")
     if unfinished:
         pages.append(f"Not finished, left out (no results.json): {', '.join(unfinished)}\n")
-    page = "\n".join(pages)
-    write_text(out / "tables.md", page)
-    return page
+    return write_report(out, "tables", facts | tables, "\n".join(pages))
 
 
 def welch(scores: Sequence[float], baseline: Sequence[float]) -> Json | None:
@@ -76,34 +75,27 @@ def welch(scores: Sequence[float], baseline: Sequence[float]) -> Json | None:
     if min(len(scores), len(baseline)) < 2:
         return None
     difference = float(np.mean(scores) - np.mean(baseline))
-    v, w = (_variance(values) / len(values) for values in (scores, baseline))
-    if v + w == 0:
+    if np.ptp(scores) == np.ptp(baseline) == 0:
         return {"difference": difference, "t": None, "df": None, "p": None, "interval": None}
-    error = np.sqrt(v + w)
-    t = difference / error
-    df = (v + w) ** 2 / (v**2 / (len(scores) - 1) + w**2 / (len(baseline) - 1))
-    half = stats.t.ppf(0.975, df) * error
+    with warnings.catch_warnings(action="ignore"):  # One side may be constant.
+        test = stats.ttest_ind(scores, baseline, equal_var=False)
     return {
         "difference": difference,
-        "t": float(t),
-        "df": float(df),
-        "p": float(2 * stats.t.sf(abs(t), df)),
-        "interval": (float(difference - half), float(difference + half)),
+        "t": float(test.statistic),
+        "df": float(test.df),
+        "p": float(test.pvalue),
+        "interval": tuple(map(float, test.confidence_interval(0.95))),
     }
-
-
-def _variance(values: Sequence[float]) -> float:
-    """Return the variance with n - 1 in the denominator."""
-    # Equal values would get some 1e-29 from the rounding of the mean.
-    return float(np.var(values, ddof=1)) if np.ptp(values) else 0.0
 
 
 def summarize(seeds: Sequence[int], scores: Sequence[float]) -> Json:
     """Return a cell of a table, scores in points: the "mean" over "n" seeds, its sample standard
     deviation "std" (None for one seed), and `welch` as "test" where there is a baseline."""
+    # The rounding of the mean would give equal values some 1e-15.
+    std = float(np.std(scores, ddof=1)) if len(seeds) > 1 and np.ptp(scores) else 0.0
     return {
         "mean": float(np.mean(scores)),
-        "std": _variance(scores) ** 0.5 if len(seeds) > 1 else None,
+        "std": std if len(seeds) > 1 else None,
         "n": len(seeds),
         "seeds": list(seeds),
         "scores": list(scores),
@@ -154,7 +146,8 @@ def _build(name: str, runs: Sequence[Results], config: TablesConfig) -> Json:
             key = f"{prefix}{dataset} {metric}"
             headings[key] = f"{label}{mark}"
             columns[key] = {
-                run.position: summarize(run.seeds, run.scores[metric]) for run in column_runs
+                run.position: summarize(*zip(*sorted(run.scores[metric].items())))
+                for run in column_runs
             }
     trained = {run.position for run in runs}
     if name == "glue":

@@ -116,14 +116,15 @@ def task_results(arm: str, kind: str, model: str, entry: Entry) -> TaskResults:
     squad = {"f1": SQUAD_F1, "exact": SQUAD_EXACT}
     measures = squad if kind == "squad" else {entry["metric"]: kind}
     columns = {metric: entry["values"][measure] for metric, measure in measures.items()}
-    seeds = sorted(columns[entry["metric"]], key=int)
     return TaskResults(
         folder=Path(arm, kind, model),
         dataset=entry["dataset"],
         trained_on=entry["trained_on"],
         position=entry["position"].replace(" ", ""),
         init=model,
-        seeds=tuple(map(int, seeds)),
-        scores={name: tuple(by_seed[seed] for seed in seeds) for name, by_seed in columns.items()},
+        scores={
+            name: {int(seed): score for seed, score in by_seed.items()}
+            for name, by_seed in columns.items()
+        },
         settings={"select": entry["select"]},
     )
