@@ -53,19 +53,17 @@ def compare(folders: list[Path], out: Path) -> str:
     base, _, base_examples = next((run for run in runs if run[0]["position"] == "none"), runs[0])
     rows = [row | _difference(examples[_LOSS], base_examples[_LOSS]) for row, _, examples in runs]
     rows.sort(key=lambda row: -row[_LOSS])
-    facts = runs[0][1]
-    text = "\n".join(
-        [
-            f"Held-out text: {facts['examples']:,} {facts['inputs']} of length {facts['length']}, "
-            f"{facts['masked_tokens']:,} masked tokens; loss in nats;",
-            f"differences paired by example, ± standard error; {runs[0][0]['step']:,} steps, "
-            f"seed {runs[0][0]['seed']}.",
-            "",
-            *_table(rows, base["position"]),
-            "",
-        ]
-    )
-    return write_report(out, "comparison", rows, text)
+    run, facts, _ = runs[0]
+    lines = [
+        f"Held-out text: {facts['examples']:,} {facts['inputs']} of length {facts['length']}, "
+        f"{facts['masked_tokens']:,} masked tokens; loss in nats;",
+        f"differences paired by example, ± standard error; {run['step']:,} steps, "
+        f"seed {run['seed']}.",
+        "",
+        *_table(rows, base["position"]),
+        "",
+    ]
+    return write_report(out, "comparison", rows, "\n".join(lines))
 
 
 def score(folder: Path) -> tuple[Json, Json, Examples]:
@@ -82,11 +80,7 @@ def score(folder: Path) -> tuple[Json, Json, Examples]:
     arguments = (program.shardings.params, program.batch_sharding)
     score_batch = compiled(_each_example(program.task), program.mesh, arguments)
     scored = [jax.device_get(score_batch(params, batch)) for batch in run.data.held_out[-1]]
-
-    def joined(name: str, part: int) -> np.ndarray:
-        return np.concatenate([scores[name][part] for scores in scored]).astype(np.float64)
-
-    examples = {name: (joined(name, 0), joined(name, 1)) for name in scored[0]}
+    examples = jax.tree.map(lambda *parts: np.concatenate(parts).astype(np.float64), *scored)
     encoding = program.model.encoding()
     row = {
         "position": encoding.name,

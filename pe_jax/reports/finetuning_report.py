@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import operator
 from pathlib import Path
 
 import numpy as np
 
 from pe_jax.files import Json, write_text
 from pe_jax.reports.finetuning_results import SELECTED_STEP
-from pe_jax.reports.tables import Column, number_table
+from pe_jax.reports.tables import Column, number_table, write_json
 from pe_jax.tasks.finetuning import FinetuningRun
-from pe_jax.training.metrics import read_metrics
-
-_HELD_OUT = "held_out/"
+from pe_jax.training.metrics import read_evaluations
 
 
 def report_finetuning(run: FinetuningRun, folder: Path) -> str:
     """Write `results.json` and `report.md` of a finished run; return the latter's text."""
     numbers = results(run, folder)
-    write_text(folder / "results.json", json.dumps(numbers, indent=2) + "\n")
+    write_json(folder / "results.json", numbers)
     text = page(numbers, run.problem.notes)
     write_text(folder / "report.md", text)
     return text
@@ -30,15 +26,16 @@ def results(run: FinetuningRun, folder: Path) -> Json:
     """Return scores of each seed in points, at the step that `config.select` chooses."""
     config, problem = run.config, run.problem
     metric = problem.held_out_metric if config.select == "held_out" else problem.metric
-    scored = [line for line in read_metrics(folder) if f"{_HELD_OUT}{problem.metric}" in line]
-    names = [name for name in scored[-1] if name.startswith(_HELD_OUT) and name.count("/") == 1]
-    chosen = {
-        seed: scored[-1]
-        if config.select == "last"
+    scored = read_evaluations(folder)
+    last = max(scored)
+
+    def chosen(seed: int) -> int:
+        if config.select == "last":
+            return last
         # The first of equally good evaluations.
-        else max(scored, key=operator.itemgetter(f"{_HELD_OUT}{metric}/seed_{seed}"))
-        for seed in run.config.seeds
-    }
+        return max(scored, key=lambda step: scored[step][f"{metric}/seed_{seed}"])
+
+    steps = {seed: chosen(seed) for seed in config.seeds}
     return {
         "dataset": problem.dataset,
         "trained_on": problem.trained_on,
@@ -46,13 +43,12 @@ def results(run: FinetuningRun, folder: Path) -> Json:
         "init": config.init,
         "select": config.select,
         "metric": problem.metric,
-        "seeds": list(run.config.seeds),
-        "steps": [chosen[seed]["step"] for seed in run.config.seeds],
+        "seeds": list(steps),
+        "steps": list(steps.values()),
         "scores": {
-            name.removeprefix(_HELD_OUT): [
-                chosen[seed][f"{name}/seed_{seed}"] for seed in run.config.seeds
-            ]
-            for name in names
+            name: [scored[step][f"{name}/seed_{seed}"] for seed, step in steps.items()]
+            for name in scored[last]
+            if "/" not in name
         },
         "baseline": problem.baseline,
     }

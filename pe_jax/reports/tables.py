@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from jax.typing import ArrayLike
 
 from pe_jax.console import markdown
 from pe_jax.files import Json, write_text
@@ -42,16 +42,24 @@ def mean_and_spread(values: Sequence[float] | np.ndarray, digits: int = 2) -> st
     return f"{np.mean(values):.{digits}f}{spread}"
 
 
-def for_json(values: ArrayLike) -> Any:
-    """Return a number or nested lists of numbers; None for NaN and infinity, which JSON lacks."""
-    values = np.asarray(values, np.float64)
-    if values.ndim:
+def for_json(values: Any) -> Any:
+    """Return dicts, lists, numbers and arrays as JSON has them: None for NaN and infinity."""
+    if isinstance(values, dict):
+        return {key: for_json(value) for key, value in values.items()}
+    if hasattr(values, "tolist"):  # An array, or a scalar of NumPy or JAX.
+        values = values.tolist()
+    if isinstance(values, list | tuple):
         return [for_json(value) for value in values]
-    return float(values) if np.isfinite(values) else None
+    return None if isinstance(values, float) and not math.isfinite(values) else values
+
+
+def write_json(path: Path, numbers: Json | list[Json]) -> None:
+    """Write numbers and arrays to a file."""
+    write_text(path, json.dumps(for_json(numbers), indent=2) + "\n")
 
 
 def write_report(out: Path, name: str, numbers: Json | list[Json], text: str) -> str:
     """Write `name.json` and `name.md` to `out`; return the text."""
-    write_text(out / f"{name}.json", json.dumps(numbers, indent=2) + "\n")
+    write_json(out / f"{name}.json", numbers)
     write_text(out / f"{name}.md", text)
     return text

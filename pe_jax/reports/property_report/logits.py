@@ -26,8 +26,8 @@ from pe_jax.reports.property_report.matrices import (
 )
 from pe_jax.reports.property_report.render import Figure, Findings, logit_figure
 from pe_jax.reports.property_report.subjects import Subject, once
-from pe_jax.reports.property_report.texts import texts
-from pe_jax.reports.tables import Row, for_json
+from pe_jax.reports.property_report.texts import batch_size, texts
+from pe_jax.reports.tables import Row
 from pe_jax.tasks.position_fit import inner_pairs, mean_logits
 
 _WEIGHT_METRICS = {
@@ -60,8 +60,7 @@ def attention_among_copies(
     words = rng.choice(subject.words, count, replace=False).astype(np.int32)
     length = min(config.length, subject.length)
     attend = attention_map(model, layer=config.layer, what=quantity)
-    # Bounds the memory of a batch's logits, and of the [L, L, d] that some encodings make.
-    batch = max(1, min(16, 2**25 // (length**2 * model.num_heads)))
+    batch = batch_size(length**2 * model.num_heads)
     return properties.identical_words(attend, subject.params, words, length=length, batch=batch)
 
 
@@ -90,21 +89,17 @@ def identical_words(subject: Subject, config: PropertiesConfig) -> Findings:
     shown = weights if config.attention == "weights" else logits
 
     def metrics(phi: np.ndarray, weights: np.ndarray) -> Numbers:
-        weight_metrics = {
-            name: float(getattr(properties, name)(weights)) for name in _WEIGHT_METRICS
-        }
-        return violations(phi, config.windows) | weight_metrics
+        of_weights = {name: float(getattr(properties, name)(weights)) for name in _WEIGHT_METRICS}
+        return violations(phi, config.windows) | of_weights
 
-    mean = shown.mean(0)
-    mean_metrics = metrics(mean, weights.mean(0))
+    mean = metrics(shown.mean(0), weights.mean(0))
     numbers = {
         "words": min(config.words, len(subject.words)),
-        "spread": float(mean.std()),
-        "average": mean_metrics,
+        "spread": shown.mean(0).std(),
+        "average": mean,
         "heads": [metrics(*pair) for pair in zip(shown, weights, strict=True)],
     }
-    violation_cells = cells(mean_metrics, config.windows)
-    row = [subject.name, *violation_cells, *map(mean_metrics.get, _WEIGHT_METRICS)]
+    row = [subject.name, *cells(mean, config.windows), *map(mean.get, _WEIGHT_METRICS)]
     panels = logit_panels(subject.name, shown, config.heads)
     title = f"Attention {config.attention} among identical words, layer {config.layer}"
     figure = logit_figure("figure3_words", panels, title, config.attention)
@@ -128,14 +123,10 @@ def kernel(subject: Subject, config: PropertiesConfig) -> Estimate:
     words = jnp.asarray(subject.words, jnp.int32)
     rng = jax.random.key(config.seed)
     tokens = draw(rng, words, count=_sample_count(config), length=length)
-    # Bounds the memory of a batch's logits, and of the [L, L, d] that some encodings make.
     size = length**2 * model.num_heads * model.num_layers * texts
+    where, batch = _entries(subject, length)[:, None], batch_size(size, 16 // texts)
     return properties.offset_kernel(
-        kernel_map(model),
-        subject.params,
-        tokens,
-        where=_entries(subject, length)[:, None],
-        batch=max(1, min(16 // texts, 2**25 // size)),
+        kernel_map(model), subject.params, tokens, where=where, batch=batch
     )
 
 
@@ -156,9 +147,8 @@ def violations_by_layer(
     phi, layers = kernel(subject, config).mean, []
     for matrices, entries in zip(phi, _entries(subject, phi.shape[-1]), strict=True):
         by_name = violations_of_each(matrices, windows, entries)
-        layers.append(
-            [{name: float(v[head]) for name, v in by_name.items()} for head in range(len(matrices))]
-        )
+        heads = zip(*(values.tolist() for values in by_name.values()), strict=True)
+        layers.append([dict(zip(by_name, values, strict=True)) for values in heads])
     return layers
 
 
@@ -187,15 +177,8 @@ def offset_kernel(subject: Subject, config: PropertiesConfig) -> Findings:
     for i, heads in enumerate(violations_by_layer(subject, config, config.windows)):
         curve, spread = properties.offset_curve(phi[i], where=entries[i])
         mean, noise = average(heads), _noise(phi[i], error[i])
-        layers.append(
-            {
-                "average": mean,
-                "heads": heads,
-                "error": noise.tolist(),
-                "curve": for_json(curve),
-                "spread": for_json(spread),
-            }
-        )
+        curves = {"curve": curve, "spread": spread}
+        layers.append({"average": mean, "heads": heads, "error": noise, **curves})
         rows.append([name, str(i), *cells(mean, config.windows), noise.mean()])
     if len(phi) == 1:  # All models of one layer share a figure.
         pictures = _kernel_figures({name: phi[0]}, "", "", config)
@@ -273,11 +256,11 @@ def offset_share(subject: Subject, config: PropertiesConfig) -> Findings:
     for i in range(len(whole)):
         total = whole[i].sum()
         numbers = {
-            "share": float(explained[i].sum() / total),
-            "deviation": float(np.sqrt(whole[i].mean())),
-            "noise": float(1 - total / observed[i].sum()),
+            "share": explained[i].sum() / total,
+            "deviation": np.sqrt(whole[i].mean()),
+            "noise": 1 - total / observed[i].sum(),
         }
         rows.append([subject.name, str(i), *numbers.values()])
         heads = {"share": explained[i] / whole[i], "deviation": np.sqrt(whole[i])}
-        layers.append({**numbers, "heads": {name: x.tolist() for name, x in heads.items()}})
+        layers.append({**numbers, "heads": heads})
     return Findings({subject.name: {"texts": len(tokens), "layers": layers}}, rows)

@@ -25,7 +25,7 @@ from pe_jax.reports.property_report.texts import (
     scores_with_constants,
     texts,
 )
-from pe_jax.reports.tables import Row, Value, for_json
+from pe_jax.reports.tables import Row, Value
 from pe_jax.shapes import Array, Bool, Float, Int
 from pe_jax.training.pytrees import Params
 
@@ -65,20 +65,17 @@ def massive_values(subject: Subject, config: PropertiesConfig) -> Findings:
     numbers: Json = {"texts": read.source}
     rows: list[Row] = []
     for projection, m, chosen in zip(_PROJECTIONS, norms, massive, strict=True):
-        largest = np.asarray(properties.peak_to_mean(m))
-        overlap, agreement = properties.massive_overlap(chosen), properties.profile_correlation(m)
-        numbers[projection] = [
-            {
-                "share": float(chosen[layer].mean()),
-                "largest": largest[layer].tolist(),
-                "overlap": for_json(overlap[layer]),
-                "agreement": for_json(agreement[layer]),
-                "massive": [np.flatnonzero(head).tolist() for head in chosen[layer]],
-            }
-            for layer in range(len(m))
-        ]
-        cells = [chosen.mean(), largest.max(), _mean(overlap), _mean(agreement)]
-        rows.append([name, projection, *cells])
+        by_layer = {
+            "share": chosen.mean((1, 2)),
+            "largest": properties.peak_to_mean(m),
+            "overlap": properties.massive_overlap(chosen),
+            "agreement": properties.profile_correlation(m),
+            "massive": [[np.flatnonzero(head) for head in layer] for layer in chosen],
+        }
+        numbers[projection] = [dict(zip(by_layer, values)) for values in zip(*by_layer.values())]
+        means_over_layers = map(_mean, (by_layer["overlap"], by_layer["agreement"]))
+        largest = np.max(by_layer["largest"])
+        rows.append([name, projection, chosen.mean(), largest, *means_over_layers])
     effects = _massive_effects(subject, means[:2], massive[:2], config)
     more_rows: list[Row] = []
     if effects or bands:
@@ -154,9 +151,9 @@ def _massive_effects(
         return scores_with_constants(subject.bert, params, chosen, constants, tokens, targets)
 
     losses = changed_losses(loss, params, chosen, texts(subject, config))
-    change, error = (np.asarray(values).tolist() for values in loss_changes(losses))
+    change, error = map(np.asarray, loss_changes(losses))
     return {
-        "loss": float(losses[0].mean()),
+        "loss": losses[0].mean(),
         "massive": {"change": change[0], "error": error[0]},
         "others": {"change": change[1:], "error": error[1:]},
     }

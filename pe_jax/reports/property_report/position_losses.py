@@ -20,12 +20,13 @@ from pe_jax.reports.property_report.render import Figure, Findings
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.texts import (
     batch_size,
+    by_text,
     masked_lm,
     texts,
     texts_of_length,
     token_scores,
 )
-from pe_jax.reports.tables import Row, for_json
+from pe_jax.reports.tables import Row
 from pe_jax.shapes import Bool, Float
 
 _FARTHEST = 16  # Shifts where nothing limits them, in lengths of the texts.
@@ -92,30 +93,29 @@ def _shifts(subject: Subject, length: int) -> np.ndarray:
 
 def shift_numbers(subject: Subject, length: int, config: PropertiesConfig) -> Json:
     """Measure states and, where there is a masked-LM head, loss and accuracy by shift."""
-    read, shifts = texts_of_length(subject, config, length), _shifts(subject, length)
-    batch = batch_size(subject.bert, length)
-    states = properties.shift_curve(
-        _state_change(subject.bert), subject.params, read.tokens, shifts,
-        length=length, batch=batch,
-    )  # fmt: skip
+    model, read = subject.bert, texts_of_length(subject, config, length)
+    shifts = _shifts(subject, length)
+    curve = functools.partial(
+        properties.shift_curve,
+        shifts=shifts,
+        length=length,
+        batch=batch_size(length * max(model.vocab_size, length * model.num_heads), 64),
+    )
+    states = curve(_state_change(model), subject.params, read.tokens)
     numbers: Json = {
         "length": length,
         "texts": len(read.tokens),
         "shifts": shifts.tolist(),
-        "states": np.asarray(states).mean(1).tolist(),
+        "states": np.asarray(states).mean(1),
     }
     params = masked_lm(subject)
     if params is None:
         return numbers
-    scores = properties.shift_curve(
-        _masked_scores(subject.bert), params, (read.masked, read.tokens, read.where), shifts,
-        length=length, batch=batch,
-    )  # fmt: skip
+    scores = curve(_masked_scores(model), params, (read.masked, read.tokens, read.where))
     for name, values in zip(("loss", "accuracy"), scores, strict=True):
         change = properties.mean_over_texts(jnp.swapaxes(values - values[0], 0, 1))
-        numbers[name] = np.asarray(values).mean(1).tolist()
-        numbers[f"{name}_change"] = np.asarray(change.mean).tolist()
-        numbers[f"{name}_error"] = np.asarray(change.error).tolist()
+        numbers[name] = np.asarray(values).mean(1)
+        numbers[f"{name}_change"], numbers[f"{name}_error"] = map(np.asarray, change)
     return numbers
 
 
@@ -146,10 +146,10 @@ def _masked_scores(config: BertConfig) -> Score:
 
 def _shift_rows(name: str, numbers: Json) -> list[Row]:
     """Return rows of the largest shifts up to half the text, the text, and all."""
-    shifts, length = np.array(numbers["shifts"]), numbers["length"]
-    half, whole = (int(np.flatnonzero(shifts <= most)[-1]) for most in (length // 2, length))
+    shifts, length = numbers["shifts"], numbers["length"]
+    ends = np.searchsorted(shifts, [0, length // 2, length, shifts[-1]], "right") - 1
     rows: list[Row] = []
-    for i in sorted({0, half, whole, len(shifts) - 1}):
+    for i in np.unique(ends):
         scores: Row = [None] * 4
         if "loss" in numbers:
             loss, accuracy = (
@@ -158,7 +158,7 @@ def _shift_rows(name: str, numbers: Json) -> list[Row]:
             )
             changes = (loss, accuracy) if i else (None, None)
             scores = [numbers["loss"][i], changes[0], numbers["accuracy"][i], changes[1]]
-        rows.append([name, length, int(shifts[i]), *scores, numbers["states"][i]])
+        rows.append([name, length, shifts[i], *scores, numbers["states"][i]])
     return rows
 
 
@@ -184,15 +184,11 @@ def place(subject: Subject, config: PropertiesConfig) -> Findings:
     numbers = {
         "texts": len(losses),
         "source": texts(subject, config).source,
-        "loss": float(losses.mean()),
-        "edges": edges.tolist(),
+        "loss": losses.mean(),
+        "edges": edges,
     }
     estimates = {**places, "places": properties.mean_over_texts(losses)}
-    for key, estimate in estimates.items():
-        numbers[key] = {
-            "mean": for_json(estimate.mean),
-            "error": for_json(estimate.error),
-        }
+    numbers |= {key: estimate._asdict() for key, estimate in estimates.items()}
     first_bin = f"1–{edges[1] - 1}"
     row = [name, losses.shape[1] + 2, losses.mean(), first_bin, places["first"], places["last"]]
     middle = (edges[:-1] + edges[1:] - 1) / 2
@@ -208,24 +204,18 @@ def _losses_by_place(subject: Subject, config: PropertiesConfig) -> Float[np.nda
     """Return the loss of each token between the ends of each text, when it is masked."""
     model, params = subject.bert, masked_lm(subject)
     assert params and subject.tokenizer
-    tokens = jnp.asarray(texts(subject, config).tokens)
+    tokens = texts(subject, config).tokens
     mask = data.vocabulary(subject.tokenizer).mask
-    count, length = tokens.shape
 
-    @jax.jit
-    def losses_of_set(params, tokens, where):
-        def score(rows):
-            targets, where = rows
-            inputs = jnp.where(where, mask, targets)
-            losses, _ = token_scores(model, params, inputs, targets)
-            return jnp.where(where, losses, 0)
+    def losses(params, rows):
+        targets, where = rows
+        scores, _ = token_scores(model, params, jnp.where(where, mask, targets), targets)
+        return jnp.where(where, scores, 0)
 
-        return properties.in_batches(score, (tokens, where), batch_size(model, length))
-
-    total = np.zeros((count, length), np.float64)
-    for where in disjoint_sets(count, length, config.seed):
-        total += np.asarray(losses_of_set(params, tokens, where))
-    return total[:, 1:-1].astype(np.float32)
+    total = np.zeros(tokens.shape, np.float32)
+    for where in disjoint_sets(len(tokens), tokens.shape[1], config.seed):
+        total += by_text(losses, (tokens, where), params)
+    return total[:, 1:-1]
 
 
 def disjoint_sets(count: int, length: int, seed: int) -> Bool[np.ndarray, "S N L"]:

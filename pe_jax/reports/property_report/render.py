@@ -19,7 +19,7 @@ from pe_jax.console.terminal import Progress
 from pe_jax.files import Json, file_name
 from pe_jax.reports.property_report.matrices import headings
 from pe_jax.reports.property_report.subjects import Subject
-from pe_jax.reports.tables import Column, Row, number_table
+from pe_jax.reports.tables import Column, Row, for_json, number_table
 
 MODEL = "a run, an untrained encoding or an imported BERT"  # The subjects that have a model.
 VIOLATIONS = "violations"  # Stands for the columns of `matrices.headings`.
@@ -148,7 +148,7 @@ def render(
             lines += [""] * bool(lines) + textwrap.wrap(text, _WIDTH, break_on_hyphens=False)
             lines += [*(notes if rows is findings.rows else []), ""]
             lines += number_table(_expanded(columns, config), rows)
-    return findings.numbers, lines, _draw(findings.figures, config, out)
+    return for_json(findings.numbers), lines, _draw(findings.figures, config, out)
 
 
 def _expanded(columns: Sequence[Column], config: PropertiesConfig) -> list[Column]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from pe_jax.reports.property_report import (
 from pe_jax.reports.property_report.render import ReportSection, render
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.table1 import table1
+from pe_jax.reports.tables import write_json
 from pe_jax.values import split_names
 
 PARTS: dict[str, ReportSection] = {
@@ -76,7 +76,7 @@ def measure_properties(
             continue
         log(f"Measured {name} ({time.perf_counter() - start:.0f} s)")
         numbers, lines, pictures = section
-        write_text(out / f"{name}.json", json.dumps(numbers, indent=2) + "\n")
+        write_json(out / f"{name}.json", numbers)
         text.append("\n".join([f"## {title}", "", *lines, ""]))
         text += [f"![{title}]({path.name})\n" for path in pictures]
     page = "\n".join(text)

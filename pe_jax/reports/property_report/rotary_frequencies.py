@@ -64,10 +64,7 @@ def rotary_frequencies(subject: Subject, config: PropertiesConfig) -> Findings:
     layers = _rotating_layers(subject, config)
     bands = [_band([*layers.values()], band, count) for band in range(count)]
     effects = _band_effects(subject, config)
-    listed = [
-        {"layer": number} | {key: values.tolist() for key, values in layer.items()}
-        for number, layer in layers.items()
-    ]
+    listed = [{"layer": number} | layer for number, layer in layers.items()]
     numbers = {"texts": texts(subject, config).source, "layers": listed, "bands": bands, **effects}
     changes: list[Row] = [[None] * len(_CHANGES)] * count
     if effects:
@@ -80,17 +77,11 @@ def rotary_frequencies(subject: Subject, config: PropertiesConfig) -> Findings:
     if not effects:
         return Findings({name: numbers}, rows, [norms], {"Without a masked-LM head": [name]})
     rows.append([name, "all", *[None] * 4, *changes[count]])
-    curves = [
-        figures.Curve(
-            f"{text}: change of the loss, nats",
-            "band, fastest to slowest",
-            name,
-            np.arange(count),
-            np.array(effects[kind]["change"][:count]),
-            np.array(effects[kind]["error"][:count]),
-        )
-        for kind, text in _CHANGES.items()
-    ]
+    curves = []
+    for kind, text in _CHANGES.items():
+        panel, label = f"{text}: change of the loss, nats", "band, fastest to slowest"
+        change, error = (effects[kind][key][:count] for key in ("change", "error"))
+        curves.append(figures.Curve(panel, label, name, np.arange(count), change, error))
     title = "Masked-LM loss without bands of rotary frequencies"
     losses = Figure("rotary_frequencies_loss", figures.model_curves, curves, title=title)
     notes = {"Losses": [f"{name} {effects['loss']:.3f}"]}
@@ -142,12 +133,8 @@ def _band(layers: list[_Layer], band: int, count: int) -> dict[str, float]:
         return np.concatenate([layer[key][b == band] for layer, b in zip(layers, bands)])
 
     speeds = np.abs(inside("frequencies"))
-    return {
-        "fastest": float(speeds.max()),
-        "slowest": float(speeds.min()),
-        "queries": float(inside("queries").mean()),
-        "keys": float(inside("keys").mean()),
-    }
+    norms = {key: inside(key).mean() for key in ("queries", "keys")}
+    return {"fastest": speeds.max(), "slowest": speeds.min(), **norms}
 
 
 def _band_effects(subject: Subject, config: PropertiesConfig) -> Json:
@@ -164,9 +151,8 @@ def _band_effects(subject: Subject, config: PropertiesConfig) -> Json:
     loss = _loss_without_bands(subject.bert, count)
     losses = changed_losses(loss, params, (still, dropped), texts(subject, config))
     mean, error = (np.asarray(values).reshape(2, count + 1) for values in loss_changes(losses))
-    return {"loss": float(losses[0].mean())} | {
-        kind: {"change": mean[i].tolist(), "error": error[i].tolist()}
-        for i, kind in enumerate(_CHANGES)
+    return {"loss": losses[0].mean()} | {
+        kind: {"change": mean[i], "error": error[i]} for i, kind in enumerate(_CHANGES)
     }
 
 

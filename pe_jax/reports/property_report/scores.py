@@ -26,7 +26,7 @@ from pe_jax.tasks.run import run_config, saved_tokenizer
 from pe_jax.tasks.text_training import TextRun
 from pe_jax.training import workdir
 from pe_jax.training.checkpointing import params_by_step, saved_steps
-from pe_jax.training.metrics import read_metrics
+from pe_jax.training.metrics import read_evaluations
 
 _SCORE = "masked_lm_accuracy"
 
@@ -85,11 +85,7 @@ def _measure_run(name: str, cached: Json) -> Findings:
 def score_figure(numbers: Mapping[str, Json]) -> Figure:
     """Return figure 1 from the part's numbers."""
     curves = [
-        (
-            name,
-            np.array([checkpoint["epoch"] for checkpoint in scored["checkpoints"]]),
-            np.array([checkpoint[_SCORE] for checkpoint in scored["checkpoints"]]),
-        )
+        (name, *(np.array([c[key] for c in scored["checkpoints"]]) for key in ("epoch", _SCORE)))
         for name, scored in numbers.items()
     ]
     stages = [stage for scored in numbers.values() for stage in scored["stages"][1:]]
@@ -208,21 +204,15 @@ def heat_maps(correlations: Sequence[properties.Correlation], title: str) -> lis
 
 def _from_metrics(folders: list[Path]) -> dict[str, list[float]]:
     """The last held-out scores of each run; a loss as its negative, so that more is better."""
-    columns: dict[str, list[float]] = {
-        "masked-LM log-likelihood": [], "masked-LM accuracy": [], "next-sentence accuracy": []
-    }  # fmt: skip
-    for folder in folders:
-        last: dict[str, float] = {}
-        for line in read_metrics(folder):
-            last |= line
-        loss, *accuracies = (
-            last.get(f"held_out/{name}", np.nan)
-            for name in ("masked_lm_loss", "masked_lm_accuracy", "next_sentence_accuracy")
-        )
-        for column, value in zip(columns.values(), (-loss, *accuracies), strict=True):
-            column.append(value)
-    if np.isnan(columns["next-sentence accuracy"]).all():  # As of packed runs.
-        del columns["next-sentence accuracy"]
+    logs = [read_evaluations(folder) for folder in folders]
+    last = [log[max(log)] if log else {} for log in logs]
+    columns = {
+        "masked-LM log-likelihood": [-scores.get("masked_lm_loss", np.nan) for scores in last],
+        "masked-LM accuracy": [scores.get("masked_lm_accuracy", np.nan) for scores in last],
+    }
+    if any("next_sentence_accuracy" in scores for scores in last):  # Packed runs have none.
+        next_sentence = [scores.get("next_sentence_accuracy", np.nan) for scores in last]
+        columns["next-sentence accuracy"] = next_sentence
     return columns
 
 

@@ -14,13 +14,13 @@ from pe_jax import figures, properties
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.files import Json
 from pe_jax.models import BertConfig, attended, weights_map
-from pe_jax.properties import Estimate, Probe
+from pe_jax.properties import Probe
 from pe_jax.reports.property_report import render
 from pe_jax.reports.property_report.matrices import product_panel
 from pe_jax.reports.property_report.render import Figure, Findings, product_figure
 from pe_jax.reports.property_report.subjects import Subject
-from pe_jax.reports.property_report.texts import states_of_texts, texts
-from pe_jax.reports.tables import Row, Value, for_json
+from pe_jax.reports.property_report.texts import batch_size, by_text, states_of_texts, texts
+from pe_jax.reports.tables import Row, Value
 from pe_jax.shapes import Float, Int
 
 _SHARES = ("position", "context", "residual", "floor")
@@ -78,24 +78,20 @@ def positional_basis(subject: Subject, config: PropertiesConfig) -> Findings:
     name = subject.name
     states, positions = states_of_texts(subject, config)
     # A layer at a time: all of them may not fit into memory.
-    layers = [properties.positional_basis(np.asarray(layer)) for layer in states]
-    findings, grams, listed = Findings(), [], []
+    layers = [properties.positional_basis(np.asarray(layer))._asdict() for layer in states]
+    rows: list[Row] = []
+    panels = []
     for i, basis in enumerate(layers):
-        values = basis._asdict()
-        listed.append({key: for_json(value) for key, value in values.items() if key != "gram"})
-        is_clear = bool(basis.position > basis.floor)  # Otherwise most of pos is noise.
-        shares = [100 * float(values[share]) for share in _SHARES]
-        shape: list[Value] = [float(values[key]) if is_clear else None for key in _SHAPE]
-        findings.rows.append([name, str(i), *shares, *shape])
+        gram = basis.pop("gram")
+        is_clear = basis["position"] > basis["floor"]  # Otherwise most of pos is noise.
+        shares = [100 * basis[share] for share in _SHARES]
+        rows.append([name, str(i), *shares, *(basis[x] if is_clear else None for x in _SHAPE)])
         if is_clear:
             title = f"after {i} layer{'s' if i > 1 else ''}" if i else "input"
-            grams.append(product_panel(title, basis.gram, positions))
+            panels.append(product_panel(title, gram, positions))
     source, count = texts(subject, config).source, states.shape[1]
-    findings.numbers[name] = {"texts": source, "count": count, "layers": listed}
-    bars = {
-        "position": np.array([basis.position for basis in layers]),
-        "text": np.array([basis.context for basis in layers]),
-    }
+    keys = {"position": "position", "text": "context"}
+    bars = {label: np.array([basis[key] for basis in layers]) for label, key in keys.items()}
     shares_figure = Figure(
         "positional_basis",
         figures.layer_shares,
@@ -103,11 +99,10 @@ def positional_basis(subject: Subject, config: PropertiesConfig) -> Findings:
         title="Shares of the variance of hidden states",
         label="share of the variance; the rest: tokens",
     )
-    findings.figures.append(shares_figure)
-    if grams:
-        title = f"Dot products of the positional basis: {name}"
-        findings.figures.append(product_figure(f"positional_basis_gram_{name}", grams, title))
-    return findings
+    title = f"Dot products of the positional basis: {name}"
+    grams = [product_figure(f"positional_basis_gram_{name}", panels, title)] if panels else []
+    numbers = {"texts": source, "count": count, "layers": layers}
+    return Findings({name: numbers}, rows, [shares_figure, *grams])
 
 
 @render.part(
@@ -137,12 +132,12 @@ def position_probe(subject: Subject, config: PropertiesConfig) -> Findings:
         "texts": texts(subject, config).source,
         "positions": length,
         "tokens": [len(answers) for _, answers in (train, choose, test)],
-        "error_of_a_guess": float(np.abs(test[1] - test[1].mean()).mean()),
+        "error_of_a_guess": np.abs(test[1] - test[1].mean()).mean(),
     }
     curves: list[figures.Curve] = []
     rows: list[Row] = []
     for kind, probe in probes.items():
-        numbers[kind] = {key: for_json(values) for key, values in probe._asdict().items()}
+        numbers[kind] = probe._asdict()
         rows.append([name, kind, *_summary(probe, length)])
         panel, layers = f"R² on other texts, {kind}", np.arange(len(probe.r2))
         curves.append(figures.Curve(panel, "layers passed", name, layers, probe.r2))
@@ -211,36 +206,31 @@ def attention_flow(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure statistics of the attention weights of all layers, means over texts."""
     name, model, read = subject.name, subject.bert, texts(subject, config)
     length = read.tokens.shape[1]
-    # Bounds the memory of a batch's weights, and of the [L, L, d] that some encodings make.
-    batch = max(1, min(16, 2**25 // (length**2 * model.num_heads * model.num_layers)))
-    by_text = _statistics_by_text(model)(subject.params, jnp.asarray(read.tokens), batch)
-    by_head, rollout = map(_means, by_text)  # [N, H] by head, [N] of the rollout.
-    even = _even_attention(model, length)
+    batch = batch_size(length**2 * model.num_heads * model.num_layers)
+    statistics = by_text(_statistics_by_text(model), read.tokens, subject.params, batch=batch)
+    by_head, rollout = jax.tree.map(properties.mean_over_texts, statistics)  # [N, H] and [N].
     layers = {key: np.asarray(estimate.mean).mean(-1) for key, estimate in by_head.items()}
+    allowed = np.asarray(attended(model, length)) | np.eye(length, dtype=bool)
+    even = _statistics(jnp.asarray(allowed / allowed.sum(-1, keepdims=True), jnp.float32))
     numbers = {
         "texts": len(read.tokens),
         "length": length,
         "source": read.source,
-        "heads": {key: estimate.mean.tolist() for key, estimate in by_head.items()},
-        "layers": {key: values.tolist() for key, values in layers.items()},
-        "rollout": {key: estimate.mean.tolist() for key, estimate in rollout.items()},
-        "rollout_error": {key: estimate.error.tolist() for key, estimate in rollout.items()},
-        "even": {key: values.tolist() for key, values in even.items()},
+        "heads": {key: estimate.mean for key, estimate in by_head.items()},
+        "layers": layers,
+        "rollout": {key: estimate.mean for key, estimate in rollout.items()},
+        "rollout_error": {key: estimate.error for key, estimate in rollout.items()},
+        "even": even,
     }
     curves = {title: layers[key] for key, title in _HEADS.items()}
     curves |= {title: np.asarray(rollout[key].mean) for key, title in _ROLLOUT.items()}
-    count = len(even["first"])
-    rows: list[Row] = [
-        [name, str(i), *(values[i] for values in curves.values())] for i in range(count)
-    ]
-    rows.append([name, "even", *(even[key].mean() for key in _HEADS), *[None] * len(_ROLLOUT)])
+    x = np.arange(model.num_layers)
+    rows: list[Row] = [[name, str(i), *(values[i] for values in curves.values())] for i in x]
+    rows.append([name, "even", *(float(even[key].mean()) for key in _HEADS), None, None, None])
     by_layer = Figure(
         "attention_flow",
         figures.model_curves,
-        [
-            figures.Curve(title, "layer", name, np.arange(count), values)
-            for title, values in curves.items()
-        ],
+        [figures.Curve(title, "layer", name, x, values) for title, values in curves.items()],
         title="Where attention goes, by layer: means over heads and texts",
     )
     sinks = Figure(
@@ -253,24 +243,15 @@ def attention_flow(subject: Subject, config: PropertiesConfig) -> Findings:
     return Findings({name: numbers}, rows, [by_layer, sinks])
 
 
-def _means(statistics: Statistics) -> dict[str, Estimate]:
-    """Return means over texts."""
-    return {name: properties.mean_over_texts(values) for name, values in statistics.items()}
-
-
 @functools.cache  # The same function for the same model, so that it is compiled once.
 def _statistics_by_text(config: BertConfig) -> Callable[..., tuple[Statistics, Statistics]]:
-    """Return `measure(params, tokens [N, L], batch)`: statistics of each head, and of rollouts."""
+    """Return `measure(params, tokens [B, L])`: statistics of each head, and of rollouts."""
     attend = weights_map(config)
 
-    @functools.partial(jax.jit, static_argnums=2)
-    def measure(params, tokens, batch):
-        def measure_batch(rows):
-            weights = attend(params, rows)  # [B, N, H, L, L]
-            mixture = properties.rollout(weights.mean(2))
-            return _statistics(weights), properties.mixture_shares(mixture, window=_WINDOW)
-
-        return properties.in_batches(measure_batch, tokens, batch)
+    def measure(params, tokens):
+        weights = attend(params, tokens)  # [B, N, H, L, L]
+        mixture = properties.rollout(weights.mean(2))
+        return _statistics(weights), properties.mixture_shares(mixture, window=_WINDOW)
 
     return measure
 
@@ -282,10 +263,3 @@ def _statistics(weights: jax.Array) -> Statistics:
         "effective_keys": properties.effective_keys(weights),
         "distance": properties.mean_distance(weights),
     }
-
-
-def _even_attention(model: BertConfig, length: int) -> dict[str, np.ndarray]:
-    """Return statistics of attention that is even on all keys within reach, `[N]` each."""
-    allowed = np.asarray(attended(model, length)) | np.eye(length, dtype=bool)
-    weights = jnp.asarray(allowed / allowed.sum(-1, keepdims=True), jnp.float32)
-    return {name: np.asarray(values) for name, values in _statistics(weights).items()}

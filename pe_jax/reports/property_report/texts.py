@@ -36,7 +36,7 @@ from pe_jax.training.pytrees import Params
 
 _MASKED = 0.15  # The share of tokens that are masked, BERT's.
 _BATCH = 16  # Texts whose hidden states are computed together.
-_TOKENS = 1024  # Of a batch of `by_text`: bounds the memory of logits over the vocabulary.
+_TOKENS = 1024  # Of a batch of `by_text`.
 
 # `loss(params, change, tokens [B, L], targets [B, L]) -> [B, L]`, nats.
 ChangedLoss = Callable[[Params, PyTree, Int[Array, "B L"], Int[Array, "B L"]], jax.Array]
@@ -160,11 +160,9 @@ def scores_with_constants(
     return token_scores(changed, params, tokens, targets)[0]
 
 
-def batch_size(model: BertConfig, length: int) -> int:
-    """Return how many texts at a time bound the memory of logits over the vocabulary, and over
-    pairs of tokens."""
-    size = length * max(model.vocab_size, length * model.num_heads)
-    return max(1, min(64, 2**25 // size))
+def batch_size(numbers: int, most: int = 16) -> int:
+    """Return how many texts at a time bound the memory of their arrays, of so many numbers each."""
+    return max(1, min(most, 2**25 // numbers))
 
 
 @once
@@ -197,15 +195,17 @@ def _hidden_states(model: BertConfig) -> Callable[[Params, np.ndarray], jax.Arra
     return jax.jit(functools.partial(hidden_states, model))
 
 
-@functools.partial(jax.jit, static_argnames="f")
-def by_text(f: Callable[..., PyTree], inputs: PyTree, *args: PyTree) -> PyTree:
+@functools.partial(jax.jit, static_argnames=("f", "batch"))
+def by_text(f: Callable[..., PyTree], inputs: PyTree, *args: PyTree, batch: int = 0) -> PyTree:
     """Return `f(*args, inputs [B, L]) -> [B, ...]` of all texts `[N, L]`, in memory of one batch.
 
     Args:
       f: pure; the same object compiles once.
+      batch: B; by default 1,024 tokens, for logits over the vocabulary.
     """
     length = jax.tree.leaves(inputs)[0].shape[1]
-    return properties.in_batches(functools.partial(f, *args), inputs, max(1, _TOKENS // length))
+    batch = batch or max(1, _TOKENS // length)
+    return properties.in_batches(functools.partial(f, *args), inputs, batch)
 
 
 def changed_losses(

@@ -202,11 +202,7 @@ def frequencies(subject: Subject, config: PropertiesConfig) -> Findings:
         w = np.abs(np.asarray(component.frequencies))  # cos is even.
         psi = np.asarray(properties.psi(w, offsets)) / len(w)
         turn = int(properties.turning_point(psi))
-        findings.numbers[label] = {
-            "frequencies": w.tolist(),
-            "turning_point": turn,
-            "psi": psi.tolist(),
-        }
+        findings.numbers[label] = {"frequencies": w, "turning_point": turn, "psi": psi}
         slow, fast = (w < np.pi / length).mean(), (w > np.pi).mean()
         findings.rows.append([label, len(w), w.min(), np.median(w), w.max(), slow, fast, turn])
         # Five frequencies from the slowest to the fastest.
@@ -285,9 +281,6 @@ def _products(
 def _symmetries(subject: Subject) -> list[Numbers]:
     """Return symmetry and directionality of every layer's W_Q·W_Kᵀ."""
     matrices = query_key_matrices(subject.params, subject.bert.num_layers)
-    symmetry = properties.saponati_symmetry(matrices)
-    directionality = properties.saponati_directionality(matrices)
-    return [
-        {"symmetry": float(s), "directionality": float(d)}
-        for s, d in zip(symmetry, directionality, strict=True)
-    ]
+    symmetry = np.asarray(properties.saponati_symmetry(matrices))
+    directionality = np.asarray(properties.saponati_directionality(matrices))
+    return [{"symmetry": s, "directionality": d} for s, d in zip(symmetry, directionality)]
