@@ -20,7 +20,7 @@ from pe_jax.reports.property_report import render
 from pe_jax.reports.property_report.render import Findings
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.texts import texts
-from pe_jax.reports.tables import Value, for_json
+from pe_jax.reports.tables import Value
 from pe_jax.tasks.pretrained_source import PretrainedSource
 from pe_jax.training import sharding, workdir
 from pe_jax.training.pytrees import Params
@@ -59,10 +59,10 @@ def order_sensitivity(subject: Subject, config: PropertiesConfig) -> Findings:
     except ValueError as error:
         findings.notes[f"{name} is not compared with its teacher"] = [str(error).removesuffix(".")]
     ours = properties.order_sensitivity(states(subject.bert, subject.params), orders, theirs)
-    numbers = {field: for_json(x) for field, x in ours._asdict().items() if x is not None}
+    numbers = {field: np.asarray(x) for field, x in ours._asdict().items() if x is not None}
     if theirs is not None:
         of_teacher = properties.order_sensitivity(theirs, orders)
-        numbers |= {f"teacher_{x}": for_json(getattr(of_teacher, x)) for x in ("pooled", "token")}
+        numbers |= {f"teacher_{x}": np.asarray(getattr(of_teacher, x)) for x in ("pooled", "token")}
     fields = ("pooled", "teacher_pooled", "pooled_r2", "token", "teacher_token", "token_r2")
     by_kind = {
         kind: {field: values[i] for field, values in numbers.items()}
