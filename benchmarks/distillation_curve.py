@@ -5,13 +5,13 @@
 
 For every encoding, number of tokens and seed: distil the BERT's positions (`centred`: from states
 without their mean at each position; `masked_lm`: train it further with masked words instead),
-measure R² of its last hidden states on 64 of SQuAD's questions with their paragraphs, and fine-tune
-it on --tasks: questions (squad_shifts, 320 steps of 16; scored on a tenth of SQuAD v1.1's
-validation set) or acceptable sentences (CoLA, 1,000 steps of 32). "untouched" is the BERT as
-published. Each model is a line of --out, and a second start goes on from there, also with further
-tasks; --keep is a folder for the distilled models, which are deleted otherwise. Without anything
-left to do, it prints the table of the results, and draws --figure. Lines with a "recipe" were
-trained in an earlier way; they are in the table only.
+measure R² of its last hidden states on 64 of SQuAD's questions with their paragraphs, and its order
+sensitivity on 64 held-out texts, and fine-tune it on --tasks: questions (squad_shifts, 320 steps of
+16; scored on a tenth of SQuAD v1.1's validation set) or acceptable sentences (CoLA, 1,000 steps of
+32). "untouched" is the BERT as published. Each model is a line of --out, and a second start goes on
+from there, also with further tasks; --keep is a folder for the distilled models, which are deleted
+otherwise. Without anything left to do, it prints the table of the results, and draws --figure.
+Lines with a "recipe" were trained in an earlier way; they are in the table only.
 
 Hardware: any. One core of a slow CPU takes about half an hour to distil a million tokens, and as
 long for each task.
@@ -39,6 +39,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from pe_jax import figures
 from pe_jax.configs import distill_positions, glue, pretrain_base, squad
 from pe_jax.configs.all_tasks import TRAINING
+from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.compile_cache import cache_compiled_programs
 from pe_jax.data import load_tokenizer
 from pe_jax.data.questions import read_questions
@@ -47,6 +48,9 @@ from pe_jax.data.squad import evaluation_windows
 from pe_jax.figures import Curve
 from pe_jax.files import write_text
 from pe_jax.models import hidden_states
+from pe_jax.properties import SHUFFLES
+from pe_jax.reports.property_report import order
+from pe_jax.reports.property_report.subjects import from_run
 from pe_jax.schema import changed, from_values
 from pe_jax.tasks import distillation, finetuning, pretraining
 from pe_jax.tasks.pretrained_source import PretrainedSource
@@ -184,6 +188,17 @@ def r2_on_questions(model: Path) -> float:
     return float(1 - ((ours - theirs) ** 2).sum() / ((theirs - theirs.mean(0)) ** 2).sum())
 
 
+def order_sensitivity(run: Path) -> dict[str, float]:
+    """Return the order sensitivity of a distilled model against its teacher's, by kind of shuffle,
+    on 64 held-out texts of 128 tokens."""
+    numbers = order.order_sensitivity.measure(from_run(run), PropertiesConfig()).numbers[run.name]
+    return {
+        f"order/{kind}/{field}": value
+        for kind in SHUFFLES
+        for field, value in numbers[kind].items()
+    }
+
+
 def lines_with(folder: Path, name: str) -> list[dict[str, float]]:
     """Return the lines of a run's metrics that have a scalar."""
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
@@ -203,6 +218,7 @@ def make_model(job: Job, init: Path) -> dict[str, object]:
         # Tokens, and the scalar after them.
         "curve": [(int(line["step"]) * _ROWS * _LENGTH, line[scalar]) for line in numbers],
         "questions/r2": r2_on_questions(init),
+        **order_sensitivity(init),
     }
 
 
@@ -229,6 +245,7 @@ def table(records: list[dict]) -> list[str]:
         by_model[record["position"], record["tokens"], recipe].append(record)
     columns = (
         ("R², held out", "held_out/r2", ".3f"), ("R², questions", "questions/r2", ".3f"),
+        ("R², order of words", "order/words/token_r2", ".3f"),
         ("F1", "f1", ".1f"), ("exact", "exact", ".1f"), ("Matthews", "matthews", ".1f"),
     )  # fmt: skip
     names = ["position", "tokens", "training", *(title for title, *_ in columns), "seeds"]
