@@ -25,6 +25,7 @@ __all__ = [
     "position_table",
     "read_config",
     "save_bert",
+    "save_onnx",
     "save_stablehlo",
 ]
 
@@ -32,9 +33,11 @@ if typing.TYPE_CHECKING:
     from pe_jax.interop.bert_export import position_table, save_bert
     from pe_jax.interop.bert_import import PRETRAINING, PublishedBert, load_bert, read_config
     from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
+    from pe_jax.interop.onnx_export import save_onnx
     from pe_jax.interop.position_tables import PositionTable, load_position_table
     from pe_jax.interop.stablehlo import save_stablehlo
 else:
+    _LAZY = ("position_tables", "bert_import", "bert_export", "stablehlo", "onnx_export")
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})
@@ -42,7 +45,7 @@ else:
     def __getattr__(name: str) -> typing.Any:
         if name in __all__:
             with extra("train"):
-                for module in ("position_tables", "bert_import", "bert_export", "stablehlo"):
+                for module in _LAZY:
                     members = vars(importlib.import_module(f"{__name__}.{module}"))
                     if name in members:
                         return members[name]

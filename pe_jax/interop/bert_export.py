@@ -5,25 +5,27 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import flax.traverse_util
 import numpy as np
 from safetensors.numpy import save_file
-from tokenizers import Tokenizer, processors
+from tokenizers import Tokenizer
 
 from pe_jax.configs.model import ARCHITECTURE
 from pe_jax.data.special_tokens import is_word_piece, special_tokens
 from pe_jax.encodings import Params, convert_layout, embed
-from pe_jax.files import is_remote, writing
 from pe_jax.interop import layout
 from pe_jax.interop.bert_import import config_of
 from pe_jax.interop.encoder_format import EncoderFormat
+from pe_jax.interop.export_folder import (
+    check_folder,
+    new_folder,
+    save_json,
+    with_special_tokens,
+)
 from pe_jax.interop.hf_encoders import ACTIVATIONS
 from pe_jax.interop.hf_keys import first_row
 from pe_jax.interop.hf_registry import ENCODERS, FAMILIES
@@ -63,7 +65,7 @@ def save_bert(
         the encoder, or the parts do not fit each other; every mismatch is listed, and nothing is
         written.
     """
-    _check_folder(folder)
+    check_folder(folder)
     model_type = family or _model_type_for(config)
     encoder = ENCODERS[model_type]
     if "classifier" not in params:  # Which needs the pooler.
@@ -88,7 +90,7 @@ def save_bert(
     whole = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     with new_folder(folder) as temporary:
         save_file(whole, temporary / "model.safetensors", metadata={"format": "pt"})
-        _save_json(temporary / "config.json", theirs)
+        save_json(temporary / "config.json", theirs)
         _save_tokenizer(temporary, tokenizer, theirs)
     return architecture
 
@@ -308,35 +310,6 @@ def _labels(labels: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _check_folder(folder: str | Path) -> Path:
-    """Return a local folder that is new or empty.
-
-    Raises:
-      ValueError: for any other.
-    """
-    if is_remote(folder):
-        raise ValueError(f"{folder} is not a local folder. Export to one, then copy it there.")
-    folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} is not empty. Export to a new folder.")
-    return folder
-
-
-@contextlib.contextmanager
-def new_folder(folder: str | Path) -> Iterator[Path]:
-    """Give a temporary folder, which is renamed to `folder` once everything is in it."""
-    folder = _check_folder(folder)
-    with writing(folder), contextlib.ExitStack() as stack:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}."))
-        stack.callback(shutil.rmtree, temporary, ignore_errors=True)
-        yield temporary
-        for file in temporary.iterdir():
-            file.chmod(0o644)
-        temporary.chmod(0o755)
-        os.replace(temporary, folder)  # Also replaces an empty folder.
-
-
 def _save_tokenizer(folder: Path, tokenizer: Tokenizer, config: dict[str, Any]) -> None:
     with_special_tokens(tokenizer).save(str(folder / "tokenizer.json"))
     names = {role: name for role, name in special_tokens(tokenizer).items() if name}
@@ -346,7 +319,7 @@ def _save_tokenizer(folder: Path, tokenizer: Tokenizer, config: dict[str, Any]) 
     }
     if not is_word_piece(tokenizer):
         values = {"tokenizer_class": "PreTrainedTokenizerFast", **values}
-        return _save_json(folder / "tokenizer_config.json", values)
+        return save_json(folder / "tokenizer_config.json", values)
     normalizer = json.loads(tokenizer.to_str())["normalizer"] or {}
     values = {
         "tokenizer_class": "BertTokenizer",
@@ -355,24 +328,7 @@ def _save_tokenizer(folder: Path, tokenizer: Tokenizer, config: dict[str, Any]) 
         "tokenize_chinese_chars": normalizer.get("handle_chinese_chars", True),
         **values,
     }
-    _save_json(folder / "tokenizer_config.json", values)
+    save_json(folder / "tokenizer_config.json", values)
     ids = tokenizer.get_vocab()
     vocabulary = "".join(f"{token}\n" for token in sorted(ids, key=ids.__getitem__))
     (folder / "vocab.txt").write_text(vocabulary, encoding="utf-8")
-
-
-def with_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a copy whose post-processor puts special tokens around texts, BERT's where it has none
-    of its own, and which does not truncate or pad."""
-    copy = Tokenizer.from_str(tokenizer.to_str())
-    copy.no_truncation()
-    copy.no_padding()
-    names, ids = special_tokens(tokenizer), tokenizer.get_vocab()
-    if names["cls"] and names["sep"] and not copy.num_special_tokens_to_add(False):
-        cls, sep = ((names[role], ids[names[role]]) for role in ("cls", "sep"))
-        copy.post_processor = processors.BertProcessing(sep, cls)
-    return copy
-
-
-def _save_json(file: Path, values: dict[str, Any]) -> None:
-    file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

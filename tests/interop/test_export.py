@@ -207,7 +207,7 @@ def test_a_folder_appears_whole_or_not_at_all(tokenizer, tmp_path, monkeypatch):
         pytest.raises(OSError, match=r"other was not written: .*File too large"),
     ):
         save_bert(tmp_path / "other", MODEL, params, tokenizer)
-    monkeypatch.setattr(bert_export, "_save_json", full)
+    monkeypatch.setattr(bert_export, "save_json", full)
     with pytest.raises(OSError, match="No space"):
         save_bert(tmp_path / "other", MODEL, params, tokenizer)
     assert set(os.listdir(tmp_path)) == listing

@@ -1,0 +1,88 @@
+"""A model as a function of arrays with its weights in it, for export as a program.
+
+Shapes: B batch, L length, D hidden size, C classes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.encodings import Params
+from pe_jax.models import Bert, BertConfig, BertForClassification, BertForSpans
+from pe_jax.shapes import Array, Bool, Int
+
+# `(tokens [B, L] int32, token_type_ids [B, L] int32, mask [B, L] bool) ->` outputs, float32.
+Model = Callable[[Int[Array, "B L"], Int[Array, "B L"], Bool[Array, "B L"]], tuple[jax.Array, ...]]
+# The same outputs from the exported program.
+Program = Callable[[np.ndarray, np.ndarray, np.ndarray], Sequence[np.ndarray]]
+
+
+def model_function(config: BertConfig, params: Params) -> tuple[Model, dict[str, str]]:
+    """Return a model as a function, and the shapes of its outputs by name.
+
+    Args:
+      params: of `BertForClassification` or `BertForSpans`, whose heads are included; of any other
+        model with the encoder under "bert", which then is taken alone.
+    """
+    config = dataclasses.replace(config, dropout_rate=0.0, attention_dropout_rate=0.0)
+    module: Bert | BertForClassification | BertForSpans = Bert(config)
+    outputs = {"hidden": f"[B, L, {config.hidden_size}]"}
+    variables = {"params": params["bert"]}
+    if "classifier" in params:
+        classes = len(params["classifier"]["bias"])
+        module, outputs = BertForClassification(config, classes), {"logits": f"[B, {classes}]"}
+        variables = {"params": params}
+    elif "spans" in params:
+        module, outputs = BertForSpans(config), {"start": "[B, L]", "end": "[B, L]"}
+        variables = {"params": params}
+
+    def model(tokens: Array, token_type_ids: Array, mask: Array) -> tuple[jax.Array, ...]:
+        out = module.apply(variables, tokens, token_type_ids, mask)
+        return tuple(x.astype(jnp.float32) for x in jax.tree.leaves(out))
+
+    return model, outputs
+
+
+def symbolic_inputs(config: BertConfig) -> list[jax.ShapeDtypeStruct]:
+    """Return the shapes of the inputs for any B, and any L from 2 to the rows of the encoding."""
+    longest = config.encoding().max_length
+    bounds = ["length >= 2", *([f"length <= {longest}"] if longest else [])]
+    batch, length = jax.export.symbolic_shape("batch, length", constraints=bounds)
+    return [jax.ShapeDtypeStruct((batch, length), dtype) for dtype in (jnp.int32, jnp.int32, bool)]
+
+
+def check_program(
+    config: BertConfig, params: Params, program: Program, tolerance: float = 2e-5
+) -> float:
+    """Compare an exported program with the model, on random inputs of three lengths.
+
+    Returns:
+      the largest difference from the model's outputs, of the largest of these, padding aside.
+
+    Raises:
+      ValueError: if it is above `tolerance`.
+    """
+    model, outputs = model_function(config, params)
+    longest, rng, errors = config.encoding().max_length, np.random.default_rng(0), []
+    for length in sorted({min(length, longest or length) for length in (5, 24, 67)}):
+        tokens = rng.integers(config.vocab_size, size=(2, length)).astype(np.int32)
+        mask = np.arange(length) < np.array([[length], [length - 2]])
+        arguments = tokens, np.zeros_like(tokens), mask
+        results = zip(jax.jit(model)(*arguments), program(*arguments), strict=True)
+        for shape, (ours, theirs) in zip(outputs.values(), results, strict=True):
+            of_tokens = shape.startswith("[B, L")
+            ours, theirs = (np.asarray(x)[mask] if of_tokens else x for x in (ours, theirs))
+            errors.append(float(np.abs(ours - theirs).max() / max(np.abs(ours).max(), 1e-30)))
+    error = float(np.max(errors))  # NaN if one is.
+    if not error <= tolerance:
+        raise ValueError(
+            f"The exported program differs from the model by {error:.2g} of its largest output, "
+            f"more than {tolerance:g}: nothing is written. Please report it, with the encoding "
+            f"{config.encoding().name!r}."
+        )
+    return error

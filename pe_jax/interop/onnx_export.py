@@ -1,0 +1,175 @@
+"""Export of a model to ONNX, which runs without JAX, and as a model of sentence-transformers."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tokenizers import Tokenizer
+
+from pe_jax.encodings import Params
+from pe_jax.errors import extra
+from pe_jax.interop.export_folder import check_folder, new_folder, save_json, with_batches
+from pe_jax.interop.model_function import check_program, model_function, symbolic_inputs
+from pe_jax.interop.plain_jax import plain
+from pe_jax.interop.sentence_modules import max_tokens, modules_after_encoder, save_modules
+from pe_jax.models import BertConfig
+from pe_jax.shapes import Array
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+FORMAT = 1
+INPUTS = ("input_ids", "token_type_ids", "attention_mask")  # int64 [B, L], as tokenizers give them.
+# Names of outputs elsewhere.
+_OUTPUTS = {"hidden": "last_hidden_state", "start": "start_logits", "end": "end_logits"}
+# float16 keeps 11 bits, and a dozen layers add up their errors.
+_TOLERANCES = {"float32": 2e-5, "float16": 2e-2}
+
+
+def save_onnx(
+    folder: str | Path,
+    config: BertConfig,
+    params: Params,
+    tokenizer: Tokenizer,
+    *,
+    labels: Sequence[str] = (),
+    dtype: str = "float32",
+    sentences: str | Path = "",
+) -> str:
+    """Write a folder with a model as `model.onnx`, for any batch and length.
+
+    The inputs are those of Hugging Face's tokenizers, `INPUTS`, int64 [B, L]. The outputs are
+    `last_hidden_state`, or logits of the fine-tuned head, float32. `model.json` describes the
+    model; `tokenizer.json` and a README that needs onnxruntime and tokenizers alone lie next to it.
+    The folder appears whole or not at all.
+
+    Args:
+      params: as of `model_function`.
+      labels: names of the classes of a classifier.
+      dtype: "float16" halves the file, and computes in float16.
+      sentences: a folder of sentence-transformers from which the encoder is. Its pooling is copied,
+        and `SentenceTransformer(folder, trust_remote_code=True)` gives embeddings: it runs the
+        `onnx_encoder.py` that is written too. `backend="onnx"` would need a config.json of a class
+        of transformers, of which none may have these positions.
+
+    Returns:
+      The names of the outputs, with their shapes.
+
+    Raises:
+      ValueError: if the folder is not empty or not local, an encoding needs a length that is known
+        while compiling, jax2onnx cannot convert the model, or the result does not reproduce it.
+    """
+    check_folder(folder)
+    modules = modules_after_encoder(Path(sentences)) if sentences else []
+    longest = (max_tokens(Path(sentences)) if sentences else None) or config.max_length
+    outputs = {_OUTPUTS.get(x, x): shape for x, shape in model_function(config, params)[1].items()}
+    program, error = _program(config, params, dtype)
+    about = {
+        "format": FORMAT,
+        "position": config.encoding().name,
+        "inputs": {name: "int64 [B, L]" for name in INPUTS},
+        "outputs": outputs,
+        "dtype": dtype,
+        "labels": list(labels),
+        "max_length": longest,
+        "pooling": [module["type"].rpartition(".")[2] for module in modules],
+        "difference_from_pe_jax": error,
+        "sha256": hashlib.sha256(program).hexdigest(),
+    }
+    with new_folder(folder) as temporary:
+        (temporary / "model.onnx").write_bytes(program)
+        save_json(temporary / "model.json", about)
+        with_batches(tokenizer, longest).save(str(temporary / "tokenizer.json"))
+        (temporary / "README.md").write_text(_README, encoding="utf-8")
+        if sentences:
+            save_modules(temporary, Path(sentences))
+    return ", ".join(f"{name} {shape}" for name, shape in outputs.items())
+
+
+def _program(config: BertConfig, params: Params, dtype: str) -> tuple[bytes, float]:
+    """Return the serialized model, and how much it differs from `config` and `params`."""
+    with extra("onnx", ValueError):
+        import onnxruntime
+        from onnxruntime.transformers.float16 import convert_float_to_float16
+    jax2onnx = _converter()
+    # As the formula stands: the other implementations have gradients in mind.
+    model, outputs = model_function(dataclasses.replace(config, attention="naive"), params)
+
+    def of_integers(input_ids: Array, types: Array, mask: Array) -> tuple[jax.Array, ...]:
+        return model(input_ids, types, mask != 0)
+
+    shapes = [jax.ShapeDtypeStruct(x.shape, jnp.int32) for x in symbolic_inputs(config)]
+    try:
+        made = jax2onnx.to_onnx(
+            plain(of_integers, *shapes),
+            shapes,
+            input_names=[f"{name}_int32" for name in INPUTS],
+            output_names=[_OUTPUTS.get(name, name) for name in outputs],
+            model_name="pe_jax",
+        )
+    except (NotImplementedError, TypeError) as error:
+        raise ValueError(f"jax2onnx cannot convert {config.encoding().name!r}: {error}") from error
+    if dtype == "float16":
+        made = convert_float_to_float16(made, keep_io_types=True)
+    _take_int64(made)
+    data = made.SerializeToString()
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    names = [tensor.name for tensor in session.get_inputs()]
+
+    def run(*inputs: np.ndarray) -> list[np.ndarray]:
+        return session.run(
+            None, dict(zip(names, (x.astype(np.int64) for x in inputs), strict=True))
+        )
+
+    return data, check_program(config, params, run, _TOLERANCES[dtype])
+
+
+def _converter() -> ModuleType:
+    """Import jax2onnx, which no extra can install beside Orbax."""
+    try:
+        import jax2onnx
+    except ModuleNotFoundError as error:
+        if error.name != "jax2onnx":
+            raise
+        raise ValueError(
+            "jax2onnx is not installed. It asks for an older Orbax than pe_jax and works without "
+            "it: pip install 'pe_jax[onnx]', then pip install --no-deps jax2onnx==0.17.1"
+        ) from None
+    return jax2onnx
+
+
+def _take_int64(model: ModelProto) -> None:
+    """Put a cast after each input, so that it is int64, as tokenizers return it."""
+    import onnx
+
+    for tensor in model.graph.input:
+        inner, tensor.name = tensor.name, tensor.name.removesuffix("_int32")
+        tensor.type.tensor_type.elem_type = onnx.TensorProto.INT64
+        cast = onnx.helper.make_node("Cast", [tensor.name], [inner], to=onnx.TensorProto.INT32)
+        model.graph.node.insert(0, cast)
+
+
+_README = """# A model as ONNX
+
+Run it with onnxruntime and tokenizers alone; `model.json` describes inputs and outputs.
+
+```python
+import numpy as np, onnxruntime
+from tokenizers import Tokenizer
+
+tokenizer = Tokenizer.from_file("tokenizer.json")
+texts = tokenizer.encode_batch(["Where is the exit?", "It is to the left of the stairs."])
+fields = {"input_ids": "ids", "token_type_ids": "type_ids", "attention_mask": "attention_mask"}
+inputs = {name: np.array([getattr(text, field) for text in texts]) for name, field in fields.items()}
+session = onnxruntime.InferenceSession("model.onnx")
+outputs = session.run(None, inputs)
+```
+"""

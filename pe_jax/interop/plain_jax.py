@@ -1,0 +1,118 @@
+"""A function rewritten to JAX's own primitives, for converters to other formats."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
+
+from pe_jax.attention.product import product_p
+from pe_jax.attention.relative_shift import relative_shift_p, relative_shift_transpose_p
+from pe_jax.shapes import Array
+
+# Names of primitives that run the program in their parameters once.
+_CALLS = ("jit", "closed_call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call")
+
+
+def plain(
+    function: Callable[..., Sequence[jax.Array]], *inputs: jax.ShapeDtypeStruct
+) -> Callable[..., list[jax.Array]]:
+    """Return a function that computes the same, for inputs of these shapes (may be symbolic), from
+    primitives of JAX alone.
+
+    Primitives of pe_jax become what they stand for, and branches by platform those of CPUs. Calls
+    are inlined, and what depends on no input is computed.
+    """
+    program = jax.make_jaxpr(function)(*inputs)
+    return jaxpr_as_fun(jax.make_jaxpr(functools.partial(_evaluate, program))(*inputs))
+
+
+def _evaluate(program: ClosedJaxpr, *inputs: Array) -> list[jax.Array]:
+    values = dict(zip(program.jaxpr.constvars, program.consts, strict=True))
+    values |= zip(program.jaxpr.invars, inputs, strict=True)
+
+    def value(variable: Any) -> Any:
+        return variable.val if isinstance(variable, Literal) else values[variable]
+
+    for equation in program.jaxpr.eqns:
+        operands = [value(variable) for variable in equation.invars]
+        with _computed_if_constant(equation, operands):
+            results = _apply(equation, operands)
+        values |= zip(equation.outvars, results, strict=True)
+    return [value(variable) for variable in program.jaxpr.outvars]
+
+
+def _computed_if_constant(equation: JaxprEqn, operands: list[Any]) -> AbstractContextManager[None]:
+    """Compute what depends on no input and has a known shape instead of tracing it."""
+    sizes = itertools.chain.from_iterable(x.aval.shape for x in equation.outvars)
+    traced = any(isinstance(x, jax.core.Tracer) for x in operands)
+    if traced or equation.primitive.name == "dim_as_value":
+        return contextlib.nullcontext()
+    known = all(isinstance(size, int) for size in sizes)
+    return jax.ensure_compile_time_eval() if known else contextlib.nullcontext()
+
+
+def _apply(equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
+    """Return the results of one primitive."""
+    primitive, params = equation.primitive, dict(equation.params)
+    if primitive.name in _MEANINGS:
+        meaning = functools.partial(_MEANINGS[primitive.name], **params)
+        return _evaluate(jax.make_jaxpr(meaning)(*operands), *operands)
+    if primitive.name in _CALLS:
+        body = params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"]
+        return _evaluate(
+            body if isinstance(body, ClosedJaxpr) else ClosedJaxpr(body, ()), *operands
+        )
+    if primitive.name == "platform_index":
+        platforms = params["platforms"]
+        return [next(i for i, names in enumerate(platforms) if names is None or "cpu" in names)]
+    if primitive.name == "cond" and isinstance(operands[0], int):
+        return _evaluate(params["branches"][operands[0]], *operands[1:])
+    if primitive.name == "scan":
+        body = params["jaxpr"]
+        params["jaxpr"] = jax.make_jaxpr(functools.partial(_evaluate, body))(*body.in_avals)
+    results = primitive.bind(*operands, **params)
+    return results if primitive.multiple_results else [results]
+
+
+# jax2onnx 0.17.1 converts the next three only where all sizes are known.
+
+
+def _cummax(x: Array, *, axis: int, reverse: bool) -> Array:
+    x, steps = jnp.moveaxis(x, axis, -1), jnp.arange(x.shape[axis])
+    before = (steps[:, None] <= steps) if reverse else (steps[:, None] >= steps)
+    return jnp.moveaxis(jnp.where(before, x[..., None, :], x.min()).max(-1), -1, axis)
+
+
+def _pad(x: Array, value: Array, *, padding_config: Sequence[tuple[int, int, int]]) -> Array:
+    for axis, (before, after, between) in enumerate(padding_config):
+        if between or before < 0 or after < 0:
+            raise NotImplementedError(f"pad of {(before, after, between)}")
+        shapes = [[*x.shape[:axis], size, *x.shape[axis + 1 :]] for size in (before, after)]
+        x = lax.concatenate([lax.full(shapes[0], value), x, lax.full(shapes[1], value)], axis)
+    return x
+
+
+def _rem(x: Array, y: Array) -> Array:
+    ratio = lax.div(x, y)
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        ratio = lax.sign(ratio) * lax.floor(lax.abs(ratio))
+    return x - y * ratio
+
+
+# What primitives stand for, by their names.
+_MEANINGS: dict[str, Callable[..., Any]] = {
+    **{p.name: p.impl for p in (product_p, relative_shift_p, relative_shift_transpose_p)},
+    "optimization_barrier": lambda *operands: operands,
+    "cummax": _cummax,
+    "pad": _pad,
+    "rem": _rem,
+}
