@@ -5,7 +5,7 @@ eval.py --config=configs/properties.py --workdir=RUN --out=R    (see that file f
 eval.py --config=configs/sweep.py --out=R
 eval.py --config=configs/lengths.py --workdir=RUN      a fine-tuned run on longer inputs
 eval.py --config=configs/tables.py --runs='RUNS/*' --out=R      the paper's tables 2 and 3
-eval.py --config=configs/export.py --workdir=RUN --out=FOLDER      for PyTorch, or JAX alone
+eval.py --config=configs/export.py --workdir=RUN --out=FOLDER      for PyTorch, ONNX, or JAX alone
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ def _evaluate(config: Config, out: Path) -> str:
         case ExportConfig():
             from pe_jax.reports.run_export import export
 
-            return export(_run_folder("the run to export"), out, config.seed, config.format)
+            run = _run_folder("the run to export")
+            return export(run, out, config.seed, config.format, config.dtype)
         case LengthsConfig():
             from pe_jax.reports.rescoring import rescore
 

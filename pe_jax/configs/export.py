@@ -1,12 +1,13 @@
-"""A run as a Hugging Face folder: config.json, safetensors and the tokenizer; or as StableHLO.
+"""A run for other libraries: a Hugging Face folder, ONNX, or StableHLO.
 
-A BERT needs a table of positions: learned or sinusoidal absolute encodings, or none. One with
-`rope` becomes a RoFormer, and a run of a modern encoder a model of its family (docs/modern.md).
-Others are an error.
+ONNX and StableHLO take any encoding of text (docs/serving.md). For transformers a BERT needs a
+table of positions: learned or sinusoidal absolute encodings, or none. One with `rope` becomes a
+RoFormer, and a run of a modern encoder a model of its family (docs/modern.md).
 
 Command:  python eval.py --config=configs/export.py --workdir=RUN --out=FOLDER
           for a fine-tuned run of several seeds: --config.seed=0
-          for JAX without pe_jax, with any encoding: --config.format=stablehlo
+          with any encoding, for onnxruntime: --config.format=onnx
+          for JAX without pe_jax: --config.format=stablehlo
 Hardware: one CPU.
 Time:     seconds.
 """
@@ -24,8 +25,13 @@ class ExportConfig(Config):
     task: str = task_key("export")
     format: str = key(
         "transformers",
-        one_of(("transformers", "stablehlo")),
-        'For PyTorch ("transformers"), or for JAX alone ("stablehlo").',
+        one_of(("transformers", "onnx", "stablehlo")),
+        'For PyTorch ("transformers"), onnxruntime ("onnx") or JAX alone ("stablehlo").',
+    )
+    dtype: str = key(
+        "float32",
+        one_of(("float32", "float16")),
+        'Of the weights and products in ONNX: "float16" halves the file.',
     )
     seed: int | None = key(None, optional(SEED), "Which seed of a run that has several.")
 

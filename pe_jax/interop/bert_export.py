@@ -237,7 +237,8 @@ def _check_only_embeds(config: BertConfig) -> None:
         raise ValueError(
             "PyTorch's BERT has only a table of absolute positions, which cannot represent "
             f"{encoding.name!r}: {', '.join(other_effects) or 'it differs between layers'}. Export "
-            "a model with an absolute encoding or none, or use this one with pe_jax."
+            "it with --config.format=onnx or stablehlo (interop.save_onnx, save_stablehlo), or a "
+            "model with an absolute encoding, `rope` or none."
         )
 
 

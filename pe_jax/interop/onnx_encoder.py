@@ -16,6 +16,8 @@ from tokenizers import Tokenizer
 class OnnxEncoder(torch.nn.Module):
     """Token embeddings of texts, from onnxruntime. Without gradients."""
 
+    save_in_root = True
+
     def __init__(self, folder: str):
         super().__init__()
         self.folder = Path(folder)

@@ -42,7 +42,7 @@ def save_onnx(
     *,
     labels: Sequence[str] = (),
     dtype: str = "float32",
-    sentences: str | Path = "",
+    sentences: Path | None = None,
 ) -> str:
     """Write a folder with a model as `model.onnx`, for any batch and length.
 
@@ -68,8 +68,8 @@ def save_onnx(
         while compiling, jax2onnx cannot convert the model, or the result does not reproduce it.
     """
     check_folder(folder)
-    modules = modules_after_encoder(Path(sentences)) if sentences else []
-    longest = (max_tokens(Path(sentences)) if sentences else None) or config.max_length
+    modules = modules_after_encoder(sentences) if sentences else []
+    longest = (max_tokens(sentences) if sentences else None) or config.max_length
     outputs = {_OUTPUTS.get(x, x): shape for x, shape in model_function(config, params)[1].items()}
     program, error = _program(config, params, dtype)
     about = {
@@ -90,7 +90,7 @@ def save_onnx(
         with_batches(tokenizer, longest).save(str(temporary / "tokenizer.json"))
         (temporary / "README.md").write_text(_README, encoding="utf-8")
         if sentences:
-            save_modules(temporary, Path(sentences))
+            save_modules(temporary, sentences)
     return ", ".join(f"{name} {shape}" for name, shape in outputs.items())
 
 
@@ -167,9 +167,10 @@ from tokenizers import Tokenizer
 
 tokenizer = Tokenizer.from_file("tokenizer.json")
 texts = tokenizer.encode_batch(["Where is the exit?", "It is to the left of the stairs."])
-fields = {"input_ids": "ids", "token_type_ids": "type_ids", "attention_mask": "attention_mask"}
-inputs = {name: np.array([getattr(text, field) for text in texts]) for name, field in fields.items()}
+ids, types, mask = (np.array([getattr(text, field) for text in texts])
+                    for field in ("ids", "type_ids", "attention_mask"))
 session = onnxruntime.InferenceSession("model.onnx")
+inputs = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
 outputs = session.run(None, inputs)
 ```
 """

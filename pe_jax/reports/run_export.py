@@ -1,4 +1,4 @@
-"""A trained run as a Hugging Face folder, or as a StableHLO program."""
+"""A trained run as a Hugging Face folder, or as an ONNX or StableHLO program."""
 
 from __future__ import annotations
 
@@ -12,17 +12,26 @@ from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.pretraining import EncoderTrainingConfig
 from pe_jax.data import load_tokenizer
 from pe_jax.data.glue import GLUE
-from pe_jax.interop import save_bert, save_stablehlo
+from pe_jax.interop import save_bert, save_onnx, save_stablehlo
+from pe_jax.interop.sentence_modules import MODULES
 from pe_jax.tasks.run import run_config, saved_tokenizer
 from pe_jax.training.checkpointing import newest_params
 
 
-def export(folder: Path, out: Path, seed: int | None = None, format: str = "transformers") -> str:
+def export(
+    folder: Path,
+    out: Path,
+    seed: int | None = None,
+    format: str = "transformers",
+    dtype: str = "float32",
+) -> str:
     """Write the newest checkpoint of the run in `folder` to `out`.
 
     Args:
       seed: which seed of a fine-tuned run that has several.
-      format: `"transformers"` (`interop.save_bert`) or `"stablehlo"` (`interop.save_stablehlo`).
+      format: `"transformers"` (`interop.save_bert`), `"onnx"` (`interop.save_onnx`) or
+        `"stablehlo"` (`interop.save_stablehlo`).
+      dtype: of a model as ONNX.
 
     Returns:
       what the model is, and the lines that load it.
@@ -31,6 +40,8 @@ def export(folder: Path, out: Path, seed: int | None = None, format: str = "tran
       ValueError: if the folder holds no run with a checkpoint, the run has no such seed, or the
         model cannot be exported in this format.
     """
+    if dtype != "float32" and format != "onnx":
+        raise ValueError(f"config.dtype={dtype!r} needs config.format='onnx', not {format!r}.")
     config: EncoderTrainingConfig | FinetuningConfig = run_config(folder, TRAINING)
     tokenizer = load_tokenizer(saved_tokenizer(folder))
     step, params = newest_params(folder)
@@ -42,20 +53,41 @@ def export(folder: Path, out: Path, seed: int | None = None, format: str = "tran
     glue = GLUE.get(config.task)
     model = dataclasses.replace(config.model, vocab_size=tokenizer.get_vocab_size())
     labels = glue.labels if glue else ()
+    parts = out, model, jax.device_get(params), tokenizer
+    of_run = f"of {folder}, step {step:,}"
     if format == "stablehlo":
-        outputs = save_stablehlo(out, model, jax.device_get(params), tokenizer, labels=labels)
+        outputs = save_stablehlo(*parts, labels=labels)
         return (
-            f"StableHLO of {folder}, step {step:,}: {outputs}. In Python, with JAX alone:\n"
+            f"StableHLO {of_run}: {outputs}. In Python, with JAX alone:\n"
             f'  file = open("{out}/model.stablehlo", "rb")\n'
             "  model = jax.export.deserialize(bytearray(file.read()))\n"
             f"  model.call(tokens, token_type_ids, mask)    (more in {out}/README.md)"
         )
-    architecture = save_bert(out, model, jax.device_get(params), tokenizer, labels=labels)
+    if format == "onnx":
+        sentences = _sentences(config)
+        outputs = save_onnx(*parts, labels=labels, dtype=dtype, sentences=sentences)
+        text = (
+            f"ONNX {of_run}: {outputs}. In Python, with onnxruntime alone:\n"
+            f'  onnxruntime.InferenceSession("{out}/model.onnx")    (more in {out}/README.md)'
+        )
+        if sentences:
+            text += (
+                f'\n  SentenceTransformer("{out}", trust_remote_code=True)    for its embeddings'
+            )
+        return text
+    architecture = save_bert(*parts, labels=labels)
     return (
-        f"{architecture} of {folder}, step {step:,}. In Python with torch and transformers:\n"
+        f"{architecture} {of_run}. In Python with torch and transformers:\n"
         f'  transformers.{architecture}.from_pretrained("{out}")\n'
         f'  transformers.AutoTokenizer.from_pretrained("{out}")'
     )
+
+
+def _sentences(config: EncoderTrainingConfig | FinetuningConfig) -> Path | None:
+    """Return the folder of sentence-transformers that the encoder was distilled from, if any."""
+    source = Path(config.init)
+    encodes = config.init and not isinstance(config, FinetuningConfig)
+    return source if encodes and (source / MODULES).exists() else None
 
 
 def _number(config: FinetuningConfig, seed: int | None) -> int:
