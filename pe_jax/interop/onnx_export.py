@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -107,6 +108,8 @@ def _program(config: BertConfig, params: Params, dtype: str) -> tuple[bytes, flo
         return model(input_ids, types, mask != 0)
 
     shapes = [jax.ShapeDtypeStruct(x.shape, jnp.int32) for x in symbolic_inputs(config)]
+    # It warns of values without a type, which the converter leaves to ONNX to infer.
+    logging.getLogger("onnx_ir.serde").setLevel(logging.ERROR)
     try:
         made = jax2onnx.to_onnx(
             plain(of_integers, *shapes),
