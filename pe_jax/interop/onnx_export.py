@@ -31,8 +31,9 @@ FORMAT = 1
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")  # int64 [B, L], as tokenizers give them.
 # Names of outputs elsewhere.
 _OUTPUTS = {"hidden": "last_hidden_state", "start": "start_logits", "end": "end_logits"}
+_ON_ELEMENTS = ("Where", "Add", "Sub", "Mul", "Div", "Max", "Min", "And", "Or", "Pow")
 # float16 keeps 11 bits, and a dozen layers add up their errors.
-_TOLERANCES = {"float32": 2e-5, "float16": 2e-2}
+_TOLERANCES = {"float32": 2e-5, "float16": 1e-2}
 
 
 def save_onnx(
@@ -120,6 +121,8 @@ def _program(config: BertConfig, params: Params, dtype: str) -> tuple[bytes, flo
         )
     except (NotImplementedError, TypeError) as error:
         raise ValueError(f"jax2onnx cannot convert {config.encoding().name!r}: {error}") from error
+    if not any(attribute.HasField("g") for node in made.graph.node for attribute in node.attribute):
+        _broadcast_late(made)  # A graph in a node could use what this removes.
     if dtype == "float16":
         made = convert_float_to_float16(made, keep_io_types=True)
     _take_int64(made)
@@ -147,6 +150,32 @@ def _converter() -> ModuleType:
             "it: pip install 'pe_jax[onnx]', then pip install --no-deps jax2onnx==0.17.1"
         ) from None
     return jax2onnx
+
+
+def _broadcast_late(model: ModelProto) -> None:
+    """Let operations on elements broadcast operands themselves, as ONNX can and JAX does before.
+
+    In JAX their operands are numbers or have the shape of the result, so one that has its rank and
+    is not expanded suffices.
+    """
+    graph = model.graph
+    sources = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Expand"}
+    values = [*graph.value_info, *graph.input, *graph.output]
+    ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in values}
+    for node in graph.node:
+        own = [ranks.get(name) for name in node.input if name not in sources]
+        if node.op_type in _ON_ELEMENTS and ranks.get(node.output[0], -1) in own:
+            node.input[:] = [sources.get(name, name) for name in node.input]
+    while True:
+        used = {name for node in graph.node for name in node.input}
+        used |= {tensor.name for tensor in graph.output}
+        unused = [node for node in graph.node if not used.intersection(node.output)]
+        if not unused:
+            break
+        for node in unused:
+            graph.node.remove(node)
+    for tensor in [tensor for tensor in graph.initializer if tensor.name not in used]:
+        graph.initializer.remove(tensor)
 
 
 def _take_int64(model: ModelProto) -> None:

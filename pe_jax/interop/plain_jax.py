@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -52,7 +53,7 @@ def _evaluate(program: ClosedJaxpr, *inputs: Array) -> list[jax.Array]:
 
 def _computed_if_constant(equation: JaxprEqn, operands: list[Any]) -> AbstractContextManager[None]:
     """Compute what depends on no input and has a known shape instead of tracing it."""
-    sizes = itertools.chain.from_iterable(x.aval.shape for x in equation.outvars)
+    sizes = itertools.chain.from_iterable(getattr(x.aval, "shape", ()) for x in equation.outvars)
     traced = any(isinstance(x, jax.core.Tracer) for x in operands)
     if traced or equation.primitive.name == "dim_as_value":
         return contextlib.nullcontext()
@@ -63,6 +64,8 @@ def _computed_if_constant(equation: JaxprEqn, operands: list[Any]) -> AbstractCo
 def _apply(equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
     """Return the results of one primitive."""
     primitive, params = equation.primitive, dict(equation.params)
+    if primitive.name == "dot_general":
+        return [_dot_general(*operands, **params)]
     if primitive.name in _MEANINGS:
         meaning = functools.partial(_MEANINGS[primitive.name], **params)
         return _evaluate(jax.make_jaxpr(meaning)(*operands), *operands)
@@ -81,6 +84,22 @@ def _apply(equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
         params["jaxpr"] = jax.make_jaxpr(functools.partial(_evaluate, body))(*body.in_avals)
     results = primitive.bind(*operands, **params)
     return results if primitive.multiple_results else [results]
+
+
+def _dot_general(a: Array, b: Array, *, dimension_numbers: Any, **options: Any) -> Array:
+    """A product of matrices or of batches of these: others become ONNX's Einsum, which is slow."""
+    (sum_a, sum_b), (batch_a, batch_b) = dimension_numbers
+    free_a, free_b = (
+        [axis for axis in range(x.ndim) if axis not in (*sums, *batch)]
+        for x, sums, batch in ((a, sum_a, batch_a), (b, sum_b, batch_b))
+    )
+    batch, summed = [a.shape[i] for i in batch_a], math.prod(a.shape[i] for i in sum_a)
+    rows, columns = ([x.shape[i] for i in free] for x, free in ((a, free_a), (b, free_b)))
+    a = lax.transpose(a, [*batch_a, *free_a, *sum_a]).reshape(*batch, math.prod(rows), summed)
+    b = lax.transpose(b, [*batch_b, *sum_b, *free_b]).reshape(*batch, summed, math.prod(columns))
+    n = len(batch)
+    numbers = ((n + 1,), (n,)), (tuple(range(n)),) * 2
+    return lax.dot_general(a, b, numbers, **options).reshape(*batch, *rows, *columns)
 
 
 # jax2onnx 0.17.1 converts the next three only where all sizes are known.

@@ -42,8 +42,6 @@ def export(
     """
     if dtype != "float32" and format != "onnx":
         raise ValueError(f"config.dtype={dtype!r} needs config.format='onnx', not {format!r}.")
-    if dtype != "float32" and format != "onnx":
-        raise ValueError(f"config.dtype={dtype!r} needs config.format='onnx', not {format!r}.")
     config: EncoderTrainingConfig | FinetuningConfig = run_config(folder, TRAINING)
     tokenizer = load_tokenizer(saved_tokenizer(folder))
     step, params = newest_params(folder)
@@ -58,8 +56,9 @@ def export(
     parts = out, model, jax.device_get(params), tokenizer
     of_run = f"of {folder}, step {step:,}"
     if format == "stablehlo":
+        outputs = save_stablehlo(*parts, labels=labels)
         return (
-            f"StableHLO {of_run}: {save_stablehlo(*parts, labels=labels)}. In Python, with JAX alone:\n"
+            f"StableHLO {of_run}: {outputs}. In Python, with JAX alone:\n"
             f'  file = open("{out}/model.stablehlo", "rb")\n'
             "  model = jax.export.deserialize(bytearray(file.read()))\n"
             f"  model.call(tokens, token_type_ids, mask)    (more in {out}/README.md)"
@@ -71,8 +70,11 @@ def export(
             f"ONNX {of_run}: {outputs}. In Python, with onnxruntime alone:\n"
             f'  onnxruntime.InferenceSession("{out}/model.onnx")    (more in {out}/README.md)'
         )
-        embeddings = f'\nWith sentence-transformers too:\n  SentenceTransformer("{out}", trust_remote_code=True)'
-        return text + embeddings if sentences else text
+        if sentences:
+            text += (
+                f'\n  SentenceTransformer("{out}", trust_remote_code=True)    for its embeddings'
+            )
+        return text
     architecture = save_bert(*parts, labels=labels)
     return (
         f"{architecture} {of_run}. In Python with torch and transformers:\n"

@@ -243,6 +243,8 @@ def test_a_run_and_a_start_from_it(tokenizer, tmp_path, monkeypatch):
     assert load_tokenizer(start.tokenizer()).get_vocab() == tokenizer.get_vocab()
     with pytest.raises(ValueError, match=r"a run of seed 0, but config.seed is 3"):
         runs.export(tmp_path / "run", tmp_path / "seed", 3)
+    with pytest.raises(ValueError, match=r"config.dtype='float16' needs config.format='onnx'"):
+        runs.export(tmp_path / "run", tmp_path / "half", dtype="float16")
 
 
 def test_one_seed_of_several(tokenizer, tmp_path, monkeypatch):
