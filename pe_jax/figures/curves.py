@@ -133,10 +133,9 @@ def prediction_plot(
       train: bool mask `[N]` of the training positions.
       quantity: name of the predicted quantity, for the axes.
     """
-    figure = style.new(max(4.2 * len(panels), 5.6), 3.9, title)
+    figure, grid = style.new_panels(len(panels), (4.2, 3.9), (0, 0), title, least_width=5.6)
     low, high = positions.min(), positions.max()
     margin = 0.25 * (high - low)
-    grid = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, (name, predicted) in zip(grid, panels, strict=True):
         axes.plot([low, high], [low, high], color="0.5", lw=1, label="exact", zorder=0)
         for label, chosen, marker, colour in (("test", ~train, "o", 1), ("train", train, ".", 0)):

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.fft import dct
 
 from pe_jax.properties.arithmetic import ratio
 from pe_jax.properties.compiled import compiled
@@ -123,7 +124,8 @@ def positional_basis(hidden: Float[Array, "*B C T D"], *, low: int = 10) -> Basi
     centred = hidden - mean[..., None, None, :]
     scatter = product("...ctd,...cte->...de", centred, centred)
     largest = jnp.linalg.eigvalsh(scatter)[..., -1]
-    waves = _cosines(length)[1 : low + 1]
+    # The orthonormal cosine transform (II), frequencies by positions, without the constant one.
+    waves = dct(np.eye(length), norm="ortho", axis=0)[1 : low + 1].astype(np.float32)
     lowest = product("ft,...ts,fs->...", waves, gram, waves)
     cosines = jnp.abs(product("...td,...cd->...tc", _unit(position), _unit(context)))
 
@@ -147,14 +149,6 @@ def positional_basis(hidden: Float[Array, "*B C T D"], *, low: int = 10) -> Basi
 
 def _variance(x: Array) -> jax.Array:
     return (x**2).sum(-1).mean(-1)
-
-
-def _cosines(length: int) -> np.ndarray:
-    """The orthonormal discrete cosine transform (II), frequencies by positions."""
-    x = np.arange(length)
-    rows = np.cos(np.pi / length * x[:, None] * (x + 0.5)) * np.sqrt(2 / length)
-    rows[0] /= np.sqrt(2)
-    return rows.astype(np.float32)
 
 
 def _unit(x: Array) -> jax.Array:

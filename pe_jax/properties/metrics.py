@@ -116,8 +116,7 @@ def monotonicity(
     Args:
       window: the largest offset compared; default all, L - 1.
       weighted: weigh each pair by its |difference|; ties then have weight 0.
-      length: only the first `length` positions count; default all. May be traced.
-      where: only pairs of these entries count; default all.
+      length, where: as in `translation_invariance`; pairs of these entries count.
 
     Raises:
       ValueError: if the window holds no pair (2 <= window <= L - 1).
@@ -246,8 +245,7 @@ def symmetry(
     """Violation of Φ(x, y) = Φ(y, x) (paper, property 3): ‖(Φ - Φᵀ)/2‖² / ‖Φ - mean‖².
 
     Args:
-      length: only the first `length` positions count; default all. May be traced.
-      where: entry (x, y) counts only if it and (y, x) are True; default all.
+      length, where: as in `translation_invariance`; an entry counts if its mirror image does.
 
     Example:
       >>> import jax.numpy as jnp

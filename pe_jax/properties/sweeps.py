@@ -91,23 +91,22 @@ def compile_sweep(
         count = _count(settings)
         results: list[PyTree] = []
 
-        def fetch(size: int, chunk_results: PyTree) -> None:
+        def fetch(chunk_results: PyTree) -> None:
+            size = min(chunk, count - len(results) * chunk)
             results.append(jax.tree.map(lambda x: np.asarray(x)[:size], chunk_results))
             if progress is not None:
                 progress(size)
 
-        running: tuple[int, PyTree] | None = None
+        running = []
         for start in range(0, count, chunk):
             # The last chunk is padded with its first setting, so that all have the compiled shape.
             rows = np.arange(start, start + chunk)
             rows = np.where(rows < count, rows, start)
             part = jax.tree.map(lambda x: x[rows], settings)  # noqa: B023
-            dispatched = min(chunk, count - start), program(jax.device_put(part, sharding))
-            if running:  # One chunk is always dispatched before the previous is fetched.
-                fetch(*running)
-            running = dispatched
-        assert running
-        fetch(*running)
+            running.append(program(jax.device_put(part, sharding)))
+            if len(running) > 1:  # One chunk is always dispatched before the previous is fetched.
+                fetch(running.pop(0))
+        fetch(running.pop())
         return jax.tree.map(lambda *parts: np.concatenate(parts), *results)
 
     return run
