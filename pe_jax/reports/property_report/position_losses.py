@@ -23,7 +23,6 @@ from pe_jax.reports.property_report.texts import (
     by_text,
     masked_lm,
     texts,
-    texts_of_length,
     token_scores,
 )
 from pe_jax.reports.tables import Row
@@ -93,7 +92,7 @@ def _shifts(subject: Subject, length: int) -> np.ndarray:
 
 def shift_numbers(subject: Subject, length: int, config: PropertiesConfig) -> Json:
     """Measure states and, where there is a masked-LM head, loss and accuracy by shift."""
-    model, read = subject.bert, texts_of_length(subject, config, length)
+    model, read = subject.bert, texts(subject, config, length)
     shifts = _shifts(subject, length)
     curve = functools.partial(
         properties.shift_curve,

@@ -21,7 +21,6 @@ from pe_jax.reports.property_report.subjects import Component, Subject, from_nam
 from pe_jax.reports.tables import Value
 
 _MATRICES = ("vectors", "words", "kernel")
-_SHOWN = ("translation_invariance", "monotonicity_local", "monotonicity_all", "symmetry")
 
 
 def _about_table(findings: Findings, config: PropertiesConfig) -> str:
@@ -66,42 +65,40 @@ def table1(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> 
     for encoding in render.with_progress(untrained, "Table 1", "encoding"):
         fresh = [from_name(encoding.name, config, seed) for seed in range(config.seeds)]
         metadata, before = _metadata(encoding), _violations(fresh, config)
-        turn = _turn(fresh[0], config)
+        count, turn = _parameter_count(fresh[0]), _turn(fresh[0], config)
         trained: Json = {}
         findings.numbers[encoding.name] = {
             "formula": metadata.formula,
-            "parameters": _parameter_count(fresh[0]),
+            "parameters": count,
             "turning_point": turn,
             "untrained": before,
             "trained": trained,
         }
         text = [encoding.name, metadata.formula, metadata.parameters]
-        cells = _cells(before)
-        findings.rows.append([*text, _parameter_count(fresh[0]), turn, *cells, metadata.paper])
+        cells = _cells(before, config)
+        findings.rows.append([*text, count, turn, *cells, metadata.paper])
         for run in subjects:
             if run.step and run.encoding.name == encoding.name:
                 after, turn = _violations([run], config), _turn(run, config)
                 trained[run.name] = {"turning_point": turn, **after}
                 # The row of the encoding shows the rest.
-                text = [f"↳ {run.name}, step {run.step:,}", "", ""]
-                findings.rows.append([*text, _parameter_count(run), turn, *_cells(after), ""])
+                text, cells = [f"↳ {run.name}, step {run.step:,}", "", ""], _cells(after, config)
+                findings.rows.append([*text, _parameter_count(run), turn, *cells, ""])
     return findings
 
 
 def _metadata(encoding: PositionEncoding) -> Metadata:
     """Return the metadata of one encoding, or of several added up."""
-    parts = [*encoding.parts, *(part for layer in encoding.layers for part in layer.parts)]
-    cards = [part.metadata or Metadata(part.name, parameters="") for part in parts]
+    cards = [part.metadata or Metadata(part.name, parameters="") for part in encoding.all_parts]
     if len(cards) == 1:
         return cards[0]
-    formula = " + ".join(metadata.formula for metadata in cards) or "–"
-    return Metadata(
-        formula, parameters=" + ".join(metadata.parameters for metadata in cards) or "0"
-    )
+    formula = " + ".join(metadata.formula for metadata in cards)
+    parameters = " + ".join(metadata.parameters for metadata in cards)
+    return Metadata(formula or "–", parameters=parameters or "0")
 
 
 def _parameter_count(subject: Subject) -> int:
-    return parameter_count(subject.encoding, subject.model.num_layers if subject.model else 1)
+    return parameter_count(subject.encoding, subject.bert.num_layers)
 
 
 def _turn(subject: Subject, config: PropertiesConfig) -> int | None:
@@ -115,10 +112,8 @@ def _turn(subject: Subject, config: PropertiesConfig) -> int | None:
 
 def _violations(subjects: Sequence[Subject], config: PropertiesConfig) -> dict[str, Numbers]:
     """Return the violations by matrix, the mean over subjects of one encoding."""
-    by_subject = [_violations_of_subject(subject, config) for subject in subjects]
-    return {
-        matrix: average([numbers[matrix] for numbers in by_subject]) for matrix in by_subject[0]
-    }
+    each = [_violations_of_subject(subject, config) for subject in subjects]
+    return {matrix: average([numbers[matrix] for numbers in each]) for matrix in each[0]}
 
 
 def _violations_of_subject(subject: Subject, config: PropertiesConfig) -> dict[str, Numbers]:
@@ -139,11 +134,7 @@ def _violations_of_subject(subject: Subject, config: PropertiesConfig) -> dict[s
     by_matrix["words"] = violations(mean, [window])
     layers = violations_by_layer(subject, config, [window])
     by_matrix["kernel"] = average([average(heads) for heads in layers])
-    local = f"monotonicity_{window}"
-    return {
-        matrix: {"monotonicity_local": numbers[local], **numbers} if local in numbers else numbers
-        for matrix, numbers in by_matrix.items()
-    }
+    return by_matrix
 
 
 def _single(subject: Subject) -> Component | None:
@@ -152,6 +143,8 @@ def _single(subject: Subject) -> Component | None:
     return components[0] if len(components) == len(parts) == 1 else None
 
 
-def _cells(by_matrix: dict[str, Numbers]) -> list[Value]:
-    shown = [by_matrix.get(matrix, {}).get(name) for matrix in _MATRICES for name in _SHOWN]
+def _cells(by_matrix: dict[str, Numbers], config: PropertiesConfig) -> list[Value]:
+    local = f"monotonicity_{config.table_window}"
+    names = ("translation_invariance", local, "monotonicity_all", "symmetry")
+    shown = [by_matrix.get(matrix, {}).get(name) for matrix in _MATRICES for name in names]
     return ["0" if value == 0 else value for value in shown]  # 0 without decimals is exact.

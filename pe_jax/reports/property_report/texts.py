@@ -63,18 +63,17 @@ class Texts(NamedTuple):
 
 
 @once
-def texts(subject: Subject, config: PropertiesConfig) -> Texts:
+def texts(subject: Subject, config: PropertiesConfig, length: int = 0) -> Texts:
     """Return at most `config.texts` texts for a model: those that its run held out, else of
     `config.text`, and random words for a model without a tokenizer.
+
+    Args:
+      length: L, by default the longest that is measured.
 
     Raises:
       ValueError: if no document is long enough.
     """
-    return texts_of_length(subject, config, min(config.length, subject.length))
-
-
-def texts_of_length(subject: Subject, config: PropertiesConfig, length: int) -> Texts:
-    """`texts` of another length; raises as it does."""
+    length = length or min(config.length, subject.length)
     if subject.tokenizer is None:
         # Independent of each other, which rotations of a text would not be.
         rng = np.random.default_rng(config.seed)
