@@ -109,8 +109,9 @@ def _program(config: BertConfig, params: Params, dtype: str) -> tuple[bytes, flo
         return model(input_ids, types, mask != 0)
 
     shapes = [jax.ShapeDtypeStruct(x.shape, jnp.int32) for x in symbolic_inputs(config)]
-    # It warns of values without a type, which the converter leaves to ONNX to infer.
-    logging.getLogger("onnx_ir.serde").setLevel(logging.ERROR)
+    # They warn of plugins whose packages are not installed and of types left to ONNX to infer.
+    for name in ("jax2onnx", "onnx_ir"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     try:
         made = jax2onnx.to_onnx(
             plain(of_integers, *shapes),
