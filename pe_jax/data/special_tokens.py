@@ -95,11 +95,12 @@ def _template(tokenizer: Tokenizer, *, pair: bool) -> Template:
 
 def _named(tokenizer: Tokenizer) -> dict[str, str]:
     """Return the names that the files beside a tokenizer give, or its model, or well-known ones."""
-    special = {*_flagged(tokenizer)}
+    flagged, special = {*_flagged(tokenizer)}, set[str]()
     if is_word_piece(tokenizer):  # "[CLS]" in such a vocabulary is no ordinary word.
         special |= tokenizer.get_vocab().keys()
     known = {
-        role: next((name for name in names if name in special), "")
+        # MPNet's vocabulary has "<mask>", which is flagged, and BERT's "[MASK]".
+        role: next((name for part in (flagged, special) for name in names if name in part), "")
         for role, names in KNOWN_NAMES.items()
     }
     unknown = getattr(tokenizer.model, "unk_token", None)

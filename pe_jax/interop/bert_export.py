@@ -72,6 +72,7 @@ def save_bert(
         lost = {"pooler", "next_sentence"} - encoder.heads.keys()
         params = {name: part for name, part in params.items() if name not in lost}
     params = _params_in_layout_of(model_type, config, params)
+    config = _in_layout_of(model_type, config)
     heads = _checked_heads(encoder, params)
     architecture = encoder.name + encoder.classes[heads]
     theirs = their_config(model_type, config, tokenizer)
@@ -167,8 +168,12 @@ def their_config(
 
 
 def _in_layout_of(model_type: str, config: BertConfig) -> BertConfig:
-    """Return the config with pairs of `rope` as the family has them, see `convert_layout`."""
-    layout = FAMILIES[model_type].layout
+    """Return the config with pairs of `rope` as the family has them, see `convert_layout`, and with
+    one token type where the family cannot be without."""
+    layout, encoder = FAMILIES[model_type].layout, ENCODERS[model_type]
+    has_types = "num_token_types" in encoder.keys and not encoder.types_are_optional
+    if has_types and not config.num_token_types:
+        config = dataclasses.replace(config, num_token_types=1)
     if layout == "half" or config.encoding().name != "rope":
         return config
     return dataclasses.replace(config, position=f"rope(layout={layout!r})")
@@ -176,7 +181,11 @@ def _in_layout_of(model_type: str, config: BertConfig) -> BertConfig:
 
 def _params_in_layout_of(model_type: str, config: BertConfig, params: Params) -> Params:
     """Return the parameters of `_in_layout_of(model_type, config)`."""
-    if _in_layout_of(model_type, config) == config:
+    converted = _in_layout_of(model_type, config)
+    if converted.num_token_types > config.num_token_types:
+        zeros = {"embedding": np.zeros((1, config.hidden_size), np.float32)}
+        params = {**params, "bert": {**params["bert"], "segment": zeros}}
+    if converted.position == config.position:
         return params
     to = FAMILIES[model_type].layout
     assert to != "half_by_axis"  # Of towers for images, which are not exported.
@@ -265,8 +274,8 @@ def _tensors(
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Return the exported tensors by name, and one line per parameter that does not fit."""
     ours = flax.traverse_util.flatten_dict(params, sep="/")
-    ours = {path: x for path, x in ours.items() if not path.startswith("bert/position/")}
     if encoder.has_table:
+        ours = {path: x for path, x in ours.items() if not path.startswith("bert/position/")}
         ours[layout.POSITIONS] = position_table(config, params["bert"].get("position", {}))
         config = dataclasses.replace(config, position="learned_absolute")
     classes = len(ours.get("classifier/bias", ()))

@@ -42,6 +42,7 @@ class EncoderFormat(NamedTuple):
       only: for each key, the only supported value, which is that of a missing key as well. None
         stands for no value.
       derived: keys whose value follows from others: property of BertConfig that it must equal.
+      types_are_optional: it may have no token types, where `keys` has their number.
       has_remote_code: `auto_map` may name models; their code computes what transformers' does.
       embeddings, layer: tables of the encoder's modules.
       heads: tables of the heads that are read, by name. That of a classifier may include what
@@ -63,6 +64,7 @@ class EncoderFormat(NamedTuple):
     only: Mapping[str, Any] = {}
     settings: Mapping[str, Any] = {}
     derived: Mapping[str, str] = {}
+    types_are_optional: bool = False
     has_remote_code: bool = False
     swapped: tuple[str, ...] = ()
     constants: Mapping[str, Callable[[int, int], np.ndarray] | None] = {
@@ -71,9 +73,14 @@ class EncoderFormat(NamedTuple):
     aliases: Mapping[str, str] = {}
 
     @property
+    def position_modules(self) -> tuple[str, ...]:
+        """The modules of ours that have parameters of positions."""
+        return tuple(name for name in self.embeddings if name.startswith("bert/position/"))
+
+    @property
     def has_table(self) -> bool:
-        """Whether positions are a learned table."""
-        return POSITION_MODULE in self.embeddings
+        """Whether positions are a learned table, and nothing else."""
+        return self.position_modules == (POSITION_MODULE,)
 
     def head_parts(self, heads: Iterable[str]) -> set[str]:
         """Return the modules of ours that the tables of these heads have parameters of."""

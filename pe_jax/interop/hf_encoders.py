@@ -120,6 +120,70 @@ ROBERTA = BERT._replace(
 
 XLM_ROBERTA = ROBERTA._replace(name="XLMRoberta")
 
+MPNET = ROBERTA._replace(
+    name="MPNet",
+    prefixes=("mpnet.",),
+    settings={"positions_from_mask": True, "num_token_types": 0},
+    keys=_SIZES,
+    # Constants in the code of transformers.
+    only={"relative_attention_num_buckets": 32, "pad_token_id": 1},
+    embeddings={
+        "bert/token": "embeddings.word_embeddings",
+        POSITION_MODULE: POSITION_TABLE,
+        "bert/position/t5": "encoder.relative_attention_bias",
+        "bert/embedding_norm": "embeddings.LayerNorm",
+    },
+    layer={
+        **BERT.layer,
+        "attention/qkv": tuple(f"encoder.layer.*.attention.attn.{name}" for name in "qkv"),
+        "attention/out": "encoder.layer.*.attention.attn.o",
+        "attention_norm": "encoder.layer.*.attention.LayerNorm",
+    },
+)
+
+DISTILBERT = EncoderFormat(
+    name="DistilBert",
+    prefixes=("distilbert.",),
+    # Its classifier has relu where ours have tanh, and is not read.
+    classes={**_ENCODER, ("spans",): "ForQuestionAnswering"},
+    settings={"num_token_types": 0},
+    keys={
+        "vocab_size": "vocab_size",
+        "hidden_size": "dim",
+        "num_layers": "n_layers",
+        "num_heads": "n_heads",
+        "intermediate_size": "hidden_dim",
+        "max_length": "max_position_embeddings",
+    },
+    optional_keys={
+        "activation": "activation",
+        "head_activation": "activation",
+        "dropout_rate": "dropout",
+        "attention_dropout_rate": "attention_dropout",
+        **_INITIAL,
+        **_TIED,
+    },
+    only={"sinusoidal_pos_embds": False},
+    embeddings={name: BERT.embeddings[name] for name in BERT.embeddings if name != "bert/segment"},
+    layer={
+        "attention/qkv": tuple(f"transformer.layer.*.attention.{name}_lin" for name in "qkv"),
+        "attention/out": "transformer.layer.*.attention.out_lin",
+        "attention_norm": "transformer.layer.*.sa_layer_norm",
+        "up": "transformer.layer.*.ffn.lin1",
+        "down": "transformer.layer.*.ffn.lin2",
+        "mlp_norm": "transformer.layer.*.output_layer_norm",
+    },
+    heads={
+        "masked_lm": {
+            "masked_lm/dense": "vocab_transform",
+            "masked_lm/norm": "vocab_layer_norm",
+            "masked_lm/decoder": "vocab_projector",
+            "masked_lm": "vocab_projector",
+        },
+        "spans": BERT.heads["spans"],
+    },
+)
+
 # --- Encoders with rotary positions ---
 
 
@@ -309,6 +373,7 @@ GTE = EncoderFormat(
         "position_embedding_type": "rope",
     },
     derived=_ROTARY_HEAD,
+    types_are_optional=True,
     has_remote_code=True,
     swapped=("encoder.layer.*.mlp.up_gate_proj",),
     embeddings=ROFORMER.embeddings,

@@ -38,7 +38,7 @@ _ENCODERS: Mapping[str, HFFamily] = {
         table=_BERT_TABLE,
         encoder=encoders.BERT,
     ),
-    "distilbert": HFFamily(encodings=("absolute",), table=_BERT_TABLE),
+    "distilbert": HFFamily(encodings=("absolute",), table=_BERT_TABLE, encoder=encoders.DISTILBERT),
     "electra": HFFamily(defaults={"embedding_size": 128}, encodings=_TABLES, table=_BERT_TABLE),
     "roberta": _ROBERTA._replace(encoder=encoders.ROBERTA),
     "xlm-roberta": _ROBERTA._replace(encoder=encoders.XLM_ROBERTA),
@@ -46,7 +46,12 @@ _ENCODERS: Mapping[str, HFFamily] = {
     "gpt2": HFFamily(encodings=("absolute",), table=("wpe.weight", "transformer.wpe.weight")),
     "albert": HFFamily(defaults={"embedding_size": 128}, encodings=_TABLES),
     **dict.fromkeys(("gpt_bigcode", "opt"), HFFamily(encodings=("absolute",))),
-    "mpnet": HFFamily(encodings=("absolute+t5",), defaults={"pad_token_id": 1}, padded_table=True),
+    "mpnet": HFFamily(
+        encodings=("absolute+t5",),
+        defaults={"pad_token_id": 1},
+        padded_table=True,
+        encoder=encoders.MPNET,
+    ),
     "esm": HFFamily(encodings=("absolute", "rotary"), padded_table=True),
     # Encoders with RoPE that are read and written.
     "modernbert": MODERNBERT._replace(encoder=encoders.MODERNBERT),

@@ -102,7 +102,7 @@ def leaves(
     Raises:
       ValueError: if the family has no tensor for a parameter.
     """
-    shapes = parameter_shapes(config, encoder.head_parts(heads), classes)
+    shapes = parameter_shapes(config, encoder, heads, classes)
     if "masked_lm" in heads and config.tied_decoder:
         shapes.pop(DECODER, None)
     model_leaves = [
@@ -146,12 +146,13 @@ def _of_table(
 
 
 def parameter_shapes(
-    config: BertConfig, heads: set[str], classes: int
+    config: BertConfig, encoder: EncoderFormat, of_heads: tuple[str, ...], classes: int
 ) -> dict[str, tuple[int, ...]]:
     """Return the shapes of all parameters of the encoder and of heads, by path.
 
-    Positions are among them only if they are a learned table.
+    Positions are among them only if the family has their modules.
     """
+    heads = encoder.head_parts(of_heads)
     few = dataclasses.replace(config, num_layers=min(2, config.num_layers))  # Others are the same.
     models: list[nn.Module] = [BertForMaskedLM(few)]
     if {"pooler", "next_sentence"} & heads:
@@ -168,7 +169,7 @@ def parameter_shapes(
         path: leaf.shape
         for path, leaf in flax.traverse_util.flatten_dict(tree, sep="/").items()
         if path.split("/")[0] in ("bert", *heads)
-        and (path == POSITIONS or not path.startswith("bert/position/"))
+        and (not path.startswith("bert/position/") or path.startswith(encoder.position_modules))
     }
     for i in range(2, config.num_layers):
         shapes |= {

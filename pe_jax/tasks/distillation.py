@@ -25,6 +25,7 @@ from pe_jax.data.teacher_windows import window_spec
 from pe_jax.models import Bert, BertConfig, forward_flops, train_flops
 from pe_jax.schema import changed
 from pe_jax.tasks import text_training
+from pe_jax.tasks.attention_windows import windows_of, with_windows
 from pe_jax.tasks.imitation import (
     Statistics,
     converged,
@@ -41,7 +42,7 @@ from pe_jax.tasks.position_fit import (
     full_rows,
     keep_table_mean,
 )
-from pe_jax.tasks.pretrained_source import PretrainedSource
+from pe_jax.tasks.pretrained_source import PretrainedSource, model_digest
 from pe_jax.tasks.run import Program
 from pe_jax.tasks.text_training import TextData, TextRun
 from pe_jax.tasks.train import train
@@ -90,9 +91,13 @@ def resolve(config: DistillationConfig) -> DistillationConfig:
             "config.init is required: the model to give other positions, a run's workdir or the "
             "folder of a published BERT, --config.init=BERT."
         )
+    teacher = PretrainedSource(config.init).model
+    if isinstance(config.model, ModelChanges):
+        encoding = config.model.applied(teacher).encoding()
+        if (joined := with_windows(encoding, teacher.encoding())) != encoding:
+            config = changed(config, {"model.position": joined.name})
     config = text_training.resolve(config)  # Without the folder: resuming needs the teacher too.
-    teacher, student = PretrainedSource(config.init).model, config.model
-    layers = student.num_layers
+    student, layers = config.model, config.model.num_layers
     if config.fit and (fault := fit_obstacle(student)):
         raise ValueError(
             f"config.fit=True cannot fit {config.model.position!r}: {fault} Leave it out."
@@ -193,7 +198,7 @@ def build(config: DistillationConfig, tokenizer: Path | None = None) -> Run:
     ]
     pair = Distillation(config, program, teacher, params, constants, text_data)
     run_stages = [pair.stage(number) for number in range(len(stages))]
-    digests = {"config.init": teacher_digest(teacher, params["bert"])}
+    digests = {"config.init": model_digest(teacher, params["bert"])}
     return text_training.make_run(config, program, text_data, run_stages, digests, pair.start)
 
 
@@ -271,10 +276,12 @@ class Distillation:
         return scores
 
     def baselines(self, params: Params) -> Scalars:
-        """Return the scores before training, of a student without positions, and of the teacher."""
+        """Return the scores before training, of a student without positions, but with windows, and
+        of the teacher."""
         bert = {name: leaf for name, leaf in self.params["bert"].items() if name != "position"}
         untrained = changed(self.config, {"optimizer.rates": ()})  # They may name the heads.
-        model = dataclasses.replace(self.program.model, position="none")
+        model = self.program.model
+        model = dataclasses.replace(model, position=windows_of(model.encoding()).name)
         without = make_program(untrained, self.program.mesh, model, self.teacher, 1)
         scores = self.scores(0, {"bert": self._keep_mean(bert)}, without)
         return {

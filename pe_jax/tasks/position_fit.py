@@ -22,11 +22,12 @@ from jax.flatten_util import ravel_pytree
 from pe_jax.attention import attention_logits
 from pe_jax.console.terminal import log
 from pe_jax.data import PackedExamples
-from pe_jax.encodings import Params, PositionEncoding, embed, none, parameter_count
+from pe_jax.encodings import Params, PositionEncoding, embed, parameter_count
 from pe_jax.models import BertConfig, kernel_map, queries_keys_values
 from pe_jax.properties import Estimate, offset_kernel
 from pe_jax.properties.offset_share import centred_rows
 from pe_jax.shapes import Array, Bool, Float, Int
+from pe_jax.tasks.attention_windows import windows_of
 
 _ROWS = 64  # Held-out rows that positions are fitted on.
 _BATCH = 4  # Texts whose logits of all layers are in memory at a time.
@@ -132,7 +133,7 @@ def fit_positions(
     """
     if fault := fit_obstacle(student):
         raise ValueError(f"{student.encoding().name!r} cannot be fitted: {fault} Distill it.")
-    bare = dataclasses.replace(student, position=none())
+    bare = dataclasses.replace(student, position=windows_of(student.encoding()))
     bare_params = {name: leaf for name, leaf in student_params.items() if name != "position"}
     target = mean_logits(teacher, teacher_params, tokens).mean
     target -= mean_logits(bare, bare_params, tokens).mean

@@ -25,6 +25,14 @@ ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
         "XLMRoberta",
         dict(SIZES, model_type="xlm-roberta", type_vocab_size=1, pad_token_id=2),
     ),
+    "mpnet": ("MPNet", dict(SIZES, model_type="mpnet", pad_token_id=1)),
+    "distilbert": (
+        "DistilBert",
+        dict(
+            model_type="distilbert", vocab_size=37, dim=12, n_layers=4, n_heads=3, hidden_dim=19,
+            max_position_embeddings=21, initializer_range=0.05, activation="relu", pad_token_id=0,
+        ),
+    ),
     "modernbert": ("ModernBert", _MODERNBERT),
     "modernbert, all biases": (
         "ModernBert",

@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from helpers.byte_level import byte_level
+from helpers.byte_level import byte_level, byte_level_for
 from helpers.published_bert import write
 from helpers.published_encoders import ENCODERS
 from safetensors.numpy import load_file
@@ -55,8 +55,7 @@ def random_params(config, model=BertForMaskedLM, **options):
 
 def saved(folder, theirs):
     config, params = random_encoder(theirs)
-    words = byte_level(config.vocab_size)
-    save_bert(folder, config, params, words, family=theirs["model_type"])
+    save_bert(folder, config, params, byte_level_for(theirs), family=theirs["model_type"])
     return config, params
 
 

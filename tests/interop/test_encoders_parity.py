@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.byte_level import byte_level
+from helpers.byte_level import byte_level_for
 from helpers.published_encoders import ENCODERS
 from safetensors.numpy import load_file
 
@@ -54,7 +54,7 @@ def random_model(torch, transformers, name, theirs, kind="ForMaskedLM"):
         for path, weight in model.named_parameters():
             if weight.requires_grad:  # RoFormer's sinusoids are a constant.
                 weight += 0.1 * torch.randn_like(weight)
-            if name in ("Roberta", "XLMRoberta") and "position_embeddings" in path:
+            if name in ("Roberta", "XLMRoberta", "MPNet") and "position_embeddings" in path:
                 weight[: config.pad_token_id + 1] = 0  # Rows of no position.
     return model
 
@@ -125,7 +125,7 @@ def test_states_logits_and_gradients(torch, transformers, tmp_path, case):
     assert max(found.values()) < 1e-5, found
 
 
-@pytest.mark.parametrize("case", ["bert", "roberta", "modernbert", "gte"])
+@pytest.mark.parametrize("case", ["bert", "roberta", "mpnet", "distilbert", "modernbert", "gte"])
 def test_padding_on_the_left(torch, transformers, tmp_path, case):
     name, theirs = ENCODERS[case]
     model = random_model(torch, transformers, name, theirs)
@@ -139,7 +139,9 @@ def test_padding_on_the_left(torch, transformers, tmp_path, case):
     np.testing.assert_allclose(np.asarray(got)[valid], want[valid], atol=1e-5)
 
 
-@pytest.mark.parametrize("case", ["bert", "roberta", "roformer", "nomic_bert", "gte"])
+@pytest.mark.parametrize(
+    "case", ["bert", "roberta", "mpnet", "distilbert", "roformer", "nomic_bert", "gte"]
+)
 def test_a_decoder_that_is_not_tied(torch, transformers, tmp_path, case):
     """Its weights and its bias are its own; RoBERTa's and GTE's heads have gelu in any case."""
     name, theirs = ENCODERS[case]
@@ -159,7 +161,7 @@ def test_a_decoder_that_is_not_tied(torch, transformers, tmp_path, case):
         {"params": bert.params}, tokens, everywhere, None, jnp.asarray(valid)
     )
     np.testing.assert_allclose(np.asarray(got)[valid], logits(model), atol=1e-5)
-    words = byte_level(theirs["vocab_size"])
+    words = byte_level_for(theirs)
     save_bert(tmp_path / "out", bert.config, bert.params, words, family=theirs["model_type"])
     loaded = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
     np.testing.assert_allclose(logits(loaded), logits(model), atol=1e-5)
@@ -183,7 +185,7 @@ NO_EFFECT = {
     *("initializer_cutoff_factor", "is_encoder_decoder", "label2id", "mask_token_id"),
     *("output_hidden_states", "pad_token_id", "pretraining_tp", "problem_type", "return_dict"),
     *("sep_token_id", "sparse_pred_ignore_index", "sparse_prediction", "transformers_version"),
-    "use_cache",
+    *("qa_dropout", "seq_classif_dropout", "use_cache"),
 }
 
 
@@ -205,7 +207,7 @@ def test_round_trip(torch, transformers, tmp_path, case):
     model = random_model(torch, transformers, name, theirs)
     model.save_pretrained(tmp_path / "in")
     config, params, *_ = load_bert(tmp_path / "in")
-    words = byte_level(theirs["vocab_size"])
+    words = byte_level_for(theirs)
     family = theirs["model_type"]
     architecture = save_bert(tmp_path / "out", config, params, words, family=family)
     assert architecture == f"{name}ForMaskedLM"
@@ -229,8 +231,39 @@ def test_round_trip(torch, transformers, tmp_path, case):
     assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == family
 
 
+@pytest.mark.parametrize(
+    ("case", "position", "written"),
+    [
+        ("distilbert", "learned_absolute", "BertForMaskedLM"),
+        ("mpnet", "learned_absolute", "RobertaForMaskedLM"),
+        ("mpnet", "rope", "RoFormerForMaskedLM"),
+    ],
+)
+def test_without_token_types_in_a_family_that_has_them(
+    torch, transformers, tmp_path, case, position, written
+):
+    """With other positions MPNet is no MPNet: it is exported with one token type, a zero vector."""
+    name, theirs = ENCODERS[case]
+    random_model(torch, transformers, name, theirs).save_pretrained(tmp_path / "in")
+    config, params, *_ = load_bert(tmp_path / "in")
+    config = dataclasses.replace(config, position=position)
+    kept = {key: x for key, x in params["bert"]["position"].items() if key == position}
+    params = {**params, "bert": {**params["bert"], "position": kept}}
+    assert save_bert(tmp_path / "out", config, params, byte_level_for(theirs)) == written
+    loaded = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
+    tokens, valid = batch({**theirs, "pad_token_id": loaded.config.pad_token_id})
+    with torch.inference_mode():
+        mask = torch.tensor(valid).long()
+        out = loaded(torch.tensor(tokens), attention_mask=mask, output_hidden_states=True)
+    want = np.stack([state.numpy() for state in out.hidden_states])
+    got = hidden_states(config, params["bert"], tokens, None, jnp.asarray(valid))
+    np.testing.assert_allclose(np.asarray(got)[:, valid], want[:, valid], atol=1e-5)
+
+
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-@pytest.mark.parametrize("case", ["roberta", "xlm-roberta", "modernbert", "modernbert, all biases"])
+@pytest.mark.parametrize(
+    "case", ["roberta", "xlm-roberta", "mpnet", "modernbert", "modernbert, all biases"]
+)
 def test_classifiers(torch, transformers, tmp_path, case, pooling):
     """Logits of three classes, from a folder of theirs and in one of ours."""
     name, theirs = ENCODERS[case]
@@ -248,7 +281,7 @@ def test_classifiers(torch, transformers, tmp_path, case, pooling):
     classifier = BertForClassification(bert.config, outputs=3)
     got = classifier.apply({"params": bert.params}, tokens, None, jnp.asarray(valid))
     np.testing.assert_allclose(got, want, atol=1e-5)
-    words, family = byte_level(theirs["vocab_size"]), theirs["model_type"]
+    words, family = byte_level_for(theirs), theirs["model_type"]
     save_bert(tmp_path / "out", bert.config, bert.params, words, family=family)
     before, after = (load_file(tmp_path / x / "model.safetensors") for x in ("in", "out"))
     assert before.keys() == after.keys()
@@ -260,7 +293,10 @@ def test_classifiers(torch, transformers, tmp_path, case, pooling):
         np.testing.assert_array_equal(loaded.eval()(**inputs).logits.numpy(), want)
 
 
-@pytest.mark.parametrize("case", ["roberta", "xlm-roberta", "modernbert", "modernbert, all biases"])
+@pytest.mark.parametrize(
+    "case",
+    ["roberta", "xlm-roberta", "mpnet", "distilbert", "modernbert", "modernbert, all biases"],
+)
 def test_spans(torch, transformers, tmp_path, case):
     """Logits of both ends of a span, from a folder of theirs and in one of ours."""
     name, theirs = ENCODERS[case]
@@ -278,7 +314,7 @@ def test_spans(torch, transformers, tmp_path, case):
 
     got = BertForSpans(bert.config).apply({"params": bert.params}, tokens, None, jnp.asarray(valid))
     np.testing.assert_allclose(np.stack(got)[:, valid], logits(model), atol=1e-5)
-    words, family = byte_level(theirs["vocab_size"]), theirs["model_type"]
+    words, family = byte_level_for(theirs), theirs["model_type"]
     save_bert(tmp_path / "out", bert.config, bert.params, words, family=family)
     loaded = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path / "out")
     np.testing.assert_array_equal(logits(loaded.eval()), logits(model))

@@ -16,7 +16,8 @@ EXPECTED = {
     **dict.fromkeys(
         (
             *("all-minilm-l6-v2", "bert-base-chinese", "bert-base-uncased", "bge-m3"),
-            *("bge-small-en-v1.5", "e5-small-v2", "indobert-base-p1", "roberta-base"),
+            *("bge-small-en-v1.5", "distilbert-base-uncased", "e5-small-v2", "indobert-base-p1"),
+            "roberta-base",
             *("paraphrase-multilingual-minilm-l12-v2", "xlm-roberta-base-classifier"),
         ),
         "learned_absolute",
@@ -24,6 +25,7 @@ EXPECTED = {
     **dict.fromkeys(
         ("modernbert-base-classifier", "modernbert-large", "ruri-v3-30m"), windows(160_000)
     ),
+    "all-mpnet-base-v2": "learned_absolute+t5",
     "granite-embedding-small-english-r2": windows(80_000),
     "mmbert-small": windows(160_000, 160_000),
     "eurobert-210m": "rope(base=250000)",
@@ -35,8 +37,8 @@ EXPECTED = {
     "jina-embeddings-v2-base-en": "refused: position_embedding_type",
     **dict.fromkeys(
         (
-            *("all-mpnet-base-v2", "deberta-v3-base-questions", "distilbert-base-uncased"),
-            *("electra-small-discriminator", "modernbert-large-own-code"),
+            *("deberta-v3-base-questions", "electra-small-discriminator"),
+            "modernbert-large-own-code",
         ),
         "refused: model_type",
     ),
