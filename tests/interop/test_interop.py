@@ -422,7 +422,7 @@ def test_all_mismatches_are_listed(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"model_type": "gpt2"}, "model_type is 'gpt2', not 'bert', 'roberta'"),
+        ({"model_type": "gpt2"}, "model_type is 'gpt2', not 'bert', 'distilbert'"),
         ({"model_type": None}, "model_type is None, not 'bert'"),
         ({"position_embedding_type": "relative_key"}, "must be 'absolute', got 'relative_key'"),
         ({"hidden_act": "tanh"}, "hidden_act must be one of gelu, .*'tanh'"),
