@@ -66,8 +66,9 @@ def _readable(numbers: Json) -> str:
         "",
         "R² of the student's hidden states on held-out text: 1 minus their squared distance from",
         "the teacher's, over the variance of the teacher's. `none` has the teacher's parameters",
-        "and no positions but its windows; `before` has the new positions, not trained. A length is",
-        f"that of a row, which holds inputs of up to so many tokens. Teacher: {numbers['teacher']}.",
+        "and no positions but its windows; `before` has the new positions, not trained. A length",
+        "is that of a row, which holds inputs of up to so many tokens.",
+        f"Teacher: {numbers['teacher']}.",
     ]
     for length, by_source in numbers["r2"].items():
         count = len(by_source["after"])

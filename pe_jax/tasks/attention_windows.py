@@ -1,15 +1,18 @@
 """Windows of a teacher's layers, which its student keeps.
 
-They say which keys a query sees, as the pattern of an attention, and not where: a ModernBERT whose
-student saw everything in every layer would be another model.
+A window is a part of how a layer attends, not of how it tells positions apart. A ModernBERT that
+attends to all tokens in all layers is another model.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
+from pe_jax.configs.model import BertConfig, ModelChanges
 from pe_jax.encodings import PositionEncoding
 from pe_jax.encodings.part import Part
+from pe_jax.schema import changed
 
 _KEYS = ("window", "chunks", "causal")
 
@@ -41,3 +44,19 @@ def with_windows(student: PositionEncoding, teacher: PositionEncoding) -> Positi
     count = math.lcm(len(student.layers), len(windows.layers))
     layers = tuple(student.at_layer(i) + windows.at_layer(i) for i in range(count))
     return PositionEncoding(student.parts + windows.parts, layers, student.per_layer)
+
+
+def keep_windows(
+    model: BertConfig | ModelChanges, teacher: BertConfig
+) -> BertConfig | ModelChanges:
+    """Return the `config.model` of a run with the windows of its teacher, unless it is resolved."""
+    if not isinstance(model, ModelChanges):
+        return model
+    encoding = model.applied(teacher).encoding()
+    joined = with_windows(encoding, teacher.encoding())
+    return model if joined == encoding else changed(model, {"position": joined.name})
+
+
+def without_positions(model: BertConfig) -> BertConfig:
+    """Return a model without positions, whose windows stay."""
+    return dataclasses.replace(model, position=windows_of(model.encoding()).name)

@@ -25,7 +25,7 @@ from pe_jax.data.teacher_windows import window_spec
 from pe_jax.models import Bert, BertConfig, forward_flops, train_flops
 from pe_jax.schema import changed
 from pe_jax.tasks import text_training
-from pe_jax.tasks.attention_windows import windows_of, with_windows
+from pe_jax.tasks.attention_windows import keep_windows, without_positions
 from pe_jax.tasks.imitation import (
     Statistics,
     converged,
@@ -42,7 +42,7 @@ from pe_jax.tasks.position_fit import (
     full_rows,
     keep_table_mean,
 )
-from pe_jax.tasks.pretrained_source import PretrainedSource, model_digest
+from pe_jax.tasks.pretrained_source import PretrainedSource
 from pe_jax.tasks.run import Program
 from pe_jax.tasks.text_training import TextData, TextRun
 from pe_jax.tasks.train import train
@@ -92,10 +92,7 @@ def resolve(config: DistillationConfig) -> DistillationConfig:
             "folder of a published BERT, --config.init=BERT."
         )
     teacher = PretrainedSource(config.init).model
-    if isinstance(config.model, ModelChanges):
-        encoding = config.model.applied(teacher).encoding()
-        if (joined := with_windows(encoding, teacher.encoding())) != encoding:
-            config = changed(config, {"model.position": joined.name})
+    config = dataclasses.replace(config, model=keep_windows(config.model, teacher))
     config = text_training.resolve(config)  # Without the folder: resuming needs the teacher too.
     student, layers = config.model, config.model.num_layers
     if config.fit and (fault := fit_obstacle(student)):
@@ -142,8 +139,7 @@ def make_program(
     weights = config.layers, config.attention
     task = imitation_task(model, teacher, mesh, config.parallel, *weights, heads)
     shapes = jax.eval_shape(Bert(teacher).init, jax.random.key(0), jnp.zeros((1, 8), jnp.int32))
-    constants = (shapes["params"], statistics_shapes(config, teacher))
-    seeds = (config.seed,)
+    seeds, constants = (config.seed,), (shapes["params"], statistics_shapes(config, teacher))
     return Program(model, task, optimizer, schedule, mesh, seeds, config.parallel, constants)
 
 
@@ -198,7 +194,7 @@ def build(config: DistillationConfig, tokenizer: Path | None = None) -> Run:
     ]
     pair = Distillation(config, program, teacher, params, constants, text_data)
     run_stages = [pair.stage(number) for number in range(len(stages))]
-    digests = {"config.init": model_digest(teacher, params["bert"])}
+    digests = {"config.init": teacher_digest(teacher, params["bert"])}
     return text_training.make_run(config, program, text_data, run_stages, digests, pair.start)
 
 
@@ -276,12 +272,10 @@ class Distillation:
         return scores
 
     def baselines(self, params: Params) -> Scalars:
-        """Return the scores before training, of a student without positions, but with windows, and
-        of the teacher."""
+        """Return the scores before training, of a student without positions, and of the teacher."""
         bert = {name: leaf for name, leaf in self.params["bert"].items() if name != "position"}
         untrained = changed(self.config, {"optimizer.rates": ()})  # They may name the heads.
-        model = self.program.model
-        model = dataclasses.replace(model, position=windows_of(model.encoding()).name)
+        model = without_positions(self.program.model)
         without = make_program(untrained, self.program.mesh, model, self.teacher, 1)
         scores = self.scores(0, {"bert": self._keep_mean(bert)}, without)
         return {
@@ -302,5 +296,4 @@ class Distillation:
     @property
     def _start_length(self) -> int:
         """The most tokens that the teacher reads at a time in the first stage."""
-        length, window = self.config.lengths[0], self.config.window
-        return min(length, window) if window else length
+        return min(filter(None, (self.config.lengths[0], self.config.window)))

@@ -8,7 +8,6 @@ Shapes: B texts, L length, N layers, H heads, d head size.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -27,7 +26,7 @@ from pe_jax.models import BertConfig, kernel_map, queries_keys_values
 from pe_jax.properties import Estimate, offset_kernel
 from pe_jax.properties.offset_share import centred_rows
 from pe_jax.shapes import Array, Bool, Float, Int
-from pe_jax.tasks.attention_windows import windows_of
+from pe_jax.tasks.attention_windows import without_positions
 
 _ROWS = 64  # Held-out rows that positions are fitted on.
 _BATCH = 4  # Texts whose logits of all layers are in memory at a time.
@@ -133,7 +132,7 @@ def fit_positions(
     """
     if fault := fit_obstacle(student):
         raise ValueError(f"{student.encoding().name!r} cannot be fitted: {fault} Distill it.")
-    bare = dataclasses.replace(student, position=windows_of(student.encoding()))
+    bare = without_positions(student)
     bare_params = {name: leaf for name, leaf in student_params.items() if name != "position"}
     target = mean_logits(teacher, teacher_params, tokens).mean
     target -= mean_logits(bare, bare_params, tokens).mean

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,7 +10,7 @@ import jax
 
 from pe_jax.configs.all_tasks import ENCODERS, TRAINING
 from pe_jax.configs.finetuning import FinetuningConfig
-from pe_jax.configs.model import ARCHITECTURE, SIZES, BertConfig, ModelChanges
+from pe_jax.configs.model import BertConfig, ModelChanges
 from pe_jax.configs.pretraining import EncoderTrainingConfig
 from pe_jax.console.terminal import log
 from pe_jax.data import load_tokenizer
@@ -20,7 +18,6 @@ from pe_jax.files import parse_json, reachable_path
 from pe_jax.models import with_tokens
 from pe_jax.tasks.run import model_size, run_config, saved_tokenizer
 from pe_jax.training.checkpointing import newest_params, saved_steps
-from pe_jax.training.fingerprints import fingerprint
 from pe_jax.training.pytrees import Params, ShardingsOf
 
 C = TypeVar("C", bound=EncoderTrainingConfig)
@@ -152,14 +149,6 @@ def tokenizer_file(config: EncoderTrainingConfig) -> str:
             f"{config.init} was trained with. Leave config.data.vocab empty."
         )
     return str(started)
-
-
-def model_digest(model: BertConfig, params: Params) -> str:
-    """Return a digest of everything that the model's hidden states depend on: its positions, sizes
-    and constants, and its parameters."""
-    settings = {name: getattr(model, name) for name in (*SIZES, *ARCHITECTURE, "max_length")}
-    facts = [model.encoding().name, settings, fingerprint(params)]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _is_run(path: Path) -> bool:

@@ -310,6 +310,29 @@ def named(folder, tokenizer, **files):
     return load_tokenizer(folder / "tokenizer.json")
 
 
+def test_flagged_special_tokens_precede_words_with_the_names_of_bert():
+    """MPNet's vocabulary is BERT's with five more tokens, which are its special ones."""
+    words = [
+        "<s>",
+        "<pad>",
+        "</s>",
+        "<unk>",
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "<mask>",
+    ]
+    model = models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]")
+    tokenizer = Tokenizer(model)
+    tokenizer.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>", "[UNK]", "<mask>"])
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    names = ("<s>", "</s>", "<pad>", "[UNK]", "<mask>")
+    roles = ("cls", "sep", "pad", "unk", "mask")
+    assert special_tokens(tokenizer) == dict(zip(roles, names))
+
+
 def test_html_tags_are_not_special_tokens(tmp_path):
     names = special_tokens(named(tmp_path, gemma()))
     assert (names["cls"], names["sep"], names["mask"]) == ("<bos>", "<eos>", "<mask>")

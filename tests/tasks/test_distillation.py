@@ -34,7 +34,7 @@ from pe_jax.reports.run_export import export
 from pe_jax.schema import changed, from_values
 from pe_jax.tasks import distillation, imitation
 from pe_jax.tasks.position_fit import full_rows
-from pe_jax.tasks.pretrained_source import PretrainedSource, model_digest
+from pe_jax.tasks.pretrained_source import PretrainedSource
 from pe_jax.tasks.step_shapes import abstract_arguments
 from pe_jax.training import checkpointing, metrics, sharding, workdir
 from pe_jax.training.checkpointing import newest_params, restore_params
@@ -568,9 +568,9 @@ def test_the_digest_of_a_teacher_covers_its_positions_and_constants():
         dataclasses.replace(teacher, layer_norm_epsilon=1e-5),
         dataclasses.replace(teacher, activation="relu"),
     ]
-    digests = [model_digest(each, params) for each in (*same, *others)]
+    digests = [distillation.teacher_digest(each, params) for each in (*same, *others)]
     assert len(set(digests[:2])) == 1 and len(set(digests)) == 1 + len(others)
-    assert model_digest(teacher, {"a": jax.numpy.zeros(2)}) not in digests
+    assert distillation.teacher_digest(teacher, {"a": jax.numpy.zeros(2)}) not in digests
 
 
 # --- what reads the run --------------------------------------------------------------------------
