@@ -67,19 +67,13 @@ def _correlation(violation: str, score: str, x: np.ndarray, y: np.ndarray) -> Co
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", stats.NearConstantInputWarning)
         pearson = stats.pearsonr(x, y)
-    ranks_x, ranks_y = (_standard(stats.rankdata(column)) for column in (x, y))
+    ranks_x, ranks_y = (stats.zscore(stats.rankdata(column)) for column in (x, y))
     spearman = stats.permutation_test(
         (ranks_x,),
-        lambda permuted, axis: (permuted * ranks_y).sum(axis),
+        lambda permuted, axis: (permuted * ranks_y).mean(axis),
         permutation_type="pairings",
         vectorized=True,
         rng=np.random.default_rng(0),
     )
     numbers = (pearson.statistic, pearson.pvalue, spearman.statistic, spearman.pvalue)
     return Correlation(violation, score, len(x), *map(float, numbers))
-
-
-def _standard(ranks: np.ndarray) -> np.ndarray:
-    """Centred, of length 1: the product of two is their correlation."""
-    centred = ranks - ranks.mean()
-    return centred / np.linalg.norm(centred)

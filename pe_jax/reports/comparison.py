@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -19,7 +18,7 @@ from pe_jax.tasks.run import run_config, saved_tokenizer
 from pe_jax.training.checkpointing import newest_params
 from pe_jax.training.pytrees import Batch, Metrics, Params
 from pe_jax.training.sharding import compiled
-from pe_jax.training.step import Task, make_eval_step
+from pe_jax.training.step import make_eval_step
 
 _LOSS = "masked_lm_loss"
 _NEXT_SENTENCE = "next_sentence_accuracy"  # Packed runs have none.
@@ -78,7 +77,12 @@ def score(folder: Path) -> tuple[Json, Json, Examples]:
     program = run.program
     step, params = newest_params(folder, program.shardings_of)
     arguments = (program.shardings.params, program.batch_sharding)
-    score_batch = compiled(_each_example(program.task), program.mesh, arguments)
+    eval_step = make_eval_step(program.task)
+
+    def score_row(params: Params, row: Batch) -> Metrics:
+        return eval_step(params, jax.tree.map(lambda x: x[None], row))
+
+    score_batch = compiled(jax.vmap(score_row, in_axes=(None, 0)), program.mesh, arguments)
     scored = [jax.device_get(score_batch(params, batch)) for batch in run.data.held_out[-1]]
     examples = jax.tree.map(lambda *parts: np.concatenate(parts).astype(np.float64), *scored)
     encoding = program.model.encoding()
@@ -101,25 +105,14 @@ def score(folder: Path) -> tuple[Json, Json, Examples]:
     return row, same_for_all, examples
 
 
-def _each_example(task: Task) -> Callable[[Params, Batch], Metrics]:
-    """Return the task's sums and counts of every row of a batch: `[B]` each."""
-    eval_step = make_eval_step(task)
-
-    def score_row(params: Params, row: Batch) -> Metrics:
-        return eval_step(params, jax.tree.map(lambda x: x[None], row))
-
-    return jax.vmap(score_row, in_axes=(None, 0))
-
-
 def _difference(
     scores: tuple[np.ndarray, np.ndarray], base: tuple[np.ndarray, np.ndarray]
 ) -> dict[str, float]:
-    counts = scores[1]
-    difference = scores[0] - base[0]
+    difference, counts = scores[0] - base[0], scores[1]
     mean = difference.sum() / counts.sum()
     # The error of a ratio of sums; examples are the independent units (their tokens are not).
     error = np.sqrt(((difference - mean * counts) ** 2).sum()) / counts.sum()
-    return {"loss_difference": float(mean), "loss_difference_standard_error": float(error)}
+    return {"loss_difference": mean, "loss_difference_standard_error": error}
 
 
 def _table(rows: list[Json], base: str) -> list[str]:

@@ -64,21 +64,18 @@ def attention_among_copies(
     return properties.identical_words(attend, subject.params, words, length=length, batch=batch)
 
 
-def _about_words(findings: Findings, config: PropertiesConfig) -> str:
-    count = min(numbers["words"] for numbers in findings.numbers.values())
-    return (
-        f"Copies of one word fill the input; attention {config.attention} of layer {config.layer}, "
-        f"averaged over {count} random words and the heads. The violations are of that matrix; "
-        "forward share (-1 to 1), locality and symmetry (Chen et al. 2023, 1 = it holds) are of "
-        "the softmaxed weights. By head: words.json."
-    )
-
-
 @render.part(
     "Identical words",
     render.MODEL,
     (
-        _about_words,
+        lambda findings, config: (
+            f"Copies of one word fill the input; attention {config.attention} of layer "
+            f"{config.layer}, averaged over "
+            f"{min(numbers['words'] for numbers in findings.numbers.values())} random words and "
+            "the heads. The violations are of that matrix; forward share (-1 to 1), locality and "
+            "symmetry (Chen et al. 2023, 1 = it holds) are of the softmaxed weights. By head: "
+            "words.json."
+        ),
         ["model", render.VIOLATIONS, *((name, ".3f") for name in _WEIGHT_METRICS.values())],
     ),
 )
@@ -152,20 +149,19 @@ def violations_by_layer(
     return layers
 
 
-def _about_kernel(findings: Findings, config: PropertiesConfig) -> str:
-    del findings
-    return (
-        f"Mean logits (times √d, before softmax) over {_sample_count(config)} "
-        f"{_INPUTS[config.kernel][2]}. Violations of Φ[i, j] off the diagonal and within reach, "
-        "the mean over the heads; error: the standard error of Φ, its level left out, over Φ's "
-        "standard deviation. By head, and as functions of the offset: offset_kernel.json."
-    )
-
-
 @render.part(
     "Offset kernel",
     render.MODEL,
-    (_about_kernel, ["model", "layer", render.VIOLATIONS, ("error", ".2f")]),
+    (
+        lambda findings, config: (
+            f"Mean logits (times √d, before softmax) over {_sample_count(config)} "
+            f"{_INPUTS[config.kernel][2]}. Violations of Φ[i, j] off the diagonal and within "
+            "reach, the mean over the heads; error: the standard error of Φ, its level left out, "
+            "over Φ's standard deviation. By head, and as functions of the offset: "
+            "offset_kernel.json."
+        ),
+        ["model", "layer", render.VIOLATIONS, ("error", ".2f")],
+    ),
 )
 def offset_kernel(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure Φ by layer, of each head and their mean, and as a function of the offset."""

@@ -79,8 +79,13 @@ def massive_values(subject: Subject, config: PropertiesConfig) -> Findings:
     effects = _massive_effects(subject, means[:2], massive[:2], config)
     more_rows: list[Row] = []
     if effects or bands:
+        losses: list[Value] = [None] * 3
+        if effects:
+            (change, error), others = effects["massive"].values(), effects["others"]["change"]
+            range_of_others = f"{min(others):+.3f} to {max(others):+.3f}"
+            losses = [effects["loss"], Estimate(change, error), range_of_others]
         in_bands = " / ".join(map(str, bands)) if bands else None
-        more_rows.append([name, int(massive[:2].sum()), in_bands, *_effect_cells(effects)])
+        more_rows.append([name, int(massive[:2].sum()), in_bands, *losses])
     numbers |= ({"bands": bands} if bands else {}) | effects
     ratios = norms / np.maximum(norms.mean(-1, keepdims=True), 1e-30)
     figure = Figure(
@@ -157,11 +162,3 @@ def _massive_effects(
         "massive": {"change": change[0], "error": error[0]},
         "others": {"change": change[1:], "error": error[1:]},
     }
-
-
-def _effect_cells(effects: Json) -> list[Value]:
-    if not effects:
-        return [None] * 3
-    massive, others = effects["massive"], effects["others"]["change"]
-    change = Estimate(massive["change"], massive["error"])
-    return [effects["loss"], change, f"{min(others):+.3f} to {max(others):+.3f}"]

@@ -82,18 +82,12 @@ def _refusal(subject: Subject, length: int) -> str:
     return ""
 
 
-def _shifts(subject: Subject, length: int) -> np.ndarray:
-    """Return 0, powers of two, and the last shift that an encoding with a limit has."""
-    longest = subject.encoding.max_length
-    last = _FARTHEST * length if longest is None else max(0, longest - length)
-    powers = [2**i for i in range(last.bit_length())]
-    return np.unique([0, *powers, last])
-
-
 def shift_numbers(subject: Subject, length: int, config: PropertiesConfig) -> Json:
     """Measure states and, where there is a masked-LM head, loss and accuracy by shift."""
     model, read = subject.bert, texts(subject, config, length)
-    shifts = _shifts(subject, length)
+    longest = subject.encoding.max_length
+    last = _FARTHEST * length if longest is None else max(0, longest - length)
+    shifts = np.unique([0, *(2**i for i in range(last.bit_length())), last])
     curve = functools.partial(
         properties.shift_curve,
         shifts=shifts,

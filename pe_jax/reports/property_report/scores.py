@@ -131,20 +131,15 @@ def _stages(run: TextRun[PretrainingConfig]) -> list[Json]:
     return stages
 
 
-def _about_correlation(findings: Findings, config: PropertiesConfig) -> str:
-    del config
-    return (
-        "Over the runs, violations by the logits of identical words against scores. More is "
-        "better: below 0, more violation goes with worse scores. p-values are two-sided, not "
-        f"corrected for the {len(findings.rows)} pairs. A dash: one of the two is constant."
-    )
-
-
 @render.part(
     "Properties against scores",
     "four runs or more that have scores",
     (
-        _about_correlation,
+        lambda findings, config: (
+            "Over the runs, violations by the logits of identical words against scores. More is "
+            "better: below 0, more violation goes with worse scores. p-values are two-sided, not "
+            f"corrected for the {len(findings.rows)} pairs. A dash: one of the two is constant."
+        ),
         ["violation", "score", ("n", "d"), ("Pearson", "+.2f"), ("p", ".3f"),
          ("Spearman", "+.2f"), ("p", ".3f")],
     ),

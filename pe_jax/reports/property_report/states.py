@@ -47,26 +47,24 @@ _ROLLOUT = {
 Statistics = dict[str, jax.Array]
 
 
-def _about_basis(findings: Findings, config: PropertiesConfig) -> str:
-    del config
-    numbers = findings.numbers.values()
-    counts = " or ".join(dict.fromkeys(str(model["count"]) for model in numbers))
-    sources = " and ".join(dict.fromkeys(model["texts"] for model in numbers))
-    return (
-        "Hidden states as mean + position + text + rest (Song & Zhong, 2023) after 0 layers (the "
-        f"input of the first), 1, 2, …, of {counts} texts ({sources}). Percentages of the "
-        "variance; floor: the share subtracted from position, which the mean of so many texts "
-        "keeps of the rest. Then of position, where it is above its floor: its stable rank; the "
-        "dimensions that hold 95 % of it; its norm over that of the hidden states; its share in "
-        "the ten lowest frequencies; its mean |cos| with texts."
-    )
+def _listed(findings: Findings, key: str, between: str) -> str:
+    """Return the different values of the models."""
+    return between.join({str(numbers[key]): None for numbers in findings.numbers.values()})
 
 
 @render.part(
     "Positional basis",
     render.MODEL,
     (
-        _about_basis,
+        lambda findings, config: (
+            "Hidden states as mean + position + text + rest (Song & Zhong, 2023) after 0 layers "
+            f"(the input of the first), 1, 2, …, of {_listed(findings, 'count', ' or ')} texts "
+            f"({_listed(findings, 'texts', ' and ')}). Percentages of the variance; floor: the "
+            "share subtracted from position, which the mean of so many texts keeps of the rest. "
+            "Then of position, where it is above its floor: its stable rank; the dimensions that "
+            "hold 95 % of it; its norm over that of the hidden states; its share in the ten lowest "
+            "frequencies; its mean |cos| with texts."
+        ),
         ["model", "layers", ("position %", ".1f"), ("text %", ".1f"), ("rest %", ".1f"),
          ("floor %", ".1f"), ("stable rank", ".1f"), ("dim. 95 %", ".0f"), ("rel. norm", ".2f"),
          ("smooth", ".2f"), ("|cos|", ".2f")],

@@ -95,7 +95,10 @@ def texts(subject: Subject, config: PropertiesConfig, length: int = 0) -> Texts:
             f"config.texts={config.texts}. All are used."
         )
     tokens = np.stack([template.join(text) for text in inside])
-    where = _mask((len(tokens), length - 2), config.seed)
+    # Equally many in all texts, at least one.
+    places = np.tile(np.arange(length - 2), (len(tokens), 1))
+    order = np.random.default_rng(config.seed).permuted(places, axis=1)
+    where = np.pad(order < max(1, round(_MASKED * (length - 2))), ((0, 0), (1, 1)))
     return Texts(tokens, np.where(where, vocabulary.mask, tokens), where, source, begins)
 
 
@@ -111,14 +114,6 @@ def _corpus(
     source = source or "pydoc"
     corpus, _ = data.open_source(source, tokenizer=tokenizer, cache_dir=cache_folder())
     return corpus, corpus.all_documents(), source
-
-
-def _mask(shape: tuple[int, int], seed: int) -> Bool[np.ndarray, "N L"]:
-    """True at 15 % of the tokens of each text, at random places but the ends: equally many in all
-    texts, at least one."""
-    count, size = shape
-    order = np.random.default_rng(seed).permuted(np.tile(np.arange(size), (count, 1)), axis=1)
-    return np.pad(order < max(1, round(_MASKED * size)), ((0, 0), (1, 1)))
 
 
 def masked_lm(subject: Subject) -> Params | None:

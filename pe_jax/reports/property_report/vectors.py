@@ -245,7 +245,14 @@ def positions_by_head(subjects: Sequence[Subject], config: PropertiesConfig, out
     models = [subject for subject in subjects if subject.model is not None]
     for subject in models:
         products = _products(subject, config, findings.figures)
-        layers = _symmetries(subject)
+        matrices = query_key_matrices(subject.params, subject.bert.num_layers)
+        layers = [
+            {"symmetry": symmetry, "directionality": directionality}
+            for symmetry, directionality in zip(
+                np.asarray(properties.saponati_symmetry(matrices)),
+                np.asarray(properties.saponati_directionality(matrices)),
+            )
+        ]
         products_of_all |= products
         layers_of_all[subject.name] = layers
         for label, heads in products.items():
@@ -276,11 +283,3 @@ def _products(
         title = f"P·W_Q·W_Kᵀ·Pᵀ by head, layer {layer}: {label}"
         drawings.append(logit_figure(f"figure7_heads_{label}", panels, title, "product"))
     return by_label
-
-
-def _symmetries(subject: Subject) -> list[Numbers]:
-    """Return symmetry and directionality of every layer's W_Q·W_Kᵀ."""
-    matrices = query_key_matrices(subject.params, subject.bert.num_layers)
-    symmetry = np.asarray(properties.saponati_symmetry(matrices))
-    directionality = np.asarray(properties.saponati_directionality(matrices))
-    return [{"symmetry": s, "directionality": d} for s, d in zip(symmetry, directionality)]
