@@ -183,9 +183,10 @@ def test_sentence_embeddings(tmp_path, tokenizer, minilm):
     config = BertConfig(**SIZES, position="learned_relative", max_length=40)
     params = {"bert": made(Bert(config))}
     save_onnx(tmp_path / "out", config, params, tokenizer, sentences=minilm)
-    model = sentence_transformers.SentenceTransformer(
-        str(tmp_path / "out"), trust_remote_code=True, device="cpu"
-    )
+    page = (Path(__file__).parents[2] / "docs/serving.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    exec(block.replace("FOLDER", str(tmp_path / "out")), found := {})
+    model = found["model"]
     texts = ["w1 w2 w3", "w4", "w5 " * 300]
     own = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json")).encode_batch(texts)
     assert len(own[0].ids) == 256
