@@ -21,9 +21,9 @@ def teacher_windows(documents: Int[np.ndarray, " L"], width: int) -> dict[str, n
     """Cut the inputs of a row into windows for a model that reads at most `width` tokens at a time.
 
     An input of at most `width` tokens is one window. A longer one has windows of `width` tokens
-    that start half a width apart, but for the last, which ends with the input. In place of its own
-    ends each has the first and the last token of the input, for BERT `[CLS]` and `[SEP]`. A token
-    takes its hidden state from the window whose middle is nearest to it, the earlier of two.
+    that start half a width apart, but for the last, which ends with the input. The first and the
+    last token of each window are those of the input, for BERT `[CLS]` and `[SEP]`. A token takes
+    its hidden state from the window whose middle is nearest to it, the earlier of two.
 
     Args:
       documents: the number of each token's input, from 1 in the order of the row; 0 at padding.
