@@ -20,7 +20,7 @@ from pe_jax.errors import extra
 from pe_jax.interop.export_folder import check_folder, new_folder, save_json, with_batches
 from pe_jax.interop.model_function import check_program, model_function, symbolic_inputs
 from pe_jax.interop.plain_jax import plain
-from pe_jax.interop.sentence_modules import max_tokens, modules_after_encoder, save_modules
+from pe_jax.interop.sentence_modules import max_tokens, pooling, save_modules
 from pe_jax.models import BertConfig
 from pe_jax.shapes import Array
 
@@ -70,9 +70,11 @@ def save_onnx(
         while compiling, jax2onnx cannot convert the model, or the result does not reproduce it.
     """
     check_folder(folder)
-    modules = modules_after_encoder(sentences) if sentences else []
+    settings = pooling(sentences) if sentences else {}
     longest = (max_tokens(sentences) if sentences else None) or config.max_length
     outputs = {_OUTPUTS.get(x, x): shape for x, shape in model_function(config, params)[1].items()}
+    if sentences and "last_hidden_state" not in outputs:
+        raise ValueError(f"sentences={str(sentences)!r} is for an encoder alone, not {outputs}.")
     program, error = _program(config, params, dtype)
     about = {
         "format": FORMAT,
@@ -82,7 +84,7 @@ def save_onnx(
         "dtype": dtype,
         "labels": list(labels),
         "max_length": longest,
-        "pooling": [module["type"].rpartition(".")[2] for module in modules],
+        "pooling": settings,
         "difference_from_pe_jax": error,
         "sha256": hashlib.sha256(program).hexdigest(),
     }

@@ -44,6 +44,17 @@ def max_tokens(source: Path) -> int | None:
     )
 
 
+def pooling(source: Path) -> dict[str, Any]:
+    """Return the settings of the modules after the encoder, by class."""
+
+    def settings(path: str) -> Any:
+        file = source / path / "config.json"
+        return parse_json(file.read_text(encoding="utf-8")) if path and file.exists() else {}
+
+    modules = modules_after_encoder(source)
+    return {module["type"].rpartition(".")[2]: settings(module["path"]) for module in modules}
+
+
 def save_modules(folder: Path, source: Path) -> None:
     """Write `modules.json` with `onnx_encoder.py` first, and copy what the other modules read."""
     encoder = {"idx": 0, "name": "0", "path": "", "type": "onnx_encoder.OnnxEncoder"}

@@ -183,6 +183,8 @@ def test_sentence_embeddings(tmp_path, tokenizer, minilm):
     config = BertConfig(**SIZES, position="learned_relative", max_length=40)
     params = {"bert": made(Bert(config))}
     save_onnx(tmp_path / "out", config, params, tokenizer, sentences=minilm)
+    about = json.loads((tmp_path / "out" / "model.json").read_text())
+    assert about["pooling"]["Pooling"]["pooling_mode_mean_tokens"] and about["max_length"] == 256
     page = (Path(__file__).parents[2] / "docs/serving.md").read_text()
     (block,) = re.findall(r"```python\n(.*?)```", page, re.S)
     exec(block.replace("FOLDER", str(tmp_path / "out")), found := {})
@@ -203,6 +205,9 @@ def test_sentence_embeddings(tmp_path, tokenizer, minilm):
 
 
 def test_modules_with_code_of_their_own_are_refused(tmp_path, tokenizer, minilm):
+    model = BertForSpans(BertConfig(**SIZES))
+    with pytest.raises(ValueError, match="sentences=.* is for an encoder alone, not .*start"):
+        save_onnx(tmp_path / "out", model.config, made(model), tokenizer, sentences=minilm)
     (minilm / "modules.json").write_text(
         json.dumps([*MINILM["modules.json"], {"path": "", "type": "custom.Head"}])
     )
