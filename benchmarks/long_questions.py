@@ -21,6 +21,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -30,6 +31,7 @@ from tokenizers import Tokenizer
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from pe_jax.configs.all_tasks import TRAINING
+from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.data import load_tokenizer, vocabulary
 from pe_jax.data.questions import Question, read_official
 from pe_jax.data.rows import pad_rows
@@ -82,7 +84,8 @@ def long_inputs(path: str, tokenizer: Tokenizer, lengths: list[int]) -> dict[int
 
 def load(folder: str) -> tuple[BertConfig, Params]:
     """Return the model of a fine-tuning run in float32, with the parameters of its first seed."""
-    model = dataclasses.replace(run_config(Path(folder), TRAINING).model, dtype="float32")
+    run: FinetuningConfig = run_config(Path(folder), TRAINING)
+    model = dataclasses.replace(run.model, dtype="float32")
     return model, jax.tree.map(lambda x: x[0], newest_params(Path(folder))[1])
 
 
@@ -91,7 +94,8 @@ def logits(
     config: BertConfig, params: Params, batch: dict[str, np.ndarray]
 ) -> tuple[jax.Array, jax.Array]:
     inputs = (batch["tokens"], batch["token_type_ids"], batch["valid"])
-    return BertForSpans(config).apply({"params": params}, *inputs)
+    spans: Any = BertForSpans(config).apply({"params": params}, *inputs)
+    return spans[0], spans[1]
 
 
 def scores_of(folder: str, questions: list[Question], window: int) -> dict[str, object]:
