@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from pe_jax.configs import pretrain_books
 from pe_jax.configs.all_tasks import TRAINING
+from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.console.compile_cache import cache_compiled_programs
 from pe_jax.encodings.parser import for_text
 from pe_jax.files import write_text
@@ -67,7 +68,7 @@ def encodings_to_compare() -> list[str]:
 
 def train(folder: Path, changes: dict[str, object]) -> dict[str, float]:
     """Train with changes of the shipped config; return the last metrics on held-out text."""
-    config = changed(from_values(pretrain_books.get_config(), TRAINING), changes)
+    config: PretrainingConfig = changed(from_values(pretrain_books.get_config(), TRAINING), changes)
     pretraining.run(config, folder)
     return [line for line in read_metrics(folder) if "held_out/masked_lm_loss" in line][-1]
 
