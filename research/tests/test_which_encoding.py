@@ -1,7 +1,7 @@
 """The encodings of the comparison can be built, each once, controls first."""
 
 from pe_jax import encodings
-from research.which_encoding.run import NOT_POSITIONS, encodings_to_compare
+from research.which_encoding.names import NOT_POSITIONS, encodings_to_compare
 
 
 def test_every_name_is_an_encoding():

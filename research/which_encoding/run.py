@@ -29,26 +29,11 @@ from pe_jax.configs import pretrain_books
 from pe_jax.configs.all_tasks import TRAINING
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.console.compile_cache import cache_compiled_programs
-from pe_jax.encodings.parser import for_text
 from pe_jax.files import write_text
 from pe_jax.schema import changed, from_values
 from pe_jax.tasks import pretraining
 from pe_jax.training.metrics import read_metrics
-
-# Absolute sinusoids of their own size, 1, drown the token embeddings of a model this small.
-OPTIONS = {
-    "sinusoidal_absolute": "sinusoidal_absolute(scale=0.03)",
-    "learnable_sinusoidal_absolute": "learnable_sinusoidal_absolute(scale=0.03)",
-}
-# Usual options and combinations.
-OTHERS = (
-    "rope(fraction=0.5)", "rope(proportional=0.5)", "rope(base=1000000)", "rope(learnable=True)",
-    "learned_absolute+rope", "learned_absolute+learned_relative", "rope+alibi", "rope+ssmax",
-    "cycle(rope, rope, rope+window(reach=64))", "cycle(rope, rope, rope, none)", "rove(rope)",
-    "lerope(rope)", "randomised(rope)",
-)  # fmt: skip
-# These change attention without telling positions apart.
-NOT_POSITIONS = {"log_n", "ssmax", "sink", "window", "chunks", "causal", "dape", "dape_v2"}
+from research.which_encoding.names import encodings_to_compare
 
 _BOOKS = flags.DEFINE_string("books", None, "Folder of books as JSON lines.", required=True)
 _OUT = flags.DEFINE_string("out", None, "JSON lines, to go on from.", required=True)
@@ -57,13 +42,6 @@ _ENCODINGS = flags.DEFINE_list("encodings", [], "Names without commas; default: 
 _PART = flags.DEFINE_string("part", "0/1", "Which share of the models, as 0/2 and 1/2.")
 _RATE = flags.DEFINE_float("learning_rate", 1e-3, "Of all models.")
 _STEPS = flags.DEFINE_integer("steps", 500, "Of each of the two stages.")
-
-
-def encodings_to_compare() -> list[str]:
-    """Return the names of all encodings of text, controls first."""
-    first = ["none", "learned_absolute", "rope", "learned_relative", "t5", "alibi"]
-    names = [*first, *OTHERS[:2], *for_text(), *OTHERS]
-    return list(dict.fromkeys(OPTIONS.get(x, x) for x in names if x not in NOT_POSITIONS))
 
 
 def train(folder: Path, changes: dict[str, object]) -> dict[str, float]:

@@ -1,0 +1,27 @@
+"""The encodings of the comparison, with the options that they need in a small model."""
+
+from __future__ import annotations
+
+from pe_jax.encodings.parser import for_text
+
+# Absolute sinusoids of their own size, 1, drown the token embeddings of a model this small.
+OPTIONS = {
+    "sinusoidal_absolute": "sinusoidal_absolute(scale=0.03)",
+    "learnable_sinusoidal_absolute": "learnable_sinusoidal_absolute(scale=0.03)",
+}
+# Usual options and combinations.
+OTHERS = (
+    "rope(fraction=0.5)", "rope(proportional=0.5)", "rope(base=1000000)", "rope(learnable=True)",
+    "learned_absolute+rope", "learned_absolute+learned_relative", "rope+alibi", "rope+ssmax",
+    "cycle(rope, rope, rope+window(reach=64))", "cycle(rope, rope, rope, none)", "rove(rope)",
+    "lerope(rope)", "randomised(rope)",
+)  # fmt: skip
+# These change attention without telling positions apart.
+NOT_POSITIONS = {"log_n", "ssmax", "sink", "window", "chunks", "causal", "dape", "dape_v2"}
+
+
+def encodings_to_compare() -> list[str]:
+    """Return the names of all encodings of text, controls first."""
+    first = ["none", "learned_absolute", "rope", "learned_relative", "t5", "alibi"]
+    names = [*first, *OTHERS[:2], *for_text(), *OTHERS]
+    return list(dict.fromkeys(OPTIONS.get(x, x) for x in names if x not in NOT_POSITIONS))
