@@ -35,6 +35,7 @@ from absl import app, flags, logging
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from pe_jax.console.markdown import table
 from pe_jax.data import Vocabulary, load_tokenizer, open_corpus, vocabulary
 from pe_jax.data.teacher_windows import teacher_windows
 from pe_jax.data.tokenized import tokenize_documents
@@ -160,13 +161,10 @@ def measure(name: str, data: Passages, teacher: Model, targets: np.ndarray) -> d
     return scores | ({"r2": r2(ours, targets)} if ours.shape == targets.shape else {})
 
 
-def table(records: list[dict]) -> list[str]:
+def results_table(records: list[dict]) -> list[str]:
     """Return one row of Markdown for each model and measure: the mean, and the four quarters."""
     lengths = sorted({record["length"] for record in records})
-    lines = [
-        f"| model | measure | {' | '.join(map(str, lengths))} |",
-        "|" + "---|" * (2 + len(lengths)),
-    ]
+    rows = []
     for name in dict.fromkeys(record["model"] for record in records):
         for measure in ("found", "r2"):
             by_length = {x["length"]: x.get(measure) for x in records if x["model"] == name}
@@ -176,8 +174,8 @@ def table(records: list[dict]) -> list[str]:
             for values in map(by_length.get, lengths):
                 by_place = ", ".join(f"{x:.2f}" for x in values or ())
                 cells.append(f"{np.mean(values):.3f} ({by_place})" if values else "–")
-            lines.append(f"| {name} | {measure} | {' | '.join(cells)} |")
-    return lines
+            rows.append([name, measure, *cells])
+    return table(["model", "measure", *map(str, lengths)], rows)
 
 
 def main(_: list[str]) -> None:
@@ -212,7 +210,7 @@ def main(_: list[str]) -> None:
             print(records[-1], f"{time.monotonic() - begin:.0f} s", flush=True)
             with out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(records[-1]) + "\n")
-    print("\n".join(table(records)))
+    print("\n".join(results_table(records)))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from pe_jax.configs.all_tasks import TRAINING
 from pe_jax.configs.finetuning import FinetuningConfig
+from pe_jax.console.markdown import table
 from pe_jax.data import load_tokenizer, vocabulary
 from pe_jax.data.questions import Question, read_official
 from pe_jax.data.rows import pad_rows
@@ -119,13 +120,10 @@ def scores_of(folder: str, questions: list[Question], window: int) -> dict[str, 
     }
 
 
-def table(records: list[dict]) -> list[str]:
+def results_table(records: list[dict]) -> list[str]:
     """Return one row of Markdown for each run and way of reading: the mean, and the quarters."""
     lengths = sorted({record["length"] for record in records})
-    lines = [
-        f"| run | reads | {' | '.join(map(str, lengths))} |",
-        "|" + "---|" * (2 + len(lengths)),
-    ]
+    rows = []
     for reader, reads in dict.fromkeys((x["run"], x["reads"]) for x in records):
         cells = []
         for length in lengths:
@@ -133,8 +131,8 @@ def table(records: list[dict]) -> list[str]:
             found = [x for x in records if (x["run"], x["reads"], x["length"]) == key]
             places = ", ".join(f"{x:.0f}" for x in found[0]["f1_by_quarter"]) if found else ""
             cells.append(f"{found[0]['f1']:.1f} ({places})" if found else "–")
-        lines.append(f"| {reader} | {reads} | {' | '.join(cells)} |")
-    return lines
+        rows.append([reader, reads, *cells])
+    return table(["run", "reads", *map(str, lengths)], rows)
 
 
 def main(_: list[str]) -> None:
@@ -160,7 +158,7 @@ def main(_: list[str]) -> None:
                 print(record, f"{time.monotonic() - begin:.0f} s", flush=True)
                 with out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(record) + "\n")
-    print("\n".join(table(records)))
+    print("\n".join(results_table(records)))
 
 
 if __name__ == "__main__":

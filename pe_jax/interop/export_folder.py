@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -15,6 +16,8 @@ from tokenizers import Tokenizer, processors
 
 from pe_jax.data.special_tokens import special_tokens
 from pe_jax.files import is_remote, writing
+
+PROGRAM_FORMAT = 1  # Of the folders of `save_program`.
 
 
 def check_folder(folder: str | Path) -> Path:
@@ -68,6 +71,28 @@ def with_batches(tokenizer: Tokenizer, longest: int | None) -> Tokenizer:
     if longest:
         copy.enable_truncation(longest)
     return copy
+
+
+def save_program(
+    folder: Path,
+    file: str,
+    program: bytes | bytearray,
+    about: dict[str, Any],
+    tokenizer: Tokenizer,
+    readme: str,
+) -> None:
+    """Write a model as a program: the program itself, `model.json`, the tokenizer and a README.
+
+    Args:
+      file: name of the program.
+      about: content of `model.json` besides its format and the checksum; "max_length" is where the
+        tokenizer truncates.
+    """
+    (folder / file).write_bytes(program)
+    checksum = hashlib.sha256(program).hexdigest()
+    save_json(folder / "model.json", {"format": PROGRAM_FORMAT, **about, "sha256": checksum})
+    with_batches(tokenizer, about["max_length"]).save(str(folder / "tokenizer.json"))
+    (folder / "README.md").write_text(readme, encoding="utf-8")
 
 
 def save_json(file: Path, values: dict[str, Any] | list[Any]) -> None:

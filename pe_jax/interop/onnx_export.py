@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from tokenizers import Tokenizer
 
 from pe_jax.encodings import Params
 from pe_jax.errors import extra
-from pe_jax.interop.export_folder import check_folder, new_folder, save_json, with_batches
+from pe_jax.interop.export_folder import check_folder, new_folder, save_program
 from pe_jax.interop.model_function import check_program, model_function, symbolic_inputs
 from pe_jax.interop.plain_jax import plain
 from pe_jax.interop.sentence_modules import max_tokens, pooling, save_modules
@@ -27,7 +26,6 @@ from pe_jax.shapes import Array
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-FORMAT = 1
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")  # int64 [B, L], as tokenizers give them.
 # Names of outputs elsewhere.
 _OUTPUTS = {"hidden": "last_hidden_state", "start": "start_logits", "end": "end_logits"}
@@ -77,7 +75,6 @@ def save_onnx(
         raise ValueError(f"sentences={str(sentences)!r} is for an encoder alone, not {outputs}.")
     program, error = _program(config, params, dtype)
     about = {
-        "format": FORMAT,
         "position": config.encoding().name,
         "inputs": {name: "int64 [B, L]" for name in INPUTS},
         "outputs": outputs,
@@ -86,13 +83,9 @@ def save_onnx(
         "max_length": longest,
         "pooling": settings,
         "difference_from_pe_jax": error,
-        "sha256": hashlib.sha256(program).hexdigest(),
     }
     with new_folder(folder) as temporary:
-        (temporary / "model.onnx").write_bytes(program)
-        save_json(temporary / "model.json", about)
-        with_batches(tokenizer, longest).save(str(temporary / "tokenizer.json"))
-        (temporary / "README.md").write_text(_README, encoding="utf-8")
+        save_program(temporary, "model.onnx", program, about, tokenizer, _README)
         if sentences:
             save_modules(temporary, sentences)
     return ", ".join(f"{name} {shape}" for name, shape in outputs.items())

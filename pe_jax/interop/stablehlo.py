@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,11 +10,10 @@ from tokenizers import Tokenizer
 
 from pe_jax.encodings import Params
 from pe_jax.errors import extra
-from pe_jax.interop.export_folder import check_folder, new_folder, save_json, with_batches
+from pe_jax.interop.export_folder import check_folder, new_folder, save_program
 from pe_jax.interop.model_function import check_program, model_function, symbolic_inputs
 from pe_jax.models import BertConfig
 
-FORMAT = 1
 PLATFORMS = ("cpu", "cuda", "tpu")
 
 
@@ -55,9 +53,7 @@ def save_stablehlo(
         except ImportError as error:
             raise ModuleNotFoundError(str(error), name="flatbuffers") from error
     check_program(config, params, jax.export.deserialize(program).call)
-    longest = config.encoding().max_length
     about = {
-        "format": FORMAT,
         "position": config.encoding().name,
         "inputs": {
             "tokens": "int32 [B, L]",
@@ -66,15 +62,11 @@ def save_stablehlo(
         },
         "outputs": outputs,
         "labels": list(labels),
-        "max_length": longest,
+        "max_length": config.encoding().max_length,
         "platforms": PLATFORMS,
-        "sha256": hashlib.sha256(program).hexdigest(),
     }
     with new_folder(folder) as temporary:
-        (temporary / "model.stablehlo").write_bytes(program)
-        save_json(temporary / "model.json", about)
-        with_batches(tokenizer, longest).save(str(temporary / "tokenizer.json"))
-        (temporary / "README.md").write_text(_README, encoding="utf-8")
+        save_program(temporary, "model.stablehlo", program, about, tokenizer, _README)
     return ", ".join(f"{name} {shape}" for name, shape in outputs.items())
 
 
