@@ -80,8 +80,8 @@ class PackedExamples:
         With masks: positions `[L]` int32, from 0 in each document; documents `[L]` int32, 1 for the
         first in this row, and 0 at padding; and tokens with their targets, see `mask_words`.
 
-        Without masks, the same in every epoch: tokens `[L]` int32, and valid `[L]` bool, False at
-        padding.
+        Without masks, the same in every epoch: tokens `[L]` int32; valid `[L]` bool, False at
+        padding; and begins `[L]` bool, True where a word begins.
         """
         begin, template = number * self._room, self.vocabulary.single
         text, begins, owner, is_text = self._text(begin, min(begin + self._room, self._total))
@@ -89,9 +89,9 @@ class PackedExamples:
         tokens = np.full(self.length, self.vocabulary.pad, np.int32)
         tokens[: len(row)] = row
         valid = np.arange(self.length) < len(row)
-        if not self.max_predictions:
-            return {"tokens": tokens, "valid": valid}
         pad = (len(template.before), self.length - len(template.before) - len(text))
+        if not self.max_predictions:
+            return {"tokens": tokens, "valid": valid, "begins": np.pad(begins, pad)}
         documents = np.where(valid, np.pad(owner, pad, mode="edge") - owner[0] + 1, 0)
         starts = np.searchsorted(documents[valid], documents)
         maskable, most = np.pad(is_text, pad), self.max_predictions

@@ -13,6 +13,7 @@ import numpy as np
 
 from pe_jax.data.masking import ElementSpec
 from pe_jax.data.packed import PackedExamples
+from pe_jax.data.shuffling import shuffled_order
 from pe_jax.data.teacher_windows import teacher_windows, window_spec
 
 _SHORTEST = 8  # Tokens of an input, special ones included; at least two of them are text.
@@ -29,15 +30,17 @@ class VariableLengthExamples:
     Attributes:
       rows: without masks.
       window: tokens of the windows of longer rows, see `teacher_windows`; 0 for none.
+      shuffle: whether each row also has a random order of the words of its inputs.
     """
 
     rows: PackedExamples
     window: int = 0
+    shuffle: bool = False
 
     @staticmethod
-    def element_spec(length: int, window: int = 0) -> ElementSpec:
+    def element_spec(length: int, window: int = 0, shuffle: bool = False) -> ElementSpec:
         """Return shape and dtype of each array of a row."""
-        names = ("tokens", "token_type_ids", "documents")
+        names = ("tokens", "token_type_ids", "documents", *(["order"] if shuffle else []))
         windows = window_spec(length, window) if 0 < window < length else {}
         arrays = {**dict.fromkeys(names, ((length,), np.int32)), "text": ((length,), np.bool_)}
         return {**arrays, **windows}
@@ -48,7 +51,9 @@ class VariableLengthExamples:
     def __call__(self, number: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return a row: tokens; token_type_ids, 1 in the second part of a pair, if the tokenizer
         has types; documents, which are 1 in the first input of the row and 0 at padding; each `[L]`
-        int32. And text, `[L]` bool, False at special tokens and padding; and `teacher_windows`."""
+        int32. And text, `[L]` bool, False at special tokens and padding; `teacher_windows`; and
+        order, `[L]` int32: the shuffled row has at place i the row's token at `order[i]`. Words
+        stay in their input and in their part of a pair."""
         row = self.rows(number, rng)
         tokens, size = row["tokens"].copy(), int(row["valid"].sum())
         words, shortest = self.rows.vocabulary, self._shortest
@@ -74,12 +79,25 @@ class VariableLengthExamples:
             "documents": documents,
             "text": is_text,
             **(teacher_windows(documents, self.window) if 0 < self.window < len(tokens) else {}),
+            **({"order": _order(row["begins"], documents, is_text, rng)} if self.shuffle else {}),
         }
 
     @property
     def _shortest(self) -> int:
         """The fewest tokens of an input, if its row is not shorter."""
         return max(_SHORTEST, 2 + self.rows.vocabulary.pair.size)
+
+
+def _order(
+    begins: np.ndarray, documents: np.ndarray, is_text: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Return an order of a row's tokens that shuffles the words of each part of an input."""
+    order = np.arange(len(begins), dtype=np.int32)
+    bounds = np.flatnonzero((np.diff(documents) != 0) | (np.diff(is_text) != 0)) + 1
+    for part in np.split(order, bounds):  # Views.
+        if is_text[part[0]]:
+            part[:] = part[shuffled_order(begins[part], rng)]
+    return order
 
 
 def _bounds(size: int, length: int, shortest: int, rng: np.random.Generator) -> list[int]:

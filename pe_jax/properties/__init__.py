@@ -17,7 +17,7 @@ __all__ = [
     "pair_norms", "peak_to_mean", "position_products", "positional_basis", "profile_correlation",
     "proximity", "psi", "random_other_dimensions", "random_texts", "random_words", "regress",
     "relative_change", "rollout", "saponati_directionality", "saponati_symmetry", "shift_curve",
-    "shuffled_order", "shuffled_orders", "state_change", "states_by_order", "sweep", "symmetry",
+    "shuffled_orders", "state_change", "states_by_order", "sweep", "symmetry",
     "translation_invariance", "turning_point",
 ]  # fmt: skip
 
@@ -88,7 +88,6 @@ if typing.TYPE_CHECKING:
         SHUFFLES,
         OrderSensitivity,
         order_sensitivity,
-        shuffled_order,
         shuffled_orders,
         states_by_order,
     )

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from pe_jax.data.shuffling import shuffled_order
 from pe_jax.properties.arithmetic import ratio
 from pe_jax.properties.compiled import compiled
 from pe_jax.properties.estimates import in_batches, state_change
@@ -37,27 +38,6 @@ class OrderSensitivity(NamedTuple):
     token: Float[jax.Array, " K"]
     pooled_r2: Float[jax.Array, " K"] | None = None
     token_r2: Float[jax.Array, " K"] | None = None
-
-
-def shuffled_order(
-    begins: Bool[np.ndarray, " L"], rng: np.random.Generator | None = None
-) -> Int[np.ndarray, " L"]:
-    """Return an order of a text's tokens: at place i is the token `order[i]` of the text.
-
-    Args:
-      begins: True where a unit begins that stays together, such as a word; the first token does.
-      rng: draws a cyclic permutation of the units, so that each one moves. None swaps neighbours:
-        the first unit and the second, the third and the fourth, and so on.
-    """
-    units = np.split(np.arange(len(begins)), np.flatnonzero(begins[1:]) + 1)
-    order = np.arange(len(units))
-    if rng is None:
-        pairs = order[: len(units) // 2 * 2].reshape(-1, 2)  # A view.
-        pairs[:] = pairs[:, ::-1].copy()
-    else:
-        cycle = rng.permutation(len(units))
-        order[cycle] = np.roll(cycle, 1)
-    return np.concatenate([units[i] for i in order])
 
 
 def shuffled_orders(

@@ -136,7 +136,7 @@ def make_program(
     frozen = [f"{head}/*=0" for head in heads]
     optimizer_config = changed(config.optimizer, {"rates": (*config.optimizer.rates, *frozen)})
     schedule, optimizer = make_optimizer(optimizer_config, steps, model)
-    weights = config.layers, config.attention
+    weights = config.layers, config.attention, config.differences
     task = imitation_task(model, teacher, mesh, config.parallel, *weights, heads)
     shapes = jax.eval_shape(Bert(teacher).init, jax.random.key(0), jnp.zeros((1, 8), jnp.int32))
     seeds, constants = (config.seed,), (shapes["params"], statistics_shapes(config, teacher))
@@ -144,16 +144,18 @@ def make_program(
 
 
 def step_flops(
-    student: BertConfig, teacher: BertConfig, rows: int, length: int, window: int = 0
+    config: DistillationConfig, student: BertConfig, teacher: BertConfig, rows: int, length: int
 ) -> float:
-    """Return the model FLOPs of a step, with the teacher's windows of longer rows."""
+    """Return the model FLOPs of a step, with shuffled rows and the teacher's windows of longer
+    ones."""
+    rows, window = rows * (2 if config.differences else 1), config.window
     shape = window_spec(length, window)["windows"][0] if 0 < window < length else (1, length)
     teacher_flops = rows * forward_flops(teacher, *shape, 0)
     return train_flops(student, rows, length, 0) + teacher_flops
 
 
 def make_examples(
-    window: int,
+    config: DistillationConfig,
     vocabulary: data.Vocabulary,
     stage: StageConfig,
     corpus: data.TokenizedCorpus,
@@ -161,7 +163,7 @@ def make_examples(
 ) -> data.Examples:
     """Return rows of documents of which some are shorter than the stage's inputs."""
     rows = data.PackedExamples(corpus, documents, vocabulary, stage.length)
-    return data.VariableLengthExamples(rows, window)
+    return data.VariableLengthExamples(rows, config.window, config.differences > 0)
 
 
 def build(config: DistillationConfig, tokenizer: Path | None = None) -> Run:
@@ -177,7 +179,7 @@ def build(config: DistillationConfig, tokenizer: Path | None = None) -> Run:
     test_stages = [
         changed(stages[-1], {"length": n}) for n in config.test_lengths if n not in lengths
     ]
-    make = functools.partial(make_examples, config.window)
+    make = functools.partial(make_examples, config)
     text_data = text_training.read_data(
         config, tokenizer, mesh, make, pairs=False, test_stages=test_stages
     )
@@ -244,9 +246,7 @@ class Distillation:
             batches=self.data.batches[number],
             train_step=train_step,
             evaluate=lambda step, params: self.scores(number, params) | self._order[0](params),
-            flops=functools.partial(
-                step_flops, self.program.model, self.teacher, window=config.window
-            ),
+            flops=functools.partial(step_flops, config, self.program.model, self.teacher),
             converged=functools.partial(
                 converged, patience=config.patience, min_gain=config.min_gain
             ),

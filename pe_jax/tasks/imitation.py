@@ -19,7 +19,7 @@ from pe_jax.attention.masks import document_positions
 from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.configs.model import ARCHITECTURE, SIZES
 from pe_jax.models import BertConfig, BertForPretraining, LayerOutputs, layer_outputs
-from pe_jax.shapes import Array, Bool, Float
+from pe_jax.shapes import Array, Bool, Float, Int
 from pe_jax.training import sharding
 from pe_jax.training.fingerprints import fingerprint
 from pe_jax.training.pytrees import Batch, Params, Scalars, Sums
@@ -49,6 +49,7 @@ def imitation_task(
     parallel: str,
     layers: tuple[float, ...],
     attention: float,
+    differences: float,
     heads: tuple[str, ...],
 ) -> Task:
     """Return the task of imitating a teacher.
@@ -61,6 +62,8 @@ def imitation_task(
       parallel: a name in `sharding.PARALLEL`.
       layers: weights in the loss; empty weights all alike.
       attention: weight of the loss of the attention's outputs.
+      differences: weight of the loss of the states' changes when a row's words are shuffled; the
+        others are then means over rows as they are and shuffled. R² is of rows as they are.
       heads: the heads of `BertForPretraining` that the student holds besides; nothing trains them.
     """
     weights = np.array(layers or [1.0] * student.num_layers, np.float32)
@@ -88,17 +91,23 @@ def imitation_task(
         teacher_params: Params,
         statistics: Statistics,
     ) -> Sums:
-        ours, theirs = outputs(params, batch, rng), teacher_outputs(teacher_params, batch)
-        distance = functools.partial(_distance, real=_real(batch))
-        hidden = distance(ours.hidden[1:], theirs.hidden[1:]) / statistics.hidden
-        loss = hidden
+        read = _with_shuffles(batch) if differences else batch
+        ours, theirs = outputs(params, read, rng), teacher_outputs(teacher_params, read)
+        hidden, targets = ours.hidden[1:], theirs.hidden[1:]
+        distance = functools.partial(_distance, real=_real(read))
+        rows = len(batch["tokens"])
+        error = _distance(hidden[:, :rows], targets[:, :rows], _real(batch)) / statistics.hidden
         if statistics.centre is not None:
-            target = _centred(theirs.hidden[1:], statistics.centre, batch)
-            loss = distance(ours.hidden[1:], target) / statistics.hidden
+            targets = _centred(targets, statistics.centre, read)
+        loss = distance(hidden, targets) / statistics.hidden
         if attention:
             attention_loss = distance(ours.attention, theirs.attention) / statistics.attention
             loss = loss + attention * attention_loss
-        r2 = _real(batch).sum() - hidden
+        if differences:
+            changes = _change(hidden, batch["order"]), _change(targets, batch["order"])
+            change_loss = _distance(*changes, _real(batch)) / statistics.hidden
+            loss = (loss + differences * change_loss) / 2
+        r2 = _real(batch).sum() - error
         by_layer = dict(zip(names, r2, strict=True))
         return {"loss": loss @ weights, "r2": r2[-1], "r2_mean": r2.mean(), **by_layer}
 
@@ -151,6 +160,19 @@ def _distance(
     """Squared distances at real tokens, added up."""
     difference = ours.astype(jnp.float32) - theirs.astype(jnp.float32)
     return jnp.where(real[..., None], difference**2, 0).sum((1, 2, 3))
+
+
+def _with_shuffles(batch: Batch) -> Batch:
+    """The rows of a batch, and the same with their words in another order."""
+    shuffled = batch | {"tokens": jnp.take_along_axis(batch["tokens"], batch["order"], 1)}
+    return jax.tree.map(lambda *both: jnp.concatenate(both), batch, shuffled)
+
+
+def _change(hidden: Float[Array, "N 2*B L D"], order: Int[Array, "B L"]) -> Float[Array, "N B L D"]:
+    """How far each token's state moves when its row is shuffled; see `_with_shuffles`."""
+    text, shuffled = jnp.split(hidden.astype(jnp.float32), 2, axis=1)
+    back = jnp.argsort(order, 1)[None, :, :, None]
+    return jnp.take_along_axis(shuffled, back, 2) - text
 
 
 def _real(batch: Batch) -> Bool[Array, "B L"]:

@@ -75,7 +75,7 @@ def make_program(
     assert isinstance(config, DistillationConfig)
     teacher = distillation.teacher_model(config, model)
     program = distillation.make_program(config, mesh, model, teacher, steps=1)
-    return program, distillation.step_flops(model, teacher, rows, length, config.window)
+    return program, distillation.step_flops(config, model, teacher, rows, length)
 
 
 def expected_vocab_size(config: AnyConfig) -> int:
@@ -95,7 +95,8 @@ def element_spec(config: AnyConfig, stage: StageConfig) -> ElementSpec:
         return rows.element_spec(stage.length, {"label": label})
     if not isinstance(stage, PretrainingStageConfig):
         assert isinstance(config, DistillationConfig)
-        return data.VariableLengthExamples.element_spec(stage.length, config.window)
+        options = config.window, config.differences > 0
+        return data.VariableLengthExamples.element_spec(stage.length, *options)
     assert isinstance(config, PretrainingConfig)
     examples = data.PackedExamples if config.data.packed else data.PretrainingExamples
     return examples.element_spec(stage.length, stage.max_predictions)

@@ -100,7 +100,8 @@ def _flops(run: Run, trained: AnyConfig, model: BertConfig) -> float:
     config = run.config
     if isinstance(config, DistillationConfig):
         return sum(
-            stage.steps * distillation.step_flops(model, model, stage.batch_size, stage.length)
+            stage.steps
+            * distillation.step_flops(config, model, model, stage.batch_size, stage.length)
             for stage in config.stages.values()
         )
     if isinstance(config, PretrainingConfig):

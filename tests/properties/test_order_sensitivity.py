@@ -9,6 +9,7 @@ from helpers import tiny_subject
 
 from pe_jax import data, properties
 from pe_jax.configs.properties import PropertiesConfig
+from pe_jax.data.shuffling import shuffled_order
 from pe_jax.models import hidden_states
 from pe_jax.properties import SHUFFLES
 from pe_jax.reports.property_report.report import measure_properties
@@ -17,9 +18,9 @@ BEGINS = np.array([1, 1, 0, 0, 1, 0, 1, 1], bool)  # Words: 0, 1-3, 4-5, 6, 7.
 
 
 def test_shuffles_of_words():
-    np.testing.assert_array_equal(properties.shuffled_order(BEGINS), [1, 2, 3, 0, 6, 4, 5, 7])
+    np.testing.assert_array_equal(shuffled_order(BEGINS), [1, 2, 3, 0, 6, 4, 5, 7])
     for seed in range(20):
-        order = properties.shuffled_order(BEGINS, np.random.default_rng(seed))
+        order = shuffled_order(BEGINS, np.random.default_rng(seed))
         np.testing.assert_array_equal(np.sort(order), np.arange(8))
         inside = ~BEGINS[order]  # Pieces of a word follow one another,
         np.testing.assert_array_equal(order[1:][inside[1:]], order[:-1][inside[1:]] + 1)

@@ -204,9 +204,9 @@ def test_cut_rows(tmp_path):
     )
     length, pad, cls, sep = 48, 0, 2, 3
     rows = PackedExamples(corpus, np.arange(12), data.vocabulary(words), length)
-    cut = data.VariableLengthExamples(rows)
+    cut = data.VariableLengthExamples(rows, shuffle=True)
     assert len(cut) == len(rows) > 1
-    sizes, pairs = [], []
+    sizes, pairs, moved = [], [], set()
     for number in (*range(len(cut)), *[0] * 200):
         row = cut(number, rng := np.random.default_rng([number, len(sizes)]))
         plain = rows(number, rng)
@@ -219,6 +219,12 @@ def test_cut_rows(tmp_path):
         numbers, counts = np.unique(row["documents"][real], return_counts=True)
         np.testing.assert_array_equal(numbers, np.arange(1, len(counts) + 1))
         assert len(counts) == 1 or counts.min() >= 8
+        order = row["order"]  # Stays within each input and its parts; special tokens stay.
+        for name in ("documents", "token_type_ids", "text"):
+            np.testing.assert_array_equal(row[name][order], row[name])
+        np.testing.assert_array_equal(np.sort(order), np.arange(length))
+        np.testing.assert_array_equal(order[special], np.flatnonzero(special))
+        moved |= set(np.flatnonzero(order != np.arange(length)))
         for begin, size in zip(np.cumsum(counts) - counts, counts, strict=True):
             tokens, token_type_ids = (
                 row[name][begin:][:size] for name in ("tokens", "token_type_ids")
@@ -228,7 +234,7 @@ def test_cut_rows(tmp_path):
             assert np.isin(tokens, (cls, sep)).sum() == 1 + len(ends)
             sizes.append(size)
             pairs.append(len(ends) == 2)
-    assert 0.4 < np.mean(pairs) < 0.6
+    assert 0.4 < np.mean(pairs) < 0.6 and moved == {*range(1, length - 1)}
     assert len(set(sizes)) > 30 and 0.2 < np.mean(np.equal(sizes, length)) < 0.6
 
 
@@ -434,6 +440,36 @@ def test_weights_of_layers_and_of_attention(published):
     loss, r2 = naive_scores(experiment, params, 0)
     np.testing.assert_allclose(scores["loss"], loss, rtol=1e-4)
     np.testing.assert_allclose(scores["r2_mean"], r2.mean(), atol=1e-4)
+
+
+def test_loss_of_differences(one_layer):
+    """A third error beside those of the rows as they are and shuffled: that of each token's change
+    between them. R² is of the rows as they are."""
+    experiment = build(one_layer, differences=0.5, **{"stage2.steps": 0, "model.position": "t5"})
+    model, params = experiment.program.model, student_params(experiment)
+    teacher = load_bert(experiment.config.init)
+
+    def last_states(model, params):
+        """Of the rows as they are and of their shuffles, `[2, tokens, D]`, in the same order."""
+        outputs = jax.jit(imitation.outputs_of(model, experiment.program.mesh, "jit"))
+        found = []
+        for batch in experiment.data.held_out[0]:
+            order, real = np.asarray(batch["order"]), np.asarray(batch["documents"]) > 0
+            rows = np.arange(len(order))[:, None]
+            shuffled = outputs(params, batch | {"tokens": batch["tokens"][rows, order]})
+            back = np.asarray(shuffled.hidden[-1])[rows, np.argsort(order)]
+            found.append([np.asarray(outputs(params, batch).hidden[-1])[real], back[real]])
+        return np.concatenate(found, 1)
+
+    ours = last_states(model, params["bert"])
+    theirs = last_states(teacher.config, teacher.params["bert"])
+    variance = ((theirs[0] - theirs[0].mean(0)) ** 2).sum(-1).mean()
+    errors = [*(ours - theirs), (ours[1] - ours[0]) - (theirs[1] - theirs[0])]
+    text, shuffled, change = (np.square(x).sum(-1).mean() / variance for x in errors)
+    assert change > 0.01 * text
+    scores = experiment.stages[0].evaluate(0, params)
+    np.testing.assert_allclose(scores["loss"], (text + shuffled + 0.5 * change) / 2, rtol=1e-4)
+    np.testing.assert_allclose(scores["r2"], 1 - text, atol=1e-4)
 
 
 def test_identical_student(one_layer):
