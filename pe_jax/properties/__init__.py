@@ -14,18 +14,18 @@ __all__ = [
     "is_massive", "linear_probe", "losses_by_place", "massive_overlap", "mean_distance",
     "mean_over_texts", "measure", "mixture_shares", "mlp_probe", "monotonicity", "norm_growth",
     "offset_curve", "offset_fit", "offset_kernel", "offset_variance", "order_sensitivity",
-    "pair_norms", "peak_to_mean", "position_products", "positional_basis", "profile_correlation",
-    "proximity", "psi", "random_other_dimensions", "random_texts", "random_words", "regress",
-    "relative_change", "rollout", "saponati_directionality", "saponati_symmetry", "shift_curve",
-    "shuffled_orders", "state_change", "states_by_order", "sweep", "symmetry",
-    "translation_invariance", "turning_point",
+    "pair_norms", "peak_to_mean", "picture", "position_products", "positional_basis",
+    "profile_correlation", "proximity", "psi", "random_other_dimensions", "random_texts",
+    "random_words", "regress", "relative_change", "rollout", "saponati_directionality",
+    "saponati_symmetry", "shift_curve", "shuffled_orders", "state_change", "states_by_order",
+    "sweep", "symmetry", "translation_invariance", "turning_point",
 ]  # fmt: skip
 
 # A name is looked for in one after the other. None has the name of a function.
 _MODULES = (
     "metrics", "toeplitz", "estimates", "probing", "sweeps", "attention_flow", "basis",
-    "encoding_measures", "head_dimensions", "literature", "offset_share", "position_probe",
-    "position_regression", "requirements", "score_correlation", "word_order",
+    "encoding_measures", "head_dimensions", "literature", "offset_share", "pictures",
+    "position_probe", "position_regression", "requirements", "score_correlation", "word_order",
 )  # fmt: skip
 
 if typing.TYPE_CHECKING:
@@ -70,6 +70,7 @@ if typing.TYPE_CHECKING:
         translation_invariance,
     )
     from pe_jax.properties.offset_share import offset_fit, offset_variance
+    from pe_jax.properties.pictures import picture
     from pe_jax.properties.position_probe import Probe, linear_probe, mlp_probe
     from pe_jax.properties.position_regression import Fit, regress
     from pe_jax.properties.probing import (

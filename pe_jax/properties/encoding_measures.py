@@ -8,7 +8,7 @@ Proximities are the dot products P·Pᵀ of an encoding whose position vectors a
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -93,54 +93,76 @@ def measure(
     """
     if isinstance(encoding, str):
         encoding = from_name(encoding, **SIZES, max_length=max(length, MAX_LENGTH))
-    checked_encoding(encoding)
-    longest = encoding.max_length
-    if longest is not None and length > longest:
-        raise ValueError(
-            f"length must be at most {longest}, the positions of {encoding.name}, got {length}."
-        )
-    count = parameter_count(encoding)
+    count = parameter_count(checked_encoding(encoding))
+    encoding, params = one_layer(encoding, params, layer=layer, seed=seed)
+    by, (phi,) = proximities(encoding, params, [length])
+    near = _mean(monotonicity(phi, window))
+    invariance, monotone, symmetric = violations(encoding, phi)
+    turn = _turning_point(encoding, params, length) if len(encoding.parts) == 1 else None
+    return Measures(by, invariance, monotone, near, symmetric, turn, count)
+
+
+def one_layer(
+    encoding: PositionEncoding, params: Params | None, *, layer: int = 0, seed: int = 0
+) -> tuple[PositionEncoding, Params]:
+    """Return a layer of an encoding, joined with `causal` if it is for causal attention alone, and
+    its parameters, by default those of `seed`."""
     if params is None:
         params = jax.jit(encoding.init, static_argnums=1)(jax.random.key(seed), layer + 1)
     encoding, params = encoding.layer(layer), encoding.layer_params(params, layer)
     if any(part.traits.causal_only for part in encoding.parts) and not encoding.is_causal:
         encoding += causal()
-    by, phi = _proximities(encoding, params, np.arange(length, dtype=np.int32))
-    return Measures(
-        by,
-        _mean(translation_invariance(phi)),
-        _mean(monotonicity(phi)),
-        _mean(monotonicity(phi, window)),
-        None if encoding.is_causal else _mean(symmetry(phi)),
-        _turning_point(encoding, params, length),
-        count,
-    )
+    return encoding, params
+
+
+def violations(
+    encoding: PositionEncoding, phi: Float[Array, "N L L"]
+) -> tuple[float, float, float | None]:
+    """Return the mean violations of translation invariance, monotonicity and symmetry; None for the
+    symmetry where queries attend to one side only."""
+    both_sides = None if encoding.is_causal else _mean(symmetry(phi))
+    return _mean(translation_invariance(phi)), _mean(monotonicity(phi)), both_sides
 
 
 def _mean(x: Float[Array, " N"]) -> float:
     return float(jnp.mean(x))
 
 
-def _proximities(
-    encoding: PositionEncoding, params: Params, positions: Int[Array, " L"]
-) -> tuple[str, Float[jax.Array, "N L L"]]:
+def proximities(
+    encoding: PositionEncoding, params: Params, lengths: Sequence[int]
+) -> tuple[str, list[Float[jax.Array, "N L L"]]]:
+    """Return what proximities of a layer are, `"P·Pᵀ"` or `"logits"`, and Φ for each length.
+
+    Raises:
+      ValueError: for more positions than the encoding has.
+    """
+    longest = encoding.max_length
+    if longest is not None and max(lengths) > longest:
+        raise ValueError(
+            f"length must be at most {longest}, the positions of {encoding.name}, got "
+            f"{max(lengths)}."
+        )
     sizes = sizes_of(encoding)
+    inputs = [np.arange(length, dtype=np.int32) for length in lengths]
     vectors = position_vectors(encoding, sizes["hidden_size"])
     if vectors is not None:
-        return "P·Pᵀ", proximity(vectors(params, positions))[None]
+        return "P·Pᵀ", [proximity(vectors(params, positions))[None] for positions in inputs]
     logits = jax.jit(functools.partial(logits_of_copies, encoding))
-    return "logits", mirrored(encoding, logits(params, random_layer(sizes, tied=True), positions))
+    layer = random_layer(sizes, tied=True)
+    return "logits", [mirrored(encoding, logits(params, layer, x)) for x in inputs]
+
+
+def frequencies(encoding: PositionEncoding, params: Params) -> Float[jax.Array, " F"] | None:
+    """Return the frequencies of the first part of a layer that has any, in radians per position."""
+    for part, values in encoding.split(params):
+        if part.metadata and part.metadata.frequencies:
+            return jnp.asarray(part.metadata.frequencies(values)).ravel()
+    return None
 
 
 def _turning_point(encoding: PositionEncoding, params: Params, length: int) -> int | None:
-    """Return the turning point of an encoding of one part with frequencies, or None."""
-    if len(encoding.parts) != 1:
-        return None
-    ((part, values),) = encoding.split(params)
-    if part.metadata is None or part.metadata.frequencies is None:
-        return None
-    frequencies = jnp.asarray(part.metadata.frequencies(values)).ravel()
-    return int(turning_point(psi(frequencies, np.arange(length))))
+    found = frequencies(encoding, params)
+    return None if found is None else int(turning_point(psi(found, np.arange(length))))
 
 
 def sizes_of(encoding: PositionEncoding) -> dict[str, int]:

@@ -1,5 +1,7 @@
 """The three properties of any encoding, by name or as an object, by P·Pᵀ or by logits."""
 
+import json
+
 import catalogue
 import jax
 import numpy as np
@@ -70,3 +72,28 @@ def test_what_cannot_be_measured():
 def test_every_encoding_of_the_catalogue(row):
     found = properties.measure(row.name, length=24)
     assert all(np.isfinite(x) for x in found[1:] if x is not None)
+
+
+def test_the_numbers_of_a_picture():
+    found = properties.picture(small("rope+window(reach=3)"), lengths=[8, 12])
+    heat, curve = np.array(found["heat"], float), found["curve"]
+    reach = abs(np.arange(8) - np.arange(8)[:, None]) <= 3
+    assert found["by"] == "logits" and (np.isnan(heat) == ~reach).all()
+    assert curve["offset"] == list(range(-7, 8)) and curve["mean"].count(None) == 8
+    at = [curve["mean"][7 + m] for m in range(4)]  # Offsets alone matter.
+    np.testing.assert_allclose(heat[2, 2:6], at, atol=6e-3)
+    assert abs(heat[reach].mean()) < 0.01 and abs(heat[reach].std() - 1) < 0.01
+    assert found["psi"][0] == 1 and json.loads(json.dumps(found)) == found
+    same = properties.measure(small("rope+window(reach=3)"), length=12)
+    assert found["properties"]["12"]["monotonicity"] == round(same.monotonicity, 3)
+
+
+def test_pictures_of_what_is_constant_or_one_sided_or_short():
+    flat = properties.picture(small("none"), lengths=[8])
+    assert flat["sigma"] == 0 and not np.any(flat["heat"]) and flat["psi"] is None
+    causal = properties.picture(small("learned_absolute+causal", 12), lengths=[12, 64])
+    assert causal["by"] == "P·Pᵀ" and set(causal["properties"]) == {"12"}
+    assert causal["heat"][0][1:] == [None] * 11
+    assert causal["properties"]["12"]["symmetry"] is None
+    with pytest.raises(ValueError, match=r"lengths must be at most 12 .*, got \[64\]"):
+        properties.picture(small("learned_absolute", 12), lengths=[64])

@@ -9,6 +9,7 @@ import numpy as np
 
 from pe_jax import figures, properties
 from pe_jax.properties import Toeplitz
+from pe_jax.properties.pictures import standardised
 from pe_jax.shapes import Array
 
 Numbers = dict[str, float]
@@ -83,13 +84,10 @@ def product_panel(title: str, phi: Array, x: np.ndarray, axis: str = "position")
 
 def logit_panel(title: str, phi: Array) -> figures.Panel:
     """Return a panel of logits less their mean, in standard deviations; zeros for a constant Φ."""
-    phi = np.asarray(phi, np.float64)
-    sigma = np.nanstd(phi)
-    constant = sigma <= 1e-6 * max(np.nanmax(abs(phi)), 1e-30)
-    shown = 0 * phi if constant else (phi - np.nanmean(phi)) / sigma
+    shown, sigma = standardised(phi)
     digits = float(f"{sigma:.2g}")  # 140, where `.2g` prints 1.4e+02.
-    title += "\nconstant" if constant else f"\nσ = {digits:g}"
-    return figures.Panel(title, shown, 0, len(phi) - 1, "query position", "key position")
+    title += "\nconstant" if not sigma else f"\nσ = {digits:g}"
+    return figures.Panel(title, shown, 0, len(shown) - 1, "query position", "key position")
 
 
 def logit_panels(title: str, phi: Array, heads: str) -> list[figures.Panel]:

@@ -1,0 +1,136 @@
+"""The numbers of a picture of an encoding: a heat map, a curve over the offset, ψ, and properties.
+
+Proximities are those of `pe_jax.properties.encoding_measures`: P·Pᵀ of an encoding whose vectors
+are added to the input, the logits of an input that repeats one word for others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pe_jax.encodings import Params, PositionEncoding, from_name
+from pe_jax.encodings.encoding import checked_encoding
+from pe_jax.encodings.positions import offsets
+from pe_jax.properties.encoding_measures import (
+    SIZES,
+    frequencies,
+    one_layer,
+    proximities,
+    violations,
+)
+from pe_jax.properties.probing import offset_curve
+from pe_jax.properties.toeplitz import psi, turning_point
+from pe_jax.shapes import Array, Float
+
+LENGTHS = (64, 128, 512)
+POSITIONS = 32  # Of the heat map, and offsets of the curve on either side.
+PSI_OFFSETS = 128
+
+Picture = dict[str, Any]  # Goes into JSON as it is.
+
+
+def picture(
+    encoding: PositionEncoding | str,
+    params: Params | None = None,
+    *,
+    lengths: Sequence[int] = LENGTHS,
+    layer: int = 0,
+    seed: int = 0,
+) -> Picture:
+    """Compute the numbers of a picture of an encoding, see `from_proximities`.
+
+    Args:
+      encoding: an encoding, or a name, which is built in the sizes of BERT-base.
+      params: what `encoding.init` returned, possibly trained since; default those of `seed`.
+      lengths: numbers of positions; those that the encoding does not have are left out.
+      layer: index of the layer, where layers differ.
+
+    Raises:
+      ValueError: for a name that is not known, or an encoding that has none of the lengths.
+
+    Example:
+      >>> from pe_jax import properties
+      >>> numbers = properties.picture("sinusoidal_absolute", lengths=[64])
+      >>> numbers["by"], numbers["turning_point"], numbers["properties"]["64"]["symmetry"]
+      ('P·Pᵀ', 43, 0.0)
+    """
+    if isinstance(encoding, str):
+        encoding = from_name(encoding, **SIZES, max_length=max(lengths))
+    longest = checked_encoding(encoding).max_length
+    possible = [length for length in lengths if longest is None or length <= longest]
+    if not possible:
+        raise ValueError(f"lengths must be at most {longest} for {encoding.name}, got {lengths}.")
+    encoding, params = one_layer(encoding, params, layer=layer, seed=seed)
+    by, matrices = proximities(encoding, params, possible)
+    return from_proximities(encoding, params, by, dict(zip(possible, matrices)))
+
+
+def from_proximities(
+    encoding: PositionEncoding,
+    params: Params,
+    by: str,
+    matrices: Mapping[int, Float[Array, "N L L"]],
+) -> Picture:
+    """Compute the numbers of a picture from proximity matrices of one layer.
+
+    Args:
+      encoding, params: of that layer.
+      by: what proximities are.
+      matrices: Φ `[N, L, L]` by length L, N matrices whose mean is shown.
+
+    Returns:
+      a dict of numbers, strings, lists and dicts, rounded:
+
+      - `by`; `sigma`: the standard deviation of the mean Φ at the shortest length. `heat` and
+        `curve` are Φ less its mean, over `sigma`; None where queries do not attend.
+      - `heat`: rows of 32 queries and keys, the first positions.
+      - `curve`: `offset`, -32 to 32; `mean` and `spread` over positions.
+      - `psi`: ψ(m) / ψ(0) for m = 0 .. 128, and `turning_point`; None without frequencies.
+      - `properties`: by length, as text, the mean violations `translation_invariance`,
+        `monotonicity` and `symmetry` (None where queries attend to one side only), 0 if it holds.
+    """
+    length = min(matrices)
+    apart = np.asarray(offsets(range(length), range(length)))
+    attended = np.asarray(encoding.reach.allows(apart))
+    phi = np.where(attended, np.asarray(matrices[length], np.float64).mean(0), np.nan)
+    shown, sigma = standardised(phi)
+    size = min(POSITIONS, length)
+    at = np.arange(-min(POSITIONS, length - 1), min(POSITIONS, length - 1) + 1)
+    mean, spread = (np.asarray(x)[at + length - 1] for x in offset_curve(shown, where=attended))
+    names = ("translation_invariance", "monotonicity", "symmetry")
+    found = frequencies(encoding, params)
+    psi_of = None if found is None else np.asarray(psi(found, np.arange(max(LENGTHS)))) / found.size
+    return {
+        "by": by,
+        "sigma": float(f"{sigma:.3g}"),
+        "heat": _rounded(shown[:size, :size], 2),
+        "curve": {
+            "offset": at.tolist(), "mean": _rounded(mean, 3), "spread": _rounded(spread, 3)
+        },
+        "psi": None if psi_of is None else _rounded(psi_of[: PSI_OFFSETS + 1], 3),
+        "turning_point": None if psi_of is None else int(turning_point(psi_of)),
+        "properties": {
+            str(n): dict(zip(names, _rounded(violations(encoding, x), 3)))
+            for n, x in sorted(matrices.items())
+        },
+    }  # fmt: skip
+
+
+def standardised(phi: Float[Array, "L L"]) -> tuple[np.ndarray, float]:
+    """Return Φ less its mean, in standard deviations (0 for a constant Φ), and the standard
+    deviation; NaN entries are left out."""
+    phi = np.asarray(phi, np.float64)
+    sigma = float(np.nanstd(phi))
+    if sigma <= 1e-6 * max(np.nanmax(abs(phi)), 1e-30):
+        return 0 * phi, 0.0
+    return (phi - np.nanmean(phi)) / sigma, sigma
+
+
+def _rounded(values: Any, digits: int) -> Any:
+    """Return lists of rounded numbers, None for NaN; no -0."""
+    if isinstance(values, np.ndarray | list | tuple):
+        return [_rounded(value, digits) for value in values]
+    return None if values is None or np.isnan(values) else round(float(values), digits) + 0.0
