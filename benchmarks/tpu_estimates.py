@@ -20,16 +20,15 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from absl import app, flags
+from compiled_step import estimate_stage
+from tpu_slices import GIB, make_slice
 from tpu_waterfall import waterfall
 
 from pe_jax import encodings
-from pe_jax.chips import GIB
 from pe_jax.configs.model import ModelChanges
 from pe_jax.configs.pretraining import PretrainingConfig, PretrainingStageConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import Progress, log
-from pe_jax.tpu.estimate import estimate_stage
-from pe_jax.tpu.topology import make_slice
 
 _ENCODINGS = flags.DEFINE_string("encodings", ",".join(encodings.PAPER), "Position encodings.")
 _LENGTHS = flags.DEFINE_list("lengths", ["128", "512"], "Sequence lengths.")

@@ -34,7 +34,7 @@ from pe_jax.console.markdown import table
 
 _LENGTHS = flags.DEFINE_list("lengths", ["128", "512"], "Of inputs.")
 _ROWS = flags.DEFINE_list("rows", ["64", "16"], "For each length.")
-_CHIP = flags.DEFINE_string("chip", "v5e", "See `pe_jax.chips`.")
+_CHIP = flags.DEFINE_string("chip", "v5e", "See `TPUS`.")
 _ONE = flags.DEFINE_string("one", None, "Internal: NAME,LENGTH,ROWS, compiled in this process.")
 
 HEADS, SIZE = 12, 64
@@ -120,8 +120,7 @@ def compile_one(name: str, length: int, rows: int) -> None:
     import jax
     import jax.numpy as jnp
     from jax.sharding import NamedSharding, PartitionSpec
-
-    from pe_jax.tpu.topology import make_slice
+    from tpu_slices import make_slice
 
     chips = make_slice(f"{_CHIP.value}:1x1")
     here = NamedSharding(chips.mesh, PartitionSpec())
@@ -151,7 +150,7 @@ def bundles(folder: Path) -> int:
 
 
 def row(name: str, length: int, rows: int) -> list[str]:
-    from pe_jax.chips import TPUS
+    from tpu_slices import TPUS
 
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(

@@ -3,7 +3,7 @@
     python benchmarks/tpu_waterfall.py --config=configs/pretrain_base.py --topology=v5e:4x4
         [--config.KEY=VALUE]
 
-Compiles each stage as `train.py --compile_for` does, and reads the optimized program: the
+Compiles each stage as `compile_for.py` does, and reads the optimized program: the
 compiler's own estimate in cycles, lower bounds for what it does not estimate, and what the chips
 exchange. docs/tpu.md explains the method. Needs the extra tpu; a large model takes minutes.
 """
@@ -19,16 +19,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import hlo
 import tpu_costs
 from absl import flags
+from compiled_step import Estimate, estimate_stage
+from tpu_slices import GIB, Slice, make_slice
 
-from pe_jax.chips import GIB
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.console.config_files import define_config
 from pe_jax.console.markdown import table
 from pe_jax.files import Json
 from pe_jax.schema import from_values
 from pe_jax.tasks.text_training import resolve
-from pe_jax.tpu.estimate import Estimate, estimate_stage
-from pe_jax.tpu.topology import Slice, make_slice
 
 # Flags of their own: the tests import this module beside train.py, which has a --config too.
 _FLAGS = flags.FlagValues()

@@ -10,7 +10,7 @@ from pe_jax.console import stopping, streams
 from pe_jax.errors import extra
 
 _COMMANDS = {
-    "train": ("pe_jax.commands.train", "Train, fine-tune, or estimate a step on TPUs."),
+    "train": ("pe_jax.commands.train", "Train or fine-tune."),
     "eval": ("pe_jax.commands.eval", "Measure, compare and export what was trained."),
     "golden": ("pe_jax.commands.golden", "Write golden vectors of position code, or check code."),
     "prepare": ("pe_jax.data.prepare", "Tokenize a large corpus into shards."),

@@ -1,8 +1,7 @@
-"""Train the model of a config, or estimate its training step on TPUs.
+"""Train the model of a config.
 
 train.py --config=configs/quickstart.py --workdir=W
 train.py --config=configs/glue.py --config.task=cola --config.init=RUN --workdir=W
-train.py --config=configs/pretrain_medium.py --compile_for=v5e:4x4    (trains nothing)
 train.py --config=... --workdir=gs://... --coordinator=auto       (on each host of a pod)
 """
 
@@ -25,7 +24,7 @@ with extra("train", SystemExit):
     from pe_jax.console.markdown import for_terminal
     from pe_jax.console.streams import show
     from pe_jax.console.terminal import be_quiet, is_quiet, log
-    from pe_jax.files import reachable_path, to_path
+    from pe_jax.files import reachable_path
     from pe_jax.schema import Config, from_values
 
 # All else is imported where it is used: help, and mistakes in flags, are told at once.
@@ -33,16 +32,8 @@ with extra("train", SystemExit):
 _FLAGS = flags.FlagValues()
 _CONFIG = define_config(_FLAGS, "The experiment, by name or as a file.")
 _string = functools.partial(flags.DEFINE_string, flag_values=_FLAGS)
-_bool = functools.partial(flags.DEFINE_bool, flag_values=_FLAGS)
 _integer = functools.partial(flags.DEFINE_integer, flag_values=_FLAGS)
 _WORKDIR = _string("workdir", None, "Folder of the run; an existing run is resumed.")
-_COMPILE_FOR = _string(
-    "compile_for", None, "Only compile, for a TPU slice such as v5e:4x4; needs no TPU."
-)
-_LARGEST_BATCH = _bool(
-    "largest_batch", False, "With --compile_for: find the largest batch by several compilations."
-)
-_OUT = _string("out", None, "With --compile_for: JSON file for the results.")
 _PROFILE = _string(
     "profile", None, "Steps to trace, such as 10-12; XProf reads the profile in the run's folder."
 )
@@ -124,28 +115,12 @@ def _connect(config: Config) -> None:
     hosts.check_shared(reachable_path(_WORKDIR.value))
 
 
-def _compile_only(config: Config) -> None:
-    from pe_jax.tasks.step_shapes import AnyConfig
-    from pe_jax.tpu.compile_report import compile_for
-
-    assert isinstance(config, AnyConfig)
-    out = to_path(_OUT.value) if _OUT.value else None
-    sections = compile_for(config, _COMPILE_FOR.value, find_largest=_LARGEST_BATCH.value, out=out)
-    for section in sections:
-        show(section)
-
-
-def train_or_compile() -> None:
+def train() -> None:
     if _CONFIG.value is None:
         raise ValueError("--config is required; --help lists the available configs.")
     config: Config = from_values(_CONFIG.value, TRAINING, " Configs of reports are for eval.py.")
     if (_HOSTS.value, _HOST.value) != (None, None) and not _COORDINATOR.value:
         raise ValueError("--hosts and --host need --coordinator=HOST:PORT, the same on every host.")
-    if _COMPILE_FOR.value:
-        _compile_only(config)
-        return
-    if _LARGEST_BATCH.value or _OUT.value:
-        raise ValueError("--largest_batch and --out need --compile_for=TOPOLOGY.")
     if not _WORKDIR.value:
         raise ValueError("--workdir is required: the folder of the run.")
     profile = _profiled_steps()
@@ -161,4 +136,4 @@ def train_or_compile() -> None:
 
 
 def main() -> None:
-    command.main(train_or_compile, _FLAGS, __doc__ or "", "train.py")
+    command.main(train, _FLAGS, __doc__ or "", "train.py")

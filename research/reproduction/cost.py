@@ -14,11 +14,11 @@ from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.configs.pretraining import PretrainingConfig, PretrainingStageConfig, StageConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.markdown import table
-from pe_jax.data import PretrainingExamples
+from pe_jax.data import PretrainingExamples, load_tokenizer
 from pe_jax.models import BertConfig, train_flops
 from pe_jax.models.flops import forward_flops
-from pe_jax.tasks import distillation, pretraining
-from pe_jax.tasks.step_shapes import AnyConfig, expected_vocab_size, resolve
+from pe_jax.tasks import distillation, pretraining, text_training
+from pe_jax.tasks.pretrained_source import tokenizer_file
 from pe_jax.training import sharding
 from research.reproduction.plan import Run
 from research.reproduction.results_file import Entry
@@ -83,9 +83,9 @@ def costs(runs: list[Run], done: dict[str, Entry], jobs: int) -> Costs:
         for run in reversed(runs)
         if isinstance(run.config, PretrainingConfig | DistillationConfig)
     }
-    configs = {arm: resolve(config) for arm, config in first.items()}
+    configs = {arm: _resolve(config) for arm, config in first.items()}
     models = {
-        arm: dataclasses.replace(config.model, vocab_size=expected_vocab_size(config))
+        arm: dataclasses.replace(config.model, vocab_size=_vocab_size(config))
         for arm, config in configs.items()
     }
     flops = {run.name: _flops(run, configs[run.arm], models[run.arm]) for run in runs}
@@ -95,7 +95,20 @@ def costs(runs: list[Run], done: dict[str, Entry], jobs: int) -> Costs:
     return Costs(runs, done, flops, rates, jobs)
 
 
-def _flops(run: Run, trained: AnyConfig, model: BertConfig) -> float:
+_TextConfig = PretrainingConfig | DistillationConfig
+
+
+def _resolve(config: _TextConfig) -> _TextConfig:
+    resolve = distillation if isinstance(config, DistillationConfig) else text_training
+    return resolve.resolve(config)
+
+
+def _vocab_size(config: _TextConfig) -> int:
+    file = tokenizer_file(config)
+    return load_tokenizer(file).get_vocab_size() if file else config.data.vocab_size
+
+
+def _flops(run: Run, trained: _TextConfig, model: BertConfig) -> float:
     """Return the model FLOPs of a run; the forward passes of its scores count too."""
     config = run.config
     if isinstance(config, DistillationConfig):

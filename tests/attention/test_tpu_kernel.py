@@ -12,6 +12,7 @@ import pytest
 from helpers import paper_attention
 from helpers.slow import slow_except
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from tpu_slices import make_slice
 
 from pe_jax import encodings
 from pe_jax.attention import attention
@@ -23,7 +24,6 @@ from pe_jax.encodings import AttentionWindow
 from pe_jax.models import preset
 from pe_jax.tasks.glue import classification_task
 from pe_jax.tasks.seeds import SEED_AXES, SeedsProgram, seed_mesh
-from pe_jax.tpu.topology import make_slice
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training import sharding
 from pe_jax.training.step import init_state

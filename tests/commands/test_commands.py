@@ -134,7 +134,6 @@ def test_measuring_properties(trained, tmp_path):
         (["train.py", *SMALL, "--config.stage1.steps=many"], "many"),
         (["train.py", *SMALL, "extra"], "arguments not understood: extra"),
         (["train.py", "--config=configs/nothing.py"], "configs/nothing.py"),
-        (["train.py", *SMALL, "--compile_for=v6e"], "No TPU slice 'v6e'. Give a chip (v4, v5e, "),
         (
             ["train.py", "--config=configs/glue.py"],
             "Fine-tuning starts from a pretrained model: ",
@@ -156,7 +155,6 @@ def test_measuring_properties(trained, tmp_path):
         "value",
         "argument",
         "config",
-        "slice",
         "nothing to start from",
         "no run",
         "task",
@@ -188,7 +186,7 @@ def test_a_mistake_to_the_shell(tmp_path):
 
 @pytest.mark.skipif(COMPILER, reason="the TPU's compiler (libtpu, the extra tpu) is installed")
 def test_compiling_without_the_compiler():
-    code, _, err = call("train.py", *SMALL, "--compile_for=v5e:2x4")
+    code, _, err = call("benchmarks/compile_for.py", *SMALL, "--topology=v5e:2x4")
     assert code != 0 and "Traceback" not in err
     assert "needs its compiler: pip install 'pe_jax[tpu]'" in err
 
@@ -201,7 +199,7 @@ def test_compiling_for_a_tpu(tmp_path):
     """The first stage fits, the second does not; no text is read."""
     numbers = tmp_path / "numbers.json"
     code, out, err = run(
-        "train.py", "--config=configs/pretrain_books.py", "--compile_for=v5e:2x4",
+        "benchmarks/compile_for.py", "--config=configs/pretrain_books.py", "--topology=v5e:2x4",
         "--config.model.dtype=bfloat16", "--config.stage2.batch_size=131072",
         f"--out={numbers}", seconds=1200,
     )  # fmt: skip

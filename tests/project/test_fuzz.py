@@ -236,7 +236,6 @@ def test_configs(fuzz):
 REACHED = "what it does was reached"
 WORK = [
     "pe_jax.tasks.finetuning.run",
-    "pe_jax.tpu.compile_report.compile_for",
     "pe_jax.reports.property_report.report.measure_properties",
     "pe_jax.reports.sinusoid_sweep.sweep_sinusoids",
     "pe_jax.reports.paper_tables.write_tables",
@@ -246,15 +245,7 @@ WORK = [
     "pe_jax.reports.pretraining_report.report_pretraining",
 ]
 FLAGS = {
-    "train.py": [
-        "compile_for",
-        "largest_batch",
-        "out",
-        "coordinator",
-        "hosts",
-        "host",
-        "lost_after",
-    ],
+    "train.py": ["coordinator", "hosts", "host", "lost_after"],
     "eval.py": ["runs", "encodings", "checkpoints", "out"],
 }
 ODD = st.one_of(

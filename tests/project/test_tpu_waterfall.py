@@ -5,19 +5,18 @@ import jax
 import jax.numpy as jnp
 import pytest
 import tpu_costs
+import tpu_slices
 import tpu_waterfall
+from compiled_step import estimate_stage
 from helpers import tiny_run
 from jax.sharding import PartitionSpec
 
-from pe_jax import chips
 from pe_jax.tasks import text_training
-from pe_jax.tpu import topology
-from pe_jax.tpu.estimate import estimate_stage
 from pe_jax.training import sharding
 
 
 def slice_of(name, *shape):
-    return topology.Slice(name, chips.TPUS[name], shape, mesh=None)
+    return tpu_slices.Slice(name, tpu_slices.TPUS[name], shape, mesh=None)
 
 
 V5E = slice_of("v5e", 2, 4)
@@ -259,7 +258,7 @@ def test_what_the_seconds_are_spent_on():
 def test_the_report(tmp_path):
     """Of a step that is compiled for this machine's devices instead of a slice's."""
     config = text_training.resolve(tiny_run.config(tmp_path))
-    chips_here = topology.Slice("v5e:2x2", chips.TPUS["v5e"], (2, 2), sharding.data_mesh())
+    chips_here = tpu_slices.Slice("v5e:2x2", tpu_slices.TPUS["v5e"], (2, 2), sharding.data_mesh())
     estimate = estimate_stage(config, config.stage1, chips_here)
     times = tpu_waterfall.waterfall(estimate, chips_here)
     assert times.mfu == pytest.approx(estimate.model_flops / times.step_seconds / (4 * 197e12))

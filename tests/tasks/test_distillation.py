@@ -20,6 +20,7 @@ from helpers.finetuning_data import encoders_at_the_start
 from helpers.published_bert import BERT, LAYERS, D, encoder_shapes, head_shapes, random_tensors
 from helpers.published_bert import write as write_published
 from helpers.random_params import random_params
+from step_shapes import abstract_arguments
 
 from pe_jax import data, schema
 from pe_jax.configs.all_tasks import ENCODERS
@@ -35,7 +36,6 @@ from pe_jax.schema import changed, from_values
 from pe_jax.tasks import distillation, imitation
 from pe_jax.tasks.position_fit import full_rows
 from pe_jax.tasks.pretrained_source import PretrainedSource
-from pe_jax.tasks.step_shapes import abstract_arguments
 from pe_jax.training import checkpointing, metrics, sharding, workdir
 from pe_jax.training.checkpointing import newest_params, restore_params
 

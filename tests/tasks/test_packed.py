@@ -12,6 +12,7 @@ from helpers import tiny_run
 from helpers.finetuning_data import encoders_at_the_start
 from helpers.random_params import random_params
 from helpers.slow import slow_except
+from step_shapes import abstract_arguments
 
 from pe_jax import data
 from pe_jax.attention import document_mask
@@ -24,7 +25,6 @@ from pe_jax.reports.run_export import export
 from pe_jax.schema import changed
 from pe_jax.tasks import pretraining, text_training
 from pe_jax.tasks.losses import cross_entropy
-from pe_jax.tasks.step_shapes import abstract_arguments
 from pe_jax.training import sharding
 from pe_jax.training.checkpointing import newest_params, restore_params
 

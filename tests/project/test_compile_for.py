@@ -1,29 +1,31 @@
-"""`--compile_for`: what is compiled, its memory and FLOPs, and the report, without a TPU."""
+"""benchmarks/compile_for.py: what is compiled, its memory and FLOPs, and the report."""
 
 import dataclasses
 import json
 from types import SimpleNamespace
 
+import compile_for
+import compiled_step
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import step_shapes
+import tpu_slices
 from helpers import tiny_run
 from helpers.finetuning_data import examples, questions
+from step_shapes import abstract_arguments
 
-from pe_jax import chips
 from pe_jax.configs import glue as glue_config
 from pe_jax.configs import squad as squad_config
 from pe_jax.configs.all_tasks import FINETUNING
 from pe_jax.data import glue
 from pe_jax.models import BertConfig, BertForPretraining, forward_flops, train_flops
 from pe_jax.schema import changed, from_values
-from pe_jax.tasks import finetuning, pretraining, step_shapes
-from pe_jax.tasks.step_shapes import abstract_arguments
-from pe_jax.tpu import compile_report, estimate, topology
+from pe_jax.tasks import finetuning, pretraining
 from pe_jax.training import sharding
 
-V5E = chips.TPUS["v5e"]
+V5E = tpu_slices.TPUS["v5e"]
 
 
 @pytest.fixture
@@ -34,8 +36,8 @@ def config(tmp_path):
 @pytest.fixture
 def here(monkeypatch):
     """This machine's devices instead of a slice's."""
-    slice_here = topology.Slice("v5e:2x2", V5E, (2, 2), sharding.data_mesh())
-    monkeypatch.setattr(compile_report, "make_slice", lambda name: slice_here)
+    slice_here = tpu_slices.Slice("v5e:2x2", V5E, (2, 2), sharding.data_mesh())
+    monkeypatch.setattr(compile_for, "make_slice", lambda name: slice_here)
     return slice_here
 
 
@@ -53,7 +55,7 @@ def test_memory_by_kind(config):
         temp_size_in_bytes=5,
         generated_code_size_in_bytes=7,
     )
-    found = estimate.memory(stats, state, batch)
+    found = compiled_step.memory(stats, state, batch)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     assert found["parameters"] == 4 * parameters
     assert 8 * parameters < found["optimizer state"] < 8 * parameters + 64  # And step counters.
@@ -84,7 +86,7 @@ def test_a_placement_by_part():
     placed = sharding.abstract(tree, {"a": sharding.by_rows(mesh), "d": sharding.replicated(mesh)})
     assert placed["a"]["c"].sharding == sharding.by_rows(mesh)
     assert placed["d"].sharding == sharding.replicated(mesh)
-    assert estimate.shard_bytes(placed) == (1 + 2 * 2 + 4) * 8
+    assert compiled_step.shard_bytes(placed) == (1 + 2 * 2 + 4) * 8
 
 
 # --- fine-tuning ----------------------------------------------------------------------------------
@@ -141,7 +143,7 @@ def test_the_report_of_fine_tuning(here, finetuning_config, tmp_path):
     """Of two seeds, each on two of four chips; no data is read."""
     config = changed(finetuning_config("cola"), {"data.data_dir": str(tmp_path / "absent")})
     out = tmp_path / "numbers.json"
-    text = "\n".join(compile_report.compile_for(config, "v5e:2x2", out=out))
+    text = "\n".join(compile_for.compile_for(config, "v5e:2x2", out=out))
     assert "## Length 24: 16 rows, 4 a chip\n\nFits: 0." in text
     (found,) = json.loads(out.read_text())
     model = dataclasses.replace(step_shapes.resolve(config).model, vocab_size=120)
@@ -194,7 +196,7 @@ def test_flops_by_hand():
 def test_the_report(here, config, tmp_path):
     config = changed(config, {"stage2.steps": 0})
     out = tmp_path / "new" / "numbers.json"
-    parts = compile_report.compile_for(config, "v5e:2x2", out=out)
+    parts = compile_for.compile_for(config, "v5e:2x2", out=out)
     text = "\n".join([next(parts), next(parts)])
     assert out.exists()  # Each stage is there as soon as it is compiled.
     assert text.startswith("# 1 layer of 16, learned_absolute, float32 on 4 TPU v5 lite (v5e:2x2)")
@@ -221,7 +223,7 @@ def test_what_does_not_fit_is_said(here, config, monkeypatch):
         raise jax.errors.JaxRuntimeError(full)
 
     monkeypatch.setattr(jax.stages.Lowered, "compile", compile_for_too_little)
-    text = "\n".join(compile_report.compile_for(config, "v5e:2x2", find_largest=True))
+    text = "\n".join(compile_for.compile_for(config, "v5e:2x2", find_largest=True))
     assert (
         "**Does not fit** in 15.75 GiB a chip. The compiler: Ran out of memory on HBM: 20" in text
     )
@@ -229,13 +231,13 @@ def test_what_does_not_fit_is_said(here, config, monkeypatch):
     assert "Largest batch: 0 rows a chip fit, 2 do not." in text
     full = "INTERNAL: something else"
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
-        list(compile_report.compile_for(config, "v5e:2x2"))
+        list(compile_for.compile_for(config, "v5e:2x2"))
 
 
 def test_a_batch_that_does_not_divide(here, config):
     config = changed(config, {"stage2.batch_size": 6})
     with pytest.raises(ValueError, match="batch_size=6 is not divisible by 4 devices"):
-        list(compile_report.compile_for(config, "v5e:2x2"))
+        list(compile_for.compile_for(config, "v5e:2x2"))
 
 
 @pytest.mark.parametrize("start", [1, 8, 12, 64, 1000])
@@ -247,7 +249,7 @@ def test_the_largest_batch(start, most):
         tried.append(rows)
         return rows <= most
 
-    low, high = estimate.largest(attempt, start, start <= most, 8)
+    low, high = compiled_step.largest(attempt, start, start <= most, 8)
     assert low <= most < high
     assert high - low <= max(8, low / 16)
     assert len(tried) == len(set(tried)) <= 20 and start not in tried
@@ -260,11 +262,11 @@ def test_the_largest_batch(start, most):
 @pytest.mark.parametrize("name", ["v5e", "v9:2x4", "v5e-8", "v5e:8", "v5e:2x4x", ""])
 def test_no_such_slice(name):
     with pytest.raises(ValueError, match=rf"No TPU slice '{name}'. Give a chip \(v4, v5e"):
-        topology.make_slice(name)
+        tpu_slices.make_slice(name)
 
 
 def test_the_units_of_the_chips():
     """Detects units that are wrong by a thousand."""
-    for tpu in chips.TPUS.values():
+    for tpu in tpu_slices.TPUS.values():
         assert tpu.peak / tpu.hbm_bandwidth > 100  # FLOPs a byte: units of both are right.
         assert 100 < tpu.peak / tpu.clock / 1000 < 600  # Matrix units of 128 or 256 squared.

@@ -1,7 +1,7 @@
 """A training step compiled for TPUs that are not attached: whether it fits, and bounds of its time.
 
 `estimate_stage` compiles the actual step of a config with the TPU compiler; the report is in
-`compile_report.py`.
+`compile_for.py`.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
-
-from pe_jax.attention.implementations import PLATFORMS
-from pe_jax.chips import GIB
-from pe_jax.configs.pretraining import StageConfig
-from pe_jax.console.terminal import log
-from pe_jax.files import Json
-from pe_jax.models import BertConfig
-from pe_jax.schema import changed
-from pe_jax.tasks.step_shapes import (
+from step_shapes import (
     AnyConfig,
     abstract_arguments,
     expected_vocab_size,
     make_mesh,
     make_program,
 )
-from pe_jax.tpu.topology import Slice
+from tpu_slices import GIB, Slice
+
+from pe_jax.attention.implementations import PLATFORMS
+from pe_jax.configs.pretraining import StageConfig
+from pe_jax.console.terminal import log
+from pe_jax.files import Json
+from pe_jax.models import BertConfig
+from pe_jax.schema import changed
 from pe_jax.training import sharding
 from pe_jax.training.pytrees import PyTree
 from pe_jax.training.step import TrainState

@@ -1,20 +1,44 @@
-"""The report of a config compiled for a TPU slice: every stage, as text and as JSON."""
+"""Does a config's training step fit on a TPU slice? Compiled for it, nothing run.
+
+    python benchmarks/compile_for.py --config=configs/pretrain_base.py --topology=v5e:4x4
+        [--config.KEY=VALUE] [--largest_batch] [--out=FILE.json]
+
+Reports memory, FLOPs and lower bounds of the time of every stage (docs/tpu.md). Needs the extra
+tpu, but no TPU and no data; a large model takes minutes.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pe_jax.chips import GIB
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from absl import flags
+from compiled_step import Estimate, estimate_stage, largest_batch
+from step_shapes import AnyConfig, make_mesh, resolve, stages
+from tpu_slices import GIB, Slice, make_slice
+
+from pe_jax.configs.all_tasks import TRAINING
+from pe_jax.console import command
+from pe_jax.console.config_files import define_config
 from pe_jax.console.markdown import table
+from pe_jax.console.streams import show
 from pe_jax.console.terminal import log
-from pe_jax.files import write_text
+from pe_jax.files import to_path, write_text
+from pe_jax.schema import Config, from_values
 from pe_jax.tasks.run import model_size
-from pe_jax.tasks.step_shapes import AnyConfig, make_mesh, resolve, stages
-from pe_jax.tpu.estimate import Estimate, estimate_stage, largest_batch
-from pe_jax.tpu.topology import Slice, make_slice
 from pe_jax.training import sharding
+
+_FLAGS = flags.FlagValues()
+_CONFIG = define_config(_FLAGS, "A config of train.py, by name or as a file.")
+_TOPOLOGY = flags.DEFINE_string("topology", "v5e:4x4", "A TPU slice.", flag_values=_FLAGS)
+_LARGEST_BATCH = flags.DEFINE_bool(
+    "largest_batch", False, "Find the largest batch by several compilations.", flag_values=_FLAGS
+)
+_OUT = flags.DEFINE_string("out", None, "JSON file for the results.", flag_values=_FLAGS)
 
 _BOUNDS = {
     "products": "the model's products, at the peak",
@@ -98,3 +122,18 @@ def _stage(estimate: Estimate, chips: Slice) -> list[str]:
     lines += ["", *table(["memory of a chip", "MiB"], memory)]
     lines += ["", *table(["time of a step, at least", "ms"], bounds)]
     return [*lines, "", *table(["FLOPs of a step", "a chip", "all chips"], flops)]
+
+
+def run() -> None:
+    if _CONFIG.value is None:
+        raise ValueError("--config is required; --help lists the available configs.")
+    config: Config = from_values(_CONFIG.value, TRAINING)
+    assert isinstance(config, AnyConfig)
+    out = to_path(_OUT.value) if _OUT.value else None
+    sections = compile_for(config, _TOPOLOGY.value, find_largest=_LARGEST_BATCH.value, out=out)
+    for section in sections:
+        show(section)
+
+
+if __name__ == "__main__":
+    command.main(run, _FLAGS, __doc__, "train.py")

@@ -1,1 +1,0 @@
-"""Compilation of a config for TPUs that need not be attached: memory, FLOPs, bounds of the time."""
