@@ -193,7 +193,7 @@ def order_sensitivity(run: Path) -> dict[str, float]:
     on 64 held-out texts of 128 tokens."""
     numbers = order.order_sensitivity.measure(from_run(run), PropertiesConfig()).numbers[run.name]
     return {
-        f"order/{kind}/{field}": value
+        f"order/{kind}/{field}": float(value)  # NumPy's have no JSON.
         for kind in SHUFFLES
         for field, value in numbers[kind].items()
     }
