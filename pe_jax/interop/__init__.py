@@ -1,4 +1,4 @@
-"""Published checkpoints: encodings by config.json, position tables, import and export of encoders.
+"""Published checkpoints and runs: encodings by config.json, position tables, import and export.
 
 `from_hf` needs JAX alone. What reads and writes files needs the extra `train`, and is imported when
 it is first used.
@@ -21,6 +21,7 @@ __all__ = [
     "from_hf",
     "load_bert",
     "load_position_table",
+    "load_run",
     "open_checkpoint",
     "position_table",
     "read_config",
@@ -35,9 +36,17 @@ if typing.TYPE_CHECKING:
     from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
     from pe_jax.interop.onnx_export import save_onnx
     from pe_jax.interop.position_tables import PositionTable, load_position_table
+    from pe_jax.interop.run_import import load_run
     from pe_jax.interop.stablehlo import save_stablehlo
 else:
-    _LAZY = ("position_tables", "bert_import", "bert_export", "stablehlo", "onnx_export")
+    _LAZY = (
+        "position_tables",
+        "bert_import",
+        "bert_export",
+        "run_import",
+        "stablehlo",
+        "onnx_export",
+    )
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

@@ -4,17 +4,28 @@ import importlib.util
 import re
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
+from flax import nnx
+from helpers import tiny_run
+
+from pe_jax import interop
+from pe_jax.models import Bert
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def printed(capsys, name, *arguments):
-    """The lines that an example prints."""
+def example(name):
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.main(list(arguments))
+    return module
+
+
+def printed(capsys, name, *arguments):
+    """The lines that an example prints."""
+    example(name).main(list(arguments))
     return capsys.readouterr().out.splitlines()
 
 
@@ -37,6 +48,20 @@ def test_nnx_decoder(capsys):
     moved = re.search(r"moved by (\S+) radians", lines[4])
     assert 0.005 < float(moved[1]) < 0.05  # Four steps of Adam with a rate of 1e-2.
     assert lines[7].startswith("The for")
+
+
+def test_nnx_encoder(capsys, tmp_path):
+    """It has the encoder of a run, trains it, and says how often it is right."""
+    tiny_run.save_untrained(tiny_run.config(tmp_path), tmp_path / "W")
+    lines = printed(capsys, "nnx_encoder", f"--init={tmp_path / 'W'}", "--steps=4", "--length=12")
+    assert re.fullmatch(r"step 4: \d+% right", lines[-1])
+    module = example("nnx_encoder")
+    config, params = module.load(tmp_path / "W")
+    tokens = np.arange(16).reshape(2, 8)
+    ours = module.Classifier(config, params, rngs=nnx.Rngs(0)).encoder(tokens)
+    np.testing.assert_array_equal(ours, jax.jit(Bert(config).apply)({"params": params}, tokens))
+    with pytest.raises(ValueError, match="config.json"):
+        interop.load_run(tmp_path / "nothing")
 
 
 @pytest.mark.slow
