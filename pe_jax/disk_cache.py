@@ -39,9 +39,8 @@ def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
       OSError: if it cannot be read or written.
     """
     try:
-        if _damaged_file(folder) is not None:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            _make(folder, make)
+        if damaged_file(folder) is not None:
+            write_folder(folder, make)
     except OSError as error:
         raise OSError(
             f"{folder} cannot be read or created: {error}. Set PE_JAX_CACHE to use another folder "
@@ -50,9 +49,11 @@ def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
     return folder
 
 
-def _make(folder: Path, make: Callable[[Path], None]) -> None:
+def write_folder(folder: Path, make: Callable[[Path], None]) -> None:
+    """Write `folder` by `make(temporary folder)`, unless another process has done so."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with exclusive(folder):
-        damaged = _damaged_file(folder)
+        damaged = damaged_file(folder)
         if damaged is None:  # It was made in the meantime.
             return
         if folder.exists():
@@ -123,7 +124,7 @@ def _digests(folder: Path) -> dict[str, str]:
     return {name: sha256(folder / name) for name in names if not name.startswith(".")}
 
 
-def _damaged_file(folder: Path) -> str | None:
+def damaged_file(folder: Path) -> str | None:
     """Return the name of a file that is not as it was written; None if there is none."""
     try:
         written = parse_json((folder / DIGESTS).read_text(encoding="utf-8"))

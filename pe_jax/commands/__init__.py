@@ -13,7 +13,7 @@ _COMMANDS = {
     "train": ("pe_jax.commands.train", "Train or fine-tune."),
     "eval": ("pe_jax.commands.eval", "Measure, compare and export what was trained."),
     "golden": ("pe_jax.commands.golden", "Write golden vectors of position code, or check code."),
-    "prepare": ("pe_jax.data.prepare", "Tokenize a large corpus into shards."),
+    "prepare": ("pe_jax.commands.prepare", "Tokenize a text into a folder."),
 }
 
 

@@ -7,8 +7,8 @@ so give your own.
 
 Command:  python train.py --config=configs/pretrain_base.py --workdir=W --config.init=BERT \
               --config.model.position=learnable_sinusoidal_relative \
-              --config.data.source=shards:SHARDS
-Data:     BERT and SHARDS are made by three commands: docs/tpu.md.
+              --config.data.source=tokenized:TEXT
+Data:     BERT and TEXT are made by three commands: docs/tpu.md.
 Hardware: TPU v5e-16 or 8 GPUs of 80 GB; on fewer chips set stage2.accumulation.
 Time:     not measured: no such machine was available.
 Expected: the paper's tables 2 and 3 after fine-tuning; no figure of ours yet.

@@ -4,8 +4,8 @@ Length 128 for 10 epochs in batches of 128, then 512 for 2 epochs in batches of 
 5e-5: the run behind the paper's figures 1 and 5.
 
 Command:  python train.py --config=configs/pretrain_medium.py --workdir=W \
-              --config.model.position=learned_absolute --config.data.source=shards:SHARDS
-Data:     SHARDS, with the vocabulary, are made by two commands: docs/tpu.md.
+              --config.model.position=learned_absolute --config.data.source=tokenized:TEXT
+Data:     TEXT, with the vocabulary, is made by two commands: docs/tpu.md.
 Hardware: TPU v5e-8 or 4 GPUs of 40 GB; on fewer chips raise stage2.accumulation.
 Time:     not measured: no such machine was available.
 Expected: the paper's figures 1 and 5; no figure of ours yet.

@@ -67,9 +67,8 @@ class TextConfig(Config):
 
     source: str = key(
         "pydoc",
-        text("Give files, pydoc, tfds:NAME:SPLIT or shards:FOLDER."),
-        "Or a path or glob of .txt / .jsonl (.gz, .xz); tfds:NAME:SPLIT; shards:FOLDER, tokenized "
-        "text.",
+        text("Give files, pydoc, tfds:NAME:SPLIT or tokenized:FOLDER."),
+        "Or a path or glob of .txt / .jsonl (.gz, .xz); tfds:NAME:SPLIT; tokenized:FOLDER.",
     )
     validation: str = key("", text(), "Another source; empty holds out documents of `source`.")
     held_out: float = key(0.05, HELD_OUT, "The fraction held out, where `validation` is empty.")

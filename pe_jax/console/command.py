@@ -26,12 +26,11 @@ _LONGEST_LINE = 2_000  # Characters, of an error.
 
 
 def main(
-    command: Callable[..., None],
+    command: Callable[[], None],
     command_flags: flags.FlagValues,
     usage: str,
     script: str = "",
     classes: Classes[Config] = CONFIGS,
-    arguments_hint: str = "",
 ) -> None:
     """Parse the flags and run `command`; `--verbosity=1` adds the traceback of an error.
 
@@ -41,8 +40,6 @@ def main(
     Args:
       usage, script: for `help_text`.
       classes: of the configs that `--config` takes.
-      arguments_hint: a sentence on arguments that are no flags; `command` is called with them.
-        Empty if it takes none.
     """
 
     def parse(args: list[str]) -> list[str]:
@@ -53,13 +50,12 @@ def main(
                 raise SystemExit(0)
             return _parse(args, command_flags, config, classes)
         except ValueError as error:
-            message = " ".join(f"{error} {arguments_hint}".split())
+            message = " ".join(str(error).split())
             raise SystemExit(_error(f"in the flags: {message}")) from None
 
     stopping.catch()
     streams.prepare()
-    run = functools.partial(_run, command, bool(arguments_hint))
-    app.run(run, argv=sys.argv, flags_parser=parse)
+    app.run(functools.partial(_run, command), argv=sys.argv, flags_parser=parse)
 
 
 def as_called(usage: str) -> str:
@@ -73,8 +69,8 @@ def as_called(usage: str) -> str:
     return re.sub(r"configs/(\w+)\.py", r"\1", usage)
 
 
-def _run(command: Callable[..., None], takes_arguments: bool, args: list[str]) -> None:
-    if len(args) > 1 and not takes_arguments:
+def _run(command: Callable[[], None], args: list[str]) -> None:
+    if len(args) > 1:
         raise SystemExit(_error(f"arguments not understood: {' '.join(args[1:])}"))
     # Hides the libraries' own progress messages; warnings still show.
     if not flags.FLAGS["verbosity"].present:
@@ -84,7 +80,7 @@ def _run(command: Callable[..., None], takes_arguments: bool, args: list[str]) -
             from pe_jax.console.compile_cache import cache_compiled_programs
 
             cache_compiled_programs()
-            command(*args[1:])
+            command()
         stopping.done()
     except Interrupted as stopped:
         log(str(stopped))

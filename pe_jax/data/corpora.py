@@ -16,7 +16,6 @@ import contextlib
 import glob
 import gzip
 import hashlib
-import importlib
 import itertools
 import json
 import lzma
@@ -54,21 +53,6 @@ def open_corpus(source: str, *, feature: str = "text", data_dir: str = "") -> Co
     if source.startswith("tfds:"):
         return _tfds_corpus(source, feature, data_dir)
     return _file_corpus(source, feature)
-
-
-def parts(source: str, data_dir: str = "", examples: int = 20_000) -> list[str]:
-    """Split `source` into sources that one worker each reads, in the order of its documents.
-
-    A part is one file, or `examples` consecutive examples of a tfds dataset.
-
-    Raises:
-      ValueError: for a source that does not exist.
-    """
-    if source == "pydoc":  # Not as a path, which another machine may not have.
-        return [source]
-    if source.startswith("tfds:"):
-        return _tfds_parts(source, data_dir, examples)
-    return [glob.escape(str(path.absolute())) for path in _files(source)]
 
 
 # --- local files ----------------------------------------------------------------------------------
@@ -206,20 +190,6 @@ def _tfds_name(source: str) -> tuple[str, str]:
     if not name or not split:
         raise ValueError(f"source={source!r} must be tfds:NAME:SPLIT, for tfds.")
     return name, split
-
-
-def _tfds_parts(source: str, data_dir: str, examples: int) -> list[str]:
-    name, split = _tfds_name(source)
-    splits = open_dataset(name, split, data_dir).info.splits
-    instruction = importlib.import_module("tensorflow_datasets").core.ReadInstruction
-    sources = []
-    for piece in instruction.from_spec(split).to_absolute(splits):
-        whole = splits[piece.splitname].num_examples
-        stop = whole if piece.to is None else piece.to
-        for first in range(piece.from_ or 0, stop, examples):
-            last = min(first + examples, stop)
-            sources.append(f"tfds:{name}:{piece.splitname}[{first}:{last}]")
-    return sources
 
 
 def _tfds_corpus(source: str, feature: str, data_dir: str) -> Corpus:

@@ -23,8 +23,6 @@ def pieces(
     number = np.concatenate([np.arange(n) for n in whole])
     begin = np.repeat(first, whole) + size * number
     chosen = begin[np.linspace(0, len(begin) - 1, min(count, len(begin))).round().astype(int)]
-    # By slices, which is how shards are read.
-    read = [corpus.tokens[start : start + size] for start in chosen.tolist()]
-    tokens = np.concatenate([corpus.tokens[:0], *read]).reshape(-1, size)
-    begins_sentence = np.isin(chosen[:, None] + np.arange(size), corpus.sentences)
+    places = chosen[:, None] + np.arange(size)
+    tokens, begins_sentence = corpus.tokens[places], np.isin(places, corpus.sentences)
     return tokens["id"], np.stack([tokens["begins"], begins_sentence])

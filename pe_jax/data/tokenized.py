@@ -69,8 +69,8 @@ class TokenizedCorpus:
 
     @property
     def empty(self) -> int:
-        """The number of documents that were read and have no token; 0 for shards."""
-        return json.loads((self.folder / "about.json").read_text("utf-8")).get("empty", 0)
+        """The number of documents that were read and have no token."""
+        return json.loads((self.folder / "about.json").read_text("utf-8"))["empty"]
 
     @property
     def digest(self) -> str:
@@ -150,12 +150,8 @@ def _strip(parts: Iterable[str]) -> list[str]:
 
 def token_dtype(tokenizer: Tokenizer) -> np.dtype:
     """Return the type of stored tokens, see `TokenizedCorpus`."""
-    return stored_dtype("uint16" if tokenizer.get_vocab_size() <= 2**16 else "uint32")
-
-
-def stored_dtype(ids: str) -> np.dtype:
-    """Return the type of stored tokens for ids of a type, which NumPy names so."""
-    return np.dtype([("id", np.dtype(ids).newbyteorder("<")), ("begins", np.bool_)])
+    ids = "<u2" if tokenizer.get_vocab_size() <= 2**16 else "<u4"
+    return np.dtype([("id", ids), ("begins", np.bool_)])
 
 
 def tokenize_documents(

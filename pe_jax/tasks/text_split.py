@@ -54,10 +54,10 @@ class TextSplit:
 
 
 def load_text(config: TextConfig, vocab: str, *, pairs: bool = True) -> TextSplit:
-    """Read, split and tokenize the text of `config`, or take it from the cache or shards.
+    """Read, split and tokenize the text of `config`, or take it from the cache or a folder.
 
     Args:
-      vocab: path of the tokenizer; empty trains one on the text, or uses that of the shards.
+      vocab: path of the tokenizer; empty trains one on the text, or uses that of a tokenized text.
       pairs: whether examples are sentence pairs.
 
     Raises:

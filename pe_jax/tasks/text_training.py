@@ -98,7 +98,7 @@ def log_start(folder: Path, config: EncoderTrainingConfig) -> Path | None:
     """
     tokenizer = log_run_header(folder, config)
     text: TextConfig = config.data
-    if text.source.startswith("shards:"):
+    if text.source.startswith(data.TOKENIZED):
         log_field("Text", text.source)
         return tokenizer
     log_field("Text", f"{text.source}; tokenized now, unless it is in the cache")
@@ -107,7 +107,7 @@ def log_start(folder: Path, config: EncoderTrainingConfig) -> Path | None:
             "Hint", "every host tokenizes all of it, unless they share PE_JAX_CACHE; once, with"
         )
         source, vocab = shlex.quote(text.source), text.vocab or "tokenizer.json"
-        log_field("", f"pe-jax prepare --source={source} --vocab={vocab} --out=SHARDS")
+        log_field("", f"pe-jax prepare --source={source} --vocab={vocab} --out=FOLDER")
     return tokenizer
 
 
