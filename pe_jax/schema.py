@@ -156,21 +156,25 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def as_dict(config: Config) -> dict[str, Any]:
-    """Return nested dicts of the values, as config.json has them; `from_values` reads them."""
+def as_dict(config: Config, *, defaults: bool = True) -> dict[str, Any]:
+    """Return nested dicts of the values, as config.json has them; `from_values` reads them.
+
+    Args:
+      defaults: whether to have values that are their key's default.
+    """
     values = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if isinstance(value, Config):
-            values[field.name] = as_dict(value)
-        elif not (field.metadata["internal"] and value == field.default):
+            values[field.name] = as_dict(value, defaults=defaults)
+        elif value != field.default or (defaults and not field.metadata["internal"]):
             values[field.name] = value
     return values
 
 
-def values_of(config: Config) -> dict[str, Any]:
-    """Return the values of a config by dotted key."""
-    return flatten(as_dict(config))
+def values_of(config: Config, *, defaults: bool = True) -> dict[str, Any]:
+    """Return the values of a config by dotted key, see `as_dict`."""
+    return flatten(as_dict(config, defaults=defaults))
 
 
 def config_dict(config: type[Config], **defaults: Any) -> ConfigDict:
@@ -213,12 +217,15 @@ def class_for(task: object, classes: Classes[C], way_out: str = "") -> type[C]:
     return pkgutil.resolve_name(config) if isinstance(config, str) else config
 
 
-def from_values(values: Any, classes: Classes[C], way_out: str = "") -> C:
+def from_values(
+    values: Any, classes: Classes[C], way_out: str = "", *, complete: bool = False
+) -> C:
     """Return the typed config of a ConfigDict, or of the dict that a config.json holds.
 
     Args:
       classes: of which it may be; `config.task` tells which.
       way_out: for a config of another task, what to do.
+      complete: whether a missing key has its default, as in runs that are older than the key.
 
     Raises:
       ValueError: in one line, for a key that is unknown or missing, or a value that is not of its
@@ -236,15 +243,15 @@ def from_values(values: Any, classes: Classes[C], way_out: str = "") -> C:
         if name not in valid_keys:
             others = [other for other in keys(config) if other != "task"]
             raise ValueError(unknown_key(name, others, f"the task {values['task']!r}"))
-    return _build(config, values, "config")
+    return _build(config, values, "config", complete)
 
 
-def _build(config: type[C], values: Mapping[str, Any], path: str) -> C:
+def _build(config: type[C], values: Mapping[str, Any], path: str, complete: bool) -> C:
     arguments = {}
     for field in dataclasses.fields(config):
         name = f"{path}.{field.name}"
         if field.name not in values:
-            if field.metadata.get("internal") or field.default is None:
+            if complete or field.metadata.get("internal") or field.default is None:
                 continue
             expected = field.metadata["kind"].describe() if "kind" in field.metadata else "a part"
             raise ValueError(
@@ -253,7 +260,8 @@ def _build(config: type[C], values: Mapping[str, Any], path: str) -> C:
             )
         value = values[field.name]
         if "part" in field.metadata:
-            value = _build(field.metadata["part"], value, name)
+            inner = {**field.metadata["defaults"], **value} if complete else value
+            value = _build(field.metadata["part"], inner, name, complete)
         arguments[field.name] = value
     try:
         return config(**arguments)

@@ -81,11 +81,12 @@ def check(workdir: Path, config: Config) -> Changes:
     way_out = "Delete it: the command that started the run writes it again."
     old = flatten(read_json(path, way_out))
     new = json.loads(json.dumps(values_of(config)))  # Lists for tuples, as in the file.
+    given = values_of(config, defaults=False)  # The run may be older than other keys.
     fixed = [_determining(values, resumed=True) for values in (old, new)]
     changes = {
         key: (old.get(key), new.get(key))
         for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key)
+        if old.get(key) != new.get(key) and (key in old or key in given)
     }
     refused = [key for key in changes if fixed[0].get(key) != fixed[1].get(key)]
     if refused:
@@ -98,13 +99,17 @@ def check(workdir: Path, config: Config) -> Changes:
 
 
 def identity(config: Config, tokenizer: str, *, resumed: bool = False) -> str:
-    """A digest of all that a run's numbers depend on.
+    """A digest of all that a run's numbers depend on; keys that are newer than a run, with their
+    defaults, leave it as it was.
 
     Args:
       tokenizer: as JSON.
       resumed: without what may change when the run resumes.
     """
-    values = [_determining(values_of(config), resumed=resumed), json.loads(tokenizer)]
+    values = [
+        _determining(values_of(config, defaults=False), resumed=resumed),
+        json.loads(tokenizer),
+    ]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
@@ -171,7 +176,7 @@ def write_config(workdir: Path, config: Config) -> None:
 
 
 def load_config(workdir: Path, classes: Classes[C]) -> C:
-    """Read the config of the run in `workdir`.
+    """Read the config of the run in `workdir`. Keys newer than the run have their defaults.
 
     Args:
       classes: of which it may be, see `from_values`.
@@ -187,7 +192,7 @@ def load_config(workdir: Path, classes: Classes[C]) -> C:
             f"{workdir} holds a run of {shown(task)}, but this needs {' or '.join(names)}."
         )
     try:
-        return from_values(values, classes)
+        return from_values(values, classes, complete=True)
     except ValueError as error:
         raise ValueError(f"{workdir / 'config.json'}: {error}") from None
 

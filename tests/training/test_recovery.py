@@ -539,6 +539,22 @@ def test_a_damaged_file_of_a_run(straight, tmp_path, name, damage, message):
     assert saved_steps(folder) == [4, 8, 12]
 
 
+def test_a_run_that_is_older_than_a_key(straight, tmp_path):
+    """The key has its default; with another value it is another run."""
+    config, done = straight
+    folder = shutil.copytree(done, tmp_path / "run")
+    values = workdir.saved_values(folder)
+    del values["parallel"], values["stage1"]["accumulation"], values["optimizer"]["b2"]
+    (folder / "config.json").write_text(json.dumps(values))
+    shutil.rmtree(folder / "checkpoints" / "12")
+    with pytest.raises(ValueError, match="another config:\n  optimizer.b2: None there, 0.5 now"):
+        pretraining.run(changed(config, {"optimizer.b2": 0.5}), folder)
+    pretraining.run(config, folder)
+    assert same(folder, done)
+    read = [workdir.load_config(each, PretrainingConfig) for each in (folder, done)]
+    assert read[0] == read[1]
+
+
 def test_a_checkpoint_of_another_run(straight, tmp_path, capsys):
     config, done = straight
     other = changed(config, {"seed": 9})
