@@ -40,6 +40,7 @@ def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
     """
     try:
         if damaged_file(folder) is not None:
+            private_folder(folder.parent)
             write_folder(folder, make)
     except OSError as error:
         raise OSError(
@@ -74,6 +75,12 @@ def write_folder(folder: Path, make: Callable[[Path], None]) -> None:
             except OSError:
                 if not folder.exists():  # Otherwise another process has written the same content.
                     raise
+
+
+def private_folder(folder: Path) -> Path:
+    """Return a folder, which only its user may read if it is new."""
+    folder.mkdir(0o700, parents=True, exist_ok=True)
+    return folder
 
 
 def share_with_group(folder: Path, parent: Path) -> None:

@@ -1,6 +1,6 @@
 """Quickstart: a small BERT learns positions from text that comes with the package.
 
-Command:  python train.py --config=configs/quickstart.py --workdir=/tmp/quickstart
+Command:  python train.py --config=configs/quickstart.py --workdir=runs/quickstart
 Hardware: 2 CPU cores.
 Time:     about two minutes.
 Expected: masked-LM accuracy 24 % on held-out text, against 7.5 % for the most frequent token;

@@ -23,7 +23,12 @@ from etils import epath
 from etils.epath.gpath import PosixGPath
 
 from pe_jax.console.terminal import log
-from pe_jax.disk_cache import remove_leftovers, share_with_group, temporary_folder
+from pe_jax.disk_cache import (
+    private_folder,
+    remove_leftovers,
+    share_with_group,
+    temporary_folder,
+)
 from pe_jax.files import cache_folder, flush_to_disk
 
 # Every program is cached: the quickstart's 49 take one megabyte. JAX's default of 1.0 would cache
@@ -46,9 +51,9 @@ def cache_compiled_programs() -> None:
         return
     folder = (cache_folder() / "compiled").absolute()
     try:
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(parents=True)
-            share_with_group(folder, folder.parent)
+        if not folder.is_dir():
+            private_folder(folder.parent)
+            share_with_group(private_folder(folder), folder.parent)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         log(f"Compiled programs are not cached: {error}. Set PE_JAX_CACHE to use another folder.")

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,16 +37,21 @@ def check_folder(folder: str | Path) -> Path:
 
 @contextlib.contextmanager
 def new_folder(folder: str | Path) -> Iterator[Path]:
-    """Give a temporary folder, which is renamed to `folder` once everything is in it."""
+    """Give a temporary folder, which is renamed to `folder` once everything is in it.
+
+    Files get the modes of the user's umask, whatever the package that writes them sets.
+    """
     folder = Path(folder)
     with writing(folder), contextlib.ExitStack() as stack:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}."))
-        stack.callback(shutil.rmtree, temporary, ignore_errors=True)
+        private = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}."))
+        stack.callback(shutil.rmtree, private, ignore_errors=True)
+        temporary = private / "new"
+        temporary.mkdir()
         yield temporary
+        mode = stat.S_IMODE(temporary.stat().st_mode)
         for file in temporary.rglob("*"):
-            file.chmod(0o755 if file.is_dir() else 0o644)
-        temporary.chmod(0o755)
+            file.chmod(mode if file.is_dir() else mode & 0o666)
         os.replace(temporary, folder)  # Also replaces an empty folder.
 
 

@@ -4,6 +4,7 @@ import jax
 import pytest
 
 from pe_jax.console.compile_cache import cache_compiled_programs
+from pe_jax.disk_cache import make_once
 
 
 @pytest.fixture
@@ -37,3 +38,15 @@ def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path, jax_settings, cap
     cache_compiled_programs()
     assert jax.config.jax_compilation_cache_dir is None
     assert "Compiled programs are not cached" in capsys.readouterr().err
+
+
+def test_a_new_cache_is_private(monkeypatch, tmp_path, jax_settings):
+    """Whichever of its two parts is first. A folder that was there keeps its mode."""
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    monkeypatch.setenv("PE_JAX_CACHE", str(tmp_path / "a"))
+    cache_compiled_programs()
+    make_once(tmp_path / "b/entry", lambda folder: (folder / "text").write_text("private"))
+    (tmp_path / "c").mkdir(0o755)
+    make_once(tmp_path / "c/entry", lambda folder: (folder / "text").write_text("shared"))
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("a", "a/compiled", "b", "c")]
+    assert modes == [0o700, 0o700, 0o700, 0o755]

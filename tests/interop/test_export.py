@@ -190,7 +190,11 @@ def test_parts_that_do_not_fit_are_listed(tokenizer, tmp_path):
 def test_a_folder_appears_whole_or_not_at_all(tokenizer, tmp_path, monkeypatch):
     params, out = random_params(BertForSpans), tmp_path / "out"
     out.mkdir()
+    umask = os.umask(0o027)
     save_bert(out, MODEL, params, tokenizer)  # An empty folder is accepted.
+    os.umask(umask)
+    assert {file.stat().st_mode & 0o777 for file in out.iterdir()} == {0o640}
+    assert out.stat().st_mode & 0o777 == 0o750
     before = {file.name: file.read_bytes() for file in out.iterdir()}
     with pytest.raises(ValueError, match="out is not empty. Export to a new folder"):
         save_bert(out, MODEL, params, tokenizer)

@@ -135,7 +135,9 @@ def without_calls(code):
     return code[0].replace("](", "] (")
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs", "research"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs", "research"]
+)
 def test_links_have_a_target(page):
     pages = [ROOT / page] if page.endswith(".md") else sorted((ROOT / page).rglob("*.md"))
     missing = []
