@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 
 from pe_jax.files import Json, is_remote, read_json, write_text
-from pe_jax.locks import leads_to, lock, open_lock, sign, signature
+from pe_jax.locks import NoLocksError, leads_to, lock
 from pe_jax.schema import (
     C,
     Classes,
@@ -130,44 +130,44 @@ def _determining(values: Json, *, resumed: bool) -> Json:
 def lock_workdir(workdir: Path) -> Iterator[Callable[[], None]]:
     """Lock the folder against a second run within the context.
 
-    The lock ends with the process, however that ends. It is on the folder as well as on a file in
-    it, so that removing the file lets nobody in. Object stores and some network file systems have
-    no locks: there nothing is checked.
+    The lock is on a file in it, and ends with the process, however that ends. Object stores and
+    some network file systems have no locks: there nothing is checked.
 
     Yields:
       `check()`: raises an OSError if the folder, or the file, is not what was locked any more.
 
     Raises:
-      ValueError: if another process has the folder; the message says which.
-      OSError: if the lock file is a link or no regular file.
+      ValueError: if another process has the folder.
+      OSError: see `lock`.
     """
     if jax.process_index() > 0 or is_remote(workdir):
         yield lambda: None
         return
     workdir.mkdir(parents=True, exist_ok=True)
     path = workdir / "lock"
-    with contextlib.ExitStack() as stack:
-        folder = os.open(workdir, os.O_RDONLY)
-        stack.callback(os.close, folder)
-        file = open_lock(path)
-        stack.callback(os.close, file)
-        if False in (lock(folder), lock(file)):
-            raise ValueError(
-                f"Another run is writing in {workdir}: {signature(file) or 'unknown'}. Wait "
-                "until it ends, stop it (it saves and can be resumed), or give another --workdir."
+    try:
+        descriptor = lock(path)
+    except NoLocksError:
+        yield lambda: None
+        return
+    if descriptor is None:
+        raise ValueError(
+            f"Another run is writing in {workdir} (fuser {path} names its process). Wait until it "
+            "ends, stop it (it saves and can be resumed), or give another --workdir."
+        )
+
+    def check() -> None:
+        if not leads_to(path, descriptor):
+            raise OSError(
+                f"{path} was removed or replaced while this run was writing there, so another run "
+                "may have started. Nothing more is saved. The same command resumes from what is "
+                "there."
             )
-        sign(file)
 
-        def check() -> None:
-            for name, descriptor in ((workdir, folder), (path, file)):
-                if not leads_to(name, descriptor):
-                    raise OSError(
-                        f"{name} was removed or replaced while this run was writing there, so "
-                        "another run may have started. Nothing more is saved. The same command "
-                        "resumes from what is there."
-                    )
-
+    try:
         yield check
+    finally:
+        os.close(descriptor)
 
 
 def write_config(workdir: Path, config: Config) -> None:
