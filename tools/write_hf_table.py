@@ -19,8 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from pe_jax.interop import from_hf
-from pe_jax.interop.hf_refused import REFUSED, WITHOUT
-from pe_jax.interop.hf_registry import FAMILIES
+from pe_jax.interop.hf_registry import FAMILIES, REFUSED, WITHOUT
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/huggingface.md"
 MENTIONS = re.compile(

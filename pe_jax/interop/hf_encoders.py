@@ -40,7 +40,7 @@ _ACTIVATIONS = {**_ACTIVATION, "head_activation": "hidden_act"}
 _BERT_ONLY = {"is_decoder": False, "add_cross_attention": False}
 _TABLE_ONLY = {**_BERT_ONLY, "position_embedding_type": "absolute", "alibi_starting_size": None}
 _ROTARY_HEAD = {"head_dim": "head_size"}
-POSITION_TABLE = "embeddings.position_embeddings"
+_POSITION_TABLE = "embeddings.position_embeddings"
 
 _Classes = Mapping[tuple[str, ...], str]
 _ENCODER: _Classes = {(): "Model", ("masked_lm",): "ForMaskedLM"}
@@ -78,7 +78,7 @@ BERT = EncoderFormat(
     only=_TABLE_ONLY,
     embeddings={
         "bert/token": "embeddings.word_embeddings",
-        POSITION_MODULE: POSITION_TABLE,
+        POSITION_MODULE: _POSITION_TABLE,
         "bert/segment": "embeddings.token_type_embeddings",
         "bert/embedding_norm": "embeddings.LayerNorm",
     },
@@ -129,7 +129,7 @@ MPNET = ROBERTA._replace(
     only={"relative_attention_num_buckets": 32, "pad_token_id": 1},
     embeddings={
         "bert/token": "embeddings.word_embeddings",
-        POSITION_MODULE: POSITION_TABLE,
+        POSITION_MODULE: _POSITION_TABLE,
         "bert/position/t5": "encoder.relative_attention_bias",
         "bert/embedding_norm": "embeddings.LayerNorm",
     },
@@ -391,3 +391,16 @@ GTE = EncoderFormat(
     },
 )
 HEADS = tuple(BERT.heads)
+# By `model_type`.
+FORMATS: Mapping[str, EncoderFormat] = {
+    "bert": BERT,
+    "distilbert": DISTILBERT,
+    "roberta": ROBERTA,
+    "xlm-roberta": XLM_ROBERTA,
+    "mpnet": MPNET,
+    "modernbert": MODERNBERT,
+    "eurobert": EUROBERT,
+    "roformer": ROFORMER,
+    "nomic_bert": NOMIC,
+    "gte": GTE,
+}

@@ -34,23 +34,18 @@ from pe_jax.interop.hf_family import (
     UNNAMED,
     Config,
     HFFamily,
-    IsFull,
-    before_window,
-    by_pattern,
-    every,
-    has_rope,
-    has_window,
     required,
 )
 from pe_jax.interop.hf_keys import checked_config, described, first_row, parts_of
+from pe_jax.interop.hf_layers import has_rope, has_window, layer_rule
 from pe_jax.interop.hf_registry import FAMILIES
 from pe_jax.interop.hf_rope import BASES, rotation
 
 # What says which layers have full attention in a config without `model_type`.
-_PATTERNS: Mapping[str, IsFull] = {
-    "sliding_window_pattern": by_pattern,
-    "global_attn_every_n_layers": every("global_attn_every_n_layers", first=0),
-    "max_window_layers": before_window,
+_PATTERNS: Mapping[str, str] = {
+    "sliding_window_pattern": "by sliding_window_pattern",
+    "global_attn_every_n_layers": "every global_attn_every_n_layers from 0",
+    "max_window_layers": "before max_window_layers",
 }
 
 
@@ -236,8 +231,8 @@ def _types_without_slides(config: Config, family: HFFamily) -> list[str]:
         return types
     if family.is_full is None and (family.slides or not has_window(config)):
         return [FULL]
-    patterns = [is_full for key, is_full in _PATTERNS.items() if config.get(key)]
-    is_full = family.is_full or next(iter(patterns), None)
+    rules = (layer_rule(rule) for key, rule in _PATTERNS.items() if config.get(key))
+    is_full = family.is_full or next(rules, None)
     if is_full is None:
         raise ValueError(
             "sliding_window does not say for which layers it is. Add layer_types or model_type, or "

@@ -32,55 +32,8 @@ def required(config: Config, key: str) -> Any:
     return config[key]
 
 
-def has_window(config: Config) -> bool:
-    if config.get("local_attention"):
-        return True
-    # Qwen, which has `max_window_layers`, uses its window only where it says so.
-    used = config.get("use_sliding_window", "max_window_layers" not in config)
-    return bool(config.get("sliding_window")) and bool(used)
-
-
-def has_rope(config: Config, layer: int) -> bool:
-    """Return whether the config lets a layer rotate; the layer's type may forbid it."""
-    if config.get("use_mem_rope") is False:
-        return False
-    if config.get("layer_rope_theta"):
-        return bool(config["layer_rope_theta"][layer])
-    if config.get("no_rope_layers"):
-        return bool(config["no_rope_layers"][layer])
-    interval = config.get("no_rope_layer_interval")
-    return not interval or (layer + 1) % interval != 0
-
-
+# `(config, layer) ->` full attention or not, or the layer's type.
 IsFull = Callable[[Config, int], bool | str]
-
-
-def every(period: int | str, first: int = 1) -> IsFull:
-    """One layer in so many, a number or the key of one; `first=0` starts with layer 0."""
-    return lambda config, layer: (
-        (layer + first) % (required(config, period) if isinstance(period, str) else period) == 0
-    )
-
-
-def in_list(key: str) -> IsFull:
-    """The layers that a list has; all of them without one."""
-    return lambda config, layer: config.get(key) is None or layer in config[key]
-
-
-def before_window(config: Config, layer: int) -> bool:
-    """Qwen 2: the first `max_window_layers` layers, or all."""
-    return not has_window(config) or layer < required(config, "max_window_layers")
-
-
-def by_pattern(config: Config, layer: int) -> bool:
-    """A period, or letters `L` and `G` (EXAONE 4), with which the last layer has full attention."""
-    pattern = config["sliding_window_pattern"]
-    if not has_window(config) or not pattern:
-        return True
-    if isinstance(pattern, str):
-        return pattern[layer % len(pattern)] == "G" or layer == config["num_hidden_layers"] - 1
-    return (layer + 1) % pattern == 0
-
 
 AXIAL, INKLING = "axial", "inkling"
 BY_LAYER = ("rope", "rotary", "rope_gptj", AXIAL, INKLING)
@@ -95,8 +48,7 @@ class HFFamily(NamedTuple):
       theta: the default of `rope_theta`.
       defaults: of the keys that the class has besides those of `reads`, None for no default.
       layout: of the weights; `rope_interleave` in a config takes precedence.
-      is_full: `(config, layer) -> bool`, the layers with full attention where `layer_types` is
-        missing, or a layer's type; None for all.
+      is_full: the layers with full attention where `layer_types` is missing; None for all.
       other: the type of the other layers.
       slides: layers with full attention have the window, if there is one.
       only_sliding_rotates: layers with full attention have no RoPE, if there is a window.

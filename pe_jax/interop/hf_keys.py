@@ -17,8 +17,7 @@ from pe_jax.interop.hf_family import (
     HFFamily,
     required,
 )
-from pe_jax.interop.hf_refused import REFUSED, WITHOUT
-from pe_jax.interop.hf_registry import FAMILIES, FIRST_NAMES
+from pe_jax.interop.hf_registry import FAMILIES, FIRST_NAMES, REFUSED, WITHOUT
 
 _MOST_LAYERS = 10_000
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")

@@ -11,8 +11,7 @@ from helpers.huggingface_configs import SIZES, cases
 
 from pe_jax.encodings import Context, from_name
 from pe_jax.interop import from_hf
-from pe_jax.interop.hf_registry import FAMILIES, FIRST_NAMES
-from pe_jax.interop.hf_towers import TOWERS
+from pe_jax.interop.hf_registry import FAMILIES, FIRST_NAMES, TOWERS
 
 
 @pytest.mark.parametrize(

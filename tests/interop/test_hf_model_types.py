@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from pe_jax.interop import from_hf
-from pe_jax.interop.hf_refused import REFUSED, WITHOUT
-from pe_jax.interop.hf_registry import FAMILIES
+from pe_jax.interop.hf_registry import FAMILIES, REFUSED, WITHOUT
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/huggingface.md"

@@ -19,9 +19,8 @@ from helpers.huggingface_configs import cases
 
 from pe_jax.encodings import Context
 from pe_jax.interop import from_hf
-from pe_jax.interop.hf_decoders import DECODERS
 from pe_jax.interop.hf_family import FULL, SLIDING
-from pe_jax.interop.hf_towers import TOWERS
+from pe_jax.interop.hf_registry import DECODERS, TOWERS
 
 pytestmark = [
     pytest.mark.torch,

@@ -1,0 +1,121 @@
+"""Which layers of a family have full attention, where its configs do not list them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pe_jax.interop.hf_family import FULL, NO_ATTENTION, SLIDING, Config, IsFull, required
+
+
+def has_window(config: Config) -> bool:
+    if config.get("local_attention"):
+        return True
+    # Qwen, which has `max_window_layers`, uses its window only where it says so.
+    used = config.get("use_sliding_window", "max_window_layers" not in config)
+    return bool(config.get("sliding_window")) and bool(used)
+
+
+def has_rope(config: Config, layer: int) -> bool:
+    """Return whether the config lets a layer rotate; the layer's type may forbid it."""
+    if config.get("use_mem_rope") is False:
+        return False
+    if config.get("layer_rope_theta"):
+        return bool(config["layer_rope_theta"][layer])
+    if config.get("no_rope_layers"):
+        return bool(config["no_rope_layers"][layer])
+    interval = config.get("no_rope_layer_interval")
+    return not interval or (layer + 1) % interval != 0
+
+
+def before_window(config: Config, layer: int) -> bool:
+    """Qwen 2: the first `max_window_layers` layers, or all."""
+    return not has_window(config) or layer < required(config, "max_window_layers")
+
+
+def by_pattern(config: Config, layer: int) -> bool:
+    """A period, or letters `L` and `G` (EXAONE 4), with which the last layer has full attention."""
+    pattern = config["sliding_window_pattern"]
+    if not has_window(config) or not pattern:
+        return True
+    if isinstance(pattern, str):
+        return pattern[layer % len(pattern)] == "G" or layer == config["num_hidden_layers"] - 1
+    return (layer + 1) % pattern == 0
+
+
+def _every(period: str, first: int) -> IsFull:
+    """One layer in so many, a number or the key of one; `first=0` starts with layer 0."""
+    return lambda config, layer: (
+        (layer + first) % (int(period) if period.isdigit() else required(config, period)) == 0
+    )
+
+
+def _qwen2_moe(config: Config, layer: int) -> bool:
+    return not has_window(config) or layer % 2 == 1 or not before_window(config, layer)
+
+
+def _inkling(config: Config, layer: int) -> bool:
+    local = config["local_layer_ids"]
+    return layer not in local if local is not None else (layer + 1) % 6 == 0
+
+
+def _lfm3(config: Config, layer: int) -> str:
+    if layer % 4 == 2:
+        return FULL
+    return SLIDING if layer % 4 == 0 and layer else NO_ATTENTION
+
+
+_LARA = (NO_ATTENTION, SLIDING, NO_ATTENTION, FULL, SLIDING)
+_NAMED: Mapping[str, IsFull] = {
+    "all": lambda config, layer: True,
+    "none": lambda config, layer: False,
+    "all without a window": lambda config, layer: not has_window(config),
+    "before max_window_layers": before_window,
+    "by sliding_window_pattern": by_pattern,
+    "every 4 from the last": lambda config, layer: (
+        (config["num_hidden_layers"] - 1 - layer) % 4 == 0
+    ),
+    "flint": lambda config, layer: (
+        layer < 2 or layer % 4 == 1 or layer == config["num_hidden_layers"] - 1
+    ),
+    "inkling": _inkling,
+    "lara_mini": lambda config, layer: _LARA[layer % 5],
+    "lfm3": _lfm3,
+    "lfm3_vl_vision": lambda config, layer: layer > 0 and layer % 2 == 0,
+    "llama4": lambda config, layer: (
+        config["attention_chunk_size"] is None or not has_rope(config, layer)
+    ),
+    "mimo_v2_flash": lambda config, layer: layer == 0 or (layer + 1) % 6 == 0,
+    "mllama_text_model": lambda config, layer: (
+        layer not in (config["cross_attention_layers"] or range(3, 39, 5))
+    ),
+    "qwen2_moe": _qwen2_moe,
+    "block_types": lambda config, layer: (
+        config["block_types"][layer % len(config["block_types"])] == "attention"
+    ),
+    "smollm3": lambda config, layer: not has_window(config) or has_rope(config, layer),
+}
+REACHES: Mapping[str, Callable[[int], int]] = {
+    "size": lambda size: size,
+    "size // 2 - 1": lambda size: size // 2 - 1,
+}
+
+
+def layer_rule(text: str) -> IsFull:
+    """Return the rule that `hf_families.json` writes as `text`.
+
+    That is a key of `_NAMED`, or one of these, where N is a number or the key of one:
+
+        every N, every N from 0    the last or the first in N layers
+        listed in KEY              the layers of a list, all if there is none
+        only listed in KEY         the layers of a list, none if there is none
+    """
+    match text.split():
+        case ["every", period]:
+            return _every(period, 1)
+        case ["every", period, "from", "0"]:
+            return _every(period, 0)
+        case ["listed", "in", key]:
+            return lambda config, layer: config.get(key) is None or layer in config[key]
+        case ["only", "listed", "in", key]:
+            return lambda config, layer: layer in (config[key] or ())
+    return _NAMED[text]
