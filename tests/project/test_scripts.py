@@ -252,7 +252,9 @@ def test_a_slip_of_the_pen_calls_nothing(stubs, arguments, message):
 def test_slurm(stubs, monkeypatch, status, again):
     """A run that has saved is queued again."""
     monkeypatch.setenv("SLURM_JOB_ID", "42")
-    (stubs / "answers").write_text(f'[ "$name" != srun ] || exit {status}')
+    monkeypatch.setenv("SLURM_GPUS_ON_NODE", "4")
+    has_all_gpus = '[ "$JAX_LOCAL_DEVICE_IDS" = 0,1,2,3 ] || exit 9'
+    (stubs / "answers").write_text(f'[ "$name" != srun ] || {{ {has_all_gpus}; exit {status}; }}')
     done = call(ROOT / "scripts" / "slurm.sbatch", *ARGUMENTS)
     assert done.returncode == status, done.stderr
     flags = ["--kill-on-bad-exit=0", "--cpu-bind=none"]

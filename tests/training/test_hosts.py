@@ -1,9 +1,7 @@
 """Several hosts: two processes of two devices each compute what one process of four does."""
 
-import contextlib
 import dataclasses
 import io
-import json
 import os
 import re
 import signal
@@ -137,15 +135,14 @@ def meet(*arguments, seconds=5):
 def test_hosts_meet():
     assert meet((3, 2), (3, 0), (3, 1)) == ["", "", ""]
     assert meet((1, 0)) == [""]
-    error = "host 0 has --hosts=2, host 1 has --hosts=3."
-    assert meet((2, 0), (3, 1)) == [error, error]
+    first, other = meet((2, 0), (3, 1), seconds=0.5)
+    assert first == "1 of 2 hosts did not come in 0.5 s: 1." and "another --hosts" in other
     error = "2 of 4 hosts did not come in 0.5 s: 1, 3."
     assert meet((4, 0), (4, 2), seconds=0.5) == [error, error]
     (error,) = meet((2, 1), seconds=0.5)
     assert error.startswith("host 0 was not at localhost:")
     assert error.endswith("in 0.5 s (Connection refused).")
-    errors = meet((3, 0), (3, 1), (3, 1))
-    assert sum("two hosts have --host=1" in error for error in errors) == 3
+    assert "1 of 3 hosts did not come in 0.5 s: 2." in meet((3, 0), (3, 1), (3, 1), seconds=0.5)
 
 
 def until_shown(text, shown, host, meanwhile=lambda: time.sleep(0.01)):
@@ -157,38 +154,24 @@ def until_shown(text, shown, host, meanwhile=lambda: time.sleep(0.01)):
         assert not host.done(), f"The host is no longer waiting: {shown.getvalue()}"
 
 
-def test_a_host_that_leaves_while_others_wait(monkeypatch):
-    """It is missing again, and may come back."""
+def test_a_host_that_starts_again_while_others_are_missing(monkeypatch):
     port = free_port()
-    address = f"localhost:{port}"
-
-    def visit():
-        """Reports as host 1, and hangs up."""
-        with contextlib.suppress(OSError), socket.create_connection(("localhost", port), 1) as host:
-            host.sendall(json.dumps({"host": 1, "hosts": 3}).encode())
-            time.sleep(0.1)
-
+    monkeypatch.setattr(sys, "stderr", shown := io.StringIO())
     with futures.ThreadPoolExecutor() as pool:
-        for seconds, present in ((1.0, [2]), (5.0, [1, 2])):
-            monkeypatch.setattr(sys, "stderr", shown := io.StringIO())
-            first = pool.submit(rendezvous.wait_for_hosts, address, 3, 0, seconds)
-            until_shown("Host 1 has left", shown, first, visit)
-            others = [
-                pool.submit(rendezvous.wait_for_hosts, address, 3, host, 5) for host in present
-            ]
-            if present == [1, 2]:
-                assert [host.result(5) for host in (first, *others)] == [None] * 3
-                continue
-            for host in (first, *others):
-                with pytest.raises(ValueError, match=r"^1 of 3 hosts did not come in 1 s: 1\.$"):
-                    host.result(5)
+        first = pool.submit(rendezvous.wait_for_hosts, f"localhost:{port}", 3, 0, 10)
+        until_shown("Waiting for the other hosts", shown, first)
+        with socket.create_connection(("localhost", port), 1) as host:  # It is killed.
+            host.sendall(b"host 1 of 3\n")
+        others = [
+            pool.submit(rendezvous.wait_for_hosts, f"localhost:{port}", 3, host, 10)
+            for host in (1, 2)
+        ]
+        assert [host.result(10) for host in (first, *others)] == [None] * 3
 
 
 JUNK = [
-    b"", b"\xff", b"1", b"[" * 1000, b'{"host": Infinity, "hosts": 2}',
-    b'{"host": 1, "hosts": NaN}', b'{"host": "1", "hosts": 2}', b'{"host": -1, "hosts": 2}',
-    b'{"host": 2, "hosts": 2}', b'{"host": 1.5, "hosts": 2}', b'{"host": 1}',
-    b'{"host": ' + b"9" * 900 + b', "hosts": 2}',
+    b"", b"\xff", b"1", b"GET / HTTP/1.1\r\n\r\n", b"host 0 of 2\n", b"host 2 of 2\n",
+    b"host -1 of 2\n", b"host 1 of 2", b"host 1 of 3\n", b"host " + b"9" * 900 + b" of 2\n",
 ]  # fmt: skip
 
 
@@ -208,7 +191,7 @@ def test_junk_is_ignored(monkeypatch):
     with socket.create_server(("localhost", free_port())) as server:
 
         def answer():
-            for junk in (b"[" * 1000, b"Infinity"):
+            for junk in (b"[" * 1000, b""):
                 connection, _ = server.accept()
                 with connection:
                     connection.recv(1000), connection.sendall(junk)
@@ -236,10 +219,6 @@ def test_host_0_listens_where_it_is_told(monkeypatch):
         ValueError, match=r"192\.0\.2\.1, port 1\d*, of --coordinator: Cannot assign"
     ):
         rendezvous.wait_for_hosts("192.0.2.1:12345", 2, 0, 1)
-    loopback = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", port))]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: loopback)
-    with pytest.raises(ValueError, match=r"node7 is 127\.0\.1\.1 here, which no other machine"):
-        rendezvous.wait_for_hosts(f"node7:{port}", 2, 0, 1)
 
 
 def test_hosts_with_different_numbers_of_devices():
@@ -355,23 +334,17 @@ def test_the_processes_of_a_cluster_meet():
     assert [out for out, _ in outputs] == ["1 8\n", "0 8\n"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "devices"),
-    [
-        ({"SLURM_GPUS_ON_NODE": "4"}, [0, 1, 2, 3]),
-        ({"SLURM_GPUS_ON_NODE": "4", "SLURM_NTASKS": "8"}, [0]),  # One for each task: JAX's way.
-        ({"SLURM_GPUS_ON_NODE": "4", "JAX_LOCAL_DEVICE_IDS": "1"}, [1]),
-        ({}, [0]),
-    ],
-)
-def test_a_process_for_each_node_has_its_gpus(monkeypatch, changes, devices):
-    for name, value in cluster({**SLURM, **changes}, 1, 1234).items():
+@pytest.mark.parametrize("ids", ["", "0,1,2,3"])
+def test_devices_of_a_process_of_a_cluster(monkeypatch, ids):
+    """JAX takes one GPU a process under Slurm; scripts/slurm.sbatch gives it all of a node."""
+    for name, value in cluster(SLURM, 1, 1234).items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("JAX_LOCAL_DEVICE_IDS", ids)
     asked = []
     monkeypatch.setattr(rendezvous, "wait_for_hosts", lambda *_: None)
     monkeypatch.setattr(jax.distributed, "initialize", lambda **values: asked.append(values))
     hosts.connect("auto", None, None, 10)
-    assert asked[0]["local_device_ids"] == devices
+    assert asked[0]["local_device_ids"] == ([0, 1, 2, 3] if ids else [0])
     assert asked[0]["coordinator_address"] == "localhost:1234" and asked[0]["process_id"] == 1
 
 
