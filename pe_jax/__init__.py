@@ -7,7 +7,7 @@ when it is first used; `__init__.pyi` has their types.
 import importlib
 from types import ModuleType
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
 MODULES = (
     "adapters",
