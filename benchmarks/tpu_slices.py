@@ -103,7 +103,7 @@ def make_slice(name: str) -> Slice:
         ) from None
     except RuntimeError as error:  # JAX raises this if libtpu is missing.
         raise ValueError(
-            f"Compiling for a TPU needs its compiler: pip install 'pe_jax[tpu]' ({error})."
+            f"Compiling for a TPU needs its compiler: pip install '.[tpu]' ({error})."
         ) from None
     return Slice(name, tpu, shape, sharding.data_mesh(list(devices)))
 

@@ -33,8 +33,8 @@ def extra(name: str, error: Callable[[str], BaseException] = ModuleNotFoundError
         if package in ("", __name__.partition(".")[0]):  # Not a package that pip would install.
             raise
         raise error(
-            f"{package} is not installed. It is part of the extra {name!r}: pip install "
-            f"'pe_jax[{name}]', or '.[{name}]' in a checkout."
+            f"{package} is not installed. It is part of the extra {name!r}: in a checkout "
+            f"of pe_jax, pip install '.[{name}]'."
         ) from missing
 
 

@@ -1,6 +1,6 @@
 """Write docs/huggingface.md: what `from_hf` gives for every model type of transformers.
 
-    pip install 'pe_jax[parity]'
+    pip install '.[parity]'
     python tools/write_hf_table.py
 
 Model types come from the installed transformers: those of all folders whose code mentions rotary,

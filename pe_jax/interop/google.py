@@ -104,8 +104,8 @@ def _tensorflow(prefix: str) -> ModuleType:
         return importlib.import_module("tensorflow")
     except ImportError as error:
         raise ValueError(
-            f"{prefix} is a TensorFlow checkpoint, which needs TensorFlow: pip install "
-            f"'pe_jax[tf]' ({error})."
+            f"{prefix} is a TensorFlow checkpoint, which needs TensorFlow: in a checkout of "
+            f"pe_jax, pip install '.[tf]' ({error})."
         ) from error
 
 

@@ -143,7 +143,8 @@ def _converter() -> ModuleType:
             raise
         raise ValueError(
             "jax2onnx is not installed. It asks for an older Orbax than pe_jax and works without "
-            "it: pip install 'pe_jax[onnx]', then pip install --no-deps jax2onnx==0.17.1"
+            "it: in a checkout of pe_jax, pip install '.[onnx]', then pip install --no-deps "
+            "jax2onnx==0.17.1"
         ) from None
     return jax2onnx
 

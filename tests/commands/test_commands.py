@@ -188,7 +188,7 @@ def test_a_mistake_to_the_shell(tmp_path):
 def test_compiling_without_the_compiler():
     code, _, err = call("benchmarks/compile_for.py", *SMALL, "--topology=v5e:2x4")
     assert code != 0 and "Traceback" not in err
-    assert "needs its compiler: pip install 'pe_jax[tpu]'" in err
+    assert "needs its compiler: pip install '.[tpu]'" in err
 
 
 @pytest.mark.tpu_compiler

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import pe_jax
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = sorted(f"pe_jax.{page.stem}" for page in ROOT.glob("docs/api/*.md"))
 
@@ -21,6 +23,7 @@ def test_the_site_builds(tmp_path):
     assert not done.returncode, done.stderr
     reference = (tmp_path / "api" / "attention.html").read_text(encoding="utf-8")
     assert 'id="pe_jax.attention.attention"' in reference
+    assert f"pe_jax {pe_jax.__version__}" in reference
 
 
 def public():

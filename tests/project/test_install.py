@@ -95,7 +95,7 @@ def test_a_command_without_its_extra_names_it(script, monkeypatch):
     for module in (f"commands.{Path(script).stem}", "console.command", "console.config_files"):
         monkeypatch.delitem(sys.modules, f"pe_jax.{module}", raising=False)
     with pytest.raises(
-        SystemExit, match=r"ml_collections is not installed.* pip install 'pe_jax\[train\]'"
+        SystemExit, match=r"ml_collections is not installed.* pip install '\.\[train\]'"
     ):
         runpy.run_path(str(ROOT / script))
 
