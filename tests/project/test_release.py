@@ -81,3 +81,14 @@ def test_the_page_of_dependencies_is_complete():
     needed = {line for lines in lists for line in lines if not line.startswith("pe_jax[")}
     rows = re.findall(r"^\| `([^`]*)` \|", page, re.M)
     assert sorted(rows) == sorted(needed)
+
+
+def test_the_wheel_has_every_file_of_the_package():
+    """setuptools finds the modules; other files are named."""
+    package = ROOT / "pe_jax"
+    files = {path.relative_to(package) for path in package.rglob("*") if path.is_file()}
+    others = {str(path) for path in files if path.suffix not in (".py", ".pyc")}
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    assert others == set(settings["setuptools"]["package-data"]["pe_jax"])
+    folders = {path.parent for path in files if path.suffix == ".py"}
+    assert not [folder for folder in folders if not (package / folder / "__init__.py").is_file()]
