@@ -33,8 +33,9 @@ class OptimizerConfig(Config):
 
     name: str = key(
         "adamw",
-        one_of(("adamw", "lamb")),
-        '"adamw", or "lamb" for batches of thousands of sequences.',
+        one_of(("adamw", "lamb", "lion", "muon", "nadamw", "sgd")),
+        '"lamb" is for batches of thousands of sequences; "muon" is "nadamw" for all but the '
+        'matrices of layers; "sgd" has a momentum of b1. All have the same weight decay.',
     )
     learning_rate: float = key(
         1e-4, _RATE, "Highest learning rate: it rises to this, then falls to 0."

@@ -1,4 +1,4 @@
-"""AdamW and LAMB as BERT uses them, and schedules of the learning rate."""
+"""AdamW and LAMB as BERT uses them, other optimizers of optax, and schedules of their rate."""
 
 from __future__ import annotations
 
@@ -10,12 +10,31 @@ from collections.abc import Callable, Mapping
 import jax
 import jax.numpy as jnp
 import optax
+from optax.contrib import MuonDimensionNumbers
 
 from pe_jax.configs.model import BertConfig
 from pe_jax.configs.training import OptimizerConfig
 from pe_jax.encodings import PositionEncoding
 from pe_jax.training.pytrees import Params, PyTree, named_leaves
 from pe_jax.training.step import cache_by_arguments
+
+# How the gradient becomes a step, before weight decay and the learning rate.
+_DIRECTIONS: dict[str, Callable[[OptimizerConfig], optax.GradientTransformation]] = {
+    "adamw": lambda c: optax.scale_by_adam(c.b1, c.b2, c.epsilon),
+    "lamb": lambda c: optax.scale_by_adam(c.b1, c.b2, c.epsilon),
+    "lion": lambda c: optax.scale_by_lion(c.b1, c.b2),
+    # At a rate of -1 it is the direction alone. Matrices get steps of the size of AdamW's.
+    "muon": lambda c: optax.contrib.muon(
+        -1.0,
+        eps=c.epsilon,
+        adam_b1=c.b1,
+        adam_b2=c.b2,
+        muon_weight_dimension_numbers=matrices,
+        consistent_rms=0.2,
+    ),
+    "nadamw": lambda c: optax.scale_by_adam(c.b1, c.b2, c.epsilon, nesterov=True),
+    "sgd": lambda c: optax.trace(c.b1),
+}
 
 # `mark(params)`: a tree like `params`, True for some of its leaves.
 Mark = Callable[[Params], PyTree]
@@ -60,10 +79,30 @@ def make_schedule(
     return optax.join_schedules([rise, after], [warmup])
 
 
-def adamw(
+def matrices(params: Params) -> PyTree:
+    """The axes of the inputs and outputs of the kernels of layers, for Muon; None of other leaves.
+
+    Queries, keys and values, and the two parts of a gated layer, are matrices of their own.
+    """
+
+    def axes(path: tuple[jax.tree_util.DictKey, ...], x: jax.Array) -> MuonDimensionNumbers | None:
+        names = ["", *(part.key for part in path)]
+        name, leaf = names[-2:]
+        if leaf != "kernel" or not any(each.startswith("layer_") for each in names):
+            return None
+        if name == "out":
+            return MuonDimensionNumbers((0, 1), 2)
+        parts = name in ("qkv", "key_value") or (name == "up" and x.ndim == 3)
+        return MuonDimensionNumbers(0, tuple(range(2 if parts else 1, x.ndim)))
+
+    return jax.tree.map_with_path(axes, params)
+
+
+def update_rule(
     config: OptimizerConfig, schedule: optax.Schedule, frequencies: Mark = no_frequencies
 ) -> optax.GradientTransformation:
-    """AdamW (Loshchilov & Hutter 2019): x <- x - rate·u with u = m̂ / (√v̂ + ε) + decay·x.
+    """AdamW (Loshchilov & Hutter 2019): x <- x - rate·u with u = m̂ / (√v̂ + ε) + decay·x. The
+    other names in `_DIRECTIONS` have their own first term of u.
 
     There is no decay of biases, LayerNorm scales and frequencies. A ratio of 0 in `config.rates`
     freezes: such parameters have no state, and no part in the norm of the gradient.
@@ -105,11 +144,11 @@ def adamw(
         return jax.tree.map(jnp.multiply, updates, rates(updates))
 
     clip = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
-    adam = optax.scale_by_adam(config.b1, config.b2, config.epsilon)
+    direction = _DIRECTIONS[config.name](config)
     if ratios:
         clip = [optax.masked(optax.set_to_zero(), frozen), *clip]
-        adam = optax.masked(adam, trained)
-    parts = [*clip, adam, optax.add_decayed_weights(config.weight_decay, mask=decayed)]
+        direction = optax.masked(direction, trained)
+    parts = [*clip, direction, optax.add_decayed_weights(config.weight_decay, mask=decayed)]
     if config.name == "lamb":
         parts.append(optax.masked(optax.scale_by_trust_ratio(), decayed))
     if ratios or frequency_rate is not None:
@@ -151,7 +190,7 @@ def make_optimizer(
     # Rounding up both may give a step more than there are.
     decay = min(round(config.decay * steps), steps - warmup)
     schedule = make_schedule(config.schedule, config.learning_rate, warmup, steps, decay)
-    optimizer = adamw(config, schedule, functools.partial(frequencies, model.encoding()))
+    optimizer = update_rule(config, schedule, functools.partial(frequencies, model.encoding()))
     if model.unused_rows:
         keep = optax.stateless(functools.partial(keep_unused_rows, model.vocab_size))
         optimizer = optax.chain(optimizer, keep)

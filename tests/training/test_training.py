@@ -34,6 +34,7 @@ from pe_jax.tasks.train import log_run_header
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training import sharding, workdir
 from pe_jax.training.checkpointing import Checkpoints, restore_newest, restore_params
+from pe_jax.training.pytrees import named_leaves
 from pe_jax.training.step import TrainState, make_train_step, state_shapes
 from pe_jax.training.transplant import transplant
 
@@ -104,7 +105,7 @@ class Setup:
         # keeps Adam from scaling that noise up to a step.
         schedule = optimizers.make_schedule("linear", 1e-2, 2, 20)
         config = OptimizerConfig(name=self.optimizer_name, epsilon=1e-4)
-        self.optimizer = optimizers.adamw(config, schedule)
+        self.optimizer = optimizers.update_rule(config, schedule)
         self.shapes = state_shapes(self.task, self.optimizer)
         self.shardings = sharding.state_shardings(self.mesh, self.how, self.shapes)
 
@@ -393,12 +394,12 @@ def test_decay_and_frequency_rate():
         jax.jit(functools.partial(update, optimizer))(jax.tree.map(lambda p: g * p, params)),
     )
     marked = functools.partial(optimizers.frequencies, MODEL.encoding())
-    decay = moved(optimizers.adamw(OptimizerConfig(weight_decay=0.1), one, marked), 0.0)
+    decay = moved(optimizers.update_rule(OptimizerConfig(weight_decay=0.1), one, marked), 0.0)
     for name, change in jax.tree.leaves(decay, is_leaf=lambda x: isinstance(x, tuple)):
         kept = name in ("bias", "scale", "frequencies")
         assert change == pytest.approx(0.0 if kept else -0.1), name
     config = OptimizerConfig(weight_decay=0.0, learning_rate=1.0, frequency_learning_rate=10.0)
-    rates = moved(optimizers.adamw(config, one, marked), 1.0)
+    rates = moved(optimizers.update_rule(config, one, marked), 1.0)
     for name, change in jax.tree.leaves(rates, is_leaf=lambda x: isinstance(x, tuple)):
         assert change == pytest.approx(-10.0 if name == "frequencies" else -1.0, rel=1e-2), name
 
@@ -411,7 +412,7 @@ def test_rates_by_group():
     rates += ("bert/segment/*=0",)  # Modern encoders have no types, and some encodings nothing.
     settings = dict(weight_decay=0.1, clip_norm=1.0, epsilon=1.0, rates=rates)
     config = OptimizerConfig(learning_rate=1.0, frequency_learning_rate=4.0, **settings)
-    optimizer = optimizers.adamw(config, lambda _: 1.0, marked)
+    optimizer = optimizers.update_rule(config, lambda _: 1.0, marked)
     grads = {"bert": {**dict.fromkeys(params["bert"], jnp.ones(4)), "token": jnp.full(4, 1e6)}}
     state = optimizer.init(params)
     assert {leaf.shape for leaf in jax.tree.leaves(state)} == {(), (4,)}
@@ -422,7 +423,7 @@ def test_rates_by_group():
     np.testing.assert_allclose(updates["token"], 0)
     np.testing.assert_allclose(updates["position"], same * 5, rtol=1e-6)
     np.testing.assert_allclose(updates["layer"], same * 2, rtol=1e-6)
-    typo = optimizers.adamw(OptimizerConfig(rates=("bert/tokens=0",)), lambda _: 1.0)
+    typo = optimizers.update_rule(OptimizerConfig(rates=("bert/tokens=0",)), lambda _: 1.0)
     with pytest.raises(
         ValueError, match="no parameter matches 'bert/tokens'. Their paths begin with"
     ):
@@ -462,7 +463,7 @@ def test_lamb_by_hand():
     marked = lambda params: {name: name == "frequencies" for name in params}
     rates = dict(learning_rate=0.1, frequency_learning_rate=0.4)
     config = OptimizerConfig(name="lamb", weight_decay=0.2, **rates, **settings)
-    optimizer = optimizers.adamw(config, lambda _: 0.1, marked)
+    optimizer = optimizers.update_rule(config, lambda _: 0.1, marked)
 
     @jax.jit
     def step(params, state, grad):
@@ -476,10 +477,85 @@ def test_lamb_by_hand():
     assert_close(got, expected, rtol=1e-5, atol=1e-6)
 
 
+def after_steps(optimizer, params, grads):
+    state, update = optimizer.init(params), jax.jit(optimizer.update)
+    for grad in grads:
+        updates, state = update(grad, state, params)
+        params = optax.apply_updates(params, updates)
+    return params
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs"),
+    [
+        ("lion", lambda **options: optax.lion(b1=0.8, b2=0.95, **options)),
+        ("nadamw", lambda **options: optax.nadamw(b1=0.8, b2=0.95, eps=1e-6, **options)),
+        (
+            "sgd",
+            lambda weight_decay, mask: optax.chain(
+                optax.trace(0.8), optax.add_decayed_weights(weight_decay, mask), optax.scale(-0.1)
+            ),
+        ),
+    ],
+)
+def test_other_optimizers_are_those_of_optax(name, theirs):
+    rng = np.random.default_rng(0)
+    params, *grads = [
+        {"kernel": rng.normal(size=(3, 4)), "bias": rng.normal(size=4)} for _ in range(4)
+    ]
+    config = OptimizerConfig(name=name, weight_decay=0.2, b1=0.8, b2=0.95, clip_norm=0.0)
+    rate = {} if name == "sgd" else {"learning_rate": 0.1}
+    expected = theirs(weight_decay=0.2, mask={"kernel": True, "bias": False}, **rate)
+    got = after_steps(optimizers.update_rule(config, lambda _: 0.1), params, grads)
+    assert_close(got, after_steps(expected, params, grads), rtol=1e-6)
+
+
+def test_muon():
+    """Each matrix of a layer moves along an orthogonal one, with the size of a step of AdamW; all
+    else is NAdamW's. A frozen leaf stays."""
+    rng = np.random.default_rng(0)
+    shapes = {
+        "qkv": (8, 3, 2, 4), "out": (2, 4, 8), "query": (8, 2, 4), "key_value": (8, 2, 1, 4),
+    }  # fmt: skip
+    layer = {"attention": {name: {"kernel": shape} for name, shape in shapes.items()}}
+    layer |= {"up": {"kernel": (8, 2, 16), "bias": (2, 16)}, "down": {"kernel": (16, 8)}}
+    tree = {
+        "bert": {"layer_0": layer, "token": {"embedding": (9, 8)}},
+        "pooler": {"kernel": (8, 8)},
+    }
+    is_shape = lambda x: isinstance(x, tuple)
+    draw = lambda: jax.tree.map(lambda s: np.float32(rng.normal(size=s)), tree, is_leaf=is_shape)
+    params, grads = draw(), draw()
+
+    def step(name):
+        config = OptimizerConfig(
+            name=name, weight_decay=0.0, clip_norm=0.0, rates=("pooler/*=0",), epsilon=1e-8
+        )
+        new = after_steps(optimizers.update_rule(config, lambda _: 1.0), params, [grads])
+        return dict(named_leaves(jax.tree.map(np.subtract, params, new)))
+
+    muon, adam = step("muon"), step("nadamw")
+    assert not muon["pooler/kernel"].any()
+    for path in ("bert/token/embedding", "bert/layer_0/up/bias"):
+        np.testing.assert_allclose(muon[path], adam[path], rtol=1e-5)
+    of = lambda path: muon[f"bert/layer_0/{path}/kernel"]
+    parts = {
+        "qkv": np.moveaxis(of("attention/qkv"), 1, 0).reshape(3, 8, 8),
+        "out": of("attention/out").reshape(1, 8, 8),
+        "query": of("attention/query").reshape(1, 8, 8),
+        "key_value": np.moveaxis(of("attention/key_value"), 1, 0).reshape(2, 8, 4),
+        "up": np.moveaxis(of("up"), 1, 0),
+        "down": of("down")[None],
+    }
+    for part in parts.values():
+        values = np.linalg.svd(part, compute_uv=False) / (0.2 * max(part.shape[1:]) ** 0.5)
+        assert values.min() > 0.3 and values.max() < 1.3  # Five iterations come this near to 1.
+
+
 def test_clipping():
     grads = {"kernel": np.full(4, 10.0, np.float32)}
     for norm, clipped in ((0.0, 10.0), (1.0, 0.5)):  # From a norm of 20 to 1.
-        o = optimizers.adamw(OptimizerConfig(clip_norm=norm, epsilon=1.0), lambda _: 1.0)
+        o = optimizers.update_rule(OptimizerConfig(clip_norm=norm, epsilon=1.0), lambda _: 1.0)
         update = jax.jit(lambda o=o: o.update(grads, o.init(grads), grads)[0])()["kernel"]
         np.testing.assert_allclose(update, -clipped / (clipped + 1), rtol=1e-3)  # g / (|g| + ε).
 
@@ -775,7 +851,7 @@ def test_a_gradient_step_is_optax_adam():
     """One step against optax.adamw itself, where nothing is masked or clipped."""
     params = {"kernel": np.float32([[1.0, -2.0]])}
     grads = {"kernel": np.float32([[0.3, 0.1]])}
-    ours = optimizers.adamw(OptimizerConfig(clip_norm=0.0), lambda _: 0.1)
+    ours = optimizers.update_rule(OptimizerConfig(clip_norm=0.0), lambda _: 0.1)
     theirs = optax.adamw(0.1, eps=1e-6, weight_decay=0.01)
     update = lambda o: o.update(grads, o.init(params), params)[0]["kernel"]
     a, b = jax.jit(lambda: (update(ours), update(theirs)))()
