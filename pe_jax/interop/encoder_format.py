@@ -12,13 +12,6 @@ from pe_jax.encodings import PUBLISHED
 # A module of ours: the modules of theirs that hold it, concatenated along their outputs.
 Modules = Mapping[str, str | tuple[str, ...]]
 POSITION_MODULE = f"bert/position/{PUBLISHED[0]}"  # The module of a learned table.
-# Names that GPT-2's configs have for keys, and that others took over.
-GPT2_NAMES = {
-    "n_embd": "hidden_size",
-    "n_head": "num_attention_heads",
-    "n_layer": "num_hidden_layers",
-    "n_positions": "max_position_embeddings",
-}
 
 
 class EncoderFormat(NamedTuple):

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pe_jax.interop.encoder_format import GPT2_NAMES
 from pe_jax.interop.hf_family import (
     FULL,
     ORIGINAL,
@@ -23,7 +22,10 @@ _MOST_LAYERS = 10_000
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
 # Other names of the keys that are read.
 _ALIASES = {
-    **GPT2_NAMES,
+    "n_embd": "hidden_size",
+    "n_head": "num_attention_heads",
+    "n_layer": "num_hidden_layers",
+    "n_positions": "max_position_embeddings",
     "d_model": "hidden_size",
     "dim": "hidden_size",
     "n_heads": "num_attention_heads",
