@@ -23,7 +23,7 @@ from pe_jax.properties.encoding_measures import (
 )
 from pe_jax.properties.probing import offset_curve
 from pe_jax.properties.toeplitz import psi, turning_point
-from pe_jax.shapes import Array, Float
+from pe_jax.shapes import Array, Bool, Float
 
 LENGTHS = (64, 128, 512)
 POSITIONS = 32  # Of the heat map, and offsets of the curve on either side.
@@ -79,7 +79,8 @@ def from_proximities(
     Args:
       encoding, params: of that layer.
       by: what proximities are.
-      matrices: Φ `[N, L, L]` by length L, N matrices whose mean is shown.
+      matrices: Φ `[N, L, L]` by length L, N matrices whose mean is shown; -inf where a head does
+        not attend.
 
     Returns:
       a dict of numbers, strings, lists and dicts, rounded:
@@ -90,16 +91,18 @@ def from_proximities(
       - `curve`: `offset`, -32 to 32; `mean` and `spread` over positions.
       - `psi`: ψ(m) / ψ(0) for m = 0 .. 128, and `turning_point`; None without frequencies.
       - `properties`: by length, as text, the mean violations `translation_invariance`,
-        `monotonicity` and `symmetry` (None where queries attend to one side only), 0 if it holds.
+        `monotonicity` and `symmetry`, 0 if it holds; None where queries attend to one side only
+        (symmetry), or those of some heads (all).
     """
     length = min(matrices)
     apart = np.asarray(offsets(range(length), range(length)))
-    attended = np.asarray(encoding.reach.allows(apart))
-    phi = np.where(attended, np.asarray(matrices[length], np.float64).mean(0), np.nan)
+    phi = _mean_of_heads(matrices[length], np.asarray(encoding.reach.allows(apart)))
     shown, sigma = standardised(phi)
     size = min(POSITIONS, length)
     at = np.arange(-min(POSITIONS, length - 1), min(POSITIONS, length - 1) + 1)
-    mean, spread = (np.asarray(x)[at + length - 1] for x in offset_curve(shown, where=attended))
+    mean, spread = (
+        np.asarray(x)[at + length - 1] for x in offset_curve(shown, where=~np.isnan(phi))
+    )
     names = ("translation_invariance", "monotonicity", "symmetry")
     found = frequencies(encoding, params)
     psi_of = None if found is None else np.asarray(psi(found, np.arange(max(LENGTHS)))) / found.size
@@ -117,6 +120,19 @@ def from_proximities(
             for n, x in sorted(matrices.items())
         },
     }  # fmt: skip
+
+
+def _mean_of_heads(
+    matrices: Float[Array, "N L L"], reach: Bool[Array, "L L"]
+) -> Float[np.ndarray, "L L"]:
+    """Return the mean of each entry over the matrices that have it, NaN where none does. Each is
+    taken less its level, so that entries that some lack compare with the others."""
+    values = np.asarray(matrices, np.float64)
+    attended = np.isfinite(values) & reach
+    entries, heads = attended.sum((1, 2), keepdims=True), attended.sum(0)
+    levels = np.where(attended, values, 0).sum((1, 2), keepdims=True) / entries
+    total = np.where(attended, values - levels, 0).sum(0)
+    return total / np.where(heads, heads, np.nan) + levels.mean()
 
 
 def standardised(phi: Float[Array, "L L"]) -> tuple[np.ndarray, float]:

@@ -95,5 +95,8 @@ def test_pictures_of_what_is_constant_or_one_sided_or_short():
     assert causal["by"] == "P·Pᵀ" and set(causal["properties"]) == {"12"}
     assert causal["heat"][0][1:] == [None] * 11
     assert causal["properties"]["12"]["symmetry"] is None
+    directed = properties.picture(small("alibi(directed=True)"), lengths=[8])
+    assert (np.diff(directed["heat"][0]) < 0).all() and (np.diff(directed["heat"][7]) > 0).all()
+    assert directed["sigma"] > 0 and set(directed["properties"]["8"].values()) == {None}
     with pytest.raises(ValueError, match=r"lengths must be at most 12 .*, got \[64\]"):
         properties.picture(small("learned_absolute", 12), lengths=[64])
