@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import socket
@@ -125,7 +126,8 @@ def read_evaluations(workdir: Path, step: int | None = None) -> dict[int, Scalar
 
 
 class MetricsWriter:
-    """Writes scalars to `metrics.jsonl` (one object a line: step, scalars) and TensorBoard events.
+    """Writes scalars to `metrics.jsonl` (one object a line: step, scalars) and TensorBoard events,
+    and to Weights & Biases if the environment names a project for it (`WANDB_PROJECT`).
 
     A line is appended in the same time whatever the file's size, and outlives the process. Only
     `sync` waits for the disk, before each checkpoint and at most every ten seconds. Object stores
@@ -143,7 +145,9 @@ class MetricsWriter:
         self._lines = [f"{json.dumps(line)}\n" for line in kept_lines]
         write_text(self._path, "".join(self._lines))
         self._synced = time.monotonic()
-        self._events = _Events(workdir / "tensorboard", step) if jax.process_index() == 0 else None
+        first = jax.process_index() == 0
+        self._events = _Events(workdir / "tensorboard", step) if first else None
+        self._wandb = _wandb_run(workdir) if first and os.environ.get("WANDB_PROJECT") else None
 
     def write(self, step: int, scalars: Scalars) -> None:
         line = json.dumps({"step": step, **scalars}) + "\n"
@@ -154,6 +158,8 @@ class MetricsWriter:
                 file.write(line)
         if self._events:
             self._events.write(step, scalars)
+        if self._wandb:
+            self._wandb.log(scalars, step=step)
         if time.monotonic() - self._synced > _SYNC_EVERY:
             self.sync()
 
@@ -182,6 +188,22 @@ class MetricsWriter:
         finally:
             if self._events:
                 self._events.close()
+            if self._wandb:
+                self._wandb.finish()
+
+
+def _wandb_run(workdir: Path) -> Any:
+    """Start or go on with the run of this folder at Weights & Biases."""
+    try:
+        import wandb
+    except ImportError as error:
+        raise ImportError(
+            "WANDB_PROJECT is set, but wandb is not installed. Install it with pip install wandb, "
+            "or unset WANDB_PROJECT."
+        ) from error
+    identity = hashlib.sha256(str(workdir.absolute()).encode()).hexdigest()[:16]
+    config = parse_json((workdir / "config.json").read_text(encoding="utf-8"))
+    return wandb.init(id=identity, name=workdir.name, resume="allow", config=config)
 
 
 class _Events:

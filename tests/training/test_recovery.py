@@ -11,6 +11,7 @@ import random
 import re
 import shutil
 import signal
+import sys
 import time
 import unittest.mock
 from pathlib import Path
@@ -645,6 +646,26 @@ def test_a_loss_that_explodes(straight, tmp_path):
         batch = next(batches)
     with np.load(folder / "failed" / f"step_{step}_host_0.npz") as kept:
         assert all(np.array_equal(kept[name], batch[name]) for name in batch)
+
+
+def test_weights_and_biases(tmp_path, monkeypatch):
+    """Only with a project: the same scalars, and the same run after a restart."""
+    fake = unittest.mock.MagicMock()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    (tmp_path / "config.json").write_text('{"seed": 3}')
+    with contextlib.closing(MetricsWriter(tmp_path, 0)) as writer:
+        writer.write(1, {"loss": 2.0})
+    assert not fake.mock_calls
+    monkeypatch.setenv("WANDB_PROJECT", "positions")
+    for _ in range(2):
+        with contextlib.closing(MetricsWriter(tmp_path, 0)) as writer:
+            writer.write(1, {"loss": 2.0})
+    first, second = (call.kwargs for call in fake.init.call_args_list)
+    assert first == second and first["config"] == {"seed": 3} and first["resume"] == "allow"
+    fake.init().log.assert_called_with({"loss": 2.0}, step=1)
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ImportError, match="WANDB_PROJECT is set, but wandb is not installed"):
+        MetricsWriter(tmp_path, 0)
 
 
 def test_a_line_of_metrics_is_appended(tmp_path, monkeypatch):
