@@ -190,9 +190,8 @@ def current_config(theirs: Mapping[str, Any], path: str) -> dict[str, Any]:
     """
     if not theirs:
         raise ValueError(
-            f"{path} has no config.json (for Google's checkpoints, bert_config.json) next to it, "
-            "and the tensors do not show the number of heads. Download it from the checkpoint's "
-            "source."
+            f"{path} has no config.json next to it, and the tensors do not show the number of "
+            "heads. Download it from the checkpoint's source."
         )
     kind = theirs.get("model_type")
     current = FIRST_NAMES.get(kind, kind) if isinstance(kind, str) else ""

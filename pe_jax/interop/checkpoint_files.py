@@ -1,4 +1,4 @@
-"""Tensors by name from a published checkpoint, whatever its format, under Hugging Face names.
+"""Tensors by name from a published checkpoint, in one safetensors file or several.
 
 A pickle (`pytorch_model.bin`, `.pt`) can run arbitrary code when loaded: none is ever opened here.
 """
@@ -10,14 +10,13 @@ import dataclasses
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes  # Also registers bfloat16 with NumPy, which safetensors needs to read it.
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from pe_jax.files import parse_json
-from pe_jax.interop.google import Header, find_google, open_google
 from pe_jax.values import shown
 
 _WHOLE = "model.safetensors"
@@ -31,6 +30,13 @@ _CONVERT = (
 )
 
 
+class Header(NamedTuple):
+    """Shape and dtype of a tensor that is not read yet; dtype by its safetensors name, "BF16"."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
     """An open checkpoint; a tensor is read from its file on request.
@@ -38,7 +44,7 @@ class Checkpoint:
     Attributes:
       path: as given.
       folder: the folder of its files.
-      config: the content of config.json or bert_config.json, {} if there is none.
+      config: the content of config.json, {} if there is none.
       headers: the header of every tensor, by name.
       values: reads a tensor in its dtype in the file; raises ValueError for a damaged file.
     """
@@ -80,19 +86,12 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 
     Args:
       path: a folder with `model.safetensors`, or with shards and `model.safetensors.index.json`; or
-        one .safetensors file; or a folder with one of Google's checkpoints, or the prefix of the
-        names of its files (`.../bert_model.ckpt`). config.json, or Google's bert_config.json, is
-        read if it is next to the tensors.
+        one .safetensors file. config.json is read if it is next to the tensors.
 
     Raises:
       ValueError: if there is nothing to read, if it is a pickle, or a file is damaged or missing.
     """
     path = Path(path)
-    google = find_google(path)
-    if google and not (path / _WHOLE).is_file():
-        folder = Path(google).parent
-        config = _config(folder / "bert_config.json", {"model_type": "bert"})
-        return Checkpoint(path, folder, config, *open_google(google))
     if not path.exists():
         raise ValueError(
             f"No checkpoint at {path}. Give a folder with {_WHOLE} and config.json, or a "
@@ -104,12 +103,12 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     files, file_of = ([path], {}) if path.is_file() else _tensor_files(path)
     folder = files[0].parent
     opened = _open_files(files, file_of)
-    return Checkpoint(path, folder, _config(folder / "config.json", {}), *opened)
+    return Checkpoint(path, folder, _config(folder / "config.json"), *opened)
 
 
-def _config(file: Path, implied: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a file, completed with the `implied` keys; {} if there is no file."""
-    config = {**implied, **_json(file)} if file.is_file() else {}
+def _config(file: Path) -> dict[str, Any]:
+    """Return the content of a file; {} if there is none."""
+    config = _json(file) if file.is_file() else {}
     for key, kind in {"model_type": str, "architectures": list}.items():
         if not isinstance(config.get(key), kind | None):
             raise ValueError(
@@ -131,15 +130,16 @@ def _tensor_files(folder: Path) -> tuple[list[Path], dict[str, str]]:
     if weights and not any(folder.glob("*.safetensors")):
         raise _pickle_error(weights, folder / _WHOLE)
     raise ValueError(
-        f"{folder} has neither {_WHOLE} nor {_INDEX} nor a TensorFlow checkpoint. If the tensors "
-        "are in a file of another name, give its path."
+        f"{folder} has neither {_WHOLE} nor {_INDEX}. If the tensors are in a file of another "
+        "name, give its path. TensorFlow's checkpoints are not read: the Hub has Google's BERTs as "
+        "safetensors (google-bert/bert-base-uncased, google/bert_uncased_L-4_H-256_A-4, ...)."
     )
 
 
 def _open_files(
     files: list[Path], file_of: dict[str, str]
 ) -> tuple[dict[str, Header], Callable[[str], np.ndarray]]:
-    """Return headers and reader of the tensors of several safetensors files, as `open_google`."""
+    """Return the headers of all tensors by name, and a function that reads one in its dtype."""
     headers, where = {}, {}
     for file in files:
         with _opened(file) as tensors:

@@ -2,13 +2,10 @@
 
 import dataclasses
 import functools
-import importlib.util
 import json
 import pickle
 import re
 import shlex
-import sys
-import types
 from pathlib import Path
 
 import flax
@@ -449,111 +446,6 @@ def test_a_config_is_required(tmp_path):
     few = {key: BERT[key] for key in ("model_type", "vocab_size", "hidden_size")}
     with pytest.raises(ValueError, match=r"it lacks num_hidden_layers, num_attention_heads, "):
         load_bert(write(tmp_path, bert_tensors(), few))
-
-
-# --- Google's checkpoints -------------------------------------------------------------------------
-
-
-def google_names(tensors):
-    """Names and layouts of the published TensorFlow checkpoints, optimizer slots included."""
-    theirs = {"global_step": np.int64(7)}
-    for name, tensor in tensors.items():
-        kernel = tensor.ndim == 2 and "embeddings" not in name and "seq_rel" not in name
-        spelled = {
-            "cls.predictions.bias": "cls/predictions/output_bias",
-            "cls.seq_relationship.weight": "cls/seq_relationship/output_weights",
-            "cls.seq_relationship.bias": "cls/seq_relationship/output_bias",
-        }.get(name)
-        if spelled is None:
-            spelled = name.replace("LayerNorm.weight", "LayerNorm.gamma")
-            spelled = spelled.replace("LayerNorm.bias", "LayerNorm.beta")
-            spelled = spelled.replace("_embeddings.weight", "_embeddings").replace(
-                "layer.", "layer_"
-            )
-            spelled = spelled.replace("weight", "kernel").replace(".", "/")
-        theirs[spelled] = tensor.T if kernel else tensor
-        theirs[f"{spelled}/adam_m"] = theirs[f"{spelled}/adam_v"] = theirs[spelled]
-    return theirs
-
-
-def google_config():
-    return {k: v for k, v in BERT.items() if k not in ("model_type", "position_embedding_type")}
-
-
-class StandIn:
-    """A fake of the part of TensorFlow that reads checkpoints; the tensors are in a NumPy file."""
-
-    class train:
-        @staticmethod
-        def load_checkpoint(prefix):
-            tensors = dict(np.load(f"{prefix}.data-00000-of-00001"))
-            return types.SimpleNamespace(
-                get_variable_to_shape_map=lambda: {n: list(t.shape) for n, t in tensors.items()},
-                get_variable_to_dtype_map=lambda: {n: t.dtype for n, t in tensors.items()},
-                get_tensor=tensors.__getitem__,
-            )
-
-
-@pytest.fixture
-def google(tmp_path, monkeypatch):
-    """A folder such as Google published, and its tensors under Hugging Face names."""
-    tensors = whole_tensors()
-    with open(tmp_path / "bert_model.ckpt.data-00000-of-00001", "wb") as file:
-        np.savez(file, **google_names(tensors))
-    (tmp_path / "bert_model.ckpt.index").touch()
-    config = {k: v for k, v in google_config().items() if k != "layer_norm_eps"}
-    (tmp_path / "bert_config.json").write_text(json.dumps(config))
-    monkeypatch.setitem(sys.modules, "tensorflow", StandIn)
-    return tmp_path, tensors
-
-
-def test_a_tensorflow_checkpoint_is_the_same_bert(google, tmp_path_factory):
-    folder, tensors = google
-    there = write(tmp_path_factory.mktemp("there"), tensors, {**BERT, "layer_norm_eps": 1e-12})
-    want = load_bert(there)
-    for path in (folder, folder / "bert_model.ckpt"):
-        got = load_bert(path)
-        assert got.config == want.config and got.absent == got.unread == ()
-        jax.tree.map(np.testing.assert_array_equal, got.params, want.params)
-
-
-def test_tensorflow_checkpoints_that_cannot_be_read(google, monkeypatch):
-    folder, _ = google
-    (folder / "model.ckpt-9.index").touch()
-    with pytest.raises(
-        ValueError, match=r"2 checkpoints. Give one of them: .*bert_model.ckpt or .*ckpt-9"
-    ):
-        open_checkpoint(folder)
-    with pytest.raises(ValueError, match=r"has no model.ckpt-9.data-\* next to it. Download"):
-        open_checkpoint(folder / "model.ckpt-9")
-    (folder / "model.ckpt-9.index").unlink()
-    data = folder / "bert_model.ckpt.data-00000-of-00001"
-    data.write_bytes(data.read_bytes()[:-9])
-    with pytest.raises(ValueError, match=r"TensorFlow cannot read .*bert_model.ckpt \(.*again"):
-        open_checkpoint(folder)
-    monkeypatch.setitem(sys.modules, "tensorflow", None)
-    with pytest.raises(ValueError, match=r"which needs TensorFlow: .*pip install '\.\[tf\]'"):
-        open_checkpoint(folder)
-
-
-@pytest.mark.tensorflow
-@pytest.mark.skipif(
-    importlib.util.find_spec("tensorflow") is None, reason="TensorFlow, the extra tf, is missing"
-)
-def test_a_checkpoint_that_tensorflow_writes(tmp_path):
-    """With the Saver and the type of variables that Google used."""
-    tf, tensors = importlib.import_module("tensorflow"), whole_tensors()
-    v1 = tf.compat.v1
-    with tf.Graph().as_default(), v1.Session() as session:
-        make = lambda name, value: v1.get_variable(name, initializer=value, use_resource=False)
-        variables = [make(*item) for item in google_names(tensors).items()]
-        session.run(v1.global_variables_initializer())
-        v1.train.Saver(variables).save(session, str(tmp_path / "bert_model.ckpt"))
-    (tmp_path / "bert_config.json").write_text(json.dumps(google_config()))
-    want = load_bert(write(tmp_path / "there", tensors, BERT))
-    got = load_bert(tmp_path)
-    assert got.config == want.config and got.absent == got.unread == ()
-    jax.tree.map(np.testing.assert_array_equal, got.params, want.params)
 
 
 # --- docs/checkpoints.md --------------------------------------------------------------------------
