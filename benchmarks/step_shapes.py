@@ -16,7 +16,6 @@ from pe_jax.configs.pretraining import (
     PretrainingStageConfig,
     StageConfig,
 )
-from pe_jax.data import rows
 from pe_jax.data.glue import GLUE
 from pe_jax.data.masking import ElementSpec
 from pe_jax.models import BertConfig, train_flops
@@ -88,11 +87,12 @@ def expected_vocab_size(config: AnyConfig) -> int:
 
 def element_spec(config: AnyConfig, stage: StageConfig) -> ElementSpec:
     """Return shape and dtype of each array of an example of `stage`, see the examples of a task."""
-    if isinstance(config, SquadConfig):
-        return rows.element_spec(stage.length, {"start": np.int32, "end": np.int32})
     if isinstance(config, FinetuningConfig):
-        label = np.int32 if GLUE[config.task].labels else np.float32
-        return rows.element_spec(stage.length, {"label": label})
+        label = np.int32 if config.task == "squad" or GLUE[config.task].labels else np.float32
+        targets = ("start", "end") if config.task == "squad" else ("label",)
+        row = ((stage.length,), np.int32)
+        inputs = {"tokens": row, "token_type_ids": row, "valid": ((stage.length,), np.bool_)}
+        return inputs | {name: ((), label) for name in targets}
     if not isinstance(stage, PretrainingStageConfig):
         assert isinstance(config, DistillationConfig)
         options = config.window, config.differences > 0

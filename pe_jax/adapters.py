@@ -1,11 +1,10 @@
-"""Position encodings inside other libraries' attention: Flax's modules, `jax.nn`, Equinox.
+"""Position encodings inside other libraries' attention: Flax's modules, `jax.nn`, any other.
 
-Each function here returns one that the other library calls. All compute with
-`pe_jax.attention.attention`, except `process_heads`, which leaves the attention to Equinox, and
-`attention_inputs`, which returns the arrays that any softmax attention takes. Keys
-and values may have fewer heads than queries (grouped-query attention). Anything that cannot be
-represented is a ValueError. Parts of an encoding that act at the input of a model are left to
-`encodings.embed`.
+`attention_fn` and `dot_product_attention` return functions that the other library calls, which
+compute with `pe_jax.attention.attention`; `attention_inputs` returns the arrays that any softmax
+attention takes. Keys and values may have fewer heads than queries (grouped-query attention).
+Anything that cannot be represented is a ValueError. Parts of an encoding that act at the input of
+a model are left to `encodings.embed`.
 
 The arguments `encoding`, `params` and `context` are those of `attention`. The other library passes
 queries, keys and values only, so `context` has whatever else an encoding needs: hidden states,
@@ -30,9 +29,9 @@ from pe_jax.attention.implementations import Implementation
 from pe_jax.attention.inputs import apply_encoding
 from pe_jax.attention.masks import both, check_mask
 from pe_jax.dtypes import widened
-from pe_jax.encodings.encoding import PositionEncoding, check_heads, checked_encoding
+from pe_jax.encodings.encoding import PositionEncoding, checked_encoding
 from pe_jax.encodings.modifiers.window import causal
-from pe_jax.encodings.part import Context, OffsetTerms, Params, Part, Traits, map_heads, moved
+from pe_jax.encodings.part import Context, OffsetTerms, Params, Part, Traits
 from pe_jax.encodings.positions import AttentionWindow, Positions
 from pe_jax.promotion import standard_promotion
 from pe_jax.shapes import Array, Bool, Float
@@ -40,11 +39,6 @@ from pe_jax.shapes import Array, Bool, Float
 AttentionFn = Callable[..., jax.Array]
 _ABSENT = "absent"  # The default of a mask, whose absence is a mistake.
 _PRODUCTS = "products are those of pe_jax.attention"
-_OURS = (
-    "Equinox's attention has no place for that: project to heads and call "
-    "pe_jax.attention.attention, which takes every encoding."
-)
-ProcessHeads = Callable[[Array, Array, Array], tuple[Array, Array, Array]]
 
 
 def attention_fn(
@@ -191,45 +185,6 @@ def dot_product_attention(
         return _attend(joined, params, context, (q, k, v), seen, implementation=chosen)
 
     return attend
-
-
-def process_heads(
-    encoding: PositionEncoding, params: Params | None = None, context: Context | None = None
-) -> ProcessHeads:
-    """A `process_heads` for `equinox.nn.MultiheadAttention`, a map of heads `[L, H, d]`.
-
-    Only for encodings that map queries, keys and values and do nothing else in attention, such as
-    rotary ones: Equinox's attention takes no terms of the logits. Positions are `[L]`.
-
-    Raises:
-      ValueError: for any other encoding.
-    """
-    checked_encoding(encoding).check_acts_in_attention()
-    others = [
-        f"{part.name} {' and '.join(does)}"
-        for part in encoding.parts
-        if (does := part._replace(heads=None).effects)
-    ]
-    if others:
-        raise ValueError(
-            f"process_heads cannot apply {encoding.name}, which does more than map queries, keys "
-            f"and values: {'; '.join(others)}. {_OURS}"
-        )
-
-    @standard_promotion
-    def process(query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
-        shapes = [x.shape for x in (query, key, value)]
-        full_context = completed(context, encoding, (1, len(query)), (1, len(key)))
-        heads = query[None], key[None], value[None]
-        check_heads(encoding, *heads)
-        for part, part_params in encoding.split(params):
-            heads = map_heads(part, part_params, *heads, moved(part, full_context, 1))
-        q, k, v = (x[0] for x in heads)
-        if [q.shape, k.shape, v.shape] != shapes:
-            raise ValueError(f"{encoding.name} changes the size of heads. {_OURS}")
-        return q, k, v
-
-    return process
 
 
 @standard_promotion

@@ -20,8 +20,6 @@ from typing import NamedTuple
 import grain
 import numpy as np
 
-from pe_jax.data.masking import ElementSpec
-
 _ORDER_SEED = 20_210_503  # For the order of lengths, the same in every run.
 
 
@@ -63,17 +61,6 @@ def concatenate(
     """Return `Rows` of N inputs, each `[n]` int32; `second` and the rest as there."""
     bounds = np.cumsum([0, *map(len, inputs)])
     return Rows(np.concatenate(inputs), bounds, np.array(second, np.int32), pad, targets)
-
-
-def element_spec(length: int, targets: dict[str, type[np.generic]]) -> ElementSpec:
-    """Return shape and dtype of each array of a row that is padded to `length`, for targets of
-    some dtypes."""
-    return {
-        "tokens": ((length,), np.int32),
-        "token_type_ids": ((length,), np.int32),
-        "valid": ((length,), np.bool_),
-        **{name: ((), dtype) for name, dtype in targets.items()},
-    }
 
 
 def pad_rows(rows: Rows, numbers: np.ndarray, length: int) -> dict[str, np.ndarray]:

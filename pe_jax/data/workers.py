@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import multiprocessing
 import multiprocessing.connection
@@ -16,17 +15,16 @@ import grain
 import numpy as np
 
 from pe_jax import cpu
-from pe_jax.console.terminal import log
 
 
 def in_workers(dataset: grain.IterDataset, workers: int) -> Iterable[dict[str, np.ndarray]]:
-    """Make the same batches in the same order in worker processes; in threads if `workers` is 0.
+    """Make the same batches in the same order in worker processes, at most one a core.
 
-    More workers than this machine has cores make nothing faster: a message says how many there are.
+    Threads make them if `workers` is 0.
     """
     if not workers:
         return dataset
-    options = grain.MultiprocessingOptions(num_workers=_limit_to_cores(workers))
+    options = grain.MultiprocessingOptions(num_workers=min(workers, cpu.cores()))
     return _received(dataset.mp_prefetch(options, worker_init_fn=_end_with_parent))
 
 
@@ -65,17 +63,6 @@ def _safe_path() -> Iterator[None]:
             del os.environ["PYTHONSAFEPATH"]
         else:
             os.environ["PYTHONSAFEPATH"] = before
-
-
-@functools.cache  # One message a process.
-def _limit_to_cores(workers: int) -> int:
-    cores = cpu.cores()
-    if workers > cores:
-        log(
-            f"config.data.workers={workers} is more than the {cores} core(s) of this process: "
-            f"{cores} worker(s) make batches."
-        )
-    return min(workers, cores)
 
 
 def _end_with_parent(index: int, count: int) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -16,7 +15,7 @@ import numpy as np
 
 from pe_jax import data
 from pe_jax.configs.model import ModelChanges
-from pe_jax.configs.pretraining import EncoderTrainingConfig, StageConfig, TextConfig
+from pe_jax.configs.pretraining import EncoderTrainingConfig, StageConfig
 from pe_jax.console.terminal import log_field
 from pe_jax.tasks.run import Program, Run
 from pe_jax.tasks.text_split import TextSplit, load_text
@@ -92,22 +91,10 @@ def make_run(
 
 
 def log_start(folder: Path, config: EncoderTrainingConfig) -> Path | None:
-    """Print where a run is and what it reads, see `log_run_header`.
-
-    Where every host might tokenize the same text, print how to do it once.
-    """
-    tokenizer = log_run_header(folder, config)
-    text: TextConfig = config.data
-    if text.source.startswith(data.TOKENIZED):
-        log_field("Text", text.source)
-        return tokenizer
-    log_field("Text", f"{text.source}; tokenized now, unless it is in the cache")
-    if jax.process_count() > 1 and text.source != "pydoc":
-        log_field(
-            "Hint", "every host tokenizes all of it, unless they share PE_JAX_CACHE; once, with"
-        )
-        source, vocab = shlex.quote(text.source), text.vocab or "tokenizer.json"
-        log_field("", f"pe-jax prepare --source={source} --vocab={vocab} --out=FOLDER")
+    """Print where a run is and what it reads, see `log_run_header`."""
+    tokenizer, source = log_run_header(folder, config), config.data.source
+    is_text = not source.startswith(data.TOKENIZED)
+    log_field("Text", source + "; tokenized now, unless it is in the cache" * is_text)
     return tokenizer
 
 

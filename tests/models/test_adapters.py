@@ -17,7 +17,7 @@ from scipy.special import softmax
 import pe_jax.linen
 import pe_jax.nnx
 from pe_jax import encodings
-from pe_jax.adapters import attention_fn, attention_inputs, dot_product_attention, process_heads
+from pe_jax.adapters import attention_fn, attention_inputs, dot_product_attention
 from pe_jax.attention import (
     attention,
     attention_logits,
@@ -51,7 +51,6 @@ ENTRIES = {
     "attention_inputs": lambda encoding: attention_inputs(Q, K, V, encoding),
     "attention_fn": attention_fn,
     "dot_product_attention": dot_product_attention,
-    "process_heads": process_heads,
     "Linen": lambda encoding: pe_jax.linen.MultiHeadAttention(H, encoding).init(
         jax.random.key(0), X
     ),
@@ -339,41 +338,13 @@ def test_jax_nn_with_an_encoding():
             dot_product_attention(NONE)(Q, K, V, **refused)
 
 
-def test_heads_for_equinox():
-    """What our own attention does with them."""
+def test_heads_of_rotary_encodings():
+    """Such as Equinox takes: mapped, without a bias or a mask."""
     encoding = named("rope(learnable=True)")
     params = encoding.init(jax.random.key(0))
-
-    @jax.jit
-    def outputs(q, k, v):
-        heads = (x[None] for x in process_heads(encoding, params)(q[0], k[0], v[0]))
-        return attention(*heads)[0], attention(q, k, v, encoding, params)[0]
-
-    np.testing.assert_allclose(*outputs(Q, K, V), atol=1e-6)
-    for name, match in (
-        ("rope+alibi+window(reach=2)", r"alibi adds terms to .*; window\(reach=2\) limits"),
-        ("t5", "t5 adds terms to the attention logits. .*call pe_jax.attention.attention"),
-    ):
-        with pytest.raises(ValueError, match=match):
-            process_heads(named(name))
-    with pytest.raises(ValueError, match="pope changes the size of heads"):
-        process_heads(named("pope"), named("pope").init(jax.random.key(0)))(Q[0], K[0], V[0])
-    with pytest.raises(ValueError, match="6 queries to 5 keys needs the positions"):
-        process_heads(encoding, params)(Q[0], K[0, :5], V[0, :5])
-
-
-def test_equinox():
-    eqx = pytest.importorskip("equinox")
-    layer = eqx.nn.MultiheadAttention(H, D, key=jax.random.key(0))
-    encoding = named("rope(base=100)")
-    at = np.array([0, 1, 2, 10, 11, 12])
-    found = layer(X[0], X[0], X[0], process_heads=process_heads(encoding, None, Context(at)))
-    heads = (
-        (X[:1] @ projection.weight.T).reshape(1, L, H, d)
-        for projection in (layer.query_proj, layer.key_proj, layer.value_proj)
-    )
-    out = attention(*heads, encoding, context=Context(at))
-    np.testing.assert_allclose(found, out.reshape(L, D) @ layer.output_proj.weight.T, atol=1e-5)
+    *heads, bias, mask = attention_inputs(Q, K, V, encoding, params)
+    assert bias is None and mask is None
+    np.testing.assert_allclose(attention(*heads), attention(Q, K, V, encoding, params), atol=1e-6)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,6 @@ import pytest
 from helpers import commands, tiny_run
 
 from pe_jax.console import stopping
-from pe_jax.data.workers import _limit_to_cores
 from pe_jax.errors import Interrupted
 from pe_jax.tasks import text_training
 from pe_jax.training import loop, workdir
@@ -149,14 +148,6 @@ def _runs(process):
         return process.joinpath("stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def test_no_more_workers_than_cores(monkeypatch, capsys):
-    at_most = _limit_to_cores.__wrapped__
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {1, 5, 6})
-    assert (at_most(2), at_most(3)) == (2, 3) and not capsys.readouterr().err
-    assert at_most(200) == 3
-    assert "config.data.workers=200 is more than the 3 core(s)" in capsys.readouterr().err
 
 
 def test_signals_wait():
