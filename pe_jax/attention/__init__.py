@@ -6,16 +6,7 @@ from pe_jax.attention.dropout import dropout
 from pe_jax.attention.masks import document_mask, document_positions, masked_softmax, padding_mask
 
 __all__ = [
-    "Cache",
-    "attention",
-    "attention_logits",
-    "attention_weights",
-    "cached_attention",
-    "document_mask",
-    "document_positions",
-    "dropout",
-    "init_cache",
-    "masked_softmax",
-    "padding_mask",
-    "with_index",
-]
+    "Cache", "attention", "attention_logits", "attention_weights", "cached_attention",
+    "document_mask", "document_positions", "dropout", "init_cache", "masked_softmax",
+    "padding_mask", "with_index",
+]  # fmt: skip

@@ -8,13 +8,6 @@ from pe_jax.golden.files import model_types, write
 from pe_jax.golden.vectors import Case, Golden, Layer, golden_vectors
 
 __all__ = [
-    "Case",
-    "Failure",
-    "Golden",
-    "Layer",
-    "check",
-    "golden_vectors",
-    "model_types",
-    "report",
+    "Case", "Failure", "Golden", "Layer", "check", "golden_vectors", "model_types", "report",
     "write",
-]
+]  # fmt: skip

@@ -12,23 +12,10 @@ from pe_jax.interop.hf_encoding import from_hf
 from pe_jax.interop.hf_registry import ENCODERS, FAMILIES
 
 __all__ = [
-    "ENCODERS",
-    "FAMILIES",
-    "PRETRAINING",
-    "Checkpoint",
-    "PositionTable",
-    "PublishedBert",
-    "from_hf",
-    "load_bert",
-    "load_position_table",
-    "load_run",
-    "open_checkpoint",
-    "position_table",
-    "read_config",
-    "save_bert",
-    "save_onnx",
-    "save_stablehlo",
-]
+    "ENCODERS", "FAMILIES", "PRETRAINING", "Checkpoint", "PositionTable", "PublishedBert",
+    "from_hf", "load_bert", "load_position_table", "load_run", "open_checkpoint",
+    "position_table", "read_config", "save_bert", "save_onnx", "save_stablehlo",
+]  # fmt: skip
 
 if typing.TYPE_CHECKING:
     from pe_jax.interop.bert_export import position_table, save_bert

@@ -2,56 +2,24 @@
 
 from pe_jax.errors import extra
 
+# isort: off
 with extra("flax"):
     from pe_jax.configs.model import PRESETS, BertConfig, preset, with_tokens
     from pe_jax.models.bert import Bert, LayerOutputs
     from pe_jax.models.flops import forward_flops, train_flops
     from pe_jax.models.heads import (
-        BertForClassification,
-        BertForMaskedLM,
-        BertForPretraining,
-        BertForSpans,
-        Pooler,
+        BertForClassification, BertForMaskedLM, BertForPretraining, BertForSpans, Pooler,
         PretrainingLogits,
-    )
+    )  # fmt: skip
     from pe_jax.models.inspection import (
-        attended,
-        attention_map,
-        hidden_states,
-        kernel_map,
-        layer_outputs,
-        projections,
-        queries_keys_values,
-        query_key_matrices,
-        rotations,
-        weights_map,
-        with_constants,
-    )
+        attended, attention_map, hidden_states, kernel_map, layer_outputs, projections,
+        queries_keys_values, query_key_matrices, rotations, weights_map, with_constants,
+    )  # fmt: skip
 
 __all__ = [
-    "PRESETS",
-    "Bert",
-    "BertConfig",
-    "BertForClassification",
-    "BertForMaskedLM",
-    "BertForPretraining",
-    "BertForSpans",
-    "LayerOutputs",
-    "Pooler",
-    "PretrainingLogits",
-    "attended",
-    "attention_map",
-    "forward_flops",
-    "hidden_states",
-    "kernel_map",
-    "layer_outputs",
-    "preset",
-    "projections",
-    "queries_keys_values",
-    "query_key_matrices",
-    "rotations",
-    "train_flops",
-    "weights_map",
-    "with_constants",
-    "with_tokens",
-]
+    "PRESETS", "Bert", "BertConfig", "BertForClassification", "BertForMaskedLM",
+    "BertForPretraining", "BertForSpans", "LayerOutputs", "Pooler", "PretrainingLogits",
+    "attended", "attention_map", "forward_flops", "hidden_states", "kernel_map", "layer_outputs",
+    "preset", "projections", "queries_keys_values", "query_key_matrices", "rotations",
+    "train_flops", "weights_map", "with_constants", "with_tokens",
+]  # fmt: skip

@@ -28,70 +28,41 @@ _MODULES = (
     "position_probe", "position_regression", "requirements", "score_correlation", "word_order",
 )  # fmt: skip
 
+# isort: off
 if typing.TYPE_CHECKING:
     from pe_jax.properties.attention_flow import (
-        attention_sinks,
-        effective_keys,
-        mean_distance,
-        mixture_shares,
-        rollout,
-    )
+        attention_sinks, effective_keys, mean_distance, mixture_shares, rollout,
+    )  # fmt: skip
     from pe_jax.properties.basis import Basis, decompose, positional_basis
     from pe_jax.properties.encoding_measures import Measures, measure
     from pe_jax.properties.estimates import (
-        Estimate,
-        bin_edges,
-        in_batches,
-        losses_by_place,
-        mean_over_texts,
-        shift_curve,
+        Estimate, bin_edges, in_batches, losses_by_place, mean_over_texts, shift_curve,
         state_change,
-    )
+    )  # fmt: skip
     from pe_jax.properties.head_dimensions import (
-        frequency_bands,
-        is_massive,
-        massive_overlap,
-        pair_norms,
-        peak_to_mean,
-        profile_correlation,
+        frequency_bands, is_massive, massive_overlap, pair_norms, peak_to_mean, profile_correlation,
         random_other_dimensions,
-    )
+    )  # fmt: skip
     from pe_jax.properties.literature import (
-        chen_locality,
-        chen_symmetry,
-        saponati_directionality,
-        saponati_symmetry,
-    )
+        chen_locality, chen_symmetry, saponati_directionality, saponati_symmetry,
+    )  # fmt: skip
     from pe_jax.properties.metrics import (
-        forward_share,
-        monotonicity,
-        proximity,
-        symmetry,
-        translation_invariance,
-    )
+        forward_share, monotonicity, proximity, symmetry, translation_invariance,
+    )  # fmt: skip
     from pe_jax.properties.offset_share import offset_fit, offset_variance
     from pe_jax.properties.pictures import picture
     from pe_jax.properties.position_probe import Probe, linear_probe, mlp_probe
     from pe_jax.properties.position_regression import Fit, regress
     from pe_jax.properties.probing import (
-        identical_words,
-        offset_curve,
-        offset_kernel,
-        position_products,
-        random_texts,
-        random_words,
-    )
+        identical_words, offset_curve, offset_kernel, position_products, random_texts, random_words,
+    )  # fmt: skip
     from pe_jax.properties.requirements import distinctness, norm_growth, relative_change
     from pe_jax.properties.score_correlation import MINIMUM_RUNS, Correlation, correlate
     from pe_jax.properties.sweeps import compile_sweep, sweep
     from pe_jax.properties.toeplitz import Toeplitz, cosines, psi, turning_point
     from pe_jax.properties.word_order import (
-        SHUFFLES,
-        OrderSensitivity,
-        order_sensitivity,
-        shuffled_orders,
-        states_by_order,
-    )
+        SHUFFLES, OrderSensitivity, order_sensitivity, shuffled_orders, states_by_order,
+    )  # fmt: skip
 else:
 
     def __dir__() -> list[str]:

@@ -21,16 +21,9 @@ from pe_jax.testing.report import check_all, check_table
 from pe_jax.testing.subject import SIZES, Sizes, Subject
 
 __all__ = [
-    "CHECKS",
-    "SIZES",
-    "NotApplicable",
-    "Pair",
-    "Reference",
-    "Subject",
-    "check",
-    "joined",
+    "CHECKS", "SIZES", "NotApplicable", "Pair", "Reference", "Subject", "check", "joined",
     "table",
-]
+]  # fmt: skip
 
 
 def check(
