@@ -24,9 +24,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def automatic_sharding(
-    specs: Callable[..., Any],
-) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+def automatic_sharding(specs: Callable[..., Any]) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
     """Decorate a function so that explicit axes of the mesh are automatic inside of it.
 
     Without such axes the function is called as it is. Functions among its arguments, such as

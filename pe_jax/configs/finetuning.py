@@ -34,9 +34,7 @@ class FinetuningDataConfig(Config):
     )
     batch_size: int = key(32, ROWS, "Inputs of a step, for each seed.")
     eval_batch_size: int = key(64, ROWS, "Inputs scored at once.")
-    held_out: float = key(
-        0.0, HELD_OUT, "Fraction of the training data held out for model selection, see `select`."
-    )
+    held_out: float = key(0.0, HELD_OUT, "Fraction of the training data kept for `select`.")
 
     def errors(self) -> Iterator[str]:
         if list(self.buckets) != sorted(self.buckets):
@@ -52,14 +50,10 @@ class FinetuningConfig(Config):
 
     task: str = task_key(*GLUE_TASKS)
     seeds: tuple[int, ...] = key(
-        (0, 1, 2, 3, 4),
-        several(SEED, least=1),
-        "Seeds of heads, dropout and data order; one program.",
+        (0, 1, 2, 3, 4), several(SEED, least=1), "Of heads, dropout and data order; one program."
     )
     init: str = key("", text(), "The workdir of a pretraining run, or a published BERT.")
-    resize: str = key(
-        "", RESIZE, 'For inputs longer than a learned table: "interpolate" or "repeat".'
-    )
+    resize: str = key("", RESIZE, 'Of a table that is too short: "interpolate" or "repeat".')
     model: BertConfig = part(ModelChanges)
     data: FinetuningDataConfig = part(FinetuningDataConfig)
     epochs: float = key(3.0, EPOCHS, "Passes over the training data.")
@@ -99,13 +93,9 @@ _QUESTIONS = text("Give NAME:SPLIT of tfds, or a file in SQuAD's format.")
 class SquadDataConfig(FinetuningDataConfig):
     """Questions, and windows of their contexts."""
 
-    train: str = key(
-        "squad/v1.1:train", _QUESTIONS, "NAME:SPLIT+SPLIT of tfds, or an official JSON file."
-    )
+    train: str = key("squad/v1.1:train", _QUESTIONS, "NAME:SPLIT+SPLIT of tfds, or a JSON file.")
     validation: str = key("squad/v1.1:validation", _QUESTIONS, "As for `train`.")
-    stride: int = key(
-        128, integer(1, 10**6), "Tokens between the starts of windows of a long context."
-    )
+    stride: int = key(128, integer(1, 10**6), "Tokens between the starts of windows of a context.")
     max_query: int = key(64, integer(1, 10**6), "Questions are truncated to this many tokens.")
 
     def errors(self) -> Iterator[str]:
@@ -122,11 +112,7 @@ class SquadConfig(FinetuningConfig):
     """Fine-tuning on SQuAD."""
 
     task: str = task_key("squad")
-    version: str = key(
-        "v1.1",
-        one_of(("v1.1", "v2.0")),
-        'Or "v2.0", where a question may have no answer.',
-    )
+    version: str = key("v1.1", one_of(("v1.1", "v2.0")), "In v2.0 there may be no answer.")
     data: SquadDataConfig = part(SquadDataConfig)
     n_best: int = key(20, integer(1, 10**4), "Likeliest starts and ends that are combined.")
     max_answer_tokens: int = key(30, integer(1, 10**6), "Longer spans are no answers.")

@@ -18,9 +18,7 @@ from pe_jax.values import several
 @dataclasses.dataclass(frozen=True)
 class LengthsConfig(Config):
     task: str = task_key("lengths")
-    lengths: tuple[int, ...] = key(
-        (128, 256, 384, 512), several(LENGTH), "Lengths of inputs, in tokens."
-    )
+    lengths: tuple[int, ...] = key((128, 256, 384, 512), several(LENGTH), "Tokens of inputs.")
     resize: str = key("", RESIZE, '"interpolate" or "repeat".')
 
 

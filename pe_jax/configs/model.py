@@ -132,21 +132,13 @@ class BertConfig(Config):
         _POSITION,
         '"learned_absolute", or another; with options, "rope(base=500)+alibi".',
     )
-    max_length: int = key(
-        512, integer(1, 10**7), "Rows of a learned table: 512, of a ModernBERT 8,192."
-    )
+    max_length: int = key(512, integer(1, 10**7), "Rows of a learned table: 512; ModernBERT 8,192.")
     dropout_rate: float = key(
-        0.1,
-        number(0, 1, "[)"),
-        "Of embeddings and of each sublayer's output: 0.1, of a ModernBERT 0.",
+        0.1, number(0, 1, "[)"), "Of embeddings and sublayers' outputs: 0.1, of a ModernBERT 0."
     )
-    attention_dropout_rate: float = key(
-        0.1, number(0, 1, "[)"), "Of attention weights: 0.1, of a ModernBERT 0."
-    )
+    attention_dropout_rate: float = key(0.1, number(0, 1, "[)"), "Of weights: 0.1; ModernBERT 0.")
     initializer_stddev: float = key(
-        0.02,
-        number(0, 100, "(]"),
-        "Of initial weights: 0.02. Small models: about 1/sqrt(hidden_size).",
+        0.02, number(0, 100, "(]"), "Of initial weights: 0.02; if small, about 1/sqrt(hidden_size)."
     )
     dtype: str = key(
         "float32", one_of(("float32", "bfloat16")), 'Of the computation: "float32" or "bfloat16".'

@@ -72,19 +72,13 @@ class TextConfig(Config):
     )
     validation: str = key("", text(), "Another source; empty holds out documents of `source`.")
     held_out: float = key(0.05, HELD_OUT, "The fraction held out, where `validation` is empty.")
-    feature: str = key(
-        "text",
-        text("Give the key of the text in each record."),
-        "The key of the text in JSON lines and tfds examples.",
-    )
+    feature: str = key("text", text("Give the key of the text."), "Key of the text in each record.")
     data_dir: str = key("", text(), "Folder of tfds datasets; empty means tfds's default.")
     vocab: str = key("", text(), "vocab.txt or tokenizer.json; empty: init's, or one is trained.")
     vocab_size: int = key(  # Five special tokens, and one.
         30_522, integer(6, 10**7), "The size of a vocabulary that is trained."
     )
-    strip_accents: bool = key(
-        False, FLAG, "A vocabulary that is trained drops accents and other marks of letters."
-    )
+    strip_accents: bool = key(False, FLAG, "A vocabulary that is trained drops accents and marks.")
     workers: int = key(0, integer(0, 128), "Processes that make batches; 0 makes them in a thread.")
     cache_dir: str = key("", text(), "Tokenized text; empty means ~/.cache/pe_jax.")
 
@@ -107,9 +101,7 @@ class PretrainingDataConfig(TextConfig):
         "instead of sentence pairs and both losses.",
     )
     mask_rate: float = key(0.15, number(0, 1, "(]"), "The fraction of tokens to predict.")
-    short_probability: float = key(
-        0.1, number(0, 1), "How often a sentence pair is truncated to a random length."
-    )
+    short_probability: float = key(0.1, number(0, 1), "How often a pair is cut to a random length.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,9 +114,7 @@ class EncoderTrainingConfig(Config):
 
     task: str = task_key("")  # Subclasses name theirs.
     seed: int = key(0, SEED, "Initial parameters, dropout and data order.")
-    init: str = key(
-        "", text(), "Start from this run's workdir or published BERT, see docs/checkpoints.md."
-    )
+    init: str = key("", text(), "A run's workdir or a published BERT (docs/checkpoints.md).")
     parallel: str = key(
         "jit",
         one_of("pe_jax.training.sharding:PARALLEL"),
@@ -137,18 +127,12 @@ class EncoderTrainingConfig(Config):
     stage2: StageConfig = part(StageConfig)
     stage3: StageConfig = part(StageConfig)
     optimizer: OptimizerConfig = part(OptimizerConfig)
-    log_every: int = key(
-        100, COUNT_OR_ZERO, "In steps, like the other *_every; 0: only at the end of a stage."
-    )
+    log_every: int = key(100, COUNT_OR_ZERO, "Steps; 0, as of *_every: at the end of a stage.")
     eval_every: int = key(1_000, COUNT_OR_ZERO, "Steps between evaluations on held-out text.")
     eval_examples: int = key(1_024, integer(1, 1_000_000), "Held-out examples.")
     checkpoint_every: int = key(1_000, COUNT_OR_ZERO, "Steps between checkpoints.")
     keep_checkpoints: int = key(3, integer(1, 10**6), "How many of the newest to keep.")
-    keep_best: int = key(
-        0,
-        integer(0, 10**6),
-        "How many of the lowest held-out loss to keep too; saves after each evaluation.",
-    )
+    keep_best: int = key(0, integer(0, 10**6), "So many of the lowest held-out loss are kept too.")
 
     @property
     def stages(self) -> Mapping[str, StageConfig]:
@@ -165,9 +149,7 @@ class PretrainingConfig(EncoderTrainingConfig):
     """
 
     task: str = task_key("pretraining")
-    keep_position: bool = key(
-        True, FLAG, "With init: also copy its position parameters, if they fit."
-    )
+    keep_position: bool = key(True, FLAG, "With init: keep position parameters that fit.")
     data: PretrainingDataConfig = part(PretrainingDataConfig)
     stage1: PretrainingStageConfig = part(PretrainingStageConfig, length=128)
     stage2: PretrainingStageConfig = part(PretrainingStageConfig)

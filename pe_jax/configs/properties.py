@@ -37,20 +37,14 @@ class PropertiesConfig(Config):
         "Parts of the report, separated by commas; empty: all that apply. See docs/measures.",
     )
     length: int = key(128, _POSITIONS, "Positions to measure; all of an encoding that has fewer.")
-    windows: tuple[int, ...] = key(
-        (5, 10, 20, 50), several(_WINDOW), "Offsets of local monotonicity."
-    )
+    windows: tuple[int, ...] = key((5, 10, 20, 50), several(_WINDOW), "Of local monotonicity.")
     seed: int = key(0, SEED, "Draws the random words.")
     attention: str = key(
         "logits",
         one_of(("logits", "weights")),
         'Attention among identical words: "logits" before scaling, or softmaxed "weights".',
     )
-    heads: str = key(
-        "average",
-        one_of(("average", "each")),
-        'Figures of the average over heads, or of "each" head.',
-    )
+    heads: str = key("average", one_of(("average", "each")), "Figures of the average, or of each.")
     layer: int = key(0, integer(0, 10**4 - 1), "Index of the layer whose attention is measured.")
     words: int = key(300, COUNT, "Random words, each repeated to fill an input.")
     kernel: str = key(
@@ -59,26 +53,14 @@ class PropertiesConfig(Config):
         'Inputs of the offset kernel: "words", where queries of copies of a word meet keys of '
         'copies of another word; or "texts" of random words, attended to as in the model.',
     )
-    texts: int = key(
-        64,
-        integer(2, 10**6),
-        "Texts that trained models are measured on; for a run, held-out ones.",
-    )
-    text: str = key(
-        "", any_text(), "For other models: a source like config.data.source; empty: pydoc."
-    )
-    size: str = key(
-        "base", one_of(PRESETS), "Size of the BERT around untrained encodings, and for table 1."
-    )
+    texts: int = key(64, integer(2, 10**6), "Texts to measure trained models on; held-out ones.")
+    text: str = key("", any_text(), "For other models: as config.data.source; empty: pydoc.")
+    size: str = key("base", one_of(PRESETS), "Of the BERT around untrained encodings; in table 1.")
     seeds: int = key(3, integer(1, 10**4), "Random models that table 1 averages over.")
     table_window: int = key(10, _WINDOW, "Offsets of local monotonicity in table 1.")
-    bands: int = key(
-        4, integer(1, 10**4), "Bands of equal size for the frequencies of a rotary encoding."
-    )
+    bands: int = key(4, integer(1, 10**4), "Bands of equal size for rotary frequencies.")
     massive: float = key(
-        5.0,
-        number(1, 1e6),
-        "A value of queries or keys is massive above this many times its head's mean.",
+        5.0, number(1, 1e6), "Values above this many times their head's mean are massive."
     )
     ridge: tuple[float, ...] = key(
         _ridge, several(number(0, 1e9), least=1), "Penalties of the regression probe."
@@ -89,9 +71,7 @@ class PropertiesConfig(Config):
         "Family of a position table whose file does not name it.",
     )
     score_examples: int = key(256, COUNT, "Held-out examples that each checkpoint is scored on.")
-    scores: str = key(
-        "", any_text(), "CSV of scores to correlate with; empty uses the runs' held-out scores."
-    )
+    scores: str = key("", any_text(), "CSV of scores to correlate with; empty: those of the runs.")
     vector: str = key("", VECTOR, FORMATS)
 
 

@@ -38,9 +38,7 @@ class SweepConfig(Config):
     )
     window: int = key(50, _WINDOW, "Offsets of monotonicity.")
     bases: tuple[float, float] = key(
-        (10.0, 1e6),
-        several(number(1, 1e9, "(]"), 2, 2),
-        "From, to; spaced evenly on a logarithmic scale.",
+        (10.0, 1e6), several(number(1, 1e9, "(]"), 2, 2), "From, to; spaced logarithmically."
     )
     base_count: int = key(60, _GRID)
     dims: tuple[float, float] = key(

@@ -23,9 +23,7 @@ class TablesConfig(Config):
         any_text("Give the name of an encoding."),
         "The encoding that the others are tested against.",
     )
-    p_value: float = key(
-        0.05, number(0, 1, "()"), "Welch's two-sided t-test marks differences below it."
-    )
+    p_value: float = key(0.05, number(0, 1, "()"), "Welch's t-test marks differences below it.")
     all_rows: bool = key(False, FLAG, "Also rows of the paper's 13 encodings that have no run.")
 
 

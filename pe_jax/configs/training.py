@@ -37,23 +37,15 @@ class OptimizerConfig(Config):
         '"lamb" is for batches of thousands of sequences; "muon" is "nadamw" for all but the '
         'matrices of layers; "sgd" has a momentum of b1. All have the same weight decay.',
     )
-    learning_rate: float = key(
-        1e-4, _RATE, "Highest learning rate: it rises to this, then falls to 0."
-    )
+    learning_rate: float = key(1e-4, _RATE, "The highest: it rises to this, then falls to 0.")
     schedule: str = key(
         "linear",
         one_of(("linear", "cosine", "wsd")),
         'Shape of the fall after the warmup; "wsd" (warmup, stable, decay): linear, at the end.',
     )
-    frequency_learning_rate: float | None = key(
-        None, optional(_RATE), "Learning rate of sinusoids; default: the same."
-    )
-    warmup: float = key(
-        0.1, number(0, 1), "Fraction of all steps in which the learning rate rises."
-    )
-    decay: float = key(
-        0.1, number(0, 1), "Last fraction of all steps, in which the schedule wsd falls."
-    )
+    frequency_learning_rate: float | None = key(None, optional(_RATE), "Of sinusoids, if another.")
+    warmup: float = key(0.1, number(0, 1), "Fraction of steps in which the learning rate rises.")
+    decay: float = key(0.1, number(0, 1), "Last fraction of steps, in which wsd falls.")
     weight_decay: float = key(0.01, _RATE, "Not of biases, norms and frequencies.")
     b1: float = key(0.9, _ADAM, "Decay of first moments.")
     b2: float = key(0.999, _ADAM, "Decay of second moments, BERT's; 0.98 suits short runs.")

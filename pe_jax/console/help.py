@@ -16,11 +16,7 @@ _COLUMN = 32  # Where descriptions begin.
 
 
 def help_text(
-    usage: str,
-    command_flags: flags.FlagValues,
-    script: str,
-    config: str,
-    classes: Classes[Config],
+    usage: str, command_flags: flags.FlagValues, script: str, config: str, classes: Classes[Config]
 ) -> str:
     """Return the help of a command.
 

@@ -179,7 +179,7 @@ _WIKI40B_MARKUP = re.compile(r"_START_(?:ARTICLE|SECTION|PARAGRAPH)_|_NEWLINE_")
 
 # Datasets (names without their configs) whose text contains markup.
 _CLEANING: dict[str, Callable[[str], str]] = {
-    "wiki40b": lambda text: _WIKI40B_MARKUP.sub("\n", text),
+    "wiki40b": lambda text: _WIKI40B_MARKUP.sub("\n", text)
 }
 
 

@@ -53,10 +53,7 @@ class Rows(NamedTuple):
 
 
 def concatenate(
-    inputs: Sequence[np.ndarray],
-    second: Sequence[int],
-    pad: int,
-    targets: dict[str, np.ndarray],
+    inputs: Sequence[np.ndarray], second: Sequence[int], pad: int, targets: dict[str, np.ndarray]
 ) -> Rows:
     """Return `Rows` of N inputs, each `[n]` int32; `second` and the rest as there."""
     bounds = np.cumsum([0, *map(len, inputs)])

@@ -215,9 +215,7 @@ def build(config: FinetuningConfig, folder: Path, tokenizer: Path | None = None)
         config=config,
         program=program,
         stages=[stage],
-        summary=[
-            ("Batch", f"{rows:,} rows of each of {len(config.seeds)} seeds; {steps:,} steps"),
-        ],
+        summary=[("Batch", f"{rows:,} rows of each of {len(config.seeds)} seeds; {steps:,} steps")],
         digests={
             f"{config.task}, {name} data": each.digest()
             for name, each in {"training": problem.train, **problem.held_out}.items()

@@ -142,8 +142,7 @@ def fit_positions(
     content = [x.mean((1, 2)) for x in (queries, keys)]
     start, unravel = ravel_pytree(student_params["position"])
     flat, errors = _minimise(
-        lambda flat: _errors(student.encoding(), unravel(flat), content, target, where),
-        start,
+        lambda flat: _errors(student.encoding(), unravel(flat), content, target, where), start
     )
     return PositionFit(unravel(flat), 1 - np.asarray(errors))
 

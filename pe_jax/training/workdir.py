@@ -44,14 +44,7 @@ STEPS = (
     *(f"stage{number}.{key}" for number in (1, 2, 3) for key in ("steps", "epochs")),
 )
 # and where its inputs are: their contents are compared, see `tasks.train`.
-_INPUTS = (
-    "init",
-    "data.source",
-    "data.validation",
-    "data.train",
-    "data.vocab",
-    "data.data_dir",
-)
+_INPUTS = ("init", "data.source", "data.validation", "data.train", "data.vocab", "data.data_dir")
 
 # Values that give the same numbers. With "fsdp" the state has other shardings than with "jit", and
 # sums are rounded in another order, as on another number of devices; dropout masks are the same.
