@@ -89,6 +89,7 @@ def test_the_wheel_has_every_file_of_the_package():
     files = {path.relative_to(package) for path in package.rglob("*") if path.is_file()}
     others = {str(path) for path in files if path.suffix not in (".py", ".pyc")}
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
-    assert others == set(settings["setuptools"]["package-data"]["pe_jax"])
+    patterns = settings["setuptools"]["package-data"]["pe_jax"]
+    assert others == {str(path.relative_to(package)) for p in patterns for path in package.glob(p)}
     folders = {path.parent for path in files if path.suffix == ".py"}
     assert not [folder for folder in folders if not (package / folder / "__init__.py").is_file()]
