@@ -273,7 +273,7 @@ def draw(records: list[dict], path: Path) -> None:
         tokens, r2 = np.mean(points, 0).T
         kept = tokens > 0  # Untrained positions may have any R², below 0 too.
         title = "R² of the last layer, held out"
-        curves.append(Curve(title, _AXIS, position, tokens[kept] / 1e3, r2[kept]))
+        curves.append(Curve(title, _AXIS, position, position, tokens[kept] / 1e3, r2[kept]))
         scores = defaultdict(list)
         for record in runs:
             if "f1" in record:
@@ -281,7 +281,7 @@ def draw(records: list[dict], path: Path) -> None:
         if scores:
             x, y = sorted(scores), [statistics.mean(scores[count]) for count in sorted(scores)]
             title = "F1 on questions, of the untouched model's"
-            curves.append(Curve(title, _AXIS, position, np.array(x) / 1e3, np.array(y)))
+            curves.append(Curve(title, _AXIS, position, position, np.array(x) / 1e3, np.array(y)))
     figure = figures.model_curves(curves, title="Position distillation")
     figures.save(figure, path)
 

@@ -79,14 +79,11 @@ def _execute(config: Config, folder: Path, profile: range) -> tuple[str, Path]:
 
 def _next_commands(folder: str) -> list[tuple[str, str]]:
     """Return commands that show more of a trained run, each behind the name of what it shows."""
-    evaluation = "eval.py --config=configs/properties.py --workdir="
-    purpose = "Positions"
+    purpose, config = "Positions", "properties"
     if _CONFIG.value.task in FINETUNING:
-        evaluation, purpose = "eval.py --config=configs/tables.py --runs=", "Table"
-    return [
-        (purpose, command.as_called(f"{evaluation}{folder}")),
-        ("Curves", f"tensorboard --logdir={folder}"),
-    ]
+        purpose, config = "Table", "tables"
+    evaluation = command.as_called(f"eval.py --config=configs/{config}.py --workdir={folder}")
+    return [(purpose, evaluation), ("Curves", f"tensorboard --logdir={folder}")]
 
 
 def _profiled_steps() -> range:
@@ -131,6 +128,7 @@ def train() -> None:
     if not is_quiet():
         minutes, seconds = divmod(round(time.perf_counter() - start), 60)
         show(f"\n{for_terminal(text)}\nWritten to {out}, after {minutes} min {seconds} s in all.")
+        show(f"{'Report':11}{out / 'report.html'}, for a browser")
         for what, line in _next_commands(shlex.quote(_WORKDIR.value)):
             show(f"{what:11}{line}")
 

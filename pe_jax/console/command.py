@@ -61,10 +61,10 @@ def main(
 def as_called(usage: str) -> str:
     """Write `usage` with `pe-jax train` for `train.py`, and configs by name, if that was called.
 
-    A wheel has no train.py and no folder of configs.
+    A wheel has no train.py and no folder of configs. In a checkout `python` runs them.
     """
     if not sys.argv[0].startswith("pe-jax "):
-        return usage
+        return re.sub(r"^(\w+\.py)\b", r"python \1", usage, flags=re.MULTILINE)
     usage = re.sub(r"^(\w+)\.py\b", r"pe-jax \1", usage, flags=re.MULTILINE)
     return re.sub(r"configs/(\w+)\.py", r"\1", usage)
 

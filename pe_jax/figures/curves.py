@@ -20,6 +20,7 @@ class Curve(NamedTuple):
       panel: its title, the quantity with its unit.
       label: of the x axis.
       model: in the legend.
+      encoding: its position encoding, which decides colour and dashes.
       x, y, error: points and their standard errors, all `[N]`.
       least: the least range of the y axis: rounding errors are not drawn as if they were a shape.
     """
@@ -27,19 +28,20 @@ class Curve(NamedTuple):
     panel: str
     label: str
     model: str
+    encoding: str
     x: np.ndarray
     y: np.ndarray
     error: np.ndarray | None = None
     least: float = 0.0
 
 
-# ψ(m) / ψ(0) at m = 0, 1, ..., and the offset up to which it decreases.
-PsiCurve: TypeAlias = tuple[str, np.ndarray, int]
+# Label, encoding, ψ(m) / ψ(0) at m = 0, 1, ..., and the offset up to which it decreases.
+PsiCurve: TypeAlias = tuple[str, str, np.ndarray, int]
 
 
 @style.applied
 def score_curves(
-    curves: Sequence[tuple[str, np.ndarray, np.ndarray]],
+    curves: Sequence[tuple[str, str, np.ndarray, np.ndarray]],
     *,
     score: str,
     switches: Mapping[float, str],
@@ -48,15 +50,16 @@ def score_curves(
     """Draw scores against the epoch, one line per run (paper, figure 1).
 
     Args:
-      curves: run, epochs, scores from 0 to 1.
+      curves: run, encoding, epochs, scores from 0 to 1.
       score: label of the y axis.
       switches: epochs at which the sequence length changes -> annotation.
     """
     figure = style.new(6.4, 4.0, title)
     axes = figure.subplots()
     lines = {}
-    for number, (name, epochs, scores) in enumerate(curves):
-        (lines[name],) = axes.plot(epochs, scores, marker="o", ms=3, **style.line_style(number))
+    looks = style.encoding_styles([encoding for _, encoding, *_ in curves])
+    for (name, _, epochs, scores), look in zip(curves, looks, strict=True):
+        (lines[name],) = axes.plot(epochs, scores, marker="o", ms=3, **look)
     for epoch, annotation in switches.items():
         axes.axvline(epoch, color="0.6", lw=1, zorder=0)
         axes.annotate(
@@ -85,10 +88,11 @@ def cosine_curves(
         left.plot(values, label=name, lw=1.2, **style.line_style(number))
     left.set(title="(a) single frequencies", ylabel="cos(ω m)")
     left.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))  # Beside the curves.
-    _, values, turn = total
-    right.plot(values, color=style.COLOURS[0])
+    _, encoding, values, turn = total
+    (look,) = style.encoding_styles([encoding])
+    right.plot(values, **look)
     right.set(title="(b) sum over all frequencies", ylabel="ψ(m) / ψ(0)")
-    right.plot([turn], [values[turn]], "o", ms=5, color=style.COLOURS[1])
+    right.plot([turn], [values[turn]], "o", ms=5, color=look["color"])
     right.annotate(
         f"decreases up to m = {turn}", (turn, values[turn]), xytext=(6, 12),
         textcoords="offset points", fontsize=8,
@@ -106,8 +110,8 @@ def psi_curves(curves: Sequence[PsiCurve], *, title: str) -> Figure:
     figure = style.new(6.4, 4.0, title)
     axes = figure.subplots()
     lines = {}
-    for number, (name, values, turn) in enumerate(curves):
-        look = style.line_style(number)
+    looks = style.encoding_styles([encoding for _, encoding, *_ in curves])
+    for (name, _, values, turn), look in zip(curves, looks, strict=True):
         (lines[f"{name} (decreases up to {turn})"],) = axes.plot(values, **look)
         axes.plot([turn], [values[turn]], "o", ms=5, color=look["color"])
     axes.set(xlabel="offset m, positions", ylabel="ψ(m) / ψ(0)")
@@ -190,13 +194,13 @@ def model_curves(curves: Sequence[Curve], *, title: str, powers: bool = False) -
     panels: dict[str, list[Curve]] = {}
     for curve in curves:
         panels.setdefault(curve.panel, []).append(curve)
-    models = dict.fromkeys(curve.model for curve in curves)
-    looks = {model: style.line_style(number) for number, model in enumerate(models)}
+    models = {curve.model: curve.encoding for curve in curves}
+    looks = dict(zip(models, style.encoding_styles([*models.values()])))
     size = (5.8, 3.6) if len(panels) == 1 else (3.0, 2.5)
     figure, grid = style.new_panels(len(panels), size, (0.6, 0.6), title)
     drawn = {}
     for axes, (panel, lines) in zip(grid, panels.items(), strict=True):
-        for _, _, model, x, y, error, _ in lines:
+        for _, _, model, _, x, y, error, _ in lines:
             look = looks[model]
             (drawn[model],) = axes.plot(x, y, marker="o", ms=2.5, lw=1.2, **look)
             if error is not None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 import matplotlib
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
+from pe_jax.encodings import ENCODINGS
 from pe_jax.files import to_path, writing
 
 if TYPE_CHECKING:
@@ -31,9 +34,24 @@ STYLE: dict[RcKeyType, float | str] = {
 applied = matplotlib.rc_context(STYLE)
 
 # Okabe and Ito's palette without its yellow, which is too pale for lines; dashes distinguish lines
-# in print, and where there are more lines than colours.
+# in print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES = ("-", "--", ":", "-.")
+_DASHES = ("-", "--", ":", "-.", (0, (7, 1, 1, 1, 1, 1)), (0, (2, 1)), (0, (9, 2)))
+
+# Of encodings, by the folder of `pe_jax.encodings` that has them. An encoding that joins several
+# families is "joined"; "own" is one of another package.
+FAMILIES: dict[str, str] = {
+    "none": "#000000",
+    "absolute": "#0072B2",
+    "relative": "#D55E00",
+    "bias": "#009E73",
+    "rotary": "#CC79A7",
+    "content": "#E69F00",
+    "modifiers": "#7F7F7F",
+    "joined": "#56B4E9",
+    "own": "#8C564B",
+}
+_SHADES = (0.0, -0.35, 0.35)  # Towards black or white; with 7 dashes, 21 of a family are different.
 VECTOR = ("pdf", "svg")
 
 _COLUMNS = 4  # Of panels, at most.
@@ -45,15 +63,62 @@ _LEGEND_ROW = 0.2  # Height.
 
 class LineStyle(TypedDict):
     color: str
-    linestyle: str
+    linestyle: str | tuple[int, tuple[int, ...]]
 
 
 def line_style(number: int) -> LineStyle:
-    """Colour and dashes of the nth line of a plot; 28 of them are different."""
-    return {
-        "color": COLOURS[number % len(COLOURS)],
-        "linestyle": DASHES[(2 * (number // len(COLOURS)) + number) % len(DASHES)],
-    }
+    """Colour and dashes of the nth line of a plot whose lines are no encodings; at most 7."""
+    return {"color": COLOURS[number], "linestyle": _DASHES[number]}
+
+
+def encoding_styles(names: Sequence[str]) -> list[LineStyle]:
+    """Colours and dashes of encodings, by names as configs write them; options do not matter.
+
+    An encoding looks the same in every figure: its family has a colour, its place in the family the
+    shade and the dashes. Only where two of `names` would look the same does the later one get other
+    dashes.
+    """
+    styles: list[LineStyle] = []
+    for name in names:
+        family, number = _family(name)
+        style = _shaded(family, number)
+        for other in range(1, len(_DASHES)):
+            if style in styles:
+                style = {**style, "linestyle": _DASHES[(number + other) % len(_DASHES)]}
+        styles.append(style)
+    return styles
+
+
+def _shaded(family: str, number: int) -> LineStyle:
+    shade = _SHADES[number % len(_SHADES)]
+    rgb = np.array(to_rgb(FAMILIES[family]))
+    mixed = rgb + (1 - rgb) * shade if shade > 0 else rgb * (1 + shade)
+    return {"color": to_hex(tuple(mixed)), "linestyle": _DASHES[number % len(_DASHES)]}
+
+
+def _family(name: str) -> tuple[str, int]:
+    """Return the family of an encoding and its place there; of combinations, a sum over places."""
+    words = re.findall(r"\w+\b(?!\s*=)", name.removesuffix("+causal"))  # As decoders have it.
+    families = {word: _folder(word) for word in words if word in ENCODINGS}
+    shown = set(families.values()) - {"none"}
+    shown = shown - {"modifiers"} or shown or set(families.values())
+    family = "joined" if len(shown) > 1 else next(iter(shown), "own")
+    places = (
+        list(ENCODINGS) if len(families) > 1 else [n for n in ENCODINGS if _folder(n) == family]
+    )
+    number = 0
+    for word in families:
+        number = 5 * number + places.index(word)
+    return family, number
+
+
+def _folder(name: str) -> str:
+    """Return the family of one encoding: the package that its function is in."""
+    if name == "none":
+        return name
+    package, _, rest = ENCODINGS[name].__module__.partition("encodings.")
+    folder = rest.partition(".")[0]
+    return folder if package == "pe_jax." and folder in FAMILIES else "own"
 
 
 def colour_map(limits: tuple[float, float]) -> str:

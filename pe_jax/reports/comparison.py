@@ -60,6 +60,7 @@ def compare(folders: list[Path], out: Path) -> str:
         f"seed {run['seed']}.",
         "",
         *_table(rows, base["position"]),
+        *_undecided_lines(rows, base["position"]),
         "",
     ]
     return write_report(out, "comparison", rows, "\n".join(lines))
@@ -113,6 +114,17 @@ def _difference(
     # The error of a ratio of sums; examples are the independent units (their tokens are not).
     error = np.sqrt(((difference - mean * counts) ** 2).sum()) / counts.sum()
     return {"loss_difference": mean, "loss_difference_standard_error": error}
+
+
+def _undecided_lines(rows: list[Json], base: str) -> list[str]:
+    """Return a sentence on the runs within two standard errors of the one compared with."""
+    names = [
+        row["position"]
+        for row in rows
+        if abs(row["loss_difference"]) <= 2 * row["loss_difference_standard_error"]
+        and row["position"] != base
+    ]
+    return ["", f"No difference from {base} seen in the loss: {', '.join(names)}."] if names else []
 
 
 def _table(rows: list[Json], base: str) -> list[str]:

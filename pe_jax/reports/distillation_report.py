@@ -78,6 +78,9 @@ def _readable(numbers: Json) -> str:
         ]
         columns = [(name, ".3f") for name in by_source]
         lines += ["", f"Length {length}:", "", *number_table(["layer", *columns], rows)]
+        none, after = by_source["none"], by_source["after"]
+        if none and after[-1] <= none[-1]:
+            lines += ["", "The last layer is no nearer to the teacher's than without positions."]
     return "\n".join([*lines, *_order_lines(numbers["order"])]) + "\n"
 
 

@@ -6,20 +6,19 @@ from pathlib import Path
 
 import numpy as np
 
-from pe_jax.files import Json, write_text
+from pe_jax.files import Json
 from pe_jax.reports.finetuning_results import SELECTED_STEP
+from pe_jax.reports.pages import write_page
 from pe_jax.reports.tables import Column, number_table, write_json
 from pe_jax.tasks.finetuning import FinetuningRun
 from pe_jax.training.metrics import read_evaluations
 
 
 def report_finetuning(run: FinetuningRun, folder: Path) -> str:
-    """Write `results.json` and `report.md` of a finished run; return the latter's text."""
+    """Write `results.json`, `report.md` and `.html` of a finished run; return the page."""
     numbers = results(run, folder)
     write_json(folder / "results.json", numbers)
-    text = page(numbers, run.problem.notes)
-    write_text(folder / "report.md", text)
-    return text
+    return write_page(folder / "report.md", page(numbers, run.problem.notes))
 
 
 def results(run: FinetuningRun, folder: Path) -> Json:
@@ -79,6 +78,14 @@ def page(numbers: Json, notes: list[str]) -> str:
         "",
         *number_table(columns, rows),
         "",
+        *_chance_lines(numbers),
         *(f"- {note}" for note in notes),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _chance_lines(numbers: Json) -> list[str]:
+    """Return a line that names the scores that are not above the baseline, if there are any."""
+    means = {name: np.mean(values) for name, values in numbers["scores"].items()}
+    names = [n for n, baseline in numbers["baseline"].items() if means.get(n, np.inf) <= baseline]
+    return [f"No better than the baseline: {', '.join(names)}.", ""] if names else []

@@ -113,6 +113,17 @@ def _readable(numbers: Json) -> str:
         "",
         *table(["", "model", "baseline"], rows),
     ]
-    if scores["masked_lm_loss"] >= scores["unigram_loss"]:
-        lines += ["", "The masked-LM loss is no better than the baseline: train for more steps."]
+    if chance := _not_learned(scores):
+        lines += ["", f"No better than the baseline: {', '.join(chance)}. Train for more steps."]
     return "\n".join(lines) + "\n"
+
+
+def _not_learned(scores: Json) -> list[str]:
+    """Return the scores that are at the baseline, within two standard errors of an accuracy."""
+    names = ["masked-LM loss"] if scores["masked_lm_loss"] >= scores["unigram_loss"] else []
+    if "pairs" in scores:
+        majority = scores["next_sentence_majority"]
+        error = (majority * (1 - majority) / scores["pairs"]) ** 0.5
+        if scores["next_sentence_accuracy"] <= majority + 2 * error:
+            names.append("next-sentence accuracy")
+    return names

@@ -16,6 +16,7 @@ from pe_jax.configs.sweep import SweepConfig
 from pe_jax.console.terminal import Progress
 from pe_jax.files import write_text
 from pe_jax.properties import Toeplitz
+from pe_jax.reports.pages import write_page
 from pe_jax.shapes import Array, Bool, Float
 
 _BERT = (10_000.0, 768.0)  # Base and dimension of the sinusoids of BERT-base.
@@ -39,7 +40,7 @@ MEASURES: dict[str, tuple[str, Callable[[jax.Array, int], jax.Array]]] = {
 
 
 def sweep_sinusoids(config: SweepConfig, out: Path) -> str:
-    """Write `sweep.json`, `sweep.png` and `report.md` to `out`; return the latter's text.
+    """Write `sweep.json`, `sweep.png`, `report.md` and `.html` to `out`; return the page.
 
     All pairs of base and dimension run in one compiled program, frequencies padded to the largest
     dimension.
@@ -74,8 +75,7 @@ Least: {least}; greatest: {greatest}.
 
 ![the sweep](sweep.png)
 """
-    write_text(out / "report.md", text)
-    return text
+    return write_page(out / "report.md", text)
 
 
 def _measured(bases: np.ndarray, dims: np.ndarray, config: SweepConfig) -> np.ndarray:

@@ -13,6 +13,7 @@ import numpy as np
 from pe_jax.console import markdown
 from pe_jax.files import Json, write_text
 from pe_jax.properties import Estimate
+from pe_jax.reports.pages import write_page
 
 Value: TypeAlias = str | float | Estimate | None  # None and NaN are printed as a dash.
 Row: TypeAlias = Sequence[Value]
@@ -59,7 +60,6 @@ def write_json(path: Path, numbers: Json | list[Json]) -> None:
 
 
 def write_report(out: Path, name: str, numbers: Json | list[Json], text: str) -> str:
-    """Write `name.json` and `name.md` to `out`; return the text."""
+    """Write `name.json`, `name.md` and `name.html` to `out`; return the text."""
     write_json(out / f"{name}.json", numbers)
-    write_text(out / f"{name}.md", text)
-    return text
+    return write_page(out / f"{name}.md", text)

@@ -42,7 +42,9 @@ def run(config: PretrainingConfig, folder: Path, profile: range = range(0)) -> R
     """
     config = text_training.resolve(config, folder)
     tokenizer = text_training.log_start(folder, config)
-    log_field("Scores", "MLM: masked language model; NSP: next sentence; losses in nats")
+    log_field(
+        "Scores", "MLM: masked language model; NSP: next sentence; acc: accuracy; losses in nats"
+    )
     run = build(config, tokenizer)
     train(run, folder, profile)
     return run

@@ -59,8 +59,8 @@ def _model_summary(program: Program, params: Params) -> Iterator[tuple[str, str]
 
     model, position_params = program.model, count(params["bert"].get("position", {}))
     yield "Model", f"{model_size(model)}, {model.dtype}: {count(params):,} parameters"
-    learned = f"{position_params:,} of these" if position_params else "no parameters"
-    yield "Positions", f"{model.encoding().name}: {learned}"
+    learned = f"{position_params:,}" if position_params else "none"
+    yield "Positions", f"{model.encoding().name}; learned parameters: {learned}"
     on_cpu = model.dtype == "bfloat16" and jax.default_backend() == "cpu"
     if on_cpu and not cpu.multiplies_bfloat16():
         yield "Hint", "this CPU has no instructions for bfloat16: float32 is likely to be faster"

@@ -30,10 +30,9 @@ def length_curves(
     )
     lines = {}
     for axes, (task, curves, chance) in zip(grid, panels, strict=True):
-        for number, (name, curve) in enumerate(curves.items()):
+        for (name, curve), look in zip(curves.items(), style.encoding_styles([*curves])):
             lengths = np.array(sorted(curve))
             scores = np.array([curve[length] for length in lengths])  # [M, S]
-            look = style.line_style(number)
             (lines[name],) = axes.plot(lengths, scores.mean(1), lw=1.2, **look)
             axes.fill_between(
                 lengths, scores.min(1), scores.max(1), color=look["color"], alpha=0.12, lw=0

@@ -20,6 +20,7 @@ from pe_jax.console.terminal import log
 from pe_jax.figures import save
 from pe_jax.files import file_name, read_json, write_text
 from pe_jax.models import BertConfig
+from pe_jax.reports.pages import write_page
 from pe_jax.reports.tables import mean_and_spread
 from pe_jax.schema import as_dict, changed
 from pe_jax.values import shown, split_names
@@ -81,9 +82,7 @@ def run_suite(names: list[str], config: LengthGeneralisationConfig, out: Path) -
     cells = {name: {task: _read(paths[name, task], config) for task in chosen} for name in names}
     write_text(out / "scores.csv", _csv(cells, config.seeds))
     figure_lines = [f"![{path.stem}]({path.name})\n" for path in _draw(cells, config, out)]
-    page = "\n".join([*_page(cells, config), *figure_lines, ""])
-    write_text(out / "report.md", page)
-    return page
+    return write_page(out / "report.md", "\n".join([*_page(cells, config), *figure_lines, ""]))
 
 
 def _train(model: BertConfig, task: str, config: LengthGeneralisationConfig, path: Path) -> Cell:

@@ -110,12 +110,13 @@ def _score_intervals(
     figure = style.new(6.4, 1.2 + 0.24 * len(scores), title)
     axes = figure.subplots()
     rows = sorted(scores, key=lambda row: float(np.mean(row[1])))
-    for y, (_, by_seed) in enumerate(rows):
+    looks = style.encoding_styles([name for name, _ in rows])
+    for y, ((_, by_seed), look) in enumerate(zip(rows, looks)):
         axes.plot(by_seed, [y] * len(by_seed), "|", color="0.6", ms=7)
         error = None
         if len(by_seed) > 1:
             error = [stats.t.ppf(0.975, len(by_seed) - 1) * stats.sem(by_seed)]
-        axes.errorbar(np.mean(by_seed), y, xerr=error, fmt="o", ms=4, color=style.COLOURS[0])
+        axes.errorbar(np.mean(by_seed), y, xerr=error, fmt="o", ms=4, color=look["color"])
     for number, (name, value) in enumerate(marks.items(), 1):
         axes.axvline(value, label=name, lw=1, zorder=0, **style.line_style(number))
     axes.set(xlabel=score, yticks=range(len(rows)), yticklabels=[name for name, _ in rows])

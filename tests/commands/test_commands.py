@@ -59,11 +59,15 @@ def test_train_then_eval_say_the_same(trained):
     for said in ("Run       ", "Devices   4 cpu", model, "compiled in "):
         assert said in err
     assert "Start     from scratch: random parameters, as config.init is empty\n" in err
-    assert "Positions learned_relative: 2,064 of these" in err
-    assert "MLM: masked language model; NSP: next sentence; losses in nats" in err
-    assert "The masked-LM loss is no better than the baseline: train for more steps." in out
+    assert "Positions learned_relative; learned parameters: 2,064" in err
+    assert "MLM: masked language model; NSP: next sentence; acc: accuracy; losses in nats" in err
+    chance = (
+        "No better than the baseline: masked-LM loss, next-sentence accuracy. Train for more steps."
+    )
+    assert chance in out
     run = folder / "learned_relative"
-    assert f"eval.py --config=configs/properties.py --workdir={run}" in out
+    assert f"python eval.py --config=configs/properties.py --workdir={run}" in out
+    assert f"{run}/report/report.html, for a browser" in out
     assert f"tensorboard --logdir={run}" in out
     assert "Batch     length 128, 8 rows; 6 steps, " in err
     assert "![" not in out

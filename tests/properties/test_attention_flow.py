@@ -10,7 +10,6 @@ from helpers.initial_params import initial_params
 
 from pe_jax import properties
 from pe_jax.configs.properties import PropertiesConfig
-from pe_jax.figures import style
 from pe_jax.models import Bert, BertConfig, weights_map
 from pe_jax.reports.property_report.report import measure_properties
 from pe_jax.reports.property_report.subjects import from_name
@@ -149,7 +148,3 @@ def test_the_report(tmp_path):
     np.testing.assert_allclose(found["rollout_error"]["near"], error, rtol=1e-2)
     assert found["even"]["effective_keys"] == pytest.approx([6.5])
     assert "(attention_flow_heads.png)" in text and "| even " in text
-
-
-def test_lines_of_many_models_differ():
-    assert len({tuple(style.line_style(number).values()) for number in range(28)}) == 28

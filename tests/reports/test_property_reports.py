@@ -116,6 +116,7 @@ def test_a_report_on_runs(runs, subjects, config, tmp_path, monkeypatch):
     assert text == (tmp_path / "report.md").read_text()
     assert {path.stem for path in tmp_path.glob("*.json")} == set(PARTS)
     pictures = sorted(tmp_path.glob("*.png"))
+    assert (tmp_path / "report.html").read_text().count("data:image/png") == len(pictures)
     for number in range(1, 8):
         assert any(path.name.startswith(f"figure{number}_") for path in pictures), number
     assert_shown(pictures, text)

@@ -65,7 +65,7 @@ def shift(subject: Subject, config: PropertiesConfig) -> Findings:
         if key in numbers:
             y, errors = np.asarray(numbers[key]), np.asarray(numbers[error]) if error else None
             label = "shift k of all positions"
-            curves.append(figures.Curve(panel, label, name, shifts, y, errors, least))
+            curves.append(figures.Curve(panel, label, *subject.label, shifts, y, errors, least))
     title = "All positions shifted by k"
     figure = Figure("shift", figures.model_curves, curves, title=title, powers=True)
     return Findings({name: numbers}, _shift_rows(name, numbers), [figure])
@@ -187,7 +187,7 @@ def place(subject: Subject, config: PropertiesConfig) -> Findings:
     middle = (edges[:-1] + edges[1:] - 1) / 2
     mean, error = map(np.asarray, places["bins"])
     panel, label = "masked-LM loss, nats", "place of the masked token"
-    curve = figures.Curve(panel, label, name, middle, mean, error)
+    curve = figures.Curve(panel, label, *subject.label, middle, mean, error)
     title = "Loss by the place of the token, shaded ± its standard error over texts"
     figure = Figure("place", figures.model_curves, [curve], title=title)
     return Findings({name: numbers}, [row], [figure])

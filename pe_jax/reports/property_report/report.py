@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.terminal import log
-from pe_jax.files import write_text
+from pe_jax.reports.pages import write_page
 from pe_jax.reports.property_report import (
     logits,
     massive_values,
@@ -50,7 +50,7 @@ PARTS: dict[str, ReportSection] = {
 def measure_properties(
     subjects: list[Subject], config: PropertiesConfig, out: Path, *, where_possible: bool = False
 ) -> str:
-    """Write `PART.json`, figures and `report.md` to `out`; return the latter's text.
+    """Write `PART.json`, figures, `report.md` and `.html` to `out`; return the page.
 
     Args:
       config: `config.parts` chooses parts, by default all that apply.
@@ -79,6 +79,4 @@ def measure_properties(
         write_json(out / f"{name}.json", numbers)
         text.append("\n".join([f"## {title}", "", *lines, ""]))
         text += [f"![{title}]({path.name})\n" for path in pictures]
-    page = "\n".join(text)
-    write_text(out / "report.md", page)
-    return page
+    return write_page(out / "report.md", "\n".join(text))

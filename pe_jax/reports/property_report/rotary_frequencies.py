@@ -81,7 +81,7 @@ def rotary_frequencies(subject: Subject, config: PropertiesConfig) -> Findings:
     for kind, text in _CHANGES.items():
         panel, label = f"{text}: change of the loss, nats", "band, fastest to slowest"
         change, error = (effects[kind][key][:count] for key in ("change", "error"))
-        curves.append(figures.Curve(panel, label, name, np.arange(count), change, error))
+        curves.append(figures.Curve(panel, label, *subject.label, np.arange(count), change, error))
     title = "Masked-LM loss without bands of rotary frequencies"
     losses = Figure("rotary_frequencies_loss", figures.model_curves, curves, title=title)
     notes = {"Losses": [f"{name} {effects['loss']:.3f}"]}

@@ -53,13 +53,13 @@ def scores(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> 
         if run.folder is not None and workdir.saved_values(run.folder).get("task") == "pretraining":
             cache = out / "scores_cache" / f"{run.name}.json"
             cached = _cached_scores(run.folder, cache, config.score_examples)
-            findings.add(_measure_run(run.name, cached))
+            findings.add(_measure_run(*run.label, cached))
     if findings.numbers:
         findings.figures = [score_figure(findings.numbers)]
     return findings
 
 
-def _measure_run(name: str, cached: Json) -> Findings:
+def _measure_run(name: str, position: str, cached: Json) -> Findings:
     stages, checkpoints = cached["stages"], []
     for step in sorted(map(int, cached["checkpoints"])):
         stage = next(stage for stage in reversed(stages) if step > stage["step"])
@@ -76,8 +76,9 @@ def _measure_run(name: str, cached: Json) -> Findings:
     length = stages[-1]["length"]
     before = [c[_SCORE] for c in checkpoints if c["stage_length"] != length]
     last = checkpoints[-1]
+    numbers = {"position": position, "length": length, "stages": stages, "checkpoints": checkpoints}
     return Findings(
-        {name: {"length": length, "stages": stages, "checkpoints": checkpoints}},
+        {name: numbers},
         [[name, length, before[-1] if before else None, last[_SCORE], last["masked_lm_loss"]]],
     )
 
@@ -85,7 +86,11 @@ def _measure_run(name: str, cached: Json) -> Findings:
 def score_figure(numbers: Mapping[str, Json]) -> Figure:
     """Return figure 1 from the part's numbers."""
     curves = [
-        (name, *(np.array([c[key] for c in scored["checkpoints"]]) for key in ("epoch", _SCORE)))
+        (
+            name,
+            scored.get("position", name),
+            *(np.array([c[key] for c in scored["checkpoints"]]) for key in ("epoch", _SCORE)),
+        )
         for name, scored in numbers.items()
     ]
     stages = [stage for scored in numbers.values() for stage in scored["stages"][1:]]

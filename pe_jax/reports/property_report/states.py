@@ -138,7 +138,7 @@ def position_probe(subject: Subject, config: PropertiesConfig) -> Findings:
         numbers[kind] = probe._asdict()
         rows.append([name, kind, *_summary(probe, length)])
         panel, layers = f"R² on other texts, {kind}", np.arange(len(probe.r2))
-        curves.append(figures.Curve(panel, "layers passed", name, layers, probe.r2))
+        curves.append(figures.Curve(panel, "layers passed", *subject.label, layers, probe.r2))
     title = "Position read off a token's hidden state"
     figure = Figure("position_probe", figures.model_curves, curves, title=title)
     return Findings({name: numbers}, rows, [figure])
@@ -228,7 +228,10 @@ def attention_flow(subject: Subject, config: PropertiesConfig) -> Findings:
     by_layer = Figure(
         "attention_flow",
         figures.model_curves,
-        [figures.Curve(title, "layer", name, x, values) for title, values in curves.items()],
+        [
+            figures.Curve(title, "layer", *subject.label, x, values)
+            for title, values in curves.items()
+        ],
         title="Where attention goes, by layer: means over heads and texts",
     )
     sinks = Figure(

@@ -63,6 +63,11 @@ class Subject:
     results: dict[Hashable, Any] = dataclasses.field(default_factory=dict, init=False)
 
     @property
+    def label(self) -> tuple[str, str]:
+        """Its name and that of its encoding, as curves have them."""
+        return self.name, self.encoding.name
+
+    @property
     def bert(self) -> BertConfig:
         """The model of a subject that has one."""
         assert self.model is not None
@@ -99,7 +104,7 @@ class Subject:
             label = f"{self.name}: {place}" if self.name and len(described) > 1 else self.name
             clip = part.offsets.clip if part.offsets else None
             longest = self.length if metadata.kind == "absolute" else clip
-            components.append(Component(label or place, metadata, params, longest))
+            components.append(Component(label or place, part.name, metadata, params, longest))
         return components
 
     def with_vectors(self, position: Params | None = None) -> list[Component]:
@@ -129,11 +134,13 @@ class Component(NamedTuple):
 
     Attributes:
       label: the subject's name, with the encoding's if there are several.
+      name: the encoding's.
       longest: positions of an absolute encoding; the farthest offset that a relative one
         distinguishes, None for no limit.
     """
 
     label: str
+    name: str
     metadata: Metadata
     params: Params
     longest: int | None

@@ -209,7 +209,7 @@ def frequencies(subject: Subject, config: PropertiesConfig) -> Findings:
         chosen = np.sort(w)[np.unique(np.linspace(0, len(w) - 1, min(5, len(w))).astype(int))]
         cosines = np.asarray(properties.cosines(chosen, offsets))
         waves = [(f"ω = {x:.2g}", values) for x, values in zip(chosen, cosines, strict=True)]
-        total = (label, psi, turn)
+        total = (label, component.name, psi, turn)
         title = f"Cosines of frequencies and their sum: {label}"
         options = {"title": title, "total": total}
         findings.figures.append(
