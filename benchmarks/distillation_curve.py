@@ -272,7 +272,7 @@ def draw(records: list[dict], path: Path) -> None:
         points = [record["curve"] for record in runs if record["tokens"] == longest]
         tokens, r2 = np.mean(points, 0).T
         kept = tokens > 0  # Untrained positions may have any R², below 0 too.
-        title = "R² of the last layer, held out"
+        title = "R² of the last layer, held-out text"
         curves.append(Curve(title, _AXIS, position, position, tokens[kept] / 1e3, r2[kept]))
         scores = defaultdict(list)
         for record in runs:
@@ -280,9 +280,11 @@ def draw(records: list[dict], path: Path) -> None:
                 scores[record["tokens"]].append(record["f1"] / full)
         if scores:
             x, y = sorted(scores), [statistics.mean(scores[count]) for count in sorted(scores)]
-            title = "F1 on questions, of the untouched model's"
+            title = "F1 on questions, over the teacher's"
             curves.append(Curve(title, _AXIS, position, position, np.array(x) / 1e3, np.array(y)))
-    figure = figures.model_curves(curves, title="Position distillation")
+    figure = figures.model_curves(
+        curves, title="Students with other positions come near their teacher"
+    )
     figures.save(figure, path)
 
 

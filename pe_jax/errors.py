@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 _LONGEST_NAME = 200  # Characters: comparing takes time in proportion to their square.
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """` Did you mean tiny?`, or nothing where no known name is near."""
-    near = difflib.get_close_matches(name[:_LONGEST_NAME], known, n=3)
+def did_you_mean(name: str, known: Iterable[str], most: int = 3) -> str:
+    """` Did you mean tiny?`, or nothing where no known name begins so or is near."""
+    name, known = name[:_LONGEST_NAME], list(known)
+    longer = [other for other in known if len(name) > 3 and other.startswith(name)]
+    near = list(dict.fromkeys(longer + difflib.get_close_matches(name, known, most)))[:most]
     return f" Did you mean {' or '.join(near)}?" if near else ""
 
 

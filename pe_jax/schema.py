@@ -43,7 +43,8 @@ def key(default: Any, kind: Validator, description: str = "", *, internal: bool 
 
 def task_key(*tasks: str) -> Any:
     """The field `task` of a `Config` for these tasks, the first of them by default."""
-    metadata = {"kind": one_of(tasks), "description": "", "internal": False, "tasks": tasks}
+    about = "Kind of job, which decides the other keys."
+    metadata = {"kind": one_of(tasks), "description": about, "internal": False, "tasks": tasks}
     return dataclasses.field(default=tasks[0], metadata=metadata)
 
 

@@ -5,7 +5,7 @@ eval.py --config=configs/properties.py --workdir=RUN --out=R    (see that file f
 eval.py --config=configs/sweep.py --out=R
 eval.py --config=configs/lengths.py --workdir=RUN      a fine-tuned run on longer inputs
 eval.py --config=configs/tables.py --runs='RUNS/*' --out=R      the paper's tables 2 and 3
-eval.py --config=configs/export.py --workdir=RUN --out=FOLDER      for PyTorch, ONNX, or JAX alone
+eval.py --config=configs/export.py --workdir=RUN --out=R      for PyTorch, ONNX, or JAX alone
 """
 
 from __future__ import annotations

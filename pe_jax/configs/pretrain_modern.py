@@ -28,8 +28,8 @@ def get_config():
     config.data.vocab_size = 2048
     config.data.packed = True
     config.data.mask_rate = 0.3
-    config.stage1.update(length=128, batch_size=16, max_predictions=38, steps=500)
-    config.stage2.update(length=256, batch_size=8, max_predictions=76, steps=100)
+    config.stage1.update(length=128, batch_size=16, steps=500)
+    config.stage2.update(length=256, batch_size=8, steps=100)
     config.optimizer.learning_rate = 1e-3
     config.optimizer.schedule = "wsd"
     config.optimizer.b2 = 0.98

@@ -40,11 +40,11 @@ class SweepConfig(Config):
     bases: tuple[float, float] = key(
         (10.0, 1e6), several(number(1, 1e9, "(]"), 2, 2), "From, to; spaced logarithmically."
     )
-    base_count: int = key(60, _GRID)
+    base_count: int = key(60, _GRID, "How many bases.")
     dims: tuple[float, float] = key(
         (16.0, 1024.0), several(number(2, 10**6), 2, 2), "From, to; even numbers."
     )
-    dim_count: int = key(60, _GRID)
+    dim_count: int = key(60, _GRID, "How many dimensions, at most.")
     length: int = key(512, integer(2, 10**6), "Offsets 0 .. length - 1.")
     memory: int = key(_memory, integer(1, 2**50), "Bytes per device.")
     vector: str = key("", VECTOR, FORMATS)

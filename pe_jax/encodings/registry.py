@@ -195,7 +195,7 @@ def wrapper(
 def suggestion(name: str, known: Collection[str]) -> str:
     """` Did you mean rope?`, for a name that is misspelt or that others use; or nothing."""
     name = _SYNONYMS.get(name.lower(), name.lower())
-    return f" Did you mean {name}?" if name in known else did_you_mean(name, known)
+    return f" Did you mean {name}?" if name in known else did_you_mean(name, known, 5)
 
 
 def options_of(make: Callable[..., Any]) -> dict[str, Any]:

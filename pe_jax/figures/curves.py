@@ -17,7 +17,7 @@ class Curve(NamedTuple):
     """A quantity of one model, in the panel of that quantity.
 
     Attributes:
-      panel: its title, the quantity with its unit.
+      panel: the quantity with its unit, the label of the y axis.
       label: of the x axis.
       model: in the legend.
       encoding: its position encoding, which decides colour and dashes.
@@ -209,12 +209,12 @@ def model_curves(curves: Sequence[Curve], *, title: str, powers: bool = False) -
         least = lines[0].least
         if high - low < least:
             axes.set_ylim((low + high - least) / 2, (low + high + least) / 2)
-        axes.set(title=panel, xlabel=lines[0].label)
+        axes.set(xlabel=lines[0].label, ylabel=style.wrapped(panel, 36))
         axes.grid(alpha=0.3)
         if powers:
             _scale_by_powers(axes, max(line.x.max() for line in lines))
         else:
-            axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
     style.legend_below(figure, {model: drawn[model] for model in models})
     return figure
 

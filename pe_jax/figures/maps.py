@@ -39,15 +39,20 @@ def matrix_grid(
       label: of the colour scale, with its unit.
       limits: ends of the scale; of a signed quantity symmetric about 0.
     """
-    figure, grid = style.new_panels(len(panels), (2.7, 2.75), (1.1, 0.7), title)
-    for axes, panel in zip(grid, panels, strict=True):
+    figure, grid = style.new_panels(len(panels), (2.1, 2.2), (1.0, 0.6), title)
+    columns = len({axes.get_subplotspec().colspan.start for axes in grid})
+    one_kind = len({(panel.rows, panel.columns) for panel in panels}) == 1
+    for i, (axes, panel) in enumerate(zip(grid, panels, strict=True)):
         axes.set_facecolor("0.8")  # Shows where there are no entries.
         edges = (panel.first - 0.5, panel.last + 0.5)
         image = axes.imshow(
             panel.matrix, cmap=style.colour_map(limits), vmin=limits[0], vmax=limits[1],
             extent=(*edges, edges[1], edges[0]), interpolation="nearest",
         )  # fmt: skip
-        axes.set(title=style.wrapped(panel.title), xlabel=panel.columns, ylabel=panel.rows)
+        axes.set(title=style.wrapped(panel.title, 24), xlabel=panel.columns, ylabel=panel.rows)
+        if one_kind:  # Labels at the edges of the grid are enough.
+            axes.set_ylabel(panel.rows if i % columns == 0 else "")
+            axes.set_xlabel(panel.columns if i + columns >= len(panels) else "")
     below = any(np.nanmin(panel.matrix) < limits[0] for panel in panels)
     above = any(np.nanmax(panel.matrix) > limits[1] for panel in panels)
     figure.colorbar(
@@ -147,6 +152,7 @@ def correlation_map(
         axes.text(x, y, text, ha="center", va="center", color=colour)
     axes.set_xticks(range(len(columns)), [column.replace(" ", "\n") for column in columns])
     axes.set_yticks(range(len(rows)), rows)
+    axes.set(xlabel="score, higher is better", ylabel="violation, 0 if the property holds")
     figure.colorbar(image, ax=axes, label="correlation; * p < 0.05, not corrected")
     return figure
 

@@ -36,7 +36,7 @@ applied = matplotlib.rc_context(STYLE)
 # Okabe and Ito's palette without its yellow, which is too pale for lines; dashes distinguish lines
 # in print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_DASHES = ("-", "--", ":", "-.", (0, (7, 1, 1, 1, 1, 1)), (0, (2, 1)), (0, (9, 2)))
+_DASHES = ("-", "--", ":", "-.", (0, (7, 1, 1, 1, 1, 1)), (0, (2, 1)), (0, (3, 4)))
 
 # Of encodings, by the folder of `pe_jax.encodings` that has them. An encoding that joins several
 # families is "joined"; "own" is one of another package.
@@ -168,8 +168,8 @@ def new_panels(
 
 
 def wrapped(title: str, width: int = 34) -> str:
-    """Break the lines of a title after so many characters, at spaces or after the + of a name."""
-    lines = re.sub(r"\+(?=\w)", "+\0 ", title).splitlines()
+    """Break the lines of a title after so many characters, at spaces or in names after + and _."""
+    lines = re.sub(r"([+_])(?=\w)", "\\1\0 ", title).splitlines()
     filled = "\n".join(textwrap.fill(line, width) for line in lines)
     return filled.replace("\0 ", "").replace("\0", "")
 

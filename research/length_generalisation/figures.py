@@ -48,6 +48,7 @@ def length_curves(
         axes.set_title(task)
         axes.grid(alpha=0.3)
     figure.supxlabel("symbols of the input", fontsize=9)
+    figure.supylabel("right answers; dotted: a guess", fontsize=9)
     style.legend_below(figure, lines)
     return figure
 
@@ -62,11 +63,12 @@ def score_map(
     image = axes.imshow(scores, cmap="viridis", vmin=0, vmax=1, aspect="auto")
     axes.set_xticks(range(len(columns)), columns, rotation=45, ha="right")
     axes.set_yticks(range(len(rows)), rows)
+    axes.set(xlabel="task", ylabel="position encoding")
     for (row, column), value in np.ndenumerate(scores):
         colour = "white" if value < 0.6 else "black"
         axes.text(
             column, row, f"{100 * value:.0f}", ha="center", va="center", color=colour, fontsize=7
         )
-    bar = figure.colorbar(image, ax=axes, fraction=0.04)
+    bar = figure.colorbar(image, ax=axes, fraction=0.04, label="right answers")
     bar.ax.yaxis.set_major_formatter(PercentFormatter(1))
     return figure

@@ -70,6 +70,10 @@ def draw_arm(arm: str, results: Results, every: Values, folder: Path) -> None:
         scores.score_figure(curves).save(folder)
 
 
+def _shown(arm: str) -> str:
+    return {"replaced": "positions replaced"}.get(arm, arm.replace("_", " "))
+
+
 def _draw_scores(arm: str, results: Results, every: Values, folder: Path) -> None:
     trivial = trivial_scores(results, arm)
     for measure in (SQUAD_F1, CLASSIFICATION, LOSS):
@@ -84,7 +88,7 @@ def _draw_scores(arm: str, results: Results, every: Values, folder: Path) -> Non
         marks = {"the untouched model": float(np.mean(untouched))} if untouched else {}
         if measure in trivial:
             marks["a trivial answer"] = trivial[measure]
-        title = f"{measure}, {arm.replace('_', ' ')}: seeds, mean and 95 % interval"
+        title = f"{measure}, {_shown(arm)}: seeds, mean and 95 % interval"
         figure = _score_intervals([*columns.items()], score=measure, marks=marks, title=title)
         folder.mkdir(parents=True, exist_ok=True)
         save(figure, folder / f"{SCORES}_{file_name(measure)}.png")
@@ -146,7 +150,7 @@ def draw_heat_map(arm: str, every: Values, folder: Path) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     correlations = properties.correlate(violations, columns)
-    title = f"Violations against scores, {arm.replace('_', ' ')}"
+    title = f"Correlation of violations with scores, {_shown(arm)}"
     _, spearman = scores.heat_maps(correlations, title)  # As the claims are judged.
     spearman.save(folder)
 

@@ -127,7 +127,7 @@ def read_results(folder: Path) -> Results:
 
 def saved_config(results: Results) -> ReproductionConfig:
     """Return the config of a study."""
-    return from_values(results["config"], ReproductionConfig)
+    return from_values(results["config"], ReproductionConfig, complete=True)
 
 
 def check_values(entry: Entry, name: str, path: Path, way_out: str) -> None:

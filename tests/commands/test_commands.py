@@ -134,8 +134,15 @@ def test_measuring_properties(trained, tmp_path):
     ("args", "message"),
     [
         (["train.py", *SMALL, "--config.model.postion=none"], "Did you mean config.model.position"),
-        (["train.py", *SMALL, "--config.model.position=learned"], "Did you mean learned_"),
-        (["train.py", *SMALL, "--config.stage1.steps=many"], "many"),
+        (
+            ["train.py", *SMALL, "--config.model.position=learned"],
+            "Did you mean learned_absolute or learned_2d or learned_relative or ",
+        ),
+        (
+            ["train.py", *SMALL, "--config.stage1.steps=many"],
+            "--config.stage1.steps must be an integer from 0 to 2,147,483,647, got 'many'",
+        ),
+        (["train.py", *SMALL, "--wokdir=x"], "Did you mean: workdir"),
         (["train.py", *SMALL, "extra"], "arguments not understood: extra"),
         (["train.py", "--config=configs/nothing.py"], "configs/nothing.py"),
         (
@@ -157,6 +164,7 @@ def test_measuring_properties(trained, tmp_path):
         "key",
         "encoding",
         "value",
+        "flag",
         "argument",
         "config",
         "nothing to start from",

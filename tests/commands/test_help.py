@@ -1,6 +1,7 @@
 """`--help` of the commands, and where `--config` finds its file."""
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,9 @@ import pytest
 from helpers.commands import call
 
 import pe_jax
+from pe_jax.configs.all_tasks import CONFIGS
 from pe_jax.console.config_files import find_config, shipped
+from pe_jax.schema import fields_of_task, flatten
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,6 +92,13 @@ def test_help_has_each_key_with_its_value_and_description(tmp_path):
     assert status == 0 and "\n  seed = 3                      Initial parameters, " in out
     assert "\n  model.size = 'mini'           tiny, mini, small, medium, base (default)" in out
     assert "\n  stage2.epochs = 0.0           Instead of steps.\n" in out
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_every_key_has_help(name):
+    values = runpy.run_path(str(shipped()[name]))["get_config"]().to_dict()
+    fields = fields_of_task(values["task"], CONFIGS)
+    assert [key for key in flatten(values) if not fields[key].metadata["description"]] == []
 
 
 def test_where_configs_are_found(tmp_path, monkeypatch):

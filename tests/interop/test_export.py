@@ -133,6 +133,15 @@ def test_encodings_that_do_more_are_refused(tokenizer, tmp_path, name, match):
         save_bert(tmp_path / "out", config, random_params(BertForPretraining, config), tokenizer)
     with pytest.raises(ValueError, match="adds position vectors to the values"):
         position_table(config, {})
+
+
+def test_the_refusal_names_what_can_be_exported(tokenizer, tmp_path):
+    config = dataclasses.replace(MODEL, position="own(t5)")
+    way_out = (
+        "differs between layers. Export it with --config.format=onnx or stablehlo .* or a model"
+    )
+    with pytest.raises(ValueError, match=f"{way_out} with an absolute encoding, `rope` or none"):
+        save_bert(tmp_path / "out", config, {}, tokenizer)
     assert not (tmp_path / "out").exists()
 
 

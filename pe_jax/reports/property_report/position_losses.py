@@ -66,7 +66,7 @@ def shift(subject: Subject, config: PropertiesConfig) -> Findings:
             y, errors = np.asarray(numbers[key]), np.asarray(numbers[error]) if error else None
             label = "shift k of all positions"
             curves.append(figures.Curve(panel, label, *subject.label, shifts, y, errors, least))
-    title = "All positions shifted by k"
+    title = "What changes when all positions are shifted by k"
     figure = Figure("shift", figures.model_curves, curves, title=title, powers=True)
     return Findings({name: numbers}, _shift_rows(name, numbers), [figure])
 

@@ -178,7 +178,7 @@ def correlation(subjects: Sequence[Subject], config: PropertiesConfig, out: Path
         if all(name in numbers for numbers in measured)
     }
     correlations = properties.correlate(by_heading, by_score)
-    title = f"Violations against scores over {len(runs)} runs"
+    title = f"Correlation of violations with scores over {len(runs)} runs"
     return Findings(
         {
             "runs": names,

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pe_jax.schema import changed, from_values
+from pe_jax.schema import changed
 from research.reproduction import state
-from research.reproduction.config import ReproductionConfig
 from research.reproduction.page import page
 from research.reproduction.plan import plan
 from research.reproduction.results import trivial_scores
-from research.reproduction.results_file import read_results
+from research.reproduction.results_file import read_results, saved_config
 
 STUDY = Path(__file__).parents[1]
 FIGURES = 40
@@ -34,7 +33,7 @@ def test_the_study_can_be_continued(tmp_path):
     """A copy of the results file is enough, with the same settings."""
     shutil.copy(STUDY / "results.json", tmp_path)
     results = read_results(STUDY)
-    config = from_values(results["config"], ReproductionConfig)
+    config = saved_config(results)
     runs = plan(config, tmp_path)
     assert [run.name for run in runs] == list(results["runs"])
     done = state.finished_entries(runs, tmp_path)
