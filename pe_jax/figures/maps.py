@@ -40,7 +40,8 @@ def matrix_grid(
       limits: ends of the scale; of a signed quantity symmetric about 0.
     """
     figure, grid = style.new_panels(len(panels), (2.1, 2.2), (1.0, 0.6), title)
-    columns = len({axes.get_subplotspec().colspan.start for axes in grid})
+    gridspec = grid[0].get_gridspec()
+    columns = gridspec.ncols if gridspec else 1
     one_kind = len({(panel.rows, panel.columns) for panel in panels}) == 1
     for i, (axes, panel) in enumerate(zip(grid, panels, strict=True)):
         axes.set_facecolor("0.8")  # Shows where there are no entries.
