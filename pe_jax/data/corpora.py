@@ -1,11 +1,11 @@
 """Sources of text: the embedded default, local files, or a tfds dataset.
 
-A corpus is a stream of documents (strings) and a fingerprint of its content, by which what is
-derived from it is cached. Sources, as `config.data.source` writes them:
+A corpus is a stream of documents (strings) and a fingerprint of its content. Sources, as
+`config.data.source` writes them:
 
 - `pydoc`: the prose of Python 3.11's language reference, shipped with this package (PSF license);
-- `tfds:NAME:SPLIT`, e.g. `tfds:wiki40b/en:train` or `tfds:wiki40b/en:train[:1%]`: any prepared
-  tfds text dataset, read without TensorFlow;
+- `tfds:NAME:SPLIT`, e.g. `tfds:wiki40b/en:train[:1%]`: any prepared tfds text dataset, read without
+  TensorFlow;
 - anything else is a path or glob of `.txt` or `.jsonl` files, each also as `.gz` or `.xz`. Files of
   an object store such as `gs://` are read whole at every start, for the fingerprint.
 """

@@ -21,7 +21,7 @@ class GlueTask(NamedTuple):
     Attributes:
       texts: names of the one or two text features.
       labels: names of the classes; empty for a regression.
-      metrics: names of the task's scores; checkpoints are selected by the first one.
+      metrics: names of the scores; checkpoints are selected by the first one.
       validation: pairs of a name in the scores and a split.
     """
 
@@ -81,7 +81,7 @@ def load_glue(name: str, split: str, data_dir: str = "") -> Examples:
 
     Args:
       name: a key of `GLUE`.
-      data_dir: the folder of tfds datasets; empty means tfds's own default.
+      data_dir: as for `open_dataset`.
 
     Raises:
       ValueError: if there is no such dataset or split, or an example lacks a text or has an
@@ -114,10 +114,9 @@ def _label(value: float | None, task: GlueTask, place: str) -> float:
 
 def encode_examples(examples: Examples, tokenizer: Tokenizer, length: int) -> Rows:
     """Return rows `[CLS] text [SEP]`, or `[CLS] first [SEP] second [SEP]`, or what the tokenizer
-    puts around one text or two; targets: `label`.
+    puts around them; targets: `label`.
 
-    Inputs that are too long are truncated at the ends of their texts, the longer one first, as BERT
-    does.
+    Texts that are too long are truncated at their ends, the longer one first, as BERT does.
 
     Args:
       length: the largest number of tokens of a row, special tokens included.

@@ -41,8 +41,8 @@ def mask_words(
       maskable: `[L]` bool, False at special tokens and padding.
 
     Returns:
-      tokens `[L]`, some replaced; masked_positions `[P]` int32 of the chosen ones, ascending;
-      masked_tokens `[P]` int32, their true ids; masked_weights `[P]` float32, 0 at padding.
+      tokens `[L]`; masked_positions `[P]` int32 of the chosen ones, ascending; masked_tokens `[P]`
+      int32, their true ids; masked_weights `[P]` float32, 0 at padding.
     """
     candidates = np.flatnonzero(maskable)
     room = min(max_predictions, max(1, round(rate * len(candidates))))

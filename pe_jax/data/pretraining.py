@@ -5,10 +5,9 @@ time a chunk is drawn it is split in two at a random sentence, half of the time 
 replaced by text from a random other document, and words are masked (Devlin et al. 2018, section 3.1
 and A.2).
 
-Example n of the stream is a pure function of (seed, n): the pair, its random second part and its
-masks are redrawn each epoch, and a run that resumes at step n gets the batches of an uninterrupted
-one. The iterator's state is one integer, saved with the checkpoint. Each global batch is split into
-equal blocks of rows, one per host, so it is the same for any number of hosts.
+Example n of the stream is a pure function of (seed, n), and so is each epoch's draw: a run that
+resumes at step n gets the batches of an uninterrupted one. Each global batch is split into equal
+blocks of rows, one per host, so it is the same for any number of hosts.
 
 Shapes: B batch rows of this host, L length, P max_predictions (padded).
 """
@@ -74,8 +73,7 @@ class PretrainingExamples:
         return self.length - self.vocabulary.pair.size
 
     def __call__(self, number: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return one example: tokens such as `[CLS] first [SEP] second [SEP]`, masked, and its
-        targets."""
+        """Return an example: tokens such as `[CLS] first [SEP] second [SEP]`, masked; targets."""
         v, template = self.vocabulary, self.vocabulary.pair
         first, second, label = self.pair(number, rng)
         texts = [self.corpus.tokens[part.start : part.stop] for part in (first, second)]
@@ -138,8 +136,7 @@ class PretrainingExamples:
     ) -> range:
         """Draw sentences of at least `size` tokens from a random position of another document.
 
-        If there is no other, from outside the chunk `begin` to `stop` of `document`; fewer tokens
-        where the document ends.
+        If there is no other, from outside the chunk; fewer tokens where the document ends.
         """
         starts, others = self.corpus.sentences, self.documents
         if len(others) > 1:
@@ -187,7 +184,7 @@ def batches(
     Args:
       begin: number of the first batch.
       batch_size: rows of the global batch, over all hosts; a multiple of their number.
-      host, hosts: index of this host and number of hosts; this host makes its rows only.
+      host, hosts: this one, which makes its rows only, and how many there are.
       workers: see `in_workers`.
 
     Returns:
@@ -209,8 +206,7 @@ def chunks(corpus: TokenizedCorpus, documents: np.ndarray, max_tokens: int) -> n
     """Return `[N, 3]` int64: document, first sentence, and one past the last of each chunk.
 
     A chunk has at least `max_tokens` tokens if its document has them, and at least two sentences,
-    so that every chunk can be split and the labels stay balanced. A document of one sentence has no
-    chunk.
+    so that every chunk can be split and the labels stay balanced.
     """
     starts, numbers = corpus.sentences, np.arange(len(documents))
     begin, stop = corpus.documents[documents], corpus.documents[documents + 1]

@@ -53,7 +53,7 @@ def load_questions(name: str, split: str, data_dir: str = "") -> list[Question]:
 
     Args:
       name: as tfds writes it: `squad/v1.1`, `squad/v2.0`, `squad_shifts` ...
-      data_dir: the folder of tfds datasets; empty means tfds's own default.
+      data_dir: as for `open_dataset`.
 
     Raises:
       ValueError: if there is no such dataset or split, or it lacks a feature.

@@ -1,10 +1,9 @@
 """Tokenized inputs of many lengths, and padded batches of them.
 
-A batch takes its rows from one bucket of lengths and is padded to that bucket's length only, so
-that short inputs are not padded to the longest. Batch n is a pure function of (seed, n): a run that
-resumes gets the batches of an uninterrupted one. The order of the batches' lengths is the same for
-every seed, and only their rows differ: so batches of several seeds have one shape at every step,
-and each seed gets the batches that it would get alone.
+A batch takes its rows from one bucket of lengths and is padded to that bucket's length only. Batch
+n is a pure function of (seed, n): a run that resumes gets the batches of an uninterrupted one. The
+order of the batches' lengths is the same for every seed: so batches of several seeds have one shape
+at every step, and each seed gets the batches that it would get alone.
 
 Shapes: N rows, T tokens of all rows, S seeds, B rows of a batch, L its length.
 """
@@ -27,7 +26,7 @@ class Rows(NamedTuple):
     """Inputs of one or two texts, concatenated, and their labels.
 
     Attributes:
-      tokens: `[T]` int32, the concatenated inputs, special tokens included, without padding.
+      tokens: `[T]` int32, special tokens included, without padding.
       bounds: `[N + 1]` int64, index in `tokens` of each input's first token, then T.
       second: `[N]` int32, position in the input where token type 1 begins.
       pad: id of the padding token.
@@ -64,7 +63,7 @@ def pad_rows(rows: Rows, numbers: np.ndarray, length: int) -> dict[str, np.ndarr
     """Return some rows as a batch.
 
     Args:
-      numbers: `[*B]` indices of the rows, none longer than `length`.
+      numbers: `[*B]` indices, of rows that are not longer than `length`.
 
     Returns:
       tokens, token_type_ids `[*B, L]` int32, valid `[*B, L]` bool (False at padding),
@@ -86,13 +85,12 @@ class TrainingBatches:
     """Batches of several seeds, each with its own order: a random access data source for grain.
 
     An epoch has floor(N / B) batches. Rows that do not fill a batch of their bucket go to the next
-    longer one; those that remain in the last are dropped in this epoch, different ones in each.
+    longer one; those that remain in the last are dropped, different ones in each epoch.
 
     Args:
       lengths: of the buckets, ascending; no row is longer than the last.
       batch_size: B, rows of the global batch of one seed; a multiple of the number of hosts.
-      seeds: each step has one batch per seed.
-      host, hosts: index of this host and number of hosts; this host makes its rows only.
+      host, hosts: this one, which makes its rows only, and how many there are.
 
     Raises:
       ValueError: for fewer rows than a batch has.
@@ -156,7 +154,7 @@ class TrainingBatches:
 
 
 def training_batches(source: TrainingBatches, begin: int = 0) -> grain.IterDataset:
-    """Return the batches of `source` from number `begin` on, prefetched."""
+    """Return the batches of `source` from `begin` on, prefetched."""
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=8)
     return grain.MapDataset.source(source)[begin:].to_iter_dataset(options)
 
@@ -167,8 +165,8 @@ def evaluation_batches(
     """Return all rows once, ascending in size, each batch padded to the smallest length that fits.
 
     Returns:
-      Batches as from `pad_rows`, the same on all hosts and the last one filled up by repeating its
-      last row; and the indices of each one's rows, `[n]`, n <= B, without the repeated ones.
+      Batches as from `pad_rows`, the last one filled up by repeating its last row; and the indices
+      of each one's rows, `[n]`, n <= B, without the repeated ones.
     """
     sizes = rows.sizes()
     order = np.argsort(sizes, kind="stable")

@@ -1,8 +1,7 @@
 """The values of `config.data.source`: text, tokenized into a cache, or a folder of tokenized text.
 
-Folders of the cache are written once and named after a hash of their inputs (the text's
-fingerprint, the tokenizer, the format), so a second start finds them in the time of hashing the
-input files and the arrays, and a changed input never finds an old copy (see `make_once`).
+Folders of the cache are named after a hash of their inputs (the text's fingerprint, the tokenizer,
+the format): a second start finds them, and a changed input never finds an old copy.
 """
 
 from __future__ import annotations
@@ -65,11 +64,7 @@ def open_source(
 def prepare_tokenizer(
     corpus: Corpus, vocab: str, vocab_size: int, cache_dir: Path, *, strip_accents: bool = False
 ) -> Tokenizer:
-    """Return the tokenizer at path `vocab`; if that is empty, train one on the corpus (cached).
-
-    Args:
-      strip_accents: see `train_tokenizer`.
-    """
+    """Return the tokenizer at path `vocab`; if that is empty, train one on the corpus (cached)."""
     if vocab:
         return load_tokenizer(vocab)
 

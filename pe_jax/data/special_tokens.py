@@ -2,8 +2,7 @@
 
 The files of a tokenizer say what its special tokens are: its post-processor first, then
 `tokenizer_config.json`, then `special_tokens_map.json`. Only where none does, a special token is
-recognised by a well-known name. An ordinary token of such a name, as `<s>` in Gemma's vocabulary,
-is not a special one.
+recognised by a well-known name; an ordinary token, as `<s>` in Gemma's vocabulary, is none.
 """
 
 from __future__ import annotations

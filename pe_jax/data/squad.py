@@ -1,9 +1,8 @@
 """SQuAD: inputs of questions whose answers are spans of a context.
 
 An input is `[CLS] question [SEP] window of context [SEP]` (Devlin et al., 4.2), or what the
-tokenizer puts around two texts. A context that is too long for one input is split into overlapping
-windows. Each token has the offsets of its characters, so that a span of tokens is a span of the
-original text, whatever the tokenizer lower-cased, stripped or split.
+tokenizer puts around two texts. A long context is split into overlapping windows. Each token has
+the offsets of its characters, so that a span of tokens is one of the original text.
 
 Shapes: W windows, Q questions, C tokens of a context, L length.
 """
@@ -29,7 +28,6 @@ class Windows(NamedTuple):
     """All windows of some questions, grouped by question, in order.
 
     Attributes:
-      questions: the Q questions.
       length: L, of a padded input.
       rows: the W inputs, without targets.
       question: `[W]` int32, index of the window's question.
@@ -37,7 +35,7 @@ class Windows(NamedTuple):
       context_sizes: `[W]` int32, the number of its context tokens.
       first: `[W]` int32, index of the first one in the question's context.
       offsets: for each question, `[C, 2]` int32: first and one past the last character of each
-        token of its context. Questions on one context share the array.
+        token of its context; shared by questions on one context.
     """
 
     questions: Sequence[Question]
@@ -61,11 +59,10 @@ def evaluation_windows(
     """Return the windows of every question, also of one with an empty context.
 
     Args:
-      length: of an input, special tokens included; at least one token longer than these and
-        `max_query` together.
+      length: of an input; at least one token longer than special tokens and `max_query` together.
       max_query: questions are truncated to this many tokens.
-      stride: tokens from the start of a window to the start of the next (BERT's `doc_stride`);
-        if a window has room for fewer, the next one follows without a gap.
+      stride: tokens from the start of a window to the start of the next (BERT's `doc_stride`), if
+        it has room for so many.
 
     Raises:
       ValueError: if there is no question.
@@ -87,29 +84,25 @@ def training_windows(
 
     The answer's tokens are those that share a character with it. Questions with an `empty
     question`, `empty context` or `empty answer` (all: without a token), or a `misplaced answer`
-    (the context has another text where the answer should begin) are skipped.
-
-    Args:
-      length, max_query, stride: as for `evaluation_windows`.
+    (the context has another text there) are skipped.
 
     Returns:
-      The windows, whose rows have the targets `start` and `end`: positions in the input of the
-      answer's first and last token, or 0, that of [CLS], if there is no answer or it is not
-      entirely inside the window; and the number of skipped questions, by reason.
+      The windows, see `evaluation_windows`, whose rows have the targets `start` and `end`:
+      positions of the answer's first and last token, or 0, that of [CLS], if it is not entirely
+      inside the window; and the number of skipped questions, by reason.
 
     Raises:
       ValueError: if every question is skipped.
     """
     encoded = _encode(questions, tokenizer)
-    spans = [_answer_span(e.question, e.ids, e.context.offsets) for e in encoded]
+    spans = [_answer_span(question, ids, offsets) for question, ids, _, offsets in encoded]
     skipped = dict(Counter(span for span in spans if isinstance(span, str)))
     used = [number for number, span in enumerate(spans) if not isinstance(span, str)]
     if not used:
         raise ValueError(
             f"None of the {len(questions)} questions can be used for training; skipped: {skipped}."
         )
-    used_encoded = [encoded[number] for number in used]
-    windows = _windows(used_encoded, tokenizer, length, max_query, stride)
+    windows = _windows([encoded[n] for n in used], tokenizer, length, max_query, stride)
     used_spans = np.array([spans[number] for number in used], np.int32)
     first, last = used_spans[windows.question].T - windows.first
     is_inside = (first >= 0) & (last < windows.context_sizes)
@@ -124,8 +117,7 @@ def max_context(windows: Windows) -> np.ndarray:
     """Return `[W, L]` bool: context tokens with more context in this window than in any other.
 
     BERT's rule: the smaller of the numbers of tokens to the left and right within the window, plus
-    a hundredth of the window's size; ties go to the first window. So every context token of every
-    question is marked in exactly one window.
+    a hundredth of the window's size; ties go to the first window.
     """
     sizes, count = windows.context_sizes, len(windows.question)
     row = np.repeat(np.arange(count), sizes)
@@ -143,41 +135,29 @@ def max_context(windows: Windows) -> np.ndarray:
     return marked
 
 
-class _Tokens(NamedTuple):
-    """Token ids `[n]` and offsets `[n, 2]` of a text."""
-
-    ids: np.ndarray
-    offsets: np.ndarray
+# A question, its token ids, and ids `[n]` and offsets `[n, 2]` of its context.
+_Encoded = tuple[Question, np.ndarray, np.ndarray, np.ndarray]
 
 
-class _EncodedQuestion(NamedTuple):
-    """A question, its token ids, and the tokens of its context."""
-
-    question: Question
-    ids: np.ndarray
-    context: _Tokens
-
-
-def _encode(questions: Sequence[Question], tokenizer: Tokenizer) -> list[_EncodedQuestion]:
+def _encode(questions: Sequence[Question], tokenizer: Tokenizer) -> list[_Encoded]:
     """Return the questions with their tokens; each distinct context is tokenized once."""
     encoder = text_tokenizer(tokenizer)
     texts = list(dict.fromkeys(question.context for question in questions))
     contexts = dict(zip(texts, _tokens(texts, encoder)))
     queries = _tokens([question.question for question in questions], encoder)
-    return [_EncodedQuestion(q, t.ids, contexts[q.context]) for q, t in zip(questions, queries)]
+    return [(q, ids, *contexts[q.context]) for q, (ids, _) in zip(questions, queries)]
 
 
-def _tokens(texts: list[str], tokenizer: Tokenizer) -> list[_Tokens]:
+def _tokens(texts: list[str], tokenizer: Tokenizer) -> list[tuple[np.ndarray, np.ndarray]]:
     return [
-        _Tokens(np.array(e.ids, np.int32), np.array(e.offsets, np.int32).reshape(-1, 2))
+        (np.array(e.ids, np.int32), np.array(e.offsets, np.int32).reshape(-1, 2))
         for begin in range(0, len(texts), _BATCH)
         for e in tokenizer.encode_batch(texts[begin : begin + _BATCH], add_special_tokens=False)
     ]
 
 
 def _answer_span(question: Question, ids: np.ndarray, offsets: np.ndarray) -> tuple[int, int] | str:
-    """Return the first and last token of the first answer, -1 if there is none; or why the question
-    cannot be trained on."""
+    """Return the first and last token of the first answer, -1 without one; or why there is none."""
     if not len(ids):
         return "empty question"
     if not len(offsets):
@@ -192,7 +172,7 @@ def _answer_span(question: Question, ids: np.ndarray, offsets: np.ndarray) -> tu
 
 
 def _windows(
-    encoded: Sequence[_EncodedQuestion],
+    encoded: Sequence[_Encoded],
     tokenizer: Tokenizer,
     length: int,
     max_query: int,
@@ -207,8 +187,8 @@ def _windows(
             "config.data.max_query."
         )
     inputs, seconds, facts = [], [], []
-    for number, (_, ids, context) in enumerate(encoded):
-        query, text = ids[:max_query], context.ids
+    for number, (_, ids, text, _) in enumerate(encoded):
+        query = ids[:max_query]
         room = length - template.size - len(query)
         start = template.second_start(len(query))
         step = min(stride, room)
@@ -219,12 +199,12 @@ def _windows(
             facts.append((number, start, len(part), begin))
     question, context_start, context_sizes, first = np.array(facts, np.int32).T
     return Windows(
-        questions=[e.question for e in encoded],
+        questions=[question for question, *_ in encoded],
         length=length,
         rows=concatenate(inputs, seconds, special.pad, {}),
         question=question,
         context_start=context_start,
         context_sizes=context_sizes,
         first=first,
-        offsets=[e.context.offsets for e in encoded],
+        offsets=[offsets for *_, offsets in encoded],
     )

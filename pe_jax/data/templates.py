@@ -15,8 +15,8 @@ class Template(NamedTuple):
 
     Attributes:
       before, between, after: int32 ids; `between` is empty for one text.
-      second: where token type 1 begins in a pair, relative to its second text: 0 or, with special
-        tokens of that type before it, below. None: every token is of type 0, as in RoBERTa.
+      second: where token type 1 begins in a pair, relative to its second text: at most 0. None:
+        every token is of type 0, as in RoBERTa.
     """
 
     before: np.ndarray

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 def open_dataset(name: str, split: str, data_dir: str = "") -> DatasetBuilder:
     """Return the tfds builder of a dataset that is on disk as array_record files.
 
-    `builder.as_data_source(split)` is then a sequence of examples, text as bytes.
-
     Args:
       name: as tfds writes it, e.g. `squad/v1.1`.
       split: may be a slice, `train[:10%]`, or a sum of splits, `train+test`.

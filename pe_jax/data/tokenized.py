@@ -48,8 +48,7 @@ class TokenizedCorpus:
     """Token ids of a corpus, and the starts of its sentences and documents.
 
     Attributes:
-      tokens: `[T]` of all sentences, concatenated; a structured array of `id`, and of `begins`,
-        True where a token begins a word.
+      tokens: `[T]`, a structured array of `id`, and of `begins`, True where a word begins.
       sentences: `[S + 1]` index of each sentence's first token, then T.
       documents: `[N + 1]` index of each document's first sentence, then S.
     """
@@ -112,7 +111,7 @@ class TokenizedCorpus:
 def sentences(document: str) -> list[str]:
     """Return the sentences of a document in any script; line breaks end a sentence too.
 
-    The English rule applies wherever it finds at least half of the ends that the general one finds.
+    The English rule applies where it finds at least half of the ends that the general one finds.
     The general one takes a stop for an end unless a lower-case letter follows, and in a document
     without capitals even then. Where that leaves more than 1,000 characters a sentence, or 400 in a
     document without stops, the sentences are windows of at most 100 characters.
@@ -191,11 +190,11 @@ _Part = tuple[str, list[int]]  # A text, and where its sentences start.
 
 
 def _parts(document: str, only_at_spaces: bool) -> Iterator[_Part]:
-    """Yield a document in parts for the tokenizer: whole, but where it is longer than `_BATCH`.
+    """Yield a document in parts for the tokenizer: whole, unless it is longer than `_BATCH`.
 
     Args:
       only_at_spaces: also cut it before sentences that no space precedes: a WordPiece tokenizer
-        takes words of 100 characters at most, and sentences that are windows may cut a word.
+        takes words of 100 characters at most.
     """
     begin, end, starts = 0, 0, list[int]()
     for sentence in sentences(document):

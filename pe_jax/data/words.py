@@ -16,8 +16,8 @@ _LONGEST_RUN = 16
 def word_rule(tokenizer: Tokenizer) -> Callable[[Encoding, str], np.ndarray]:
     """Return `begins(encoding, text)`: `[n]` bool, True at each token that begins a word.
 
-    Words are those of the tokenizer's pre-tokenizer (`word_ids`). One that leaves a text whole, as
-    Gemma's does, has words that begin at spaces.
+    Words are those of the pre-tokenizer. If it leaves a text whole, as Gemma's does, they begin at
+    spaces.
     """
     splits_spaces, splits_punctuation = (_splits(tokenizer, text) for text in ("a a", "a,b"))
 
