@@ -10,13 +10,10 @@ from pe_jax.figures.curves import (
     model_curves,
     offset_curves,
     prediction_plot,
-    psi_curves,
-    score_curves,
 )
 from pe_jax.figures.maps import (
     Panel,
     correlation_map,
-    head_maps,
     head_profiles,
     matrix_grid,
     sweep_map,
@@ -24,8 +21,8 @@ from pe_jax.figures.maps import (
 from pe_jax.figures.style import save
 
 __all__ = [
-    "Curve", "Panel", "correlation_map", "cosine_curves", "head_maps", "head_profiles",
+    "Curve", "Panel", "correlation_map", "cosine_curves", "head_profiles",
     "layer_shares", "matrix_grid", "model_curves", "offset_curves",
-    "prediction_plot", "psi_curves", "save", "score_curves",
+    "prediction_plot", "save",
     "sweep_map",
 ]  # fmt: skip

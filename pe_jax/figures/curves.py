@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator, PercentFormatter
 
 from pe_jax.figures import style
@@ -23,6 +24,7 @@ class Curve(NamedTuple):
       encoding: its position encoding, which decides colour and dashes.
       x, y, error: points and their standard errors, all `[N]`.
       least: the least range of the y axis: rounding errors are not drawn as if they were a shape.
+      mark: index of a point to mark.
     """
 
     panel: str
@@ -33,54 +35,16 @@ class Curve(NamedTuple):
     y: np.ndarray
     error: np.ndarray | None = None
     least: float = 0.0
-
-
-# Label, encoding, ψ(m) / ψ(0) at m = 0, 1, ..., and the offset up to which it decreases.
-PsiCurve: TypeAlias = tuple[str, str, np.ndarray, int]
+    mark: int | None = None
 
 
 @style.applied
-def score_curves(
-    curves: Sequence[tuple[str, str, np.ndarray, np.ndarray]],
-    *,
-    score: str,
-    switches: Mapping[float, str],
-    title: str,
-) -> Figure:
-    """Draw scores against the epoch, one line per run (paper, figure 1).
-
-    Args:
-      curves: run, encoding, epochs, scores from 0 to 1.
-      score: label of the y axis.
-      switches: epochs at which the sequence length changes -> annotation.
-    """
-    figure = style.new(6.4, 4.0, title)
-    axes = figure.subplots()
-    lines = {}
-    looks = style.encoding_styles([encoding for _, encoding, *_ in curves])
-    for (name, _, epochs, scores), look in zip(curves, looks, strict=True):
-        (lines[name],) = axes.plot(epochs, scores, marker="o", ms=3, **look)
-    for epoch, annotation in switches.items():
-        axes.axvline(epoch, color="0.6", lw=1, zorder=0)
-        axes.annotate(
-            annotation, (epoch, 1), xycoords=("data", "axes fraction"), xytext=(3, -3),
-            textcoords="offset points", va="top", fontsize=8, color="0.35",
-        )  # fmt: skip
-    axes.set(xlabel="epoch", ylabel=score)
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
-    axes.grid(alpha=0.3)
-    style.legend_below(figure, lines)
-    return figure
-
-
-@style.applied
-def cosine_curves(
-    cosines: Sequence[tuple[str, np.ndarray]], *, total: PsiCurve, title: str
-) -> Figure:
+def cosine_curves(cosines: Sequence[tuple[str, np.ndarray]], *, total: Curve, title: str) -> Figure:
     """Draw (a) cosines of single frequencies and (b) their mean over all (paper, figure 4).
 
     Args:
       cosines: label and cos(w m) at m = 0, 1, ...
+      total: ψ(m) / ψ(0), marked where it turns.
     """
     figure = style.new(9.2, 3.4, title)
     left, right = figure.subplots(1, 2)
@@ -88,35 +52,15 @@ def cosine_curves(
         left.plot(values, label=name, lw=1.2, **style.line_style(number))
     left.set(title="(a) single frequencies", ylabel="cos(ω m)")
     left.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))  # Beside the curves.
-    _, encoding, values, turn = total
-    (look,) = style.encoding_styles([encoding])
-    right.plot(values, **look)
-    right.set(title="(b) sum over all frequencies", ylabel="ψ(m) / ψ(0)")
-    right.plot([turn], [values[turn]], "o", ms=5, color=look["color"])
+    _plot(right, total, style.encoding_styles([total.encoding])[0])
+    right.set(title="(b) sum over all frequencies", ylabel=total.panel)
     right.annotate(
-        f"decreases up to m = {turn}", (turn, values[turn]), xytext=(6, 12),
-        textcoords="offset points", fontsize=8,
+        f"decreases up to m = {total.mark}", (total.x[total.mark], total.y[total.mark]),
+        xytext=(6, 12), textcoords="offset points", fontsize=8,
     )  # fmt: skip
     for axes in (left, right):
-        axes.set_xlabel("offset m")
+        axes.set_xlabel(total.label)
         axes.grid(alpha=0.3)
-    return figure
-
-
-@style.applied
-def psi_curves(curves: Sequence[PsiCurve], *, title: str) -> Figure:
-    """Draw ψ(m) / ψ(0) of several sets of frequencies in one plot (figure 6); dots mark turning
-    points."""
-    figure = style.new(6.4, 4.0, title)
-    axes = figure.subplots()
-    lines = {}
-    looks = style.encoding_styles([encoding for _, encoding, *_ in curves])
-    for (name, _, values, turn), look in zip(curves, looks, strict=True):
-        (lines[f"{name} (decreases up to {turn})"],) = axes.plot(values, **look)
-        axes.plot([turn], [values[turn]], "o", ms=5, color=look["color"])
-    axes.set(xlabel="offset m, positions", ylabel="ψ(m) / ψ(0)")
-    axes.grid(alpha=0.3)
-    style.legend_below(figure, lines)
     return figure
 
 
@@ -184,12 +128,21 @@ def offset_curves(
 
 
 @style.applied
-def model_curves(curves: Sequence[Curve], *, title: str, powers: bool = False) -> Figure:
+def model_curves(
+    curves: Sequence[Curve],
+    *,
+    title: str,
+    powers: bool = False,
+    percent: bool = False,
+    switches: Mapping[float, str] | None = None,
+) -> Figure:
     """Draw a panel for each quantity, with a line for each model, shaded ± its standard error; a
     model has the same look in all of them, and there is one legend.
 
     Args:
-      powers: x are 0 and powers of two, on a scale of powers of two; else integers.
+      powers: x are 0 and powers of two, on a scale of powers of two.
+      percent: y are shares.
+      switches: x at which something changes -> annotation.
     """
     panels: dict[str, list[Curve]] = {}
     for curve in curves:
@@ -200,23 +153,40 @@ def model_curves(curves: Sequence[Curve], *, title: str, powers: bool = False) -
     figure, grid = style.new_panels(len(panels), size, (0.6, 0.6), title)
     drawn = {}
     for axes, (panel, lines) in zip(grid, panels.items(), strict=True):
-        for _, _, model, _, x, y, error, _ in lines:
-            look = looks[model]
-            (drawn[model],) = axes.plot(x, y, marker="o", ms=2.5, lw=1.2, **look)
-            if error is not None:
-                axes.fill_between(x, y - error, y + error, color=look["color"], alpha=0.15, lw=0)
+        for curve in lines:
+            drawn[curve.model] = _plot(axes, curve, looks[curve.model])
         low, high = axes.get_ylim()
         least = lines[0].least
         if high - low < least:
             axes.set_ylim((low + high - least) / 2, (low + high + least) / 2)
         axes.set(xlabel=lines[0].label, ylabel=style.wrapped(panel, 36))
         axes.grid(alpha=0.3)
+        if percent:
+            axes.yaxis.set_major_formatter(PercentFormatter(1))
+        for x, annotation in (switches or {}).items():
+            axes.axvline(x, color="0.6", lw=1, zorder=0)
+            axes.annotate(
+                annotation, (x, 1), xycoords=("data", "axes fraction"), xytext=(3, -3),
+                textcoords="offset points", va="top", fontsize=8, color="0.35",
+            )  # fmt: skip
         if powers:
             _scale_by_powers(axes, max(line.x.max() for line in lines))
         else:
-            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
+            whole = all((line.x == np.round(line.x)).all() for line in lines)
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole, min_n_ticks=1))
     style.legend_below(figure, {model: drawn[model] for model in models})
     return figure
+
+
+def _plot(axes: Axes, curve: Curve, look: style.LineStyle) -> Line2D:
+    _, _, _, _, x, y, error, _, mark = curve
+    # Dots of many points would hide the dashes.
+    (line,) = axes.plot(x, y, marker="o" if len(x) <= 40 else "", ms=2.5, lw=1.2, **look)
+    if error is not None:
+        axes.fill_between(x, y - error, y + error, color=look["color"], alpha=0.15, lw=0)
+    if mark is not None:
+        axes.plot(x[mark], y[mark], "o", ms=5, color=look["color"])
+    return line
 
 
 def _scale_by_powers(axes: Axes, last: float) -> None:

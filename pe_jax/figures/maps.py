@@ -13,18 +13,17 @@ from pe_jax.figures import style
 
 
 class Panel(NamedTuple):
-    """A proximity matrix `[N, N]`, NaN where it has no entries.
+    """A matrix, NaN where it has no entries.
 
     Attributes:
       title: of the panel.
-      first, last: the first and the last position or offset.
+      first: the number of the first row and of the first column, such as an offset.
       rows, columns: labels of the axes.
     """
 
     title: str
     matrix: np.ndarray
-    first: int
-    last: int
+    first: int = 0
     rows: str = "position"
     columns: str = "position"
 
@@ -33,7 +32,8 @@ class Panel(NamedTuple):
 def matrix_grid(
     panels: Sequence[Panel], *, title: str, label: str, limits: tuple[float, float]
 ) -> Figure:
-    """Draw matrices in a grid with one colour scale (paper, figures 2, 3, 5 and 7).
+    """Draw matrices, or numbers by layer and head, in a grid with one colour scale (paper, figures
+    2, 3, 5 and 7).
 
     Args:
       label: of the colour scale, with its unit.
@@ -45,11 +45,14 @@ def matrix_grid(
     one_kind = len({(panel.rows, panel.columns) for panel in panels}) == 1
     for i, (axes, panel) in enumerate(zip(grid, panels, strict=True)):
         axes.set_facecolor("0.8")  # Shows where there are no entries.
-        edges = (panel.first - 0.5, panel.last + 0.5)
+        left, (height, width) = panel.first - 0.5, panel.matrix.shape
         image = axes.imshow(
             panel.matrix, cmap=style.colour_map(limits), vmin=limits[0], vmax=limits[1],
-            extent=(*edges, edges[1], edges[0]), interpolation="nearest",
+            extent=(left, left + width, left + height, left), interpolation="nearest",
+            aspect="equal" if height == width else "auto",
         )  # fmt: skip
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
         axes.set(title=style.wrapped(panel.title, 24), xlabel=panel.columns, ylabel=panel.rows)
         if one_kind:  # Labels at the edges of the grid are enough.
             axes.set_ylabel(panel.rows if i % columns == 0 else "")
@@ -60,28 +63,6 @@ def matrix_grid(
         image, ax=grid, label=label, extend=("neither", "min", "max", "both")[below + 2 * above],
         shrink=1.0 if len(panels) <= 4 else 0.6,
     )  # fmt: skip
-    return figure
-
-
-@style.applied
-def head_maps(panels: Sequence[tuple[str, np.ndarray]], *, title: str, label: str) -> Figure:
-    """Draw a number of every head, a panel for each model: layers from top to bottom, heads from
-    left to right.
-
-    Args:
-      panels: title, numbers `[N, H]` of N layers and H heads, from 0 to 1.
-      label: of the colour scale.
-    """
-    height = min(0.25 * max(len(values) for _, values in panels), 2.2) + 0.9
-    figure, grid = style.new_panels(len(panels), (2.4, height), (1.1, 0.7), title)
-    for axes, (name, values) in zip(grid, panels, strict=True):
-        image = axes.imshow(
-            values, cmap="viridis", vmin=0, vmax=1, interpolation="nearest", aspect="auto"
-        )
-        axes.set(title=style.wrapped(name, 30), xlabel="head", ylabel="layer")
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
-    figure.colorbar(image, ax=grid, label=label, shrink=0.85 if len(panels) <= 4 else 0.6)
     return figure
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from html import escape
 from itertools import pairwise
@@ -13,37 +14,14 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from pe_jax.files import write_text
-from pe_jax.reports.glossary import terms_in
 
 _NUMBER = re.compile(r"[+−-]?\d[\d.,]*(e[+-]?\d+)?( ?%| ± .*)?|–")  # Aligned to the right.
 
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; margin: 0 auto;
-  max-width: 1100px; padding: 0 16px 48px; overflow-wrap: anywhere; }
-h1 { font-size: 1.6rem; line-height: 1.25; }
-h2 { font-size: 1.2rem; margin-top: 2.5rem; border-top: 1px solid #ddd; padding-top: 1rem; }
-p, li, dd { max-width: 75ch; }
-.wide { max-width: none; overflow-x: auto; margin: 1rem 0; }
-table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: 4px 16px 4px 0; text-align: left; white-space: nowrap; }
-th { border-bottom: 2px solid #888; vertical-align: bottom; }
-td { border-bottom: 1px solid #ddd; }
-.number { text-align: right; }
-img { display: block; height: auto; max-width: max(100%, 640px); }
-dt { font-weight: 600; }
-dd { margin: 0 0 0.6rem 1rem; }
-@media (min-width: 640px) { dl { display: grid; grid-template-columns: max-content 1fr; } }
-"""
-_PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{style}</style>
-<body>
-{body}</body>
-</html>
-"""
+_PAGE = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+# Term -> how a page writes it, as a regular expression, and its definition.
+_GLOSSARY: dict[str, tuple[str, str]] = json.loads(
+    Path(__file__).with_name("glossary.json").read_text(encoding="utf-8")
+)
 
 
 def write_page(path: Path, text: str) -> str:
@@ -82,8 +60,17 @@ def to_html(text: str, folder: Path) -> str:
     body = markdown.renderer.render(tokens, markdown.options, {})
     body = body.replace("<table>", '<div class="wide"><table>')
     body = body.replace("</table>", "</table></div>")
-    if terms := terms_in(text):
-        lines = (f"<dt>{escape(term)}\n<dd>{escape(meaning)}\n" for term, meaning in terms)
-        body += f"<h2>Glossary</h2>\n<dl>\n{''.join(lines)}</dl>\n"
+    lines = (f"<dt>{escape(term)}\n<dd>{escape(what)}\n" for term, what in terms_in(text).items())
+    if terms := "".join(lines):
+        body += f"<h2>Glossary</h2>\n<dl>\n{terms}</dl>\n"
     title = escape(text.partition("\n")[0].lstrip("# "))
-    return _PAGE.format(title=title, style=_STYLE, body=body)
+    return _PAGE.replace("{{title}}", title).replace("{{body}}", body)
+
+
+def terms_in(page: str) -> dict[str, str]:
+    """Return the terms of the glossary that a page in Markdown uses, with their definitions."""
+    return {
+        term: definition
+        for term, (pattern, definition) in _GLOSSARY.items()
+        if re.search(rf"(?<!\w)(?:{pattern})(?!\w)", page)
+    }

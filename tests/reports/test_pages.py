@@ -9,8 +9,7 @@ from pe_jax.reports import (
     finetuning_report,
     pretraining_report,
 )
-from pe_jax.reports.glossary import _TERMS, terms_in
-from pe_jax.reports.pages import write_page
+from pe_jax.reports.pages import _GLOSSARY, terms_in, write_page
 from pe_jax.reports.tables import number_table
 
 
@@ -55,10 +54,10 @@ def test_a_page_is_one_file(tmp_path):
 
 def test_the_glossary_has_the_terms_of_a_page():
     page = "| mono. 5 | R², last | ω |\n\nTitle, monotone: MLM accuracy of rows; Σ‖h′‖²"
-    assert [term for term, _ in terms_in(page)] == ["mono.", "R²", "ω"]
-    for term, (pattern, _) in _TERMS.items():
+    assert [*terms_in(page)] == ["mono.", "R²", "ω"]
+    for term, (pattern, _) in _GLOSSARY.items():
         example = {"loss, nats": "nats", "ψ(m)": "ψ"}.get(term, term)
-        assert term in dict(terms_in(f"of {example}, and")), (term, pattern)
+        assert term in terms_in(f"of {example}, and"), (term, pattern)
 
 
 def test_results_at_chance_say_so():

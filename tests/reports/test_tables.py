@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.commands import run
+from helpers.commands import call, run
 from scipy import special, stats
 
 from pe_jax import encodings
@@ -449,8 +449,10 @@ def test_the_command(tmp_path):
     assert "# GLUE (table 2)" in page and "# SQuAD (table 3)" in page
     names = {f"{table}.{end}" for table in ("glue", "squad") for end in ("md", "csv", "tex")}
     assert {path.name for path in (tmp_path / "out").iterdir()} == (
-        names | {"tables.json", "tables.md"}
+        names | {"tables.json", "tables.md", "tables.html"}
     )
+    code, _, err = call(ours[0], ours[1], f"--workdir={tmp_path / 'a'}")  # As training ends.
+    assert code == 0 and (tmp_path / "a" / "tables" / "tables.html").is_file(), err
     (tmp_path / "a" / "results.json").unlink()
     (tmp_path / "b" / "results.json").unlink()
     code, _, err = run(*ours, f"--out={tmp_path / 'out'}")

@@ -79,7 +79,7 @@ def product_panel(title: str, phi: Array, x: np.ndarray, axis: str = "position")
     that tables of any size share a colour scale."""
     size = float(np.mean(np.diagonal(phi)))
     unit = np.asarray(phi) / size if size > 0 else np.asarray(phi)
-    return figures.Panel(title, unit, int(x[0]), int(x[-1]), axis, axis)
+    return figures.Panel(title, unit, int(x[0]), axis, axis)
 
 
 def logit_panel(title: str, phi: Array) -> figures.Panel:
@@ -87,7 +87,7 @@ def logit_panel(title: str, phi: Array) -> figures.Panel:
     shown, sigma = standardised(phi)
     digits = float(f"{sigma:.2g}")  # 140, where `.2g` prints 1.4e+02.
     title += "\nconstant" if not sigma else f"\nσ = {digits:g}"
-    return figures.Panel(title, shown, 0, len(shown) - 1, "query position", "key position")
+    return figures.Panel(title, shown, 0, "query position", "key position")
 
 
 def logit_panels(title: str, phi: Array, heads: str) -> list[figures.Panel]:

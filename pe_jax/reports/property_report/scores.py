@@ -84,25 +84,19 @@ def _measure_run(name: str, position: str, cached: Json) -> Findings:
 
 
 def score_figure(numbers: Mapping[str, Json]) -> Figure:
-    """Return figure 1 from the part's numbers."""
-    curves = [
-        (
-            name,
-            scored.get("position", name),
-            *(np.array([c[key] for c in scored["checkpoints"]]) for key in ("epoch", _SCORE)),
-        )
-        for name, scored in numbers.items()
-    ]
-    stages = [stage for scored in numbers.values() for stage in scored["stages"][1:]]
+    """Return figure 1 of the paper from the part's numbers."""
     length = max(scored["length"] for scored in numbers.values())
-    return Figure(
-        "figure1_scores",
-        figures.score_curves,
-        curves,
-        score=f"masked-LM accuracy, held-out text of length {length}",
-        switches={stage["epoch"]: f"length {stage['length']}" for stage in stages},
-        title="Scores at full length, before and after training at that length",
-    )
+    panel = f"masked-LM accuracy, held-out text of length {length}"
+    curves = []
+    for name, scored in numbers.items():
+        x, y = (np.array([c[key] for c in scored["checkpoints"]]) for key in ("epoch", _SCORE))
+        encoding = scored.get("position", name)
+        curves.append(figures.Curve(panel, "epoch", name, encoding, x, y))
+    stages = [stage for scored in numbers.values() for stage in scored["stages"][1:]]
+    switches = {stage["epoch"]: f"length {stage['length']}" for stage in stages}
+    title = "Scores at full length, before and after training at that length"
+    options = {"switches": switches, "title": title, "percent": True}
+    return Figure("figure1_scores", figures.model_curves, curves, **options)
 
 
 def _cached_scores(folder: Path, cache: Path, examples: int) -> Json:

@@ -236,10 +236,11 @@ def attention_flow(subject: Subject, config: PropertiesConfig) -> Findings:
     )
     sinks = Figure(
         "attention_flow_heads",
-        figures.head_maps,
-        [(name, by_head["first"].mean)],
+        figures.matrix_grid,
+        [figures.Panel(name, np.asarray(by_head["first"].mean), 0, "layer", "head")],
         title="Attention to the first token, by head",
         label="mean share of a query's attention",
+        limits=(0.0, 1.0),
     )
     return Findings({name: numbers}, rows, [by_layer, sinks])
 

@@ -209,14 +209,16 @@ def frequencies(subject: Subject, config: PropertiesConfig) -> Findings:
         chosen = np.sort(w)[np.unique(np.linspace(0, len(w) - 1, min(5, len(w))).astype(int))]
         cosines = np.asarray(properties.cosines(chosen, offsets))
         waves = [(f"ω = {x:.2g}", values) for x, values in zip(chosen, cosines, strict=True)]
-        total = (label, component.name, psi, turn)
+        name = f"{label} (decreases up to {turn})"
+        axes = "ψ(m) / ψ(0)", "offset m, positions"
+        total = figures.Curve(*axes, name, component.name, offsets, psi, mark=turn)
         title = f"Cosines of frequencies and their sum: {label}"
         options = {"title": title, "total": total}
         findings.figures.append(
             Figure(f"figure4_waves_{label}", figures.cosine_curves, waves, **options)
         )
         title = "ψ(m): dot product of two sinusoids m positions apart"
-        findings.figures.append(Figure("figure6_psi", figures.psi_curves, [total], title=title))
+        findings.figures.append(Figure("figure6_psi", figures.model_curves, [total], title=title))
     return findings
 
 
