@@ -85,12 +85,11 @@ def save_program(
     program: bytes | bytearray,
     about: dict[str, Any],
     tokenizer: Tokenizer,
-    readme: str,
 ) -> None:
     """Write a model as a program: the program itself, `model.json`, the tokenizer and a README.
 
     Args:
-      file: name of the program.
+      file: name of the program; its suffix says which README it gets.
       about: content of `model.json` besides its format and the checksum; "max_length" is where the
         tokenizer truncates.
     """
@@ -98,7 +97,8 @@ def save_program(
     checksum = hashlib.sha256(program).hexdigest()
     save_json(folder / "model.json", {"format": PROGRAM_FORMAT, **about, "sha256": checksum})
     with_batches(tokenizer, about["max_length"]).save(str(folder / "tokenizer.json"))
-    (folder / "README.md").write_text(readme, encoding="utf-8")
+    readme = Path(__file__).with_name(f"readme_{file.rpartition('.')[2]}.md")
+    shutil.copyfile(readme, folder / "README.md")
 
 
 def save_json(file: Path, values: dict[str, Any] | list[Any]) -> None:

@@ -85,7 +85,7 @@ def save_onnx(
         "difference_from_pe_jax": error,
     }
     with new_folder(folder) as temporary:
-        save_program(temporary, "model.onnx", program, about, tokenizer, _README)
+        save_program(temporary, "model.onnx", program, about, tokenizer)
         if sentences:
             save_modules(temporary, sentences)
     return ", ".join(f"{name} {shape}" for name, shape in outputs.items())
@@ -184,22 +184,3 @@ def _take_int64(model: ModelProto) -> None:
         tensor.type.tensor_type.elem_type = onnx.TensorProto.INT64
         cast = onnx.helper.make_node("Cast", [tensor.name], [inner], to=onnx.TensorProto.INT32)
         model.graph.node.insert(0, cast)
-
-
-_README = """# A model as ONNX
-
-Run it with onnxruntime and tokenizers alone; `model.json` describes inputs and outputs.
-
-```python
-import numpy as np, onnxruntime
-from tokenizers import Tokenizer
-
-tokenizer = Tokenizer.from_file("tokenizer.json")
-texts = tokenizer.encode_batch(["Where is the exit?", "It is to the left of the stairs."])
-ids, types, mask = (np.array([getattr(text, field) for text in texts])
-                    for field in ("ids", "type_ids", "attention_mask"))
-session = onnxruntime.InferenceSession("model.onnx")
-inputs = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
-outputs = session.run(None, inputs)
-```
-"""

@@ -66,24 +66,5 @@ def save_stablehlo(
         "platforms": PLATFORMS,
     }
     with new_folder(folder) as temporary:
-        save_program(temporary, "model.stablehlo", program, about, tokenizer, _README)
+        save_program(temporary, "model.stablehlo", program, about, tokenizer)
     return ", ".join(f"{name} {shape}" for name, shape in outputs.items())
-
-
-_README = """# A model as StableHLO
-
-Run it with JAX and tokenizers alone; `model.json` describes inputs and outputs.
-
-```python
-import jax, numpy as np
-from tokenizers import Tokenizer
-
-tokenizer = Tokenizer.from_file("tokenizer.json")
-texts = tokenizer.encode_batch(["Where is the exit?", "It is to the left of the stairs."])
-tokens, types, mask = (np.array([getattr(t, x) for t in texts], np.int32)
-                       for x in ("ids", "type_ids", "attention_mask"))
-with open("model.stablehlo", "rb") as file:
-    model = jax.export.deserialize(bytearray(file.read()))
-outputs = jax.jit(model.call)(tokens, types, mask.astype(bool))
-```
-"""
