@@ -17,11 +17,18 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 3) -> str:
     return f" Did you mean {' or '.join(near)}?" if near else ""
 
 
-def check_at_least(least: float, **options: float) -> None:
-    """Raise a ValueError for an option below `least`, or NaN."""
+def check_at_least(least: float, **options: float | None) -> None:
+    """Raise a ValueError for an option below `least`, or NaN; None is left out."""
     for name, value in options.items():
-        if not value >= least:
+        if value is not None and not value >= least:
             raise ValueError(f"{name} must be at least {least}, got {value}.")
+
+
+def check_positive(**options: float | None) -> None:
+    """Raise a ValueError for an option that is not positive; None is left out."""
+    for name, value in options.items():
+        if value is not None and not value > 0:
+            raise ValueError(f"{name} must be positive, got {value}.")
 
 
 @contextlib.contextmanager

@@ -35,5 +35,5 @@ def test_grape_m_starts_with_orthonormal_vectors_and_ropes_frequencies():
     gram = vectors @ vectors.swapaxes(1, 2)
     np.testing.assert_allclose(gram, np.tile(np.eye(2), (4, 1, 1)), atol=1e-6)
     np.testing.assert_allclose(params["frequencies"], [1, 0.5, 0.25, 0.125], rtol=1e-6)
-    with pytest.raises(ValueError, match="head_size of at least 2 and a positive base, got 1"):
+    with pytest.raises(ValueError, match="head_size must be at least 2, got 1"):
         build("grape_m", head_size=1)

@@ -31,7 +31,7 @@ def test_the_paper_has_13():
         ("learned_relative(clip='three')", "'clip' takes int, got 'three'"),
         ("learned_relative(clip=2.5)", "'clip' takes int, got 2.5"),
         ("learned_relative(clip=True)", "'clip' takes int, got True"),
-        ("learned_relative(clip=0)", "must be >= 1, got 0"),
+        ("learned_relative(clip=0)", "must be at least 1, got 0"),
         ("sinusoidal_relative(base=0)", "base must be positive, got 0"),
         ("learned_relative(3)", "must be written NAME=VALUE"),
         ("learned_relative(clip=1 + 2)", "is not a number, a word or a tuple"),

@@ -75,5 +75,5 @@ def test_positions_past_the_image(name):
     traced = jax.jit(lambda at: attention_logits(q, k, encoding, params, Context(at)))
     known = np.isfinite(traced(np.array([4, 5, 6])))[0, 0]
     np.testing.assert_array_equal(known, [[1, 1, 0], [1, 1, 0], [0, 0, 0]])
-    with pytest.raises(ValueError, match="at least 1, got 0 and 3"):
+    with pytest.raises(ValueError, match="height must be at least 1, got 0"):
         build(f"{name}(height=0, width=3)")

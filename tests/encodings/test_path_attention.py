@@ -43,5 +43,5 @@ def test_path_attention_is_refused_without_causal_attention():
     params = encoding.init(jax.random.key(0))
     with pytest.raises(ValueError, match=r"it multiplies .*'path_attention\+causal'"):
         attention(q, k, k, encoding, params, Context(range(6), x_k=draw(2, 6, 16)))
-    with pytest.raises(ValueError, match="rank=32 and width=0"):
+    with pytest.raises(ValueError, match="width must be at least 1, got 0"):
         build("path_attention(width=0)")

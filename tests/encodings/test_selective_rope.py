@@ -44,7 +44,7 @@ def test_selective_rope_says_what_it_needs():
     q, k = qk()
     with pytest.raises(ValueError, match=r"selective_rope computes .* x_k=x"):
         attention(q, k, k, encoding, params)
-    with pytest.raises(ValueError, match="rank=0 and width=4"):
+    with pytest.raises(ValueError, match="rank must be at least 1, got 0"):
         build("selective_rope(rank=0)")
     with pytest.raises(ValueError, match="multiple of num_heads .* got 16 and 3"):
         build("selective_rope", num_heads=3)

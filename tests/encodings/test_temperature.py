@@ -37,7 +37,7 @@ def test_log_n_of_a_document_ignores_its_neighbours():
     )
     alone = attention(q[:, 4:], k[:, 4:], v[:, 4:], encoding)
     np.testing.assert_allclose(both[:, 4:], alone, atol=1e-6)
-    with pytest.raises(ValueError, match="at least 2 keys, got 1"):
+    with pytest.raises(ValueError, match="length must be at least 2, got 1"):
         build("log_n(length=1)")
 
 

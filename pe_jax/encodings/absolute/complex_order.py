@@ -12,6 +12,7 @@ from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.encodings.tables import look_up
+from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float
 
 
@@ -30,8 +31,7 @@ def complex_order(*, hidden_size: int, vocab_size: int = 30_522, base: float = 1
     `tables.look_up`); `vocab_size` is BERT's by default.
     """
     start = default_frequencies(hidden_size, base)
-    if vocab_size < 1:
-        raise ValueError(f"vocab_size must be at least 1, got {vocab_size}.")
+    check_at_least(1, vocab_size=vocab_size)
 
     def embed(params: Params, x: Float[Array, "B L D"], context: Context) -> Float[Array, "B L D"]:
         if context.tokens is None:

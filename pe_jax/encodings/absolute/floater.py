@@ -10,6 +10,7 @@ from pe_jax.encodings.absolute.position_vectors import added
 from pe_jax.encodings.part import Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.tables import look_up
+from pe_jax.errors import check_at_least, check_positive
 from pe_jax.shapes import Array, Float, Real
 
 
@@ -39,8 +40,8 @@ def floater(
       width: of the hidden layer; default D, as there.
     """
     size = hidden_size if width is None else width
-    if not step > 0 or size < 1:
-        raise ValueError(f"step must be positive and width at least 1, got {step} and {size}.")
+    check_at_least(1, width=size)
+    check_positive(step=step)
 
     def init(rng: jax.Array) -> Params:
         for_start, for_hidden, for_out = jax.random.split(rng, 3)

@@ -10,6 +10,7 @@ from pe_jax.encodings.part import Metadata, Params, Part, Traits, no_parameters
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.encodings.tables import look_up
+from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float, Real
 
 
@@ -47,8 +48,7 @@ def sinusoidal_2d(
             "hidden_size must be a multiple of 4 (a sine and a cosine for each axis), and at "
             f"least 8 with end=True; got {hidden_size}."
         )
-    if width is not None and width < 1:
-        raise ValueError(f"width must be at least 1 patch, got {width}.")
+    check_at_least(1, width=width)
     quarter = hidden_size // 4
     w = default_frequencies(hidden_size // 2, base)
     if end:  # The exponents t / (quarter - 1) instead of t / quarter.
@@ -108,11 +108,9 @@ def learned_2d(
     Raises:
       ValueError: for an image without patches, or halves of an odd hidden size.
     """
-    if height < 1 or width < 1 or (factorised and hidden_size % 2):
-        raise ValueError(
-            "height and width must be at least 1, and with factorised=True hidden_size must be "
-            f"even; got {height}, {width} and {hidden_size}."
-        )
+    check_at_least(1, height=height, width=width)
+    if factorised and hidden_size % 2:
+        raise ValueError(f"hidden_size must be even with factorised=True, got {hidden_size}.")
     half = hidden_size // 2
     shapes: dict[str, tuple[int, ...]] = {"table": (height, width, hidden_size)}
     if factorised:

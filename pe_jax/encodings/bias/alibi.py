@@ -19,6 +19,7 @@ from pe_jax.encodings.part import (
 )
 from pe_jax.encodings.positions import offsets
 from pe_jax.encodings.registry import registered
+from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float, Real
 
 _HOW_TO_MODIFY = "github.com/ofirpress/attention_with_linear_biases/issues/5"
@@ -105,8 +106,7 @@ def slopes(num_heads: int, exponent: float = 8.0) -> Float[np.ndarray, " H"]:
     Raises:
       ValueError: without heads.
     """
-    if num_heads < 1:
-        raise ValueError(f"num_heads must be at least 1 for ALiBi, got {num_heads}.")
+    check_at_least(1, num_heads=num_heads)
 
     def of_power(count: int) -> np.ndarray:
         return 2.0 ** (-exponent * np.arange(1, count + 1) / count)

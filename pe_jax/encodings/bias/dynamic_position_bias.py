@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from pe_jax.encodings.bias.fire import fan_in_uniform
 from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part
 from pe_jax.encodings.registry import registered
+from pe_jax.errors import check_at_least, check_positive
 from pe_jax.shapes import Array, Float, Real
 
 _ACTIVATIONS = {"silu": jax.nn.silu, "relu": jax.nn.relu}
@@ -47,11 +48,8 @@ def dynamic_position_bias(
       ValueError: for a width or depth below 1, or a bound that is not positive.
     """
     units = max(1, hidden_size // 4) if width is None else width
-    if units < 1 or depth < 1 or (bound is not None and bound <= 0):
-        raise ValueError(
-            "dynamic_position_bias needs width >= 1, depth >= 1 and bound > 0 or None, got "
-            f"width={width}, depth={depth}, bound={bound}."
-        )
+    check_at_least(1, width=units, depth=depth)
+    check_positive(bound=bound)
     sizes = [1] + depth * [units] + [num_heads]
     names = [f"hidden_{n}" for n in range(depth)] + ["out"]
     shapes = dict(zip(names, itertools.pairwise(sizes), strict=True))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from pe_jax.encodings.pairs import by_queries
 from pe_jax.encodings.part import LogitTerms, Metadata, Params, Part
 from pe_jax.encodings.registry import registered
+from pe_jax.errors import check_at_least, check_positive
 from pe_jax.shapes import Array, Float, Real
 
 _SMALL = 1e-6  # The authors': keeps the quotient finite at c = 0.
@@ -43,11 +44,8 @@ def fire(
     Raises:
       ValueError: for a width below 1, or c or a threshold that is not positive.
     """
-    if width < 1 or c <= 0 or threshold <= 0:
-        raise ValueError(
-            "FIRE needs width >= 1, c > 0 and threshold > 0, got "
-            f"width={width}, c={c}, threshold={threshold}."
-        )
+    check_at_least(1, width=width)
+    check_positive(c=c, threshold=threshold)
 
     def init(rng: jax.Array) -> Params:
         rngs = jax.random.split(rng, 4)

@@ -16,6 +16,7 @@ from pe_jax.encodings.part import (
 )
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.tables import look_up, look_up_traced
+from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float, Real
 
 
@@ -43,7 +44,7 @@ def bias_2d(
     Raises:
       ValueError: for an image without patches.
     """
-    _check_image(height, width)
+    check_at_least(1, height=height, width=width)
     differences = (2 * height - 1) * (2 * width - 1)
 
     def term(
@@ -96,7 +97,7 @@ def decomposed_2d(*, head_size: int, height: int, width: int, stddev: float = 0.
     Raises:
       ValueError: for an image without patches.
     """
-    _check_image(height, width)
+    check_at_least(1, height=height, width=width)
 
     def term(
         query_arrays: tuple, key_places: Array, shared: tuple, mask: Array | None
@@ -128,11 +129,6 @@ def decomposed_2d(*, head_size: int, height: int, width: int, stddev: float = 0.
             parameters="2·(Ht + W − 1)·d",
         ),
     )
-
-
-def _check_image(height: int, width: int) -> None:
-    if height < 1 or width < 1:
-        raise ValueError(f"height and width must be at least 1, got {height} and {width}.")
 
 
 def _places(

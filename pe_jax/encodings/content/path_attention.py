@@ -10,6 +10,7 @@ from pe_jax.encodings.content.row_order import hidden_states, rows_of_queries, w
 from pe_jax.encodings.content.short_convolution import short_convolution
 from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
+from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float
 
 
@@ -60,8 +61,7 @@ def path_attention(
     Raises:
       ValueError: for a rank or width below 1.
     """
-    if rank < 1 or width < 1:
-        raise ValueError(f"rank and width must be at least 1, got rank={rank} and width={width}.")
+    check_at_least(1, rank=rank, width=width)
 
     def init(rng: jax.Array) -> Params:
         draw = jax.nn.initializers.normal(stddev)

@@ -10,6 +10,7 @@ from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
+from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float
 
 
@@ -43,8 +44,7 @@ def repo(
         `x_k`.
     """
     width = hidden_size // 8 if rank is None else rank
-    if width < 1:
-        raise ValueError(f"rank (default hidden_size / 8) must be at least 1, got {width}.")
+    check_at_least(1, rank=width)
     w = default_frequencies(head_size, base)
 
     def rotated(params: Params, x: Array, states: Float[Array, "B L D"]) -> Array:

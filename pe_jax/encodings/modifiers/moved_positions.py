@@ -15,6 +15,7 @@ from pe_jax.encodings.modifiers.randomised import at_positions
 from pe_jax.encodings.part import Context, Metadata, Part
 from pe_jax.encodings.positions import Positions, as_array, length, real_positions, span
 from pe_jax.encodings.registry import wrapper
+from pe_jax.errors import check_at_least, check_positive
 from pe_jax.shapes import Array, Real
 
 
@@ -31,8 +32,7 @@ def shifted(part: Part, *, max_shift: int = 500) -> Part:
     Args:
       max_shift: the paper's experiments have 10 to 500, for sentences of some dozen tokens.
     """
-    if max_shift < 0:
-        raise ValueError(f"max_shift must be 0 or more, got {max_shift}.")
+    check_at_least(0, max_shift=max_shift)
 
     def move(x: Positions, context: Context) -> Positions:
         if context.rng is None:
@@ -75,11 +75,8 @@ def cape(
     Raises:
       ValueError: for negative shifts, a scaling below 1, or an encoding with a learned table.
     """
-    if not (max_global_shift >= 0 and max_local_shift >= 0 and max_global_scaling >= 1):
-        raise ValueError(
-            f"Shifts must be 0 or more, and max_global_scaling 1 or more; got {max_global_shift}, "
-            f"{max_local_shift} and {max_global_scaling}."
-        )
+    check_at_least(0, max_global_shift=max_global_shift, max_local_shift=max_local_shift)
+    check_at_least(1, max_global_scaling=max_global_scaling)
     _refuse_table(part, "cape", "take shifted, which shifts by integers")
     axes = part.traits.axes
 
@@ -118,8 +115,7 @@ def interpolated(part: Part, *, factor: float) -> Part:
       ValueError: for a factor that is not positive, or a learned table of positions, which has rows
         for integers; tables of offsets refuse real ones when they are met.
     """
-    if not factor > 0:
-        raise ValueError(f"factor must be positive, got {factor}.")
+    check_positive(factor=factor)
     _refuse_table(
         part,
         "interpolated",

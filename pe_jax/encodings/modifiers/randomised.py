@@ -12,6 +12,7 @@ from pe_jax.encodings.part import Context, Part
 from pe_jax.encodings.positions import Positions, as_array, check_length, length
 from pe_jax.encodings.registry import wrapper
 from pe_jax.encodings.tables import look_up_traced
+from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Real
 
 Move = Callable[[Positions, Context], Positions]
@@ -57,8 +58,7 @@ def randomised(part: Part, *, longest: int = 2048, real: bool = False) -> Part:
     Raises:
       ValueError: for an encoding of several axes, or a learned table of fewer than `longest` rows.
     """
-    if longest < 1:
-        raise ValueError(f"longest must be at least 1, got {longest}.")
+    check_at_least(1, longest=longest)
     if part.traits.axes != 1:
         raise ValueError(
             f"randomised needs positions of one axis, but {part.name} has {part.traits.axes}."

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits
 from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.registry import registered
+from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float, Real
 
 Count = Literal["query", "earlier", "row"]
@@ -51,8 +52,7 @@ def log_n(
     Raises:
       ValueError: for a length below 2, or steps that are not smooth.
     """
-    if length < 2:
-        raise ValueError(f"length must be at least 2 keys, got {length}.")
+    check_at_least(2, length=length)
     if stepped and not smooth:
         raise ValueError("stepped=True needs smooth=True: it rounds n/L down.")
     c = 1 / math.log(length) if coefficient is None else coefficient

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from pe_jax.encodings.part import LogitTerms, Metadata, OffsetTerms, Part
 from pe_jax.encodings.positions import AttentionWindow
 from pe_jax.encodings.registry import registered
+from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float
 
 
@@ -21,11 +22,7 @@ def window(*, reach: int) -> Part:
     Raises:
       ValueError: for a reach below 1.
     """
-    if reach < 1:
-        raise ValueError(
-            "reach must be at least 1, the number of positions that a key may be away; got "
-            f"{reach}. For no window, leave it out."
-        )
+    check_at_least(1, reach=reach)
     metadata = Metadata(
         "a_ij = 0 where |j − i| > reach",
         "Beltagy et al. 2020",
@@ -48,8 +45,7 @@ def chunks(*, size: int) -> Part:
     Raises:
       ValueError: for a size below 1.
     """
-    if size < 1:
-        raise ValueError(f"size must be at least 1 position, got {size}.")
+    check_at_least(1, size=size)
 
     def same_chunk(
         i: Array, j: Array, shared: tuple, mask: Array | None

@@ -15,6 +15,7 @@ from pe_jax.encodings.part import (
 )
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.tables import look_up
+from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float, Int, Real
 
 
@@ -49,8 +50,7 @@ def deberta(
             "buckets must be even, at least 4, with half of them below max_relative_positions - 1 "
             f"= {max_relative_positions - 1}; got {buckets}. For none, use buckets=None."
         )
-    if max_relative_positions < 1:
-        raise ValueError(f"max_relative_positions must be >= 1, got {max_relative_positions}.")
+    check_at_least(1, max_relative_positions=max_relative_positions)
     half = max_relative_positions if buckets is None else buckets
     clip = max_relative_positions
     rows = _rows(buckets, max_relative_positions)

@@ -9,6 +9,7 @@ from pe_jax.encodings.content.row_order import hidden_states
 from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part, normal_parameters
 from pe_jax.encodings.positions import offsets
 from pe_jax.encodings.registry import registered
+from pe_jax.errors import check_at_least, check_positive
 from pe_jax.shapes import Array, Float
 
 
@@ -53,10 +54,8 @@ def inkling(
       ValueError: for an extent or rank below 1, or a clip that is not positive; in attention, for
         real positions or without `Context.x_q`, which a cache does not keep.
     """
-    if extent < 1 or rank < 1:
-        raise ValueError(f"extent and rank must be at least 1, got {extent} and {rank}.")
-    if clip is not None and not clip > 0:
-        raise ValueError(f"clip must be positive, got {clip}.")
+    check_at_least(1, extent=extent, rank=rank)
+    check_positive(clip=clip)
     rows = 2 * extent - 1 if bidirectional else extent
     draw = normal_parameters(stddev, projection=(hidden_size, num_heads, rank), table=(rows, rank))
 

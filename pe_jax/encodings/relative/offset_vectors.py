@@ -18,18 +18,8 @@ from pe_jax.encodings.part import Metadata, OffsetTerms, Params, Part, Traits, n
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.encodings.tables import look_up
+from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float, Int, Real
-
-
-def check_clip(clip: int | None) -> None:
-    """Check a clip.
-
-    Raises:
-      ValueError: for one that leaves no offset to distinguish.
-    """
-    if clip is not None and clip < 1:
-        raise ValueError(f"clip is the largest offset distinguished and must be >= 1, got {clip}.")
-
 
 Frequencies = Callable[[Params], jax.Array]
 
@@ -146,7 +136,7 @@ def _relative(
     separate: bool = False,
 ) -> Part:
     """The part that adds `vectors(params, offsets)` to keys and values."""
-    check_clip(clip)
+    check_at_least(1, clip=clip)
 
     def init_both(rng: jax.Array) -> Params:
         for_key, for_value = jax.random.split(rng)

@@ -15,6 +15,7 @@ from pe_jax.encodings.part import (
 )
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.tables import look_up
+from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float, Int
 
 
@@ -58,11 +59,7 @@ def _resize(params: Params, length: int, method: str) -> Params:
 
 
 def _relative(head_size: int, max_length: int, stddev: float, at_queries: bool) -> Part:
-    if max_length < 2:
-        raise ValueError(
-            f"max_length must be at least 2, got {max_length}: a single offset shows no order. "
-            "Pass the longest row."
-        )
+    check_at_least(2, max_length=max_length)
     clip = max_length - 1
 
     def vectors(

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 
 from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part, normal_parameters
 from pe_jax.encodings.registry import registered
-from pe_jax.encodings.relative.offset_vectors import check_clip
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
+from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float, Real
 
 
@@ -45,7 +45,7 @@ def transformer_xl(
     Raises:
       ValueError: for a clip below 1, or an odd hidden size.
     """
-    check_clip(clip)
+    check_at_least(1, clip=clip)
     frequencies = default_frequencies(hidden_size, base)
     head = num_heads, head_size
 

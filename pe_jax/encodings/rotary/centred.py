@@ -12,6 +12,7 @@ from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.rotary.several_axes import by_share, of_patch
+from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float, Real
 
 
@@ -52,16 +53,8 @@ def rope_centred(
         prefix or shift, or a jitter or rescaling below 1.
     """
     w = by_share(head_size, 2, base)
-    if height < 1 or width < 1 or prefix < 0:
-        raise ValueError(
-            "height and width must be at least 1, and prefix at least 0; got "
-            f"{height}, {width} and {prefix}."
-        )
-    if not (max_shift >= 0 and max_jitter >= 1 and max_rescale >= 1):
-        raise ValueError(
-            "max_shift must be 0 or more, max_jitter and max_rescale 1 or more; got "
-            f"{max_shift}, {max_jitter} and {max_rescale}."
-        )
+    check_at_least(1, height=height, width=width, max_jitter=max_jitter, max_rescale=max_rescale)
+    check_at_least(0, prefix=prefix, max_shift=max_shift)
     draws = max_shift > 0 or max_jitter > 1 or max_rescale > 1
 
     def moved(centres: Float[Array, "*B 2"], rng: jax.Array) -> Float[Array, "*B 2"]:

@@ -98,7 +98,7 @@ def rerope(
     Raises:
       ValueError: for a window or factor below 1.
     """
-    check_at_least(1, window=window, factor=1 if factor is None else factor)
+    check_at_least(1, window=window, factor=factor)
     slope = 0.0 if factor is None else 1 / factor
     slow: Angles = lambda x, w: angles(x, w * slope)
     shift = window * (1 - slope)

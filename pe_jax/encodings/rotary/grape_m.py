@@ -10,6 +10,7 @@ from pe_jax.encodings.part import Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rotation import both
 from pe_jax.encodings.sinusoid import angles
+from pe_jax.errors import check_at_least, check_positive
 from pe_jax.shapes import Array, Float, Real
 
 
@@ -35,11 +36,8 @@ def grape_m(*, head_size: int, num_heads: int, base: float = 10_000.0) -> Part:
     Raises:
       ValueError: for a head of one dimension, or a base that is not positive.
     """
-    if head_size < 2 or not base > 0:
-        raise ValueError(
-            f"grape_m needs head_size of at least 2 and a positive base, got {head_size} and "
-            f"{base}."
-        )
+    check_at_least(2, head_size=head_size)
+    check_positive(base=base)
 
     def init(rng: jax.Array) -> Params:
         a, b = jnp.moveaxis(jax.random.orthogonal(rng, head_size, (num_heads,))[:, :2], 1, 0)

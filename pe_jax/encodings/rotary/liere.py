@@ -13,6 +13,7 @@ from pe_jax.encodings.positions import real_positions
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.several_axes import of_patch
 from pe_jax.encodings.rotary.skew import rotation_of, skew_matrix
+from pe_jax.errors import check_at_least, check_positive
 from pe_jax.shapes import Array, Float, Real
 
 # With more numbers in all matrices, they are computed for some positions at a time. On a CPU that
@@ -65,11 +66,8 @@ def liere(
         raise ValueError(
             f"With width, axes must be 2 and width at least 1, got axes={axes}, width={width}."
         )
-    if block < 2 or head_size < 2 or not side > 0:
-        raise ValueError(
-            f"block and head_size must be at least 2 and side must be positive, got {block}, "
-            f"{head_size} and {side}."
-        )
+    check_at_least(2, block=block, head_size=head_size)
+    check_positive(side=side)
     size = min(block, head_size)
     blocks = head_size // size
 

@@ -16,6 +16,7 @@ from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.sinusoid import default_frequencies
+from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float
 
 
@@ -59,8 +60,7 @@ def selective_rope(
       ValueError: for sizes or options that do not fit.
     """
     w = default_frequencies(head_size, base)
-    if rank < 1 or width < 1:
-        raise ValueError(f"rank and width must be at least 1, got rank={rank} and width={width}.")
+    check_at_least(1, rank=rank, width=width)
     if hidden_size % num_heads:
         raise ValueError(
             "hidden_size must be a multiple of num_heads for selective_rope, which divides hidden "

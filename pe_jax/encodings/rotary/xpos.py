@@ -11,6 +11,7 @@ from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rotation import Layout, pairs, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
+from pe_jax.errors import check_positive
 from pe_jax.shapes import Array, Real
 
 
@@ -46,8 +47,7 @@ def xpos(
     Raises:
       ValueError: for a `scale_base` or `gamma` that is not positive.
     """
-    if not (scale_base > 0 and gamma > 0):
-        raise ValueError(f"scale_base and gamma must be positive, got {scale_base} and {gamma}.")
+    check_positive(scale_base=scale_base, gamma=gamma)
     w = default_frequencies(head_size, base)[None]
     decay = np.log((np.arange(0, head_size, 2) / head_size + gamma) / (1 + gamma)) / scale_base
 
