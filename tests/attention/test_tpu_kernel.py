@@ -416,7 +416,7 @@ def test_seeds_compile_for_a_tpu(monkeypatch):
     task = classification_task(model, 2)
     mesh = seed_mesh(4, list(slice_of_eight.mesh.devices.flat))
     schedule = optimizers.make_schedule("linear", 1e-5, 1, 10)
-    optimizer = optimizers.adamw(OptimizerConfig(), schedule)
+    optimizer = optimizers.update_rule(OptimizerConfig(), schedule)
     program = SeedsProgram(model, task, optimizer, schedule, mesh, (0, 1, 2, 3))
     make = jax.vmap(functools.partial(init_state, task, optimizer), out_axes=SEED_AXES)
     state = jax.eval_shape(lambda: make(jax.random.split(jax.random.key(0), 4)))

@@ -141,7 +141,7 @@ def test_an_encoding_of_ones_own_is_fine_tuned():
     config = configured(decay(1.0), num_layers=1)
     task = classification_task(config, outputs=2)
     marked = functools.partial(optimizers.frequencies, config.encoding())
-    optimizer = optimizers.adamw(OptimizerConfig(), lambda _: 1e-2, marked)
+    optimizer = optimizers.update_rule(OptimizerConfig(), lambda _: 1e-2, marked)
     state = jax.jit(functools.partial(init_state, task, optimizer))(jax.random.key(1))
     params, changes = transplant(state.params, old, heads=False)
     assert "bert/position/decay/rate" in changes.kept
