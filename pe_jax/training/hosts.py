@@ -6,6 +6,7 @@ The coordinator is host 0, which notices when another is lost. All hosts stop af
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -25,6 +26,7 @@ from jax.experimental import multihost_utils
 
 import pe_jax
 from pe_jax.console import stopping
+from pe_jax.console.terminal import log
 from pe_jax.files import Json, is_remote
 from pe_jax.schema import Config, values_of
 from pe_jax.training import rendezvous
@@ -38,8 +40,8 @@ def connect(coordinator: str, hosts: int | None, host: int | None, lost_after: i
     """Join the other hosts; must come before any other use of the devices.
 
     Args:
-      coordinator: host 0's address, `HOST:PORT`; "auto" finds all three on Cloud TPU pods, Slurm,
-        Open MPI and Kubernetes.
+      coordinator: host 0's address, `HOST:PORT`; with "auto" JAX finds all three on Cloud TPU pods,
+        Slurm, Open MPI and Kubernetes.
       hosts, host: how many there are, and the index of this one.
       lost_after: seconds without a heartbeat until a host counts as lost, and the others end.
 
@@ -48,25 +50,23 @@ def connect(coordinator: str, hosts: int | None, host: int | None, lost_after: i
         different numbers of hosts, or do not find one another.
     """
     _check(coordinator, hosts, host)
-    auto, listen_at, local_devices = coordinator == "auto", coordinator, None
-    if auto:
-        coordinator, hosts, host, local_devices = rendezvous.find_cluster(_WAIT)
-        listen_at = rendezvous.all_interfaces(coordinator)
-    assert hosts is not None and host is not None
+    start = functools.partial(jax.distributed.initialize, heartbeat_timeout_seconds=lost_after)
     try:
-        rendezvous.wait_for_hosts(coordinator, hosts, host, _WAIT, listen_at)
-        jax.distributed.initialize(
-            coordinator_address=coordinator,
-            coordinator_bind_address=listen_at,
-            num_processes=hosts,
-            process_id=host,
-            local_device_ids=local_devices,
-            cluster_detection_method="deactivate" if auto else None,
-            heartbeat_timeout_seconds=lost_after,
-            initialization_timeout=_START,
-        )
-    except (RuntimeError, ValueError) as error:
-        raise ValueError(f"The hosts did not find one another: {error}") from error
+        if hosts is None or host is None:
+            log(f"Waiting for the other hosts. JAX aborts if one does not come in {_WAIT} s.")
+            start(initialization_timeout=_WAIT)
+        else:
+            rendezvous.wait_for_hosts(coordinator, hosts, host, _WAIT)
+            start(
+                coordinator,
+                hosts,
+                host,
+                coordinator_bind_address=coordinator,
+                initialization_timeout=_START,
+            )
+    except (KeyError, RuntimeError, ValueError) as error:  # Each scheduler of "auto" has its own.
+        way_out = " Give --coordinator=HOST:PORT of host 0, --hosts and --host." * (hosts is None)
+        raise ValueError(f"The hosts did not find one another: {error}{way_out}") from error
     stopping.release(signal.SIGTERM)  # The runtime has put a handler in the place of ours.
     check_devices([device.process_index for device in jax.devices()])
 

@@ -1,4 +1,4 @@
-"""Hosts that meet before a run: where the first one is, and who is missing.
+"""Hosts that meet before a run, so that a missing one is named.
 
 Not `jax.distributed.initialize` alone: where a host is missing, it ends the others with a stack
 dump that names none (jax 0.10 and 0.12).
@@ -7,11 +7,9 @@ dump that names none (jax 0.10 and 0.12).
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import socket
 import time
-from collections.abc import Sequence
 
 from pe_jax.console.terminal import log
 
@@ -21,67 +19,20 @@ _LONGEST_MESSAGE = 1_000  # Bytes.
 _MOST_NAMES = 20  # Of missing hosts in a message.
 
 
-def find_cluster(seconds: int) -> tuple[str, int, int, Sequence[int] | None]:
-    """Return what the scheduler of a cluster tells this process about its run.
-
-    Args:
-      seconds: how long to wait until the name of the first host is known.
-
-    Returns:
-      HOST:PORT of host 0, the number of hosts, the index of this one, and the devices of this
-      process (None: all that it sees).
-
-    Raises:
-      ValueError: if there is no scheduler that JAX knows, or it does not tell all of it.
-    """
-    given = os.environ.get("JAX_LOCAL_DEVICE_IDS")
-    by_hand = "Give --coordinator=HOST:PORT of host 0, --hosts and --host instead."
-    try:
-        chosen = [int(number) for number in given.split(",")] if given else None
-        # JAX has no public function for this. Its `initialize` does not say who is missing.
-        from jax._src.clusters import ClusterEnv
-
-        address, hosts, host, devices = ClusterEnv.auto_detect_unset_distributed_params(
-            os.environ.get("JAX_COORDINATOR_ADDRESS"), None, None, chosen, None, seconds
-        )
-    except Exception as error:  # Each scheduler raises its own.
-        fault = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ValueError(
-            f"--coordinator=auto cannot read the cluster's settings ({fault}). {by_hand}"
-        ) from error
-    if address is None or hosts is None or host is None:
-        raise ValueError(
-            "--coordinator=auto finds no cluster: this process was started by none of Cloud TPU, "
-            "Slurm (srun), Open MPI (mpirun) and Kubernetes (with the Python package kubernetes). "
-            + by_hand
-        )
-    return address, hosts, host, devices
-
-
-def all_interfaces(address: str) -> str:
-    """Return where host 0 of a cluster listens: at the port of `address`, as JAX does."""
-    everywhere = "[::]" if socket.has_dualstack_ipv6() else "0.0.0.0"
-    port = address.rpartition(":")[2]
-    return os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", f"{everywhere}:{port}")
-
-
 def _split(address: str) -> tuple[str, int]:
     name, _, port = address.rpartition(":")
     return name.strip("[]"), int(port)
 
 
-def wait_for_hosts(
-    address: str, hosts: int, host: int, seconds: float, listen_at: str | None = None
-) -> None:
+def wait_for_hosts(address: str, hosts: int, host: int, seconds: float) -> None:
     """Return once all hosts are there.
 
     All report to host 0, on the port that JAX's coordinator takes over afterwards. What is no
     report is ignored. Nothing checks who reports.
 
     Args:
-      address: HOST:PORT of host 0.
+      address: HOST:PORT of host 0, where it listens.
       seconds: how long to wait.
-      listen_at: ADDRESS:PORT at which host 0 listens; defaults to `address`.
 
     Raises:
       ValueError: if not all come in that time, with those that are missing.
@@ -89,7 +40,7 @@ def wait_for_hosts(
     if hosts == 1:
         return
     if host == 0:
-        fault = _collect_reports(listen_at or address, hosts, seconds)
+        fault = _collect_reports(address, hosts, seconds)
     else:
         fault = _report(address, hosts, host, seconds)
     if fault:
@@ -107,8 +58,7 @@ def _collect_reports(address: str, hosts: int, seconds: float) -> str:
     with contextlib.ExitStack() as stack:
         try:
             family, *_, place = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0]
-            both = name == "::" and socket.has_dualstack_ipv6()
-            server = socket.create_server(place, family=family, dualstack_ipv6=both)
+            server = socket.create_server(place, family=family)
         except OSError as error:
             return f"{name}, port {port}, of --coordinator: {error.strerror}."
         stack.enter_context(server).settimeout(_SECOND)
