@@ -29,38 +29,30 @@ Parts = tuple[tuple[Part, Params, Context], ...]
 
 
 class AttentionInputs(NamedTuple):
-    """Everything that enters attention.
+    """Everything that enters attention."""
 
-    Attributes:
-      q, k, v: after the encoding's maps; q is scaled.
-      content_q, content_k: before the maps, what vectors of offsets meet; content_q is scaled.
-      unscaled_q: q before it is scaled, for attention that scales its products itself.
-      scale: s, a number or `[#B, #Lq, #H, 1]`.
-      parts: of the encoding, each with its parameters and what it sees.
-      added: what hooks `logits` that return arrays add, `[#B, #H, Lq, Lk]`, or None.
-      logit_terms: what the others add.
-      sink: the logits in the denominator, summed as exponentials, `[H]` in their dtype, or None.
-      mask: the caller's, True where a query may attend to a key.
-      limits: reaches over positions that are no ranges, with these of queries and keys.
-      reach: what all reaches over positions that are ranges allow; None where there are none.
-      context: the positions of the call.
-    """
-
-    q: Float[Array, "B Lq H e"]
+    q: Float[Array, "B Lq H e"]  # After the encoding's maps; q is scaled.
     k: Float[Array, "B Lk G e"]
     v: Float[Array, "B Lk G f"]
+    # Before the maps, what vectors of offsets meet; content_q is scaled.
     content_q: Float[Array, "B Lq H d"]
     content_k: Float[Array, "B Lk G d"]
+    # `q` before it is scaled, for attention that scales its products itself.
     unscaled_q: Float[Array, "B Lq H e"]
-    scale: Array | float
-    parts: Parts
+    scale: Array | float  # s, a number or `[#B, #Lq, #H, 1]`.
+    parts: Parts  # Of the encoding, each with its parameters and what it sees.
+    # What hooks `logits` that return arrays add, `[#B, #H, Lq, Lk]`, or None.
     added: Float[Array, "#B #H #Lq #Lk"] | None
-    logit_terms: tuple[LogitTerms, ...]
+    logit_terms: tuple[LogitTerms, ...]  # What the others add.
+    # The logits in the denominator, summed as exponentials, `[H]` in their dtype, or None.
     sink: Float[Array, " H"] | None
+    # The caller's, True where a query may attend to a key.
     mask: Bool[Array, "#B #H #Lq Lk"] | None
+    # Reaches over positions that are no ranges, with these of queries and keys.
     limits: tuple[tuple[AttentionWindow, Array, Array], ...]
+    # What all reaches over positions that are ranges allow; None where there are none.
     reach: AttentionWindow | None
-    context: Context
+    context: Context  # The positions of the call.
 
     @property
     def terms(self) -> list[Term]:

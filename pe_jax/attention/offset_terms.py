@@ -41,13 +41,10 @@ from pe_jax.shapes import Array, Float, Int, Leaf, Size
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("rows",), meta_fields=("clip",))
 @dataclasses.dataclass(frozen=True)
 class Tables:
-    """Terms at the offsets -clip .. clip, added up over the parts of an encoding.
+    """Terms at the offsets -clip .. clip, added up over the parts of an encoding."""
 
-    Attributes:
-      rows: by the names of `OffsetTerms`, those that there are: of vectors `[M, d]`, or `[M, H, d]`
-        with one for each head, of biases `[M]` or `[M, H]`; M = 2·clip + 1.
-    """
-
+    # By the names of `OffsetTerms`, those that there are: of vectors `[M, d]`, or `[M, H, d]`
+    # with one for each head, of biases `[M]` or `[M, H]`; M = 2·clip + 1.
     rows: dict[str, Leaf]
     clip: int
 
@@ -59,16 +56,12 @@ class Tables:
 )
 @dataclasses.dataclass(frozen=True)
 class Rotation:
-    """Sinusoids of the offset that join keys and values.
+    """Sinusoids of the offset that join keys and values."""
 
-    Attributes:
-      frequencies, value_frequencies: `[F]` each.
-      clip, ends, value_ends: keys beyond the clip have the vectors `[2, d]` of its ends, right and
-        left; None if no key is beyond it.
-    """
-
-    frequencies: Leaf
+    frequencies: Leaf  # `[F]` each.
     value_frequencies: Leaf
+    # Keys beyond the clip have the vectors `[2, d]` of its ends, right and left; None if no
+    # key is beyond it.
     clip: int = 0
     ends: Leaf = None
     value_ends: Leaf = None

@@ -48,53 +48,37 @@ _STATIC = "rate reach ranges size num_queries maps limits".split()
 class Block:
     """Everything that attention of some queries to some keys is computed from: all, or a block.
 
-    A pytree of its arrays. Those of a floating dtype are differentiated, see `halves`.
-
-    Attributes:
-      q, k, v, sink, reach: as in `AttentionInputs`.
-      content_q, content_k: what vectors meet, where that is not q and k themselves.
-      tables, rotations: terms of the offset.
-      logit_terms: other terms, computed anew in the backward pass.
-      added: `[#B, #H, #Lq, #Lk]`, to the logits as it is.
-      maps, map_params: of the finished logits, see `Part.logit_map`.
-      positions_q, positions_k: `[L]` or `[B, L]`, where they are no ranges and terms need them.
-      ranges: positions of queries and keys, where they are ranges.
-      document_ids_q, document_ids_k: `[#B, Lq]` and `[#B, Lk]`, see `Context`, or None.
-      limits, limits_q, limits_k: reaches over positions that are no ranges, and these positions,
-        `[#B, Lq]` and `[#B, Lk]` each.
-      mask: `[B or 1, H or 1, Lq or 1, Lk]`.
-      seed, rate: of dropout, see `dropout.seed`.
-      size: queries of a block; None takes all at once and saves their weights.
-      num_queries: before they are cut into blocks, by which dropout numbers its rows.
-      first: numbers of the first query and key of a block among all; None without blocks.
+    A pytree of its arrays. Those of a floating dtype are differentiated, see `halves`. q, k, v,
+    sink and reach are those of `AttentionInputs`.
     """
 
     q: Leaf
     k: Leaf
     v: Leaf
-    content_q: Leaf
+    content_q: Leaf  # What vectors meet, where that is not q and k themselves.
     content_k: Leaf
-    tables: Tables
+    tables: Tables  # Terms of the offset.
     rotations: tuple[Rotation, ...]
-    logit_terms: tuple[LogitTerms, ...]
-    added: Leaf
+    logit_terms: tuple[LogitTerms, ...]  # Other terms, computed anew in the backward pass.
+    added: Leaf  # `[#B, #H, #Lq, #Lk]`, to the logits as it is.
     sink: Leaf
     map_params: tuple[Params, ...]
-    positions_q: Leaf
+    positions_q: Leaf  # `[L]` or `[B, L]`, where they are no ranges and terms need them.
     positions_k: Leaf
-    document_ids_q: Leaf
+    document_ids_q: Leaf  # `[#B, Lq]` and `[#B, Lk]`, see `Context`, or None.
     document_ids_k: Leaf
-    limits_q: tuple[Leaf, ...]
+    limits_q: tuple[Leaf, ...]  # Positions that are no ranges, `[#B, Lq]` and `[#B, Lk]` each.
     limits_k: tuple[Leaf, ...]
-    mask: Leaf
-    seed: Leaf
-    rate: float
+    mask: Leaf  # `[B or 1, H or 1, Lq or 1, Lk]`.
+    seed: Leaf  # Of dropout, see `dropout.seed`.
+    rate: float  # Of dropout.
     reach: AttentionWindow | None
-    ranges: tuple[range, range] | None
-    size: int | None
-    num_queries: Size
-    maps: tuple[Callable[..., jax.Array], ...]
-    limits: tuple[AttentionWindow, ...]
+    ranges: tuple[range, range] | None  # Positions of queries and keys, where they are ranges.
+    size: int | None  # Queries of a block; None takes all at once and saves their weights.
+    num_queries: Size  # Before they are cut into blocks, by which dropout numbers its rows.
+    maps: tuple[Callable[..., jax.Array], ...]  # Of the finished logits, see `Part.logit_map`.
+    limits: tuple[AttentionWindow, ...]  # Over the positions `limits_q` and `limits_k`.
+    # Numbers of the first query and key of a block among all; None without blocks.
     first: tuple[Leaf, Leaf] | None = None
 
     @property

@@ -23,47 +23,39 @@ class EncoderFormat(NamedTuple):
 
     "Ours" is pe_jax. Names of tensors are without the prefix of the encoder, which some classes
     have; those of layers contain a `*`.
-
-    Attributes:
-      name: of their classes in transformers, before `Model`.
-      classes: what follows the name in the class that has some heads.
-      prefixes: of the encoder's tensors in classes with heads; the first is written.
-      settings: fields of BertConfig, where they differ from the defaults and config.json does not
-        say otherwise.
-      keys: field of BertConfig: required key in config.json.
-      optional_keys: the same for keys that may be missing.
-      only: for each key, the only supported value, which is that of a missing key as well. None
-        stands for no value.
-      derived: keys whose value follows from others: property of BertConfig that it must equal.
-      types_are_optional: it may have no token types, where `keys` has their number.
-      has_remote_code: `auto_map` may name models; their code computes what transformers' does.
-      embeddings, layer: tables of the encoder's modules.
-      heads: tables of the heads that are read, by name. That of a classifier may include what
-        comes before it.
-      swapped: packed tensors whose two halves are in the other order than ours.
-      constants: tensors that are not parameters -> their value, from sizes `(length, head_size)`,
-        to be written; None for one that need not be.
-      aliases: other names of keys, as older configs have them.
     """
 
-    name: str
+    name: str  # Of their classes in transformers, before `Model`.
+    # Of the encoder's tensors in classes with heads; the first is written.
     prefixes: tuple[str, ...]
+    # What follows the name in the class that has some heads.
     classes: Mapping[tuple[str, ...], str]
-    embeddings: Modules
+    embeddings: Modules  # Tables of the encoder's modules.
     layer: Modules
+    # Tables of the heads that are read, by name. That of a classifier may include what comes
+    # before it.
     heads: Mapping[str, Modules]
-    keys: Mapping[str, str]
-    optional_keys: Mapping[str, str]
+    keys: Mapping[str, str]  # Field of BertConfig: required key in config.json.
+    optional_keys: Mapping[str, str]  # The same for keys that may be missing.
+    # For each key, the only supported value, which is that of a missing key as well. None
+    # stands for no value.
     only: Mapping[str, Any] = {}
+    # Fields of BertConfig, where they differ from the defaults and config.json does not say
+    # otherwise.
     settings: Mapping[str, Any] = {}
+    # Keys whose value follows from others: property of BertConfig that it must equal.
     derived: Mapping[str, str] = {}
-    types_are_optional: bool = False
+    types_are_optional: bool = False  # It may have no token types, where `keys` has their number.
+    # `auto_map` may name models; their code computes what transformers' does.
     has_remote_code: bool = False
+    # Packed tensors whose two halves are in the other order than ours.
     swapped: tuple[str, ...] = ()
+    # Tensors that are not parameters -> their value, from sizes `(length, head_size)`, to be
+    # written; None for one that need not be.
     constants: Mapping[str, Callable[[int, int], np.ndarray] | None] = {
         "embeddings.position_ids": None
     }
-    aliases: Mapping[str, str] = {}
+    aliases: Mapping[str, str] = {}  # Other names of keys, as older configs have them.
 
     @property
     def position_modules(self) -> tuple[str, ...]:

@@ -50,17 +50,11 @@ _PATTERNS: Mapping[str, str] = {
 
 
 class _Layer(NamedTuple):
-    """A kind of layer.
+    """A kind of layer."""
 
-    Attributes:
-      type: one of the values of `LAYER_TYPES`.
-      base: of its rotations; None for the config's, 0 for no rotations.
-      scaled: whether the config's scaling of frequencies is its as well.
-    """
-
-    type: str
-    base: float | None = None
-    scaled: bool = True
+    type: str  # One of the values of `LAYER_TYPES`.
+    base: float | None = None  # Of its rotations; None for the config's, 0 for no rotations.
+    scaled: bool = True  # Whether the config's scaling of frequencies is its as well.
 
 
 def from_hf(

@@ -42,50 +42,37 @@ _ROPE = {"head_dim", "rope_theta", "rope_scaling", "rope_parameters", "is_causal
 
 
 class HFFamily(NamedTuple):
-    """Facts about a family that its configs leave out.
+    """Facts about a family that its configs leave out."""
 
-    Attributes:
-      theta: the default of `rope_theta`.
-      defaults: of the keys that the class has besides those of `reads`, None for no default.
-      layout: of the weights; `rope_interleave` in a config takes precedence.
-      is_full: the layers with full attention where `layer_types` is missing; None for all.
-      other: the type of the other layers.
-      slides: layers with full attention have the window, if there is one.
-      only_sliding_rotates: layers with full attention have no RoPE, if there is a window.
-      reach: of a window, from its size; None for the rules of `from_hf`.
-      scales_full_only: version 4's `rope_scaling` is of the layers with full attention alone.
-      scales_logits: YaRN's `mscale_all_dim` scales all logits as well.
-      settings: rope settings of a config that has none.
-      encodings: what `position_embedding_type` may be, the default first; with one, it is not read.
-        `"rotary"` is RoPE without settings, `"axial"` RoPE of rows and columns.
-      renamed: keys that the class has under another name, which takes precedence: theirs -> ours.
-      needs: keys without which nothing is known.
-      only: keys that are supported with this value alone, or left out.
-      padded_table: rows up to `pad_token_id` of the learned table are of no position.
-      table: names that the learned table has in published checkpoints; none if it is not read.
-      encoder: how its encoders are read and written; None if they are not.
-      sizes: defaults of `SIZE_KEYS`.
-    """
-
-    theta: float = 10_000.0
+    theta: float = 10_000.0  # The default of `rope_theta`.
+    # Of the keys that the class has besides those of `reads`, None for no default.
     defaults: Config = {}
-    layout: AxialLayout = "half"
+    layout: AxialLayout = "half"  # Of the weights; `rope_interleave` in a config takes precedence.
+    # The layers with full attention where `layer_types` is missing; None for all.
     is_full: IsFull | None = None
-    other: str = SLIDING
-    slides: bool = False
+    other: str = SLIDING  # The type of the other layers.
+    slides: bool = False  # Layers with full attention have the window, if there is one.
+    # Layers with full attention have no RoPE, if there is a window.
     only_sliding_rotates: bool = False
+    # Of a window, from its size; None for the rules of `from_hf`.
     reach: Callable[[int], int] | None = None
+    # Version 4's `rope_scaling` is of the layers with full attention alone.
     scales_full_only: bool = False
-    scales_logits: bool = False
-    settings: Config = {}
+    scales_logits: bool = False  # YaRN's `mscale_all_dim` scales all logits as well.
+    settings: Config = {}  # Rope settings of a config that has none.
+    # What `position_embedding_type` may be, the default first; with one, it is not read.
+    # `"rotary"` is RoPE without settings, `"axial"` RoPE of rows and columns.
     encodings: tuple[str, ...] = ("rope",)
+    # Keys that the class has under another name, which takes precedence: theirs -> ours.
     renamed: Mapping[str, str] = {}
-    needs: tuple[str, ...] = ()
-    only: Config = {}
-    padded_table: bool = False
+    needs: tuple[str, ...] = ()  # Keys without which nothing is known.
+    only: Config = {}  # Keys that are supported with this value alone, or left out.
+    padded_table: bool = False  # Rows up to `pad_token_id` of the learned table are of no position.
+    # Names that the learned table has in published checkpoints; none if it is not read.
     table: tuple[str, ...] = ()
+    # How its encoders are read and written; None if they are not.
     encoder: EncoderFormat | None = None
-    sizes: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()  # Defaults of `SIZE_KEYS`.
 
     def reads(self) -> set[str]:
         """Return the keys of a config that matter to positions; its class ignores all others."""

@@ -102,16 +102,11 @@ def _ntk_of_gte(
 
 
 class _Type(NamedTuple):
-    """A `rope_type`.
+    """A `rope_type`."""
 
-    Attributes:
-      make: our encoding.
-      options: its settings by their key, and what option each becomes.
-      defaults: `(config, options) ->` options where the settings have none; None for no default.
-    """
-
-    make: Callable[..., PositionEncoding]
-    options: Mapping[str, str]
+    make: Callable[..., PositionEncoding]  # Our encoding.
+    options: Mapping[str, str]  # Its settings by their key, and what option each becomes.
+    # `(config, options) ->` options where the settings have none; None for no default.
     defaults: Callable[[Config, Options], Options] = lambda config, options: {}
 
 

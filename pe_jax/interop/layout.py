@@ -33,21 +33,13 @@ _CONTRACTED = {"attention/out/kernel": 2}
 
 
 class Leaf(NamedTuple):
-    """A parameter, and the tensors that hold it, concatenated along their first axis.
+    """A parameter, and the tensors that hold it, concatenated along their first axis."""
 
-    Attributes:
-      ours: path of the parameter, joined by `/`.
-      tensors: their names.
-      shape: of the parameter.
-      swapped: the halves of the tensor are in the other order.
-      skipped: rows of the tensor before the first that the parameter has.
-    """
-
-    ours: str
-    tensors: tuple[str, ...]
-    shape: tuple[int, ...]
-    swapped: bool = False
-    skipped: int = 0
+    ours: str  # Path of the parameter, joined by `/`.
+    tensors: tuple[str, ...]  # Their names.
+    shape: tuple[int, ...]  # Of the parameter.
+    swapped: bool = False  # The halves of the tensor are in the other order.
+    skipped: int = 0  # Rows of the tensor before the first that the parameter has.
 
     @property
     def tensor_shape(self) -> tuple[int, ...]:

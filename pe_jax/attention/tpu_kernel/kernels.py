@@ -28,51 +28,35 @@ from pe_jax.shapes import Leaf
 
 # One structure for arrays outside a kernel, `jax.Ref` inside, their shapes, and their block specs.
 class Shared(NamedTuple):
-    """Arrays that all rows of the batch share. Offset m is at index (m − offset) mod width.
+    """Arrays that all rows of the batch share. Offset m is at index (m − offset) mod width."""
 
-    Attributes:
-      seed: of dropout, uint32 [2]; None among gradients.
-      key_table, value_table: [1 or H, width, d], or None.
-      bias: float32 [H / group, group, lanes], or None; a long one as `arguments` lays it out.
-      sink: logits in the denominator, float32 [H], or None; for the forward kernel.
-    """
-
-    seed: Leaf
-    key_table: Leaf
-    bias: Leaf
+    seed: Leaf  # Of dropout, uint32 [2]; None among gradients.
+    key_table: Leaf  # [1 or H, width, d], or None.
+    bias: Leaf  # float32 [H / group, group, lanes], or None; a long one as `arguments` lays it out.
     value_table: Leaf
-    sink: Leaf = None
+    sink: Leaf = None  # Logits in the denominator, float32 [H], or None; for the forward kernel.
 
 
 class Batched(NamedTuple):
     """Arrays with a row for each of the batch.
 
-    Attributes:
-      numbers: of the rows, uint32 [B], by which they drop weights.
-      mask: added to the logits of a key, float32 [B, 1, Lk].
-      q: [B, Lq, H · d].
-      k, v: [B, Lk, G · d], G heads of keys and values.
-      out: the output, for the backward kernel, as are the following.
-      log_sum: base-2 logarithm of the softmax's denominator, float32 [B, H / group, group, Lq].
-      grad: of the output.
-      document_ids_q, document_ids_k: float32 [B, 1, Lq] and [B, 1, Lk], equal where a query may
-        attend to a key; or None.
-      tiles: for each tile of queries the first tile of keys of its documents, and the one after the
-        last, int32 [B, 2, tiles of queries]; or None.
-
     Among gradients those of q, k and v alone.
     """
 
-    numbers: Leaf
-    mask: Leaf
-    q: Leaf
-    k: Leaf
-    v: Leaf
-    out: Leaf = None
+    numbers: Leaf  # Of the rows, uint32 [B], by which they drop weights.
+    mask: Leaf  # Added to the logits of a key, float32 [B, 1, Lk].
+    q: Leaf  # [B, Lq, H · d].
+    k: Leaf  # [B, Lk, G · d], G heads of keys and values.
+    v: Leaf  # As k.
+    out: Leaf = None  # The output, for the backward kernel, as are the following.
+    # Base-2 logarithm of the softmax's denominator, float32 [B, H / group, group, Lq].
     log_sum: Leaf = None
-    grad: Leaf = None
+    grad: Leaf = None  # Of the output.
+    # float32 [B, 1, Lq] and [B, 1, Lk], equal where a query may attend to a key; or None.
     document_ids_q: Leaf = None
     document_ids_k: Leaf = None
+    # For each tile of queries the first tile of keys of its documents, and the one after the
+    # last, int32 [B, 2, tiles of queries]; or None.
     tiles: Leaf = None
 
 

@@ -16,51 +16,31 @@ Count = int | jax.Array  # Known while compiling, or inside a kernel.
 
 
 class KernelConfig(NamedTuple):
-    """Sizes and constants of a call.
+    """Sizes and constants of a call."""
 
-    Attributes:
-      heads, kv_heads: of queries, and of keys and values; each of these serves as many queries'.
-      size: of a head.
-      group: heads of queries of one program, side by side in the lanes.
-      length: queries before padding, by which dropout numbers its rows.
-      queries, keys: of a tile.
-      query_tiles, key_tiles: how many tiles the padded queries and keys make.
-      offset: position of key 0 minus position of query 0.
-      reach: the offsets that are attended to; None: any.
-      clip: offsets beyond ±clip share the terms of ±clip.
-      width: period of the offsets in lanes, at least 2·clip.
-      key_tables, value_tables: 0 for no table, 1 for one shared by the heads, else one per head.
-      bias: whether the terms per query and offset include a bias.
-      long_bias: whether there is a bias for all offsets of the tiles instead, see `Tile.bias`.
-      packed: whether queries attend within documents only.
-      sink: whether heads have a logit in the softmax's denominator.
-      scale: of q·(k + P).
-      rate: of dropout.
-      interpret: runs as ordinary JAX operations.
-    """
-
-    heads: int
-    kv_heads: int
-    size: int
-    group: int
-    length: int
-    queries: int
+    heads: int  # Of queries.
+    kv_heads: int  # Of keys and values; each of these serves as many queries'.
+    size: int  # Of a head.
+    group: int  # Heads of queries of one program, side by side in the lanes.
+    length: int  # Queries before padding, by which dropout numbers its rows.
+    queries: int  # Of a tile.
     keys: int
-    query_tiles: int
+    query_tiles: int  # How many tiles the padded queries and keys make.
     key_tiles: int
-    offset: int
-    reach: AttentionWindow | None
-    clip: int
-    width: int
-    key_tables: int
+    offset: int  # Position of key 0 minus position of query 0.
+    reach: AttentionWindow | None  # The offsets that are attended to; None: any.
+    clip: int  # Offsets beyond ±clip share the terms of ±clip.
+    width: int  # Period of the offsets in lanes, at least 2·clip.
+    key_tables: int  # 0 for no table, 1 for one shared by the heads, else one per head.
     value_tables: int
-    bias: bool
+    bias: bool  # Whether the terms per query and offset include a bias.
+    # Whether there is a bias for all offsets of the tiles instead, see `Tile.bias`.
     long_bias: bool
-    packed: bool = False
-    sink: bool = False
-    scale: float = 1.0
-    rate: float = 0.0
-    interpret: bool = False
+    packed: bool = False  # Whether queries attend within documents only.
+    sink: bool = False  # Whether heads have a logit in the softmax's denominator.
+    scale: float = 1.0  # Of q·(k + P).
+    rate: float = 0.0  # Of dropout.
+    interpret: bool = False  # Runs as ordinary JAX operations.
 
     @property
     def lanes(self) -> list[slice]:

@@ -29,15 +29,11 @@ Angles = Callable[[Real[Array, "*P"], Float[Array, " F"]], Float[Array, "*P F"]]
 
 
 class _Far(NamedTuple):
-    """Pairs with offsets of their own.
+    """Pairs with offsets of their own."""
 
-    Attributes:
-      chosen: `(later, earlier) -> bool` of two positions.
-      later, earlier: the angles that the two tokens are rotated by.
-    """
-
+    # `(later, earlier) -> bool` of two positions.
     chosen: Callable[[Array, Array], Bool[Array, "..."]]
-    later: Angles
+    later: Angles  # The angles that the two tokens are rotated by.
     earlier: Angles
 
 
