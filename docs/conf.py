@@ -79,8 +79,8 @@ def link_docstrings(app, docname, source):
 def find_research(app, env, docnames):
     """Let links to the pages of research/ lead to the pages here that include them."""
     for page in (ROOT / "docs" / "research").glob("*.md"):
-        source = ROOT / "research" / page.stem / "README.md"
-        env.project._path_to_docname[source] = f"research/{page.stem}"
+        included = page.read_text().partition("{include} ")[2].split()[0]
+        env.project._path_to_docname[(page.parent / included).resolve()] = f"research/{page.stem}"
 
 
 def setup(app):

@@ -61,7 +61,9 @@ class ArmConfig(Config):
         "", any_text(), "Encodings that follow once `first` are done, fine-tuning included."
     )
     repeats: tuple[int, ...] = key(
-        (), several(SEED), "Seeds to train `first` again with, at the end."
+        (),
+        several(SEED),
+        "Seeds to train `first` again with, at the end; distilled models are fine-tuned as well.",
     )
     tasks: str = key("", some_of("research.reproduction.plan:TASKS"), "Tasks to fine-tune on.")
     # A study sets model.position, seed, init and the text of each run.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pe_jax import properties
@@ -24,7 +25,8 @@ from pe_jax.reports.property_report import scores
 from pe_jax.reports.property_report.report import measure_properties
 from pe_jax.reports.property_report.subjects import from_run
 from pe_jax.schema import changed
-from research.reproduction.plan import UNTOUCHED, Run
+from research.reproduction.intervals import interval
+from research.reproduction.plan import REPLACED, SCRATCH, UNTOUCHED, Run
 from research.reproduction.results import (
     ACCURACY,
     CLASSIFICATION,
@@ -77,66 +79,108 @@ def _shown(arm: str) -> str:
 def _draw_scores(arm: str, results: Results, every: Values, folder: Path) -> None:
     trivial = trivial_scores(results, arm)
     for measure in (SQUAD_F1, CLASSIFICATION, LOSS):
-        columns = {
-            model: [*by_seed.values()]
-            for model in every.models(arm)
-            if (by_seed := every.by_seed(arm, model, measure))
-        }
-        if not columns:
+        models = [name for name in every.models(arm) if every.by_seed(arm, name, measure)]
+        if not models:
             continue
-        untouched = columns.pop(UNTOUCHED, None)
-        marks = {"the untouched model": float(np.mean(untouched))} if untouched else {}
+        marks = {}
+        if UNTOUCHED in models:
+            models.remove(UNTOUCHED)
+            untouched = every.by_seed(arm, UNTOUCHED, measure).values()
+            marks["the untouched model"] = float(np.mean([*untouched]))
         if measure in trivial:
             marks["a trivial answer"] = trivial[measure]
         title = f"{measure}, {_shown(arm)}: seeds, mean and 95 % interval"
-        figure = _score_intervals([*columns.items()], score=measure, marks=marks, title=title)
+        figure = _score_intervals(every, arm, measure, models, marks, title)
         folder.mkdir(parents=True, exist_ok=True)
         save(figure, folder / f"{SCORES}_{file_name(measure)}.png")
 
 
 @style.applied
 def _score_intervals(
-    scores: Sequence[tuple[str, Sequence[float]]],
-    *,
-    score: str,
+    every: Values,
+    arm: str,
+    measure: str,
+    models: Sequence[str],
     marks: Mapping[str, float],
     title: str,
 ) -> Figure:
-    """Draw a row for each model: its scores by seed, their mean and its 95 % interval (Student's).
+    """Draw a row for each model, from the lowest mean to the highest: its scores by seed, their
+    mean and its 95 % interval.
 
     Args:
-      scores: model, scores by seed; drawn from the lowest mean, below, to the highest.
-      score: label of the x axis.
       marks: scores of reference, by name, as vertical lines.
     """
-    from scipy import stats  # Long to import.
-
-    figure = style.new(6.4, 1.2 + 0.24 * len(scores), title)
+    figure = style.new(6.4, 1.2 + 0.24 * len(models), title)
     axes = figure.subplots()
-    rows = sorted(scores, key=lambda row: float(np.mean(row[1])))
-    looks = style.encoding_styles([name for name, _ in rows])
-    for y, ((_, by_seed), look) in enumerate(zip(rows, looks)):
-        axes.plot(by_seed, [y] * len(by_seed), "|", color="0.6", ms=7)
-        error = None
-        if len(by_seed) > 1:
-            error = [stats.t.ppf(0.975, len(by_seed) - 1) * stats.sem(by_seed)]
-        axes.errorbar(np.mean(by_seed), y, xerr=error, fmt="o", ms=4, color=look["color"])
+    rows = sorted(models, key=lambda model: _mean(every, arm, model, measure))
+    for y, (model, look) in enumerate(zip(rows, style.encoding_styles(rows), strict=True)):
+        _draw_row(axes, y, every, arm, model, measure, look["color"])
     for number, (name, value) in enumerate(marks.items(), 1):
         axes.axvline(value, label=name, lw=1, zorder=0, **style.line_style(number))
-    axes.set(xlabel=score, yticks=range(len(rows)), yticklabels=[name for name, _ in rows])
+    axes.set(xlabel=measure, yticks=range(len(rows)), yticklabels=rows)
     axes.grid(alpha=0.3, axis="x")
     if marks:
         axes.legend(loc="best", fontsize=8)
     return figure
 
 
+def _mean(every: Values, arm: str, model: str, measure: str) -> float:
+    return float(np.mean([*every.by_seed(arm, model, measure).values()]))
+
+
+def _draw_row(
+    axes: Axes, y: int, every: Values, arm: str, model: str, measure: str, colour: str
+) -> None:
+    """Draw a model's scores by seed, their mean and its interval, with that of distillation."""
+    row = interval(every, arm, {(model, measure): 1.0})
+    if row is None:
+        return
+    by_seed = [*every.by_seed(arm, model, measure).values()]
+    axes.plot(by_seed, [y] * len(by_seed), "|", color="0.6", ms=7)
+    error = None if row.high is None else [row.high - row.mean]
+    axes.errorbar(row.mean, y, xerr=error, fmt="o", ms=4, color=colour)
+
+
+@style.applied
+def draw_summary(every: Values, path: Path) -> None:
+    """Draw the scores of the models that share no parts, one panel for each kind of score, with the
+    same rows; nothing without scores."""
+    panels = {
+        "SQuAD F1, positions replaced": (REPLACED, SQUAD_F1),
+        "CoLA, positions replaced": (REPLACED, CLASSIFICATION),
+        "masked-LM loss in nats, from scratch": (SCRATCH, LOSS),
+    }
+    models = {
+        label: [name for name in every.distinct_models(arm) if every.by_seed(arm, name, measure)]
+        for label, (arm, measure) in panels.items()
+    }
+    panels = {label: panel for label, panel in panels.items() if models[label]}
+    if not panels:
+        return
+    first, (arm, measure) = next(iter(panels.items()))
+    rows = sorted(models[first], key=lambda model: _mean(every, arm, model, measure))
+    title = "Scores by seed, means and 95 % intervals; better is to the right"
+    figure = style.new(2.2 + 2.6 * len(panels), 1.4 + 0.26 * len(rows), title)
+    looks = style.encoding_styles(rows)
+    grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (label, (arm, measure)) in zip(grid, panels.items(), strict=True):
+        for y, (model, look) in enumerate(zip(rows, looks, strict=True)):
+            _draw_row(axes, y, every, arm, model, measure, look["color"])
+        axes.set(xlabel=label, yticks=range(len(rows)), yticklabels=rows)
+        axes.grid(alpha=0.3, axis="x")
+        if measure == LOSS:
+            axes.invert_xaxis()  # Better to the right, as in the others.
+    save(figure, path)
+
+
 def draw_heat_map(arm: str, every: Values, folder: Path) -> None:
     """Draw the rank correlations of violations with scores over the models of an arm, in `folder`.
 
-    A model's values are means over its seeds. The untouched model is left out. Nothing is drawn
+    A model's values are means over its seeds. Combinations are left out, as they share parts, and
+    so is the untouched model. Nothing is drawn
     while too few models have scores that differ.
     """
-    models = [model for model in every.models(arm) if model != UNTOUCHED]
+    models = every.distinct_models(arm)
     names = [f"{probe}, {name}" for probe in ("words", "kernel") for name in PROPERTIES]
     violations = {name: every.model_means(arm, models, name) for name in names}
     measured = np.isfinite([*violations.values()]).all(0)

@@ -115,6 +115,7 @@ def _rounds(config: ReproductionConfig, arm: str, folder: Path) -> tuple[list[Ru
             yield from _finetuning(config, folder, model, tasks)
 
     untouched: list[Run] = []
+    repeated = tasks if arm == REPLACED else []  # A distilled model is known by its scores.
     if arm == REPLACED:
         published = Path(config.published)
         model = Run(arm, "", UNTOUCHED, UNTOUCHED, 0, published, None, settings.training)
@@ -122,7 +123,7 @@ def _rounds(config: ReproductionConfig, arm: str, folder: Path) -> tuple[list[Ru
     return (
         [*untouched, *trained(first, tasks)],
         [*trained(then, tasks)],
-        [run for seed in settings.repeats for run in trained(first, [], seed)],
+        [run for seed in settings.repeats for run in trained(first, repeated, seed)],
     )
 
 

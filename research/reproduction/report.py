@@ -1,4 +1,4 @@
-"""Report of a study: its results file, figures and page, written to a folder."""
+"""Report of a study: its results file, figures, page and appendix, written to a folder."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from pe_jax.reports.property_report.table1 import table1
 from pe_jax.schema import changed
 from pe_jax.values import split_names
 from research.reproduction import drawing, state
+from research.reproduction.appendix import appendix
 from research.reproduction.config import ReproductionConfig
-from research.reproduction.page import page
 from research.reproduction.plan import TRAINED, plan
 from research.reproduction.results import finished, values
 from research.reproduction.results_file import FILE, read_results, saved_config
+from research.reproduction.summary import PICTURE, summary
 
 
 def report(folder: Path, out: Path) -> str:
-    """Write results, figures and page of the study in `folder` to `out`; return the page.
+    """Write results, figures, page and appendix of the study in `folder` to `out`; return the page.
 
     The figures of a model are drawn if its weights are there; those in `out` stay.
 
@@ -48,7 +49,9 @@ def report(folder: Path, out: Path) -> str:
         if run.kind in TRAINED and run.model in shown and state.has_weights(run.folder):
             path = drawing.model_folder(out, run.arm, run.model)
             drawing.draw_model(run, config.measures, path)
-    text = page(results, out)
+    drawing.draw_summary(every, out / PICTURE)
+    write_text(out / "appendix.md", appendix(results, out))
+    text = summary(results, out)
     write_text(out / "README.md", text)
     return text
 

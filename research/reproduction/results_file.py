@@ -126,7 +126,7 @@ def read_results(folder: Path) -> Results:
 
 
 def saved_config(results: Results) -> ReproductionConfig:
-    """Return the config of a study."""
+    """Return the config of a study. Keys newer than the study have their defaults."""
     return from_values(results["config"], ReproductionConfig, complete=True)
 
 

@@ -1,4 +1,8 @@
-"""Claims: effects, tests of chance, false discoveries, and the heat map over models."""
+"""Claims: effects and their members, tests of chance, the spread between distillations, false
+discoveries, and the heat map over models."""
+
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,10 +12,20 @@ from research.reproduction import claims
 from research.reproduction.claims import benjamini_hochberg, detectable, holm, judge, models_above
 from research.reproduction.drawing import draw_heat_map
 from research.reproduction.effects import EXPLORATORY, Claim, Difference, Ranks
+from research.reproduction.intervals import interval
 from research.reproduction.plan import REPLACED, SCRATCH
-from research.reproduction.results import PROPERTIES, Values
+from research.reproduction.results import (
+    CLASSIFICATION,
+    DISTILLED_TWICE,
+    PROPERTIES,
+    Spread,
+    Values,
+    values,
+)
+from research.reproduction.results_file import SQUAD_F1, read_results
 
 ARM = REPLACED
+STUDY = Path(__file__).parents[1]
 
 
 def arm_values(measure="score", **models):
@@ -48,7 +62,7 @@ def test_differences_are_judged_by_a_t_test_over_seeds(verdict):
     single = verdict(arm_values(a=[1.0], b=[2.0]), effect)
     assert (single.outcome, single.effect, single.low, single.p) == ("undecided", -1.0, None, None)
     missing = verdict(arm_values(a=[1.0]), effect)
-    assert (missing.outcome, missing.n) == ("not made yet", 0)
+    assert (missing.outcome, missing.n) == ("not judged", 0)
 
 
 def test_differences_between_two_measures(verdict):
@@ -68,6 +82,137 @@ def test_a_difference_that_does_not_matter(verdict):
     assert verdict(values, effect, margin=0.12).outcome == "reproduced"
     assert verdict(values, effect, -1, margin=0.12).outcome == "contradicted"
     assert verdict(arm_values(a=[1.0], b=[1.0]), effect, margin=0.2).outcome == "undecided"
+
+
+def around(mean, spread=0.1):
+    return [mean + spread * step for step in (-1, 0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("members", "margin", "says"),
+    [
+        ((2, 3), 0.5, "reproduced"),
+        ((2, -1), None, "mixed"),  # The other way.
+        ((2, 0), 0.5, "mixed"),  # No effect that matters.
+        ((2, 0.3), 0.5, "reproduced"),  # A small one, in the same direction.
+        ((5, -5), 2, "mixed"),  # Zero on average.
+        ((0.1, -0.1), 0.5, "equivalent within ±0.5"),
+    ],
+)
+def test_a_member_that_contradicts_blocks_the_verdict_on_the_mean(verdict, members, margin, says):
+    scores = arm_values(a=around(members[0]), b=around(members[1]), c=around(0, 0.0))
+    pairs = Difference("score", ("a", "b"), ("c",))
+    result = verdict(scores, pairs, margin=margin)
+    assert result.outcome == says
+    assert {name: one.mean for name, one in result.members.items()} == pytest.approx(
+        dict(zip("ab", members, strict=True))
+    )
+
+
+def test_members_of_groups_of_equal_size_are_pairs(verdict):
+    """One effect of +4 and one of 0: the mean hides that half of the models do not show it."""
+    scores = arm_values(a=around(5), b=around(2), c=around(1, 0.05), d=around(2, 0.05))
+    result = verdict(scores, Difference("score", ("a", "b"), ("c", "d")), margin=0.5)
+    assert result.effect == pytest.approx(2) and result.outcome == "mixed"
+    assert [*result.members] == ["a − c", "b − d"]
+
+
+def test_a_member_that_is_uncertain_blocks_equivalence_alone(verdict):
+    up, down = [1.0, -1.0, 0.0], [-1.0, 1.0, 0.0]
+    scores = arm_values(a=up, b=down, c=[0.0, 0.0, 0.01])
+    result = verdict(scores, Difference("score", ("a", "b"), ("c",)), margin=0.5)
+    assert result.outcome == "undecided" and result.high < 0.5
+
+
+def test_one_seed_says_nothing_of_chance(verdict):
+    effect = Difference("score", ("a", "b"), ("c",))
+    alike = verdict(arm_values(a=[3.0], b=[1.0], c=[0.0]), effect, margin=0.5)
+    assert (alike.outcome, alike.p) == ("reproduced in one model", None)
+    other = verdict(arm_values(a=[3.0], b=[1.0], c=[0.0]), effect, -1, margin=0.5)
+    assert other.outcome == "contradicted in one model"
+    opposed = verdict(arm_values(a=[3.0], b=[-1.0], c=[0.0]), effect, margin=0.5)
+    assert opposed.outcome == "mixed"
+    small = verdict(arm_values(a=[0.3], b=[0.3], c=[0.0]), effect, margin=0.5)
+    assert small.outcome == "undecided"
+
+
+def test_the_spread_between_distillations_is_in_the_interval(verdict):
+    """One of two models to four degrees of freedom, one of six to three, as by Satterthwaite."""
+    scores = arm_values(a=[5.0, 5.5, 5.2, 5.1, 5.4], b=[4.0, 4.1, 4.3, 4.2, 4.0])
+    effect = Difference("score", ("a",), ("b",))
+    alone = verdict(scores, effect)
+    assert alone.outcome == "reproduced" and alone.alone == (alone.low, alone.high)
+    spread = scores._replace(spreads={"score": Spread(0.25, 3)})
+    result = verdict(spread, effect)
+    assert result.outcome == "undecided" and result.alone == alone.alone
+    d = np.subtract([5.0, 5.5, 5.2, 5.1, 5.4], [4.0, 4.1, 4.3, 4.2, 4.0])
+    seeds, distilled = d.var(ddof=1) / 5, 2 * 0.25
+    freedom = (seeds + distilled) ** 2 / (seeds**2 / 4 + distilled**2 / 3)
+    half = stats.t.ppf(0.975, freedom) * np.sqrt(seeds + distilled)
+    assert result.high - result.effect == pytest.approx(half)
+    more = spread._replace(counts={("a", "score"): 100, ("b", "score"): 100})
+    assert verdict(more, effect).outcome == "reproduced"
+    key = ARM, "a", "score"
+    scratch = spread._replace(by_key={(SCRATCH, *key[1:]): spread.by_key[key]})
+    from_scratch = interval(scratch, SCRATCH, {("a", "score"): 1.0})
+    assert (from_scratch.low, from_scratch.high) == from_scratch.alone
+
+
+def test_a_model_in_both_groups_counts_once(verdict):
+    """a minus the mean of a and b is half of a minus b."""
+    scores = arm_values(a=[1.0, 2.0], b=[0.0, 0.0])._replace(spreads={"score": Spread(1.0, 9)})
+    result = verdict(scores, Difference("score", ("a",), ("a", "b")))
+    assert result.effect == pytest.approx(0.75)
+    variance = np.var([0.5, 1.0], ddof=1) / 2 + 2 * 0.25
+    assert result.p == pytest.approx(
+        2 * stats.t.sf(0.75 / variance**0.5, variance**2 / (0.0625**2 / 1 + 0.5**2 / 9))
+    )
+
+
+def test_the_spread_between_distillations_of_the_study():
+    """Three encodings were distilled once more for docs/distillation.jsonl."""
+    found = values(read_results(STUDY))
+    lines = (STUDY.parents[1] / "docs/distillation.jsonl").read_text(encoding="utf-8").splitlines()
+    again = [json.loads(line) for line in lines]
+    for key, measure in (("f1", SQUAD_F1), ("matthews", CLASSIFICATION)):
+        models = [one for one in found.models(ARM) if "+" not in one]
+        here = dict(zip(models, found.model_means(ARM, models, measure), strict=True))
+        untouched = [one[key] for one in again if one["position"] == "untouched" and key in one]
+        differences = [
+            one[key]
+            - np.mean(untouched)
+            - (here[one["position"].partition("(")[0]] - here["untouched"])
+            for one in again
+            if one["position"] in ("t5", "sinusoidal_relative", "rope(fraction=0.5)")
+            and (one["method"], one["tokens"]) == ("distillation", 1_000_000)
+        ]
+        variance = np.mean(np.square(differences)) / 2
+        assert len(differences) == DISTILLED_TWICE[measure].freedom
+        assert variance == pytest.approx(DISTILLED_TWICE[measure].variance, rel=0.002)
+    assert found.spreads[SQUAD_F1] == DISTILLED_TWICE[SQUAD_F1]
+
+
+def test_a_study_with_several_distillations_has_a_spread_of_its_own():
+    """Scores are means over distillations for each seed of fine-tuning."""
+    results = {"config": {arm: {"tasks": "squad"} for arm in (SCRATCH, REPLACED)}, "runs": {}}
+    for seed, scores in enumerate(([1.0, 3.0], [4.0, 4.0])):
+        name = "replaced/squad/a" + f", seed {seed}" * bool(seed)
+        by_seed = {str(n): score for n, score in enumerate(scores)}
+        results["runs"][name] = {"seed": seed, "values": {SQUAD_F1: by_seed},
+                                 "metric": "f1", "baseline": {"f1": 0.0, "exact": 0.0}}  # fmt: skip
+    found = values(results)
+    assert found.by_seed(ARM, "a", SQUAD_F1) == {0: 2.5, 1: 3.5}
+    assert found.distillations("a", SQUAD_F1) == 2 and found.distillations("b", SQUAD_F1) == 1
+    assert found.spreads[SQUAD_F1] == Spread(2.0, 1)  # Of the means 2 and 4.
+
+
+def test_the_verdicts_of_the_study_that_a_mean_would_hide():
+    verdicts = [None, *judge(values(read_results(STUDY)), (SCRATCH, REPLACED))]
+    says = {2: "undecided", 4: "undecided", 9: "mixed", 11: "reproduced in one model",
+            13: "contradicted", 28: "reproduced in one model", 36: "mixed"}  # fmt: skip
+    assert {n: verdicts[n].outcome for n in says} == says
+    assert verdicts[13].claim.text == verdicts[28].claim.text
+    assert verdicts[17].influence[0] == 10  # No combinations.
 
 
 def test_size_of_an_effect(verdict):
@@ -124,9 +269,9 @@ def test_detectable_differences():
 
 
 def test_rank_correlations_over_models(verdict):
-    """The untouched model does not count."""
+    """Neither the untouched model nor a combination counts."""
     by_key = {}
-    for number, model in enumerate([*"abcdefg", "untouched"]):
+    for number, model in enumerate([*"abcdefg", "untouched", "a+b"]):
         by_key[ARM, model, "violation"] = {0: float(number)}
         by_key[ARM, model, "score"] = {s: -number + 0.1 * s for s in range(3)}
     result = verdict(Values(by_key), Ranks("violation", "score"), -1)

@@ -21,10 +21,10 @@ from pe_jax.files import write_text
 from pe_jax.schema import changed, from_values
 from research.reproduction import claims, cost, process, state, study
 from research.reproduction import config as study_config
+from research.reproduction.appendix import appendix
 from research.reproduction.config import ReproductionConfig
 from research.reproduction.drawing import gallery, model_folder
 from research.reproduction.effects import Difference
-from research.reproduction.page import page
 from research.reproduction.plan import TRAINED, plan
 from research.reproduction.report import report
 from research.reproduction.results import values
@@ -185,13 +185,13 @@ def written(done, tmp_path_factory):
 
 
 def test_the_report_of_a_study(written):
-    text = (written / "README.md").read_text()
+    page, text = ((written / name).read_text() for name in ("README.md", "appendix.md"))
+    assert "## Claims" in page and "runs are missing" in page
     assert (
         "6 of 6 runs are done" in text
         and "**No number here is comparable with the paper's**" in text
     )
     headings = [
-        "Claims",
         "From scratch: scores",
         "From scratch: the paper's tables",
         "From scratch: properties once trained",
@@ -215,7 +215,8 @@ def test_the_report_of_a_study(written):
     entry = results["runs"]["from_scratch/cola/learned_absolute"]
     assert entry["values"]["cola"].keys() == {"0", "1"}
     assert {"settings", "code", "jax", "device", "cores", "seconds"} <= entry.keys()
-    assert {path.name for path in written.iterdir()} == {"README.md", "results.json", "figures"}
+    files = {"README.md", "appendix.md", "results.json", "figures"}
+    assert {path.name for path in written.iterdir()} == files
 
 
 def test_tables_of_a_study(done, tmp_path):
@@ -266,7 +267,7 @@ def test_only_what_is_missing_is_executed_again(done, tmp_path):
     ]
     cola = next(run for run in runs if run.kind == "cola")
     assert not state.is_ready(cola)
-    assert "left out below: from scratch, 1 run of cola." in page(results, tmp_path)
+    assert "left out below: from scratch, 1 run of cola." in appendix(results, tmp_path)
     costs = cost.Costs(runs, entries, {run.name: 3.6e12 for run in runs}, {"from_scratch": 1e9}, 1)
     lines = cost.cost_table(costs).splitlines()
     counts = {tuple(row[1:3]): row[3:6] for row in (re.split(r" *\| *", one) for one in lines)}

@@ -1,4 +1,4 @@
-"""The page of a study: tables, verdicts and figures, from its results file."""
+"""The appendix of a study: methods, tables, verdicts and figures, from its results file."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from pe_jax.console.terminal import counted
 from pe_jax.reports import table_formats
 from pe_jax.reports.paper_tables import build_all
 from pe_jax.reports.tables import mean_and_spread
-from research.reproduction.claims import detectable, judge, models_above
+from research.reproduction.claims import judge, models_above
 from research.reproduction.drawing import SCORES, gallery, linked
-from research.reproduction.effects import LEVEL, LEVELS, Difference, Verdict
 from research.reproduction.plan import REPLACED, SCRATCH, TASKS, UNTOUCHED
 from research.reproduction.results import (
     ACCURACY,
@@ -37,27 +36,10 @@ from research.reproduction.results import (
     values,
 )
 from research.reproduction.results_file import FILE, SQUAD_EXACT, SQUAD_F1, Results
+from research.reproduction.verdict_tables import TITLES, effects, members
 
 _COMMAND = "python research/reproduction/run.py"
 SETTINGS = "settings.md"  # Beside the page: its section on settings, written by hand.
-_ABOUT_VERDICTS = f"""\
-- **Effect**: of a difference, the mean over seeds with Student's 95 % interval; *d* is that mean
-  over the standard deviation of the seeds. A group of models is judged by its mean, and its members
-  can differ in sign. Of a correlation, Spearman's, over models that are each the mean of its seeds.
-- **Seeds** are those of pretraining (from scratch), or of fine-tuning one distilled model
-  (replaced).
-- **p** is two-sided, of correlations by permuting the models. *Corrected* is by Holm over all
-  primary claims of the arm, by Benjamini and Hochberg over all its exploratory ones; a claim that
-  is not made yet counts with p = 1.
-- ***Reproduced*** and ***contradicted*** need a corrected p below {LEVEL:g}, or from scratch below
-  {LEVELS[SCRATCH]:g}, as these claims are judged twice, with three seeds and with four: that keeps
-  errors at 5 % in all (Pocock 1977).
-- ***Equivalent*** means that the whole interval is within the margin, however small p; it is not
-  corrected.
-- ***Of*** has the two means of a difference; of a correlation, the number of models, and the
-  correlation without the model that changes it most.
-- ***(ours)*** marks a score that the paper does not have. *Likeness* is the mean cosine of two
-  vectors on one side, at offsets of 8 at most (near) or beyond half of the clip (far)."""
 _ABOUT_SCORES = "Mean ± sample standard deviation over seeds; scores in points."
 _ABOUT_MEASURE = {
     LOSS: "Losses are in nats, at the length of the last stage.",
@@ -79,15 +61,14 @@ training; of the logits of identical words in the first layer (*words*); and of 
 between random words by position (*kernel*, see
 [offset kernel](../../docs/measures/offset_kernel.md)), the mean over layers. Local monotonicity is
 within 10 offsets, 0.5 without any order. Symmetry is 0.5 for noise."""
-_TITLES = {SCRATCH: "From scratch", REPLACED: "Positions replaced"}
 _MODELS = {
     SCRATCH: "a BERT-mini from scratch",
     REPLACED: "a published BERT with its positions replaced",
 }
 
 
-def page(results: Results, out: Path) -> str:
-    """Return the text of the page of a study.
+def appendix(results: Results, out: Path) -> str:
+    """Return the text of the appendix of a study.
 
     Args:
       results: the content of a results file (`research.reproduction.results_file`).
@@ -98,7 +79,7 @@ def page(results: Results, out: Path) -> str:
     arms = list(dict.fromkeys(name.partition("/")[0] for name in results["runs"]))
     verdicts = judge(every, arms)
     pictures = [line for arm in arms for line in linked(out, arm, SCORES, "Scores")]
-    sections = [_head(results, arms), _section("Scores by encoding", pictures), _claims(verdicts)]
+    sections = [_head(results, arms), _section("Scores by encoding", pictures)]
     for arm in arms:
         sections += [
             _scores(arm, results, every),
@@ -106,7 +87,8 @@ def page(results: Results, out: Path) -> str:
             _properties(arm, every),
             _figures(arm, out),
         ]
-    sections.append(_effects(verdicts))
+    sections.append(_section("How the claims are judged", effects(verdicts, every)))
+    sections.append(_section("Members of groups", members(verdicts)))
     table_1 = results["table_1"]["lines"] if results["table_1"] else []
     sections += [_section("The paper's table 1", table_1), _selection_bias(arms, every)]
     if (out / SETTINGS).is_file():
@@ -129,11 +111,11 @@ def _head(results: Results, arms: Sequence[str]) -> str:
     options = map(shlex.quote, results["options"])
     return "\n".join(
         [
-            "# The paper's comparison, on a small scale",
+            "# Appendix: scores, methods and figures",
             "",
-            "Which of the paper's claims hold in small models, and how to run its comparison. Run "
-            "the first command again to continue a stopped study; `--dry_run` shows its plan and "
-            "time. The second command writes this page:",
+            "How the paper's comparison was run on a small scale, and all that it gave; the claims "
+            "are on [one page](README.md). Run the first command again to continue a stopped "
+            "study; `--dry_run` shows its plan and time. The second command writes both pages:",
             "",
             "```sh",
             " \\\n    ".join(
@@ -171,47 +153,6 @@ def _missing(results: Results) -> str:
     return "; ".join(f"{arm}, {', '.join(kinds)}" for arm, kinds in arms.items())
 
 
-def _claims(verdicts: Sequence[Verdict]) -> str:
-    rows = [
-        [str(n), verdict.claim.text, verdict.claim.place, _TITLES[verdict.claim.arm].lower(),
-         _number(verdict.effect) + (f" ({_interval(verdict)})" if verdict.low is not None else ""),
-         f"**{verdict.outcome}**"]
-        for n, verdict in enumerate(verdicts, 1)
-    ]  # fmt: skip
-    counts = Counter(verdict.outcome.partition(" within")[0] for verdict in verdicts)
-    summary = ", ".join(f"{count} {outcome}" for outcome, count in counts.items()) + "."
-    header = ["", "claim", "where", "models", "effect (95 % interval)", "verdict"]
-    return _section("Claims", [summary, *_power(verdicts)], table(header, rows))
-
-
-def _power(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return a line on the differences that the numbers of seeds can find."""
-    tests = {
-        (verdict.claim.arm, verdict.n)
-        for verdict in verdicts
-        if isinstance(verdict.claim.effect, Difference) and verdict.n > 1
-    }
-    differences = [
-        f"{detectable(n, LEVELS[arm]):.1f} with {n} seeds ({_TITLES[arm].lower()})"
-        for arm, n in sorted(tests)
-    ]
-    return [
-        "Differences that a test finds four times of five, before correction, in standard "
-        f"deviations over seeds: {', '.join(differences)}."
-    ] * bool(differences)
-
-
-def _effects(verdicts: Sequence[Verdict]) -> str:
-    rows = [
-        [str(n), verdict.claim.family, str(verdict.claim.effect), _compared(verdict),
-         _number(verdict.effect), _interval(verdict), _number(verdict.size),
-         str(verdict.n or "–"), _probability(verdict.p), _probability(verdict.corrected)]
-        for n, verdict in enumerate(verdicts, 1)
-    ]  # fmt: skip
-    header = ["", "family", "effect", "of", "mean", "95 % interval", "d", "seeds", "p", "corrected"]
-    return _section("How the claims are judged", [_ABOUT_VERDICTS], table(header, rows))
-
-
 def _scores(arm: str, results: Results, every: Values) -> str:
     models, trivial = every.models(arm), trivial_scores(results, arm)
     changes = [CHANGE.format(length) for length in sorted(results["config"]["lengths"])]
@@ -227,7 +168,7 @@ def _scores(arm: str, results: Results, every: Values) -> str:
                                  for name in shown)])  # fmt: skip
         rows.append([_ABOVE, *("{} of {}".format(*models_above(every, arm, name, trivial[name]))
                                if name in trivial else "–" for name in shown)])  # fmt: skip
-    return _section(f"{_TITLES[arm]}: scores", [" ".join(about)], table(["model", *shown], rows))
+    return _section(f"{TITLES[arm]}: scores", [" ".join(about)], table(["model", *shown], rows))
 
 
 def _properties(arm: str, every: Values) -> str:
@@ -245,13 +186,13 @@ def _properties(arm: str, every: Values) -> str:
     ]
     if not rows:
         return ""
-    title = f"{_TITLES[arm]}: properties once trained"
+    title = f"{TITLES[arm]}: properties once trained"
     return _section(title, [_ABOUT_PROPERTIES], table(["model", *shown], rows))
 
 
 def _figures(arm: str, out: Path) -> str:
     lines = list(gallery(out, arm))
-    return "\n".join([f"## {_TITLES[arm]}: figures", "", *lines]) if lines else ""
+    return "\n".join([f"## {TITLES[arm]}: figures", "", *lines]) if lines else ""
 
 
 def _paper_tables(arm: str, results: Results) -> str:
@@ -266,7 +207,7 @@ def _paper_tables(arm: str, results: Results) -> str:
     config = TablesConfig()
     tables = build_all(runs, config).items()
     text = "\n".join(table_formats.to_markdown(*table, config.p_value) for table in tables)
-    return f"## {_TITLES[arm]}: the paper's tables\n\n{re.sub('^#', '###', text, flags=re.M)}"
+    return f"## {TITLES[arm]}: the paper's tables\n\n{re.sub('^#', '###', text, flags=re.M)}"
 
 
 def _selection_bias(arms: Sequence[str], every: Values) -> str:
@@ -281,7 +222,7 @@ def _selection_bias(arms: Sequence[str], every: Values) -> str:
                 for seed in selected
             ]
             if gains:
-                rows.append([_TITLES[arm].lower(), task, f"{np.mean(gains):.2f}",
+                rows.append([TITLES[arm].lower(), task, f"{np.mean(gains):.2f}",
                              f"{np.max(gains):.2f}", str(len(gains))])  # fmt: skip
     if not rows:
         return ""
@@ -323,23 +264,3 @@ def _score(column: BySeed, measure: str) -> str:
 
 def _mean(column: BySeed, digits: int) -> str:
     return mean_and_spread([*column.values()], digits) if column else "–"
-
-
-def _probability(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.3f}" if value >= 0.0005 else "<0.001"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{round(value, 9):+.3g}"
-
-
-def _compared(verdict: Verdict) -> str:
-    if verdict.influence:
-        return "{} models; without `{}` {:+.3g}".format(*verdict.influence)
-    return "–" if verdict.between is None else "{:.3g} and {:.3g}".format(*verdict.between)
-
-
-def _interval(verdict: Verdict) -> str:
-    return "–" if verdict.low is None else f"{_number(verdict.low)} to {_number(verdict.high)}"
