@@ -135,6 +135,8 @@ def values(results: Results) -> Values:
         if not untouched or trivial is None:
             continue
         scale = sum(untouched.values()) / len(untouched) - trivial
+        if scale <= 0:  # The untouched model is no better: nothing can be kept of it.
+            continue
         kept = KEPT.format(measure)
         for arm, model, _ in [key for key in by_key if key[0] == REPLACED and key[2] == measure]:
             column = by_key[arm, model, measure]
