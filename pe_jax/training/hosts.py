@@ -6,7 +6,6 @@ The coordinator is host 0, which notices when another is lost. All hosts stop af
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import re
@@ -29,10 +28,8 @@ from pe_jax.console import stopping
 from pe_jax.console.terminal import log
 from pe_jax.files import Json, is_remote
 from pe_jax.schema import Config, values_of
-from pe_jax.training import rendezvous
 
 _WAIT = 300  # Seconds, for all hosts to start.
-_START = 60  # Seconds, for the runtime of hosts that are all there.
 _VISIBLE = 5.0  # Seconds until a file of one host is there for all, on a network file system.
 
 
@@ -46,24 +43,20 @@ def connect(coordinator: str, hosts: int | None, host: int | None, lost_after: i
       lost_after: seconds without a heartbeat until a host counts as lost, and the others end.
 
     Raises:
-      ValueError: for invalid arguments, or if "auto" finds no cluster, or the hosts were told
-        different numbers of hosts, or do not find one another.
+      ValueError: for invalid arguments, or if "auto" finds no cluster.
     """
     _check(coordinator, hosts, host)
-    start = functools.partial(jax.distributed.initialize, heartbeat_timeout_seconds=lost_after)
+    # JAX ends a process whose others do not come by a stack dump, so this is said before.
+    log(f"Waiting for the other hosts. JAX aborts if one does not come in {_WAIT} s.")
     try:
-        if hosts is None or host is None:
-            log(f"Waiting for the other hosts. JAX aborts if one does not come in {_WAIT} s.")
-            start(initialization_timeout=_WAIT)
-        else:
-            rendezvous.wait_for_hosts(coordinator, hosts, host, _WAIT)
-            start(
-                coordinator,
-                hosts,
-                host,
-                coordinator_bind_address=coordinator,
-                initialization_timeout=_START,
-            )
+        jax.distributed.initialize(
+            None if hosts is None else coordinator,
+            hosts,
+            host,
+            coordinator_bind_address=None if hosts is None else coordinator,
+            heartbeat_timeout_seconds=lost_after,
+            initialization_timeout=_WAIT,
+        )
     except (KeyError, RuntimeError, ValueError) as error:  # Each scheduler of "auto" has its own.
         way_out = " Give --coordinator=HOST:PORT of host 0, --hosts and --host." * (hosts is None)
         raise ValueError(f"The hosts did not find one another: {error}{way_out}") from error

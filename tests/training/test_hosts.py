@@ -1,7 +1,6 @@
 """Several hosts: two processes of two devices each compute what one process of four does."""
 
 import dataclasses
-import io
 import os
 import re
 import signal
@@ -9,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from concurrent import futures
 
 import jax
@@ -22,7 +20,7 @@ from pe_jax.disk_cache import make_once
 from pe_jax.locks import exclusive
 from pe_jax.tasks import pretraining
 from pe_jax.tasks.seeds import seed_mesh
-from pe_jax.training import hosts, rendezvous
+from pe_jax.training import hosts
 from pe_jax.training.checkpointing import newest_params, saved_steps
 
 CHANGES = {
@@ -116,110 +114,6 @@ def test_ctrl_c_to_a_host_saves(tmp_path):
     assert statuses == [130, 130], err
     step = int(re.search(r"Stopped and saved at step (\d+)\. The same command resumes", err)[1])
     assert saved_steps(tmp_path / "run")[-1] == step < 20_000
-
-
-def meet(*arguments, seconds=5):
-    """The error of each host that is given these numbers; "" if all goes well."""
-    address = f"localhost:{free_port()}"
-
-    def wait(hosts_and_host):
-        try:
-            rendezvous.wait_for_hosts(address, *hosts_and_host, seconds)
-        except ValueError as error:
-            return str(error)
-        return ""
-
-    with futures.ThreadPoolExecutor() as pool:
-        return [*pool.map(wait, arguments)]
-
-
-def test_hosts_meet():
-    assert meet((3, 2), (3, 0), (3, 1)) == ["", "", ""]
-    assert meet((1, 0)) == [""]
-    first, other = meet((2, 0), (3, 1), seconds=0.5)
-    assert first == "1 of 2 hosts did not come in 0.5 s: 1." and "another --hosts" in other
-    error = "2 of 4 hosts did not come in 0.5 s: 1, 3."
-    assert meet((4, 0), (4, 2), seconds=0.5) == [error, error]
-    (error,) = meet((2, 1), seconds=0.5)
-    assert error.startswith("host 0 was not at localhost:")
-    assert error.endswith("in 0.5 s (Connection refused).")
-    assert "1 of 3 hosts did not come in 0.5 s: 2." in meet((3, 0), (3, 1), (3, 1), seconds=0.5)
-
-
-def until_shown(text, shown, host, meanwhile=lambda: time.sleep(0.01)):
-    """Wait until a host that waits for others has written `text`.
-
-    Not with `capsys`: what a thread writes while that is read can be lost."""
-    while text not in shown.getvalue():
-        meanwhile()
-        assert not host.done(), f"The host is no longer waiting: {shown.getvalue()}"
-
-
-def test_a_host_that_starts_again_while_others_are_missing(monkeypatch):
-    port = free_port()
-    monkeypatch.setattr(sys, "stderr", shown := io.StringIO())
-    with futures.ThreadPoolExecutor() as pool:
-        first = pool.submit(rendezvous.wait_for_hosts, f"localhost:{port}", 3, 0, 10)
-        until_shown("Waiting for the other hosts", shown, first)
-        with socket.create_connection(("localhost", port), 1) as host:  # It is killed.
-            host.sendall(b"host 1 of 3\n")
-        others = [
-            pool.submit(rendezvous.wait_for_hosts, f"localhost:{port}", 3, host, 10)
-            for host in (1, 2)
-        ]
-        assert [host.result(10) for host in (first, *others)] == [None] * 3
-
-
-JUNK = [
-    b"", b"\xff", b"1", b"GET / HTTP/1.1\r\n\r\n", b"host 0 of 2\n", b"host 2 of 2\n",
-    b"host -1 of 2\n", b"host 1 of 2", b"host 1 of 3\n", b"host " + b"9" * 900 + b" of 2\n",
-]  # fmt: skip
-
-
-def test_junk_is_ignored(monkeypatch):
-    """Whatever a scanner of ports sends to host 0; and what answers in its place."""
-    port = free_port()
-    monkeypatch.setattr(sys, "stderr", shown := io.StringIO())
-    with futures.ThreadPoolExecutor() as pool:
-        first = pool.submit(rendezvous.wait_for_hosts, f"localhost:{port}", 2, 0, 10)
-        until_shown("Waiting for the other hosts", shown, first)
-        for junk in JUNK:
-            with socket.create_connection(("localhost", port), 1) as scanner:
-                scanner.sendall(junk)
-        rendezvous.wait_for_hosts(f"localhost:{port}", 2, 1, 10)
-        assert first.result(5) is None
-
-    with socket.create_server(("localhost", free_port())) as server:
-
-        def answer():
-            for junk in (b"[" * 1000, b""):
-                connection, _ = server.accept()
-                with connection:
-                    connection.recv(1000), connection.sendall(junk)
-            server.close()
-
-        with futures.ThreadPoolExecutor() as pool:
-            port = server.getsockname()[1]
-            answered = pool.submit(answer)
-            with pytest.raises(ValueError, match=r"^host 0 was not at localhost:\d+ in 1 s \("):
-                rendezvous.wait_for_hosts(f"localhost:{port}", 2, 1, 1)
-            answered.result(5)
-
-
-def test_host_0_listens_where_it_is_told(monkeypatch):
-    port = free_port()
-    monkeypatch.setattr(sys, "stderr", shown := io.StringIO())
-    with futures.ThreadPoolExecutor() as pool:
-        first = pool.submit(rendezvous.wait_for_hosts, f"127.0.0.1:{port}", 2, 0, 5)
-        until_shown("Waiting for the other hosts at 127.0.0.1, port", shown, first)
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.2", port), 1)
-        rendezvous.wait_for_hosts(f"127.0.0.1:{port}", 2, 1, 5)
-        assert first.result(5) is None
-    with pytest.raises(
-        ValueError, match=r"192\.0\.2\.1, port 1\d*, of --coordinator: Cannot assign"
-    ):
-        rendezvous.wait_for_hosts("192.0.2.1:12345", 2, 0, 1)
 
 
 def test_hosts_with_different_numbers_of_devices():
