@@ -21,7 +21,9 @@ shapes.Array = jaxtyping.Array  # Not a union with NumPy's in each argument.
 
 project = "pe_jax"
 release = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon"
+]  # fmt: skip
 exclude_patterns = [
     "package.md",  # The page of the package index, which index.md includes.
     "README.md",  # The index on GitHub; index.md has the one of the site.
@@ -29,10 +31,12 @@ exclude_patterns = [
 html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_js_files = ["table.js"]
 html_title = f"pe_jax {release}"
 html_copy_source = False
 html_show_copyright = False
 myst_heading_anchors = 4  # Links to headings are GitHub's.
+myst_fence_as_directive = ["math"]  # So are blocks of LaTeX.
 
 default_role = "literal"  # Docstrings have single backticks.
 autodoc_default_options = {"members": True}
@@ -69,11 +73,10 @@ def shorten(app, what, name, obj, options, signature, returns):
 
 
 def link_docstrings(app, docname, source):
-    """Names of the catalogue link to source files; on the site, to the docstrings."""
-    if docname == "catalogue":
-        text = re.sub(r"^\[`.*`\]: \.\./pe_jax/.*\n", "", source[0], flags=re.M)
-        link = r"\[`((\w+)[^`]*)`\]"
-        source[0] = re.sub(link, r"{py:obj}`\1 <pe_jax.encodings.\2>`", text)
+    """Let the cards' links to source files lead to the docstrings."""
+    if docname.startswith("gallery/"):
+        link = r"\[`(\w+)`\]\(\.\./\.\./pe_jax/.*?\)"
+        source[0] = re.sub(link, r"{py:obj}`\1 <pe_jax.encodings.\1>`", source[0])
 
 
 def find_research(app, env, docnames):

@@ -1,10 +1,11 @@
-"""Measure encodings and write docs/catalogue.md: properties, requirements, checks, costs.
+"""Measure encodings, draw them, and write docs/catalogue.md and the cards in docs/gallery.
 
     python tools/write_catalogue.py [--all] [--rounds=9]
 
 Measurements are in docs/catalogue.json. Encodings that have none there are measured, or all with
---all, which takes ten to twenty minutes on two cores, most of it compiling; then the page is
-written. Costs are ratios to `none`, all in one process, in turns. The checks that are known not to
+--all, which takes twenty to thirty minutes on two cores, most of it compiling; then pages and
+images are written. Costs are ratios to `none`, all in one process, in turns. Scores and pictures of
+trained models are those in research/which_encoding. The checks that are known not to
 hold, with the reasons, are those of the tests (tests/references).
 """
 
@@ -20,14 +21,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import catalogue
 import jax
 from absl import app, flags
-from catalogue import Entry, Measured, Results
+from catalogue import Entry, Measured, Results, card, drawings, trained
+from catalogue.cost import LONG
 from references import EXCUSED, REFERENCES
 
 from pe_jax import cpu, testing
 from pe_jax.encodings import from_name
+from pe_jax.files import write_text
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs/catalogue.md"
+DOCS = ROOT / "docs"
 _ROUNDS = flags.DEFINE_integer("rounds", 9, "Rounds of the costs.")
 _ALL = flags.DEFINE_bool("all", False, "Measure all encodings again.")
 
@@ -59,35 +62,57 @@ def checked(name: str) -> tuple[dict[str, str], dict[str, str]]:
     return results, reasons
 
 
-def measure(pairs: Sequence[tuple[Entry, Entry]], rounds: int) -> tuple[dict[str, Measured], float]:
-    """Return measurements of rows, each given with its row for the suite's sizes, by title; and
-    milliseconds of `none`."""
+def measure(
+    triples: Sequence[tuple[Entry, Entry, Entry]], rounds: int
+) -> tuple[dict[str, Measured], float]:
+    """Return measurements of rows, each given with its row for the suite's sizes and for long
+    inputs, by title; and milliseconds of `none`."""
     say = lambda line: print(line, file=sys.stderr, flush=True)
-    numbers = {}
-    for row, small in pairs:
+    before, after = {}, {}
+    for row, small, long in triples:
         say(row.title)
-        numbers[row.title] = (*catalogue.measure(row), *checked(in_the_suite(row, small)))
-    costs, baseline = catalogue.costs([row for row, _ in pairs], rounds=rounds, say=say)
+        before[row.title] = (*catalogue.measure(row), *checked(in_the_suite(row, small)))
+        linear, memory = catalogue.linear(row), catalogue.memory(long)
+        after[row.title] = (linear, machine(), memory, catalogue.exports(small))
+    costs, baseline = catalogue.costs([row for row, *_ in triples], rounds=rounds, say=say)
     measured = {
-        row.title: Measured(*numbers[row.title], costs[row.name], catalogue.linear(row), machine())
-        for row, _ in pairs
+        row.title: Measured(*before[row.title], costs[row.name], *after[row.title])
+        for row, *_ in triples
     }
     return measured, baseline
 
 
+def draw(rows: Sequence[Entry]) -> None:
+    """Draw the images that are missing or show another trained model; all with --all."""
+    trained_pictures = trained.read_lines("pictures.jsonl")
+    for row in {row.key: row for row in reversed(rows)}.values():
+        path = DOCS / card.IMAGES / f"{row.key}.png"
+        if _ALL.value or not path.exists():
+            print(path.name, file=sys.stderr, flush=True)
+            drawings.save(drawings.untrained(row), drawings.shown_name(row), path)
+        name = card.picture_name(row.key, trained_pictures)
+        if not name:
+            continue
+        picture = trained_pictures[name][0]["picture"]
+        after = path.with_stem(f"{row.key}_trained")
+        if drawings.carried(after) != drawings.curve_of(picture):
+            drawings.save(picture, name, after, drawings.carried(path))
+
+
 def main(_) -> None:
-    file, rows = PAGE.with_suffix(".json"), catalogue.rows()
+    file, rows = DOCS / "catalogue.json", catalogue.rows()
     known = Results({}, {}) if _ALL.value else catalogue.read(file)
-    pairs = zip(rows, catalogue.rows(testing.SIZES), strict=True)
-    if new := [pair for pair in pairs if pair[0].title not in known.rows]:
+    triples = zip(rows, catalogue.rows(testing.SIZES), catalogue.rows(LONG), strict=True)
+    if new := [triple for triple in triples if triple[0].title not in known.rows]:
         measured, baseline = measure(new, _ROUNDS.value)
         known = Results({**known.none_ms, machine(): baseline}, {**known.rows, **measured})
     kept = {row.title: known.rows[row.title] for row in rows}
     machines = {row.machine for row in kept.values()}
     none_ms = {name: ms for name, ms in known.none_ms.items() if name in machines}
     catalogue.write(file, Results(none_ms, kept))
-    rounded = catalogue.read(file)  # The page has the numbers of the file.
-    PAGE.write_text(catalogue.page(rows, rounded.rows, rounded.none_ms), encoding="utf-8")
+    draw(rows)
+    for name, text in catalogue.pages(rows, catalogue.read(file)).items():  # Rounded numbers.
+        write_text(DOCS / name, text)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """The catalogue of encodings: declared and measured properties, requirements, checks and costs."""
 
-from catalogue.catalogue_page import CHECKS, page
-from catalogue.cost import Cost, costs
+from catalogue.cost import Cost, costs, memory
 from catalogue.entries import SIZES, VARIANTS, Entry, rows
+from catalogue.export import exports
 from catalogue.linear import linear
 from catalogue.measured import Properties, Requirements, measure
-from catalogue.results import Measured, Results, read, write
+from catalogue.pages import pages
+from catalogue.results import CHECKS, Measured, Results, read, write
 
 __all__ = [
     "CHECKS",
@@ -18,9 +19,11 @@ __all__ = [
     "Requirements",
     "Results",
     "costs",
+    "exports",
     "linear",
     "measure",
-    "page",
+    "memory",
+    "pages",
     "read",
     "rows",
     "write",

@@ -13,10 +13,11 @@ import numpy as np
 
 from catalogue.entries import SIZES, Entry, Sizes
 from pe_jax.attention import attention
-from pe_jax.encodings import Context, Positions, embed, none
+from pe_jax.encodings import Context, PositionEncoding, Positions, embed, none
 from pe_jax.properties.encoding_measures import on_all_axes
 
 ROWS = 1
+LONG = {"hidden_size": 128, "head_size": 64, "num_heads": 2, "max_length": 4096}  # Of `memory`.
 
 
 class Cost(NamedTuple):
@@ -66,33 +67,69 @@ def _seconds(run: Callable[[], None], least: float = 0.1) -> float:
     return elapsed / count
 
 
-def _runner(row: Entry, sizes: Sizes) -> Callable[[], None]:
-    """Runs once and waits; compiled already."""
+def layer_step(
+    encoding: PositionEncoding, sizes: Sizes, positions: Positions | None = None
+) -> tuple[jax.stages.Wrapped, Mapping]:
+    """Return a jitted forward and backward pass of one layer of attention, and its arguments.
+
+    `embed` and the projections to queries and keys that an encoding may ask for are included.
+
+    Args:
+      positions: `[L]` or a range; default 0, 1, 2, ...
+    """
     width, size, heads, length = sizes.values()
-    encoding = row.encoding
+    at: Positions = range(length) if positions is None else positions
+    if encoding.axes > 1:  # Such positions are never ranges.
+        at = on_all_axes(np.asarray(at), encoding)
+    at = at if isinstance(at, range) else jnp.asarray(at)[None]
     rng = np.random.default_rng(0)
     normal = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
-    qkv = tuple(normal(ROWS, length, heads, size) for _ in range(3))
-    x, w = normal(ROWS, length, width), width**-0.5 * normal(width, heads, size)
+    arguments = {
+        "params": jax.jit(encoding.init)(jax.random.key(0)),
+        "qkv": tuple(normal(ROWS, length, heads, size) for _ in range(3)),
+        "x": normal(ROWS, length, width),
+        "w": width**-0.5 * normal(width, heads, size),
+    }
     tokens = jnp.asarray(rng.integers(0, 1000, (ROWS, length)))
-    at: Positions = range(length)
-    if encoding.axes > 1:  # Such positions are never ranges.
-        at = on_all_axes(np.arange(length), encoding)
 
-    def loss(given: Mapping) -> jax.Array:
-        embedded = embed(encoding, given["params"], given["x"], at, tokens=tokens)
-        added = embedded.reshape(given["qkv"][0].shape)
-        q, k, v = (one + added for one in given["qkv"])
-        project = lambda x: jnp.einsum("...D,Dhd->...hd", x, given["w"])
-        context = Context(at, at, embedded, embedded, (project, project))
-        return (attention(q, k, v, encoding.in_attention, given["params"], context) ** 2).sum()
+    def loss(arguments: Mapping) -> jax.Array:
+        params, w = arguments["params"], arguments["w"]
+        x = embed(encoding, params, arguments["x"], at, tokens=tokens)
+        q, k, v = (y + x.reshape(y.shape) for y in arguments["qkv"])
+        project = lambda y: jnp.einsum("...D,Dhd->...hd", y, w)
+        context = Context(at, at, x, x, (project, project))
+        return (attention(q, k, v, encoding.in_attention, params, context) ** 2).sum()
 
-    params = jax.jit(encoding.init)(jax.random.key(0))
-    given = {"params": params, "qkv": qkv, "x": x, "w": w}
-    step = jax.jit(jax.value_and_grad(loss))
+    return jax.jit(jax.value_and_grad(loss)), arguments
+
+
+def temporary_bytes(compiled: jax.stages.Compiled) -> int:
+    """Return the temporary memory of a compiled program."""
+    analysis = compiled.memory_analysis()
+    assert analysis is not None
+    return analysis.temp_size_in_bytes
+
+
+def memory(row: Entry, sizes: Sizes = LONG) -> float:
+    """Return the temporary memory of `layer_step` over that of `none`, NaN for an encoding that
+    refuses so many positions; nothing is run."""
+
+    def temporary(encoding: PositionEncoding) -> int:
+        step, arguments = layer_step(encoding, sizes)
+        return temporary_bytes(step.lower(arguments).compile())
+
+    try:
+        return temporary(row.encoding) / temporary(none())
+    except ValueError:
+        return float("nan")
+
+
+def _runner(row: Entry, sizes: Sizes) -> Callable[[], None]:
+    """Runs once and waits; compiled already."""
+    step, arguments = layer_step(row.encoding, sizes)
 
     def run() -> None:
-        jax.block_until_ready(step(given))
+        jax.block_until_ready(step(arguments))
 
     run()
     return run

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from catalogue.entries import SIZES, Entry, Sizes
-from pe_jax.attention import inputs, xla
-from pe_jax.encodings import Context, Metadata, Positions
+from catalogue.entries import SIZES, Entry
+from pe_jax.attention import cudnn, inputs, xla
+from pe_jax.encodings import Context, Metadata, PositionEncoding, Positions
 
 _ACTS = {
     "maps queries, keys or values": "q, k, v",
@@ -68,36 +69,30 @@ class TermForms:
     Attributes:
       terms: how its terms of the offset are computed fast; None where it has no such terms.
       kernel: whether the TPU kernel supports it.
+      cudnn: whether cuDNN's attention supports it, in bfloat16.
     """
 
     terms: tuple[str, ...] | None
     kernel: bool
+    cudnn: bool
 
 
-def at_ranges(row: Entry, sizes: Sizes = SIZES) -> TermForms:
-    """TermForms at consecutive positions."""
-    length, axes = sizes["max_length"], row.encoding.axes
-    if axes > 1:  # Such positions are never ranges.
-        return _forms(row, jax.ShapeDtypeStruct((1, length, axes), jnp.int32), sizes)
-    return _forms(row, range(length), sizes)
-
-
-def at_packed(row: Entry, sizes: Sizes = SIZES) -> TermForms:
-    """TermForms at positions that start again with each document of a row."""
-    last = () if row.encoding.axes == 1 else (row.encoding.axes,)
-    return _forms(row, jax.ShapeDtypeStruct((1, sizes["max_length"], *last), jnp.int32), sizes)
-
-
-def _forms(row: Entry, positions: range | jax.ShapeDtypeStruct, sizes: Sizes) -> TermForms:
+@functools.cache
+def term_forms(encoding: PositionEncoding, *, packed: bool = False) -> TermForms:
+    """Return the forms at consecutive positions, or at those that start again with each document
+    of a row."""
     from pe_jax.attention.tpu_kernel import adapter  # Pallas takes long to import.
 
-    width, size, heads, length = sizes.values()
-    encoding = row.encoding
+    width, size, heads, length = SIZES.values()
+    last = () if encoding.axes == 1 else (encoding.axes,)
+    positions: range | jax.ShapeDtypeStruct = range(length)
+    if packed or last:  # Such positions are never ranges.
+        positions = jax.ShapeDtypeStruct((1, length, *last), jnp.int32)
     struct = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
     x, q, w = struct(1, length, width), struct(1, length, heads, size), struct(width, heads, size)
     params = jax.eval_shape(encoding.init, jax.random.key(0))
 
-    def term_forms(params: Any, x: Any, q: Any, w: Any, packed_positions: Any) -> TermForms:
+    def forms(params: Any, x: Any, q: Any, w: Any, packed_positions: Any) -> TermForms:
         here: Positions = positions if isinstance(positions, range) else packed_positions
         project = lambda x: jnp.einsum("...D,Dhd->...hd", x, w)
         context = Context(here, here, x, x, (project, project))
@@ -105,8 +100,10 @@ def _forms(row: Entry, positions: range | jax.ShapeDtypeStruct, sizes: Sizes) ->
         computed = [xla.computation(term, made) for term in made.terms]
         fits = not xla.unsupported_reason(made)
         computes = tuple(dict.fromkeys(way for way in computed if way != "added")) if fits else ()
-        any_terms = bool(made.terms)
-        return TermForms(computes if any_terms else None, adapter.supports(made))
+        half = q.astype(jnp.bfloat16)
+        in_half = inputs.apply_encoding(encoding, params, half, half, half, context, None)
+        terms = computes if made.terms else None
+        return TermForms(terms, adapter.supports(made), cudnn.supports(in_half, None))
 
     packed_positions = None if isinstance(positions, range) else positions
-    return jax.eval_shape(term_forms, params, x, q, w, packed_positions)
+    return jax.eval_shape(forms, params, x, q, w, packed_positions)

@@ -11,15 +11,20 @@ from typing import NamedTuple
 from catalogue.cost import Cost
 from catalogue.measured import Properties, Requirements
 
+# The checks of `pe_jax.testing` that are shown.
+CHECKS = ("packing", "padding", "decoding", "precision")
+
 
 class Measured(NamedTuple):
     """Measurements of an encoding.
 
     Attributes:
-      checks: `{check: "ok", "no" or "–"}`, of those that have a column.
+      checks: `{check: "ok", "no" or "–"}`, of CHECKS.
       excuses: `{check: reason}` of all checks that are known not to hold.
       linear: memory is linear in the length at ranges, and at packed positions.
       machine: the processor and software that costs were measured on.
+      memory: over that of `none`, see `cost.memory`.
+      exports: see `export.exports`.
     """
 
     properties: Properties
@@ -29,6 +34,8 @@ class Measured(NamedTuple):
     cost: Cost
     linear: tuple[bool, bool]
     machine: str
+    memory: float
+    exports: list[str]
 
 
 class Results(NamedTuple):
@@ -63,12 +70,15 @@ def _measured(row: dict) -> Measured:
         Cost(*row["cost"]),
         (bool(row["linear"][0]), bool(row["linear"][1])),
         row["machine"],
+        _number(row["memory"]),
+        row["exports"],
     )
 
 
 def _plain(row: Measured) -> dict:
     tuples = ("properties", "requirements", "cost")
-    return row._asdict() | {name: [*map(_short, getattr(row, name))] for name in tuples}
+    short = {name: [*map(_short, getattr(row, name))] for name in tuples}
+    return row._asdict() | short | {"memory": _short(row.memory)}
 
 
 def _short(value: str | float | None) -> str | float | None:

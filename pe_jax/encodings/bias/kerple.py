@@ -48,7 +48,7 @@ def kerple(*, num_heads: int, kernel: Literal["log", "power"] = "log") -> Part:
         init=init,
         offsets=OffsetTerms(bias=bias),
         metadata=Metadata(
-            "−r1_h·log(1 + r2_h·|m|)" if kernel == "log" else "−r1_h·|m|^r2_h",
+            "−r_1h·log(1 + r_2h·|m|)" if kernel == "log" else "−r_1h·|m|^(r_2h)",
             "Chi et al. 2022",
             parameters="2·H",
             invariant=True,

@@ -82,7 +82,7 @@ def wall(
             ordered=True,
         ),
         metadata=Metadata(
-            "Σ_n q_in k_jn exp(P_in − P_jn), P a sum of log σ(x W + b)",
+            "Σ_n q_in k_jn exp(P_in − P_jn), P_i = Σ_(l ≤ i) log σ(x_l W + b)",
             "Averbuch and Pai 2026 (Wall), code",
             parameters="(D + 1)·H·d",
             invariant=True,
