@@ -68,10 +68,7 @@ class Rotation:
 
 
 def table_logits(
-    tables: Tables,
-    q: Float[Array, "B Lq H d"],
-    k: Float[Array, "B Lk G d"],
-    offset: ArrayLike,
+    tables: Tables, q: Float[Array, "B Lq H d"], k: Float[Array, "B Lk G d"], offset: ArrayLike
 ) -> list[Float[Array, "#B #H Lq Lk"]]:
     """Return the logits that tables of vectors and biases add, float32.
 
@@ -121,10 +118,7 @@ def rotated_logits(
 
 
 def rotated_values(
-    rotation: Rotation,
-    weights: Float[Array, "B H Lq Lk"],
-    positions_q: Array,
-    positions_k: Array,
+    rotation: Rotation, weights: Float[Array, "B H Lq Lk"], positions_q: Array, positions_k: Array
 ) -> Float[Array, "B Lq H f"]:
     """Return the outputs that sinusoids of the offset add by joining the values, float32."""
     frequencies, ends = rotation.value_frequencies, rotation.value_ends

@@ -16,14 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from pe_jax.encodings.encoding import PositionEncoding, cycle, per_layer
-from pe_jax.encodings.registry import (
-    ENCODINGS,
-    REQUIRED,
-    SIZES,
-    WRAPPERS,
-    options_of,
-    suggestion,
-)
+from pe_jax.encodings.registry import ENCODINGS, REQUIRED, SIZES, WRAPPERS, options_of, suggestion
 from pe_jax.values import split_names
 
 _PAPERS_RELATIVE = ("learned_relative", "sinusoidal_relative", "learnable_sinusoidal_relative")

@@ -80,11 +80,7 @@ def with_batches(tokenizer: Tokenizer, longest: int | None) -> Tokenizer:
 
 
 def save_program(
-    folder: Path,
-    file: str,
-    program: bytes | bytearray,
-    about: dict[str, Any],
-    tokenizer: Tokenizer,
+    folder: Path, file: str, program: bytes | bytearray, about: dict[str, Any], tokenizer: Tokenizer
 ) -> None:
     """Write a model as a program: the program itself, `model.json`, the tokenizer and a README.
 

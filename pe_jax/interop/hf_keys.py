@@ -9,14 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pe_jax.interop.hf_family import (
-    FULL,
-    SIZE_KEYS,
-    UNNAMED,
-    Config,
-    HFFamily,
-    required,
-)
+from pe_jax.interop.hf_family import FULL, SIZE_KEYS, UNNAMED, Config, HFFamily, required
 from pe_jax.interop.hf_registry import FAMILIES, FIRST_NAMES, REFUSED, WITHOUT
 
 _MOST_LAYERS = 10_000

@@ -67,10 +67,7 @@ class MaskedLanguageHead(BertModule):
 
     @nn.compact
     def __call__(
-        self,
-        hidden: Float[Array, "B L D"],
-        at: Int[Array, "B P"],
-        embedding: Float[Array, "V D"],
+        self, hidden: Float[Array, "B L D"], at: Int[Array, "B P"], embedding: Float[Array, "V D"]
     ) -> Float[Array, "B P V"]:
         c = self.config
         x = jnp.take_along_axis(hidden, at[:, :, None], axis=1)  # [B, P, D]

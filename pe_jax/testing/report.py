@@ -32,10 +32,7 @@ def check_all(subject: S, checks: Checks, excused: Mapping[str, str]) -> dict[st
 
 
 def check_table(
-    title: str,
-    subjects: Iterable[S],
-    checks: Checks,
-    excused: Mapping[str, Mapping[str, str]],
+    title: str, subjects: Iterable[S], checks: Checks, excused: Mapping[str, Mapping[str, str]]
 ) -> str:
     """Return subjects × checks as Markdown; see `pe_jax.testing.table`.
 

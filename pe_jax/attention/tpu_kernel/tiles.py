@@ -247,11 +247,7 @@ def wide(x: jax.Array, lanes: int) -> jax.Array:
 
 
 def dot(
-    a: jax.Array,
-    b: jax.Array,
-    axis_a: int,
-    axis_b: int,
-    precision: jax.lax.Precision | None = None,
+    a: jax.Array, b: jax.Array, axis_a: int, axis_b: int, precision: jax.lax.Precision | None = None
 ) -> jax.Array:
     dims = (((axis_a,), (axis_b,)), ((), ()))
     return jax.lax.dot_general(a, b, dims, precision, jnp.float32)

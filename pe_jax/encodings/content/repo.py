@@ -57,10 +57,7 @@ def repo(
 
     return Part(
         init=normal_parameters(
-            stddev,
-            gate=(hidden_size, width),
-            content=(hidden_size, width),
-            out=(width, num_heads),
+            stddev, gate=(hidden_size, width), content=(hidden_size, width), out=(width, num_heads)
         ),
         heads=heads,
         traits=Traits(reads_hidden_states=True),

@@ -88,10 +88,7 @@ def dape_v2(*, num_heads: int, width: int = 32, kernel_size: int = 3) -> Part:
             f"kernel_size must be odd and at least 1, got {kernel_size}: a key and as many "
             "neighbours on either side."
         )
-    shapes = {
-        "hidden": (kernel_size, 2 * num_heads, width),
-        "out": (kernel_size, width, num_heads),
-    }
+    shapes = {"hidden": (kernel_size, 2 * num_heads, width), "out": (kernel_size, width, num_heads)}
 
     def logit_map(
         params: Params, content: Array, terms: Array, mask: Array
