@@ -114,7 +114,7 @@ def _head(results: Results, arms: Sequence[str]) -> str:
             "# Appendix: scores, methods and figures",
             "",
             "How the paper's comparison was run on a small scale, and all that it gave; the claims "
-            "are on [one page](README.md). Run the first command again to continue a stopped "
+            "are on [one page](./README.md). Run the first command again to continue a stopped "
             "study; `--dry_run` shows its plan and time. The second command writes both pages:",
             "",
             "```sh",

@@ -27,7 +27,7 @@ TEMPLATE = "summary.md"  # Beside the page: its text, written by hand, with fiel
 _PLAIN = """\
 # The paper's comparison, on a small scale
 
-Scores, methods and figures are in the [appendix](appendix.md).
+Scores, methods and figures are in the [appendix](./appendix.md).
 
 ## Claims
 
