@@ -129,10 +129,6 @@ def _score(
         # JSON has no infinity.
         nulls = {p.id: min(p.null_difference, _LARGEST) for p in predictions}
         files["null_differences"] = nulls
-        # The best threshold is searched among answers before any threshold.
-        spans = {p.id: p.candidates[0][0] if p.candidates else "" for p in predictions}
-        best = squad_scores.score(windows.questions, spans, config.version, nulls)
-        scores |= {name: value for name, value in best.items() if name.startswith("best_")}
     return {k: v for k, v in scores.items() if k not in ("total", "missing")}, files
 
 

@@ -511,30 +511,6 @@ def test_scores_of_version_2():
     assert "NoAns_exact" not in answered and answered["HasAns_total"] == 2
 
 
-def test_the_best_threshold():
-    """One unanswerable question: 1 right with nothing answered.
-
-    In the order of null scores: `b` is answered (exact still 1, F1 1 2/3), then `c`, which should
-    not be (0, 2/3), then `a` (1, 1 2/3).
-    """
-    questions = [
-        CONQUEST,
-        CONQUEST._replace(id="b"),
-        CONQUEST._replace(id="c", answers=()),
-    ]
-    predictions = {"a": "Conquest", "b": "Norman Conquest of England", "c": "x"}
-    scores = score(questions, predictions, "v2.0", {"a": 3.0, "b": -2.5, "c": 0.5, "other": 1})
-    assert {key: scores[key] for key in scores if key.startswith("best")} == {
-        "best_exact": pytest.approx(100 / 3),
-        "best_exact_thresh": 0.0,
-        "best_f1": pytest.approx(100 * (1 + 2 / 3) / 3),
-        "best_f1_thresh": -2.5,
-    }
-    assert scores["exact"] == pytest.approx(100 / 3)
-    with pytest.raises(ValueError, match="2 predictions, such as 'b', have no null score"):
-        score(questions, predictions, "v2.0", {"a": 3.0})
-
-
 def test_scores_that_cannot_be():
     with pytest.raises(ValueError, match="'a' has no answer, which v1.1 does not allow"):
         score([CONQUEST._replace(answers=())], {"a": "x"}, "v1.1")
