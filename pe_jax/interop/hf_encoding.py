@@ -68,14 +68,11 @@ def from_hf(
 
     RoPE is read from version 4's `rope_theta` and `rope_scaling` or version 5's `rope_parameters`,
     flat or by layer type; `mrope_section` gives `mrope`. A learned table gives `learned_absolute`,
-    ALiBi `alibi`. Layers without attention have no encoding. Of a config of several models the
-    text model is read, or the `part` that is asked for. The result is not causal: join `causal` for
-    a decoder.
+    ALiBi `alibi`. The result is not causal: join `causal` for a decoder.
 
-    The families in `hf_registry` are read, by `model_type`: the keys that matter to their
-    classes, with the defaults of these. Other keys are ignored, and other families refused:
-    docs/huggingface.md lists both. A config without `model_type` is read by all keys, without
-    defaults. docs/encodings.md says what was compared with transformers.
+    Families are read by `model_type`: the keys that matter to their classes, with the defaults of
+    these. A config without one is read by all keys, without defaults. docs/encodings.md has the
+    rules and what was compared with transformers, docs/huggingface.md all families.
 
     - DeepSeek's encoding is of the slice of `qk_rope_head_dim` dimensions; its factor of the logits
       is of whole heads.

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.absolute.position_vectors import added
-from pe_jax.encodings.part import Metadata, Params, Part, Traits
+from pe_jax.encodings.part import Metadata, Params, Part, Traits, normal_parameters
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.tables import look_up
 from pe_jax.errors import check_at_least, check_positive
@@ -43,17 +43,13 @@ def floater(
     check_at_least(1, width=size)
     check_positive(step=step)
 
+    kernels = {"hidden": (hidden_size + 1, size), "out": (size + 1, hidden_size)}
+    draw = normal_parameters(stddev, start=(hidden_size,), **kernels)
+
     def init(rng: jax.Array) -> Params:
-        for_start, for_hidden, for_out = jax.random.split(rng, 3)
-
-        def draw(rng: jax.Array, *shape: int) -> jax.Array:
-            return stddev * jax.random.normal(rng, shape)
-
-        return {
-            "start": draw(for_start, hidden_size),
-            "hidden": {"kernel": draw(for_hidden, hidden_size + 1, size), "bias": jnp.zeros(size)},
-            "out": {"kernel": draw(for_out, size + 1, hidden_size), "bias": jnp.zeros(hidden_size)},
-        }
+        drawn = draw(rng)
+        layers = {x: {"kernel": drawn[x], "bias": jnp.zeros(kernels[x][1])} for x in kernels}
+        return {"start": drawn["start"], **layers}
 
     def path(params: Params) -> Float[Array, "L D"]:
         """P(x) for x = 0 .. max_length - 1."""

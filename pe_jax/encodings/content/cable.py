@@ -8,12 +8,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.content.row_order import (
-    hidden_states,
-    rows_of_queries,
-    take_queries,
-    without_padding,
-)
+from pe_jax.encodings.content import row_order
 from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
 from pe_jax.shapes import Array, Float
@@ -71,11 +66,12 @@ def cable(
         return -math.prod(weights, start=between)
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
-        x = hidden_states(context, "cable")
-        rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "cable")
-        sums = jnp.cumsum(without_padding(lengths(params, x), context), axis=1)  # [B, Lk, H]
+        x = row_order.hidden_states(context, "cable")
+        rows, known = row_order.rows_of_queries(context, q.shape[1], k.shape[1], "cable")
+        added = row_order.without_padding(lengths(params, x), context)
+        sums = jnp.cumsum(added, axis=1)  # [B, Lk, H]
         weights = (jax.nn.softplus(x @ params["weight"]),) if weighted else ()
-        taken = tuple(take_queries(y, rows, known) for y in (sums, *weights))
+        taken = tuple(row_order.take_queries(y, rows, known) for y in (sums, *weights))
         return LogitTerms(penalty, taken, sums)
 
     return Part(

@@ -5,13 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.content.row_order import (
-    hidden_states,
-    indices,
-    rows_of_queries,
-    take_queries,
-    without_padding,
-)
+from pe_jax.encodings.content import row_order
 from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
 from pe_jax.shapes import Array, Float
@@ -53,11 +47,11 @@ def fox(*, hidden_size: int, num_heads: int, gate_bias: float = 5.0) -> Part:
         return jnp.where(is_left, left_q - left, right - right_q)
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
-        x = hidden_states(context, "fox")
-        rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "fox")
+        x = row_order.hidden_states(context, "fox")
+        rows, known = row_order.rows_of_queries(context, q.shape[1], k.shape[1], "fox")
         sums = [_sums(params[side], x, context) for side in ("left", "right")]  # [B, Lk, H]
-        taken = [take_queries(y, rows, known) for y in sums]
-        return LogitTerms(bias, (rows, *taken), (indices(k.shape[1])[None], *sums))
+        taken = [row_order.take_queries(y, rows, known) for y in sums]
+        return LogitTerms(bias, (rows, *taken), (row_order.indices(k.shape[1])[None], *sums))
 
     return Part(
         init=init,
@@ -76,4 +70,4 @@ def fox(*, hidden_size: int, num_heads: int, gate_bias: float = 5.0) -> Part:
 def _sums(gate: Params, x: Float[Array, "B L D"], context: Context) -> Float[Array, "B L H"]:
     """Sums of the logarithms of gates from the first token of a row on."""
     logs = jax.nn.log_sigmoid(x @ gate["kernel"] + gate["bias"])
-    return jnp.cumsum(without_padding(logs, context), axis=1)
+    return jnp.cumsum(row_order.without_padding(logs, context), axis=1)

@@ -8,7 +8,7 @@ import numpy as np
 
 from pe_jax.encodings.content.row_order import hidden_states, rows_of_queries, without_padding
 from pe_jax.encodings.content.short_convolution import short_convolution
-from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits
+from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits, normal_parameters
 from pe_jax.encodings.registry import registered
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float
@@ -63,19 +63,17 @@ def path_attention(
     """
     check_at_least(1, rank=rank, width=width)
 
+    draw = normal_parameters(
+        stddev,
+        down=(hidden_size, rank),
+        up=(rank, num_heads, head_size),
+        convolution=(width, num_heads, head_size),
+        beta=(hidden_size, num_heads),
+    )
+
     def init(rng: jax.Array) -> Params:
-        draw = jax.nn.initializers.normal(stddev)
-        for_down, for_up, for_convolution, for_beta = jax.random.split(rng, 4)
-        heads = num_heads, head_size
-        return {
-            "down": draw(for_down, (hidden_size, rank)),
-            "up": draw(for_up, (rank, *heads)),
-            "convolution": draw(for_convolution, (width, *heads)),
-            "beta": {
-                "kernel": draw(for_beta, (hidden_size, num_heads)),
-                "bias": jnp.zeros(num_heads),
-            },
-        }
+        params = draw(rng)
+        return {**params, "beta": {"kernel": params["beta"], "bias": jnp.zeros(num_heads)}}
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> Float[Array, "B H Lq Lk"]:
         x = hidden_states(context, "path_attention")

@@ -5,12 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.content.row_order import (
-    hidden_states,
-    rows_of_queries,
-    take_queries,
-    without_padding,
-)
+from pe_jax.encodings.content import row_order
 from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
 from pe_jax.manual_axes import vary_alike
@@ -46,11 +41,11 @@ def wall(
         return {"kernel": kernel, "bias": jnp.full((num_heads, head_size), gate_bias)}
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
-        x = hidden_states(context, "wall")
-        rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "wall")
+        x = row_order.hidden_states(context, "wall")
+        rows, known = row_order.rows_of_queries(context, q.shape[1], k.shape[1], "wall")
         gates = jnp.einsum("blD,Dhd->blhd", x, params["kernel"]) + params["bias"]
-        sums = jnp.cumsum(without_padding(jax.nn.log_sigmoid(gates), context), axis=1)
-        taken = take_queries(sums.reshape(*sums.shape[:2], -1), rows, known)
+        sums = jnp.cumsum(row_order.without_padding(jax.nn.log_sigmoid(gates), context), axis=1)
+        taken = row_order.take_queries(sums.reshape(*sums.shape[:2], -1), rows, known)
         return LogitTerms(term, (q, taken.reshape(*taken.shape[:2], *sums.shape[2:])), (k, sums))
 
     def term(

@@ -5,12 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.content.row_order import (
-    hidden_states,
-    rows_of_queries,
-    take_queries,
-    without_padding,
-)
+from pe_jax.encodings.content import row_order
 from pe_jax.encodings.content.short_convolution import short_convolution
 from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits, normal_parameters
 from pe_jax.encodings.registry import registered
@@ -69,19 +64,19 @@ def selective_rope(
 
     def sums(params: Params, context: Context) -> Float[Array, "B Lk H F"]:
         """Φ of all keys."""
-        x = hidden_states(context, "selective_rope")
+        x = row_order.hidden_states(context, "selective_rope")
         shares = x.reshape(*x.shape[:-1], num_heads, -1)
         squares = jnp.sum(shares**2, axis=-1, keepdims=True)
         x = (shares * jax.lax.rsqrt(squares + 1e-6)).reshape(x.shape)
         steps = jnp.einsum("blr,rhf->blhf", x @ params["down"], params["up"])
         steps = short_convolution(steps, params["convolution"], context)
-        return jnp.cumsum(without_padding(steps, context), axis=1)
+        return jnp.cumsum(row_order.without_padding(steps, context), axis=1)
 
     def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
-        rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "selective_rope")
+        rows, known = row_order.rows_of_queries(context, q.shape[1], k.shape[1], "selective_rope")
         sums_k = sums(params, context)
         flat = sums_k.reshape(*sums_k.shape[:2], -1)
-        sums_q = take_queries(flat, rows, known).reshape(len(flat), -1, *sums_k.shape[2:])
+        sums_q = row_order.take_queries(flat, rows, known).reshape(len(flat), -1, *sums_k.shape[2:])
         return rotate_by(q, sums_q * w), rotate_by(k, sums_k * w), v
 
     return Part(
