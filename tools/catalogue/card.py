@@ -73,6 +73,9 @@ def family_page(
             f"## `{key}`",
             "",
             *_formula(variants[0]),
+            f"Acts on: {declared.acts(variants[0])}. Source: {source(variants[0])}. Code: "
+            f"[`{key}`](../../{source_file(key)})",
+            "",
             ADVICE.get(key, ""),
             "",
             *_images(variants[0], pictures),
@@ -83,8 +86,6 @@ def family_page(
             "",
             *_excuses(variants, results),
             *_options(variants[0]),
-            f"Source: {source(variants[0])}. Code: [`{key}`](../../{source_file(key)})",
-            "",
         ]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -124,7 +125,7 @@ def _scores(key: str, scores: trained.Lines) -> list[str]:
     missing = [f"`{name}`" for name in names if not scores.get(name)]
     lines = [*table(("trained", *trained.SCORES.values()), known), ""] if known else []
     if missing:
-        lines += [f"Trained: {', '.join(missing)} {trained.NOT_MEASURED}.", ""]
+        lines += [f"Trained with {', '.join(missing)}: {trained.NOT_MEASURED}.", ""]
     return lines
 
 
@@ -145,7 +146,6 @@ def _facts(row: Entry, found: Measured) -> dict[str, str]:
     near = number(properties.near)
     linear = {(True, True): "both", (True, False): "ranges", (False, True): "packed"}
     return {
-        "acts on": declared.acts(row),
         "parameters": count if formula == count else f"{formula} = {count}",
         "positions": "any" if longest is None else f"up to {longest:,}",
         f"invariant: TI of {properties.by}": (

@@ -67,6 +67,7 @@ def cells(records: Sequence[Mapping[str, Any]]) -> list[str]:
             continue
         mean = statistics.fmean(values)
         text = f"{mean:.1%}" if name.startswith("accuracy") else f"{mean:.2f}"
-        spread = len(values) > 1 and name == "loss/128"
-        found.append(text + f" ± {statistics.stdev(values):.2f}" * spread)
+        if len(values) > 1 and name == "loss/128":
+            text += f" ± {statistics.stdev(values):.2f}"
+        found.append(text)
     return found
