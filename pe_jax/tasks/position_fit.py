@@ -15,7 +15,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.flatten_util import ravel_pytree
 
 from pe_jax.attention import attention_logits
@@ -198,20 +197,15 @@ def _minimise(
     errors: Callable[[Array], Float[Array, " N"]], start: Float[Array, " P"]
 ) -> tuple[Array, Array]:
     """Return the minimum of the mean of `errors` by L-BFGS, and the errors there."""
-    optimizer = optax.lbfgs()
+    import scipy.optimize  # Takes long, and few runs fit.
 
-    def loss(x: Array) -> jax.Array:
-        return errors(x).mean()
-
-    def step(carry: tuple, _: None) -> tuple[tuple, None]:
-        x, state = carry
-        value, grad = optax.value_and_grad_from_state(loss)(x, state=state)
-        updates, state = optimizer.update(grad, state, x, value=value, grad=grad, value_fn=loss)
-        return (optax.apply_updates(x, updates), state), None
-
-    @jax.jit
-    def run(x: Array) -> tuple[Array, Array]:
-        (x, _), _ = jax.lax.scan(step, (x, optimizer.init(x)), None, length=_STEPS)
-        return x, errors(x)
-
-    return run(start)
+    loss = jax.jit(jax.value_and_grad(lambda x: errors(x).mean()))
+    found = scipy.optimize.minimize(
+        lambda x: tuple(np.asarray(part, float) for part in loss(x.astype(start.dtype))),
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": _STEPS},
+    )
+    x = jnp.asarray(found.x, start.dtype)
+    return x, jax.jit(errors)(x)

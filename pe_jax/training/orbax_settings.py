@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
-import sys
-from typing import TYPE_CHECKING
 
 from orbax.checkpoint import v1 as ocp
-
-if TYPE_CHECKING:
-    from sys import UnraisableHookArgs
 
 
 def orbax_settings() -> ocp.Context:
@@ -30,12 +24,8 @@ def orbax_settings() -> ocp.Context:
 
 @functools.cache  # Once a process.
 def _silence_orbax() -> None:
-    """Keep exceptions that Orbax raises as well out of the log, unless --verbosity=1 shows all.
-
-    Its threads log an exception before they raise it in the caller's. When one of many reads fails,
-    those that finish later find their event loop closed, and the others fail when collected.
-    """
-    report = sys.unraisablehook
+    """Keep exceptions that Orbax's threads log before they raise them in the caller's out of the
+    log, unless --verbosity=1 shows all."""
     if logging.getLogger("absl").isEnabledFor(logging.DEBUG):
         return
 
@@ -43,13 +33,5 @@ def _silence_orbax() -> None:
         traceback = record.exc_info and record.exc_info[2]
         return not traceback or "orbax" not in traceback.tb_frame.f_code.co_filename
 
-    def report_news(failed: UnraisableHookArgs) -> None:
-        late = str(failed.exc_value) == "Event loop is closed"
-        if inspect.iscoroutine(failed.object):
-            late = "orbax" in failed.object.cr_code.co_filename
-        if not late:
-            report(failed)
-
     for name in ("absl", "asyncio"):
         logging.getLogger(name).addFilter(is_news)
-    sys.unraisablehook = report_news
