@@ -3,6 +3,7 @@
 Command:  pip install '.[docs]'; python -m sphinx -W -b html docs OUT
 """
 
+import json
 import re
 import sys
 import typing
@@ -16,6 +17,7 @@ import jaxtyping
 from sphinx.util import inspect
 
 from pe_jax import __version__, shapes
+from pe_jax.reports import explorer_page
 
 shapes.Array = jaxtyping.Array  # Not a union with NumPy's in each argument.
 
@@ -86,7 +88,25 @@ def find_research(app, env, docnames):
         env.project._path_to_docname[(page.parent / included).resolve()] = f"research/{page.stem}"
 
 
+def write_explorer(app, exception):
+    """Write the explorer and its copy of Plotly; tools/write_explorer.py computed its numbers."""
+    if exception or app.builder.format != "html":
+        return
+    folder = Path(app.outdir) / "_static"
+    entries = json.loads((ROOT / "docs/explorer.json").read_text(encoding="utf-8"))
+    flat = lambda entry: not entry["picture"]["sigma"] and entry["name"] != "none"
+    entries = [entry for entry in entries if not flat(entry)]
+    about = (
+        "Untrained, in the sizes of BERT-base. Learned tables are random then, and training "
+        "changes them; formulas without parameters stay as they are here."
+    )
+    page = explorer_page.page(entries, title="Position encodings side by side", about=about)
+    (folder / "explorer.html").write_text(page, encoding="utf-8")
+    (folder / "plotly.min.js").write_text(explorer_page.plotly_source(), encoding="utf-8")
+
+
 def setup(app):
+    app.connect("build-finished", write_explorer)
     app.connect("env-before-read-docs", find_research)
     app.connect("source-read", link_docstrings)
     app.connect("autodoc-process-docstring", escape, priority=400)  # Before napoleon.

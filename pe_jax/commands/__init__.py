@@ -12,6 +12,7 @@ from pe_jax.errors import extra
 _COMMANDS = {
     "train": ("pe_jax.commands.train", "Train or fine-tune."),
     "eval": ("pe_jax.commands.eval", "Measure, compare and export what was trained."),
+    "explore": ("pe_jax.commands.explore", "Write a page that compares runs and encodings."),
     "golden": ("pe_jax.commands.golden", "Write golden vectors of position code, or check code."),
     "prepare": ("pe_jax.commands.prepare", "Tokenize a text into a folder."),
 }

@@ -11,7 +11,6 @@ eval.py --config=configs/export.py --workdir=RUN --out=R      for PyTorch, ONNX,
 from __future__ import annotations
 
 import functools
-import glob
 from pathlib import Path
 
 from pe_jax.errors import extra
@@ -68,14 +67,10 @@ def _run_folder(what: str) -> Path:
 
 def _run_folders() -> list[Path]:
     """Return the folders of --workdir and --runs."""
+    from pe_jax.training.workdir import matching_runs
+
     folders = [reachable_path(_WORKDIR.value)] if _WORKDIR.value else []
-    if _RUNS.value:
-        paths = map(Path, sorted(glob.glob(str(to_path(_RUNS.value)))))
-        runs = [path for path in paths if (path / "config.json").exists()]
-        if not runs:
-            raise ValueError(f"No runs match {_RUNS.value}: no folder there has a config.json.")
-        folders += runs
-    return folders
+    return folders + (matching_runs(_RUNS.value) if _RUNS.value else [])
 
 
 def _report_scores() -> tuple[str, Path]:

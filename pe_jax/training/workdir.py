@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import jax
 
-from pe_jax.files import Json, is_remote, read_json, write_text
+from pe_jax.files import Json, is_remote, read_json, to_path, write_text
 from pe_jax.locks import NoLocksError, leads_to, lock
 from pe_jax.schema import (
     C,
@@ -203,3 +204,16 @@ def saved_values(workdir: Path) -> Json:
         )
     way_out = "Delete it, and run the training command again, which writes it."
     return read_json(path, way_out)
+
+
+def matching_runs(pattern: str) -> list[Path]:
+    """Return the folders of runs that a glob matches, sorted.
+
+    Raises:
+      ValueError: if there are none.
+    """
+    paths = map(Path, sorted(glob.glob(str(to_path(pattern)))))
+    runs = [path for path in paths if (path / "config.json").exists()]
+    if not runs:
+        raise ValueError(f"No runs match {pattern}: no folder there has a config.json.")
+    return runs

@@ -1,0 +1,68 @@
+"""Write a page where encodings and trained runs are chosen and seen side by side.
+
+pe-jax explore --runs='W/*' --out=page.html                the layers of trained runs
+pe-jax explore --encodings='rope,rope(base=500),alibi' --out=page.html      untrained encodings
+
+The page is one file, which any browser shows; both flags together put both on it.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from pe_jax.errors import extra
+
+with extra("train", SystemExit):
+    from absl import flags
+
+    from pe_jax.console import command
+    from pe_jax.console.streams import show
+    from pe_jax.console.terminal import log
+    from pe_jax.files import reachable_path, write_text
+
+_FLAGS = flags.FlagValues()
+_string = functools.partial(flags.DEFINE_string, flag_values=_FLAGS)
+_RUNS = _string("runs", None, "Glob of the folders of runs.")
+_ENCODINGS = _string("encodings", "", "Untrained encodings; 'all', or 'paper' for its 13.")
+_OUT = _string("out", None, "The .html file to write.")
+
+
+def run() -> None:
+    from pe_jax.reports.explorer_page import page, plotly_source
+
+    if not (_RUNS.value or _ENCODINGS.value) or not str(_OUT.value).endswith(".html"):
+        raise ValueError(
+            "Give --runs='RUNS/*', --encodings=rope,alibi, or both; and --out=PAGE.html."
+        )
+    plotly = plotly_source()  # Before everything that takes long.
+    from pe_jax.encodings.parser import expand_names
+    from pe_jax.reports import explorer
+    from pe_jax.reports.property_report.subjects import from_run
+    from pe_jax.training.workdir import matching_runs
+
+    names = expand_names(_ENCODINGS.value)
+    for name in names:  # A mistake in the last one is reported at once.
+        explorer.base_size(name)
+    entries = []
+    for folder in matching_runs(_RUNS.value) if _RUNS.value else []:
+        log(f"Measuring {folder}")
+        entries += explorer.layers_of_run(from_run(folder))
+    for name in names:
+        log(f"Measuring {name}")
+        entries.append(explorer.untrained(name, f"{name} (untrained)"))
+    about = (
+        "Layers of trained models: mean attention logits, times √d, of random words, where every "
+        "query is one word and every key another. Untrained encodings: in the sizes of BERT-base."
+    )
+    out = reachable_path(_OUT.value)
+    text = page(entries, title="Position encodings side by side", about=about, plotly=plotly)
+    write_text(out, text)
+    show(f"Written {len(entries)} pictures to {out}; open it in a browser.")
+
+
+def main() -> None:
+    command.main(run, _FLAGS, __doc__ or "")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""The explorer: a page where encodings are chosen and seen side by side, drawn by Plotly.
+
+Imports neither JAX nor Flax, so that the site can be built without them.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypedDict
+
+from pe_jax.errors import extra
+
+FROM_FOLDER = 'src="plotly.min.js"'
+TEMPLATE = Path(__file__).with_name("explorer.html")
+
+
+class Entry(TypedDict):
+    """A choice on the page.
+
+    Attributes:
+      name: in the list of choices; entries that share it differ by their options.
+      options: a list of values each, or none; all entries of a name have the same ones.
+      title: in legends and in the address of the page, unique.
+      note: sentences below the choice.
+      picture: what `pe_jax.properties.picture` returns. `heat` may be None where it follows from
+        the curve.
+    """
+
+    name: str
+    options: dict[str, Any]
+    title: str
+    note: str
+    picture: dict[str, Any]
+
+
+def plotly_source() -> str:
+    """Return plotly.min.js of the package plotly.
+
+    Raises:
+      SystemExit: if it is not installed; the message names the command that installs it.
+    """
+    with extra("explore", SystemExit):
+        from plotly.offline import get_plotlyjs
+    source: str = get_plotlyjs()
+    return source
+
+
+def without_repetition(picture: dict[str, Any]) -> dict[str, Any]:
+    """Return the picture without its heat map if the offset alone matters: a tenth of the size."""
+    curve = picture["curve"]
+    return {**picture, "heat": picture["heat"] if any(filter(None, curve["spread"])) else None}
+
+
+def page(entries: Iterable[Entry], *, title: str, about: str, plotly: str = "") -> str:
+    """Return the page in HTML.
+
+    Args:
+      about: a paragraph below the title.
+      plotly: source of plotly.js, which the page then contains; by default it loads plotly.min.js
+        from its own folder.
+    """
+    data = json.dumps(list(entries), ensure_ascii=False, separators=(",", ":"))
+    texts = {
+        "title": html.escape(title),
+        "about": html.escape(about),
+        "library": f"<script>{plotly}</script>" if plotly else f"<script {FROM_FOLDER}></script>",
+        "data": data.replace("</", r"<\/"),
+    }  # fmt: skip
+    text = TEMPLATE.read_text(encoding="utf-8")
+    for key, value in texts.items():
+        text = text.replace("{{" + key + "}}", value)
+    return text
