@@ -217,7 +217,7 @@ class Metadata(NamedTuple):
     """Documentation and measurement of an encoding; nothing is computed from it in a model.
 
     Attributes:
-      formula: in one line.
+      formula: in one line of plain text, `ω_i = 10000^(−2i/D)`; the cards of the docs typeset it.
       source: the paper and its equation or section.
       parameters: their number as a formula.
       paper: translation invariance, monotonicity and symmetry according to Wang et al.; † means

@@ -1,0 +1,148 @@
+"""The gallery has a card for each encoding: formula, code that runs, images, results, options."""
+
+import json
+import re
+from pathlib import Path
+
+import catalogue
+import jax
+import numpy as np
+import pytest
+from catalogue import card, drawings, trained
+from catalogue.typeset import latex
+
+DOCS = Path(__file__).parents[2] / "docs"
+OUTDATED = "The cards are out of date: python tools/write_catalogue.py"
+ROWS = catalogue.rows()
+KEYS = list(dict.fromkeys(row.key for row in ROWS))
+GALLERY = {path.stem: path.read_text("utf-8") for path in DOCS.glob("gallery/*.md")}
+CARDS = {
+    part.partition("`")[0]: part for text in GALLERY.values() for part in text.split("\n## `")[1:]
+}
+
+
+def code(text):
+    return re.findall(r"```python\n(.*?)```", text, re.S)
+
+
+def test_every_encoding_has_a_card_with_advice_code_and_source():
+    assert sorted(CARDS) == sorted(KEYS) == sorted(card.ADVICE)
+    for key, text in CARDS.items():
+        assert ("```math" in text) == (key != "none"), key
+        (path,) = re.findall(r"Code: \[`\w+`\]\(\.\./\.\./(.*)\)", text)
+        assert re.search(rf"\bdef {key}\b", (DOCS.parent / path).read_text("utf-8")), key
+    links = re.findall(r"\]\(gallery/(\w+)\.md#(\w+)\)", (DOCS / "catalogue.md").read_text("utf-8"))
+    assert len(links) == len(ROWS) and all(f"## `{key}`" in GALLERY[name] for name, key in links)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_the_code_of_cards_runs(key):
+    (block,) = code(CARDS[key])
+    assert len(list(filter(None, block.splitlines()))) <= 5
+
+    def out():
+        found = {}
+        exec(block, found)
+        return found["out"]
+
+    assert jax.eval_shape(out).shape in {(1, 128, 4, 64), (1, 128, 256)}
+
+
+@pytest.mark.parametrize("key", ["learned_absolute", "alibi", "fox"])
+def test_the_code_of_cards_gives_numbers(key):
+    exec(*code(CARDS[key]), found := {})
+    assert np.isfinite(found["out"]).all()
+
+
+@pytest.mark.parametrize(
+    ("formula", "typeset"),
+    [
+        ("S(ω, x), ω_i = 10000^(−2i/D)", r"S(\omega , x),\quad \omega _{i} = 10000^{-2i/D}"),
+        ("P_(row, column) free", r"P_{\text{row}, \text{column}}\text{ free}"),
+        ("s·log max(1, n/√d) or a chunk of x", None),
+        ("q_in², t from key to query", r"q_{in}^2,\quad t\text{ from key to query}"),
+        ("(q+u)·k / √(2d), not divided by √d, R and C free, Σ_a ω_a", None),
+    ],
+)
+def test_formulas_are_typeset(formula, typeset):
+    text = latex(formula)
+    assert typeset in (None, text)
+    if "chunk" in formula:
+        assert text == r"s \cdot \log \max (1, n/\sqrt {d})\text{ or a chunk of }x"
+    if "2d" in formula:
+        assert text.startswith("\\begin{gathered}\n(q+u) \\cdot k / \\sqrt {2d},\\quad \\text{not")
+
+
+def test_every_formula_is_ascii_with_closed_braces():
+    for row in ROWS:
+        for metadata in (part.metadata for part in row.encoding.parts):
+            text = latex(metadata.formula)
+            assert text.isascii() and text.count("{") == text.count("}"), text
+            assert not re.search(r"(?<![\w\\{])[a-z]{5,}", re.sub(r"\\text{.*?}", "", text)), text
+
+
+def test_options_have_defaults_and_meanings():
+    assert "- `short=(…)`, required" in CARDS["rope_longrope"]
+    assert "- `base=10000`: of the frequencies\n" in CARDS["rope"]
+    assert "- `beta_slow=1`: rotations within L at the ends of the ramp\n" in CARDS["rope_yarn"]
+
+
+# --- images ---------------------------------------------------------------------------------------
+
+
+def test_images_show_the_models_that_are_trained():
+    pictures = trained.read_lines("pictures.jsonl")
+    after = {key: name for key in KEYS if (name := card.picture_name(key, pictures))}
+    files = {path.stem: path for path in (DOCS / card.IMAGES).iterdir()}
+    assert files.keys() == {*KEYS, *(f"{key}_trained" for key in after)}, OUTDATED
+    assert sum(path.stat().st_size for path in files.values()) < 1_500_000
+    for key, name in after.items():
+        curve = drawings.curve_of(pictures[name][0]["picture"])
+        assert drawings.carried(files[f"{key}_trained"]) == curve, OUTDATED
+
+
+@pytest.mark.parametrize("key", ["learned_absolute", "alibi", "window"])
+def test_images_show_encodings_as_they_are(key):
+    row = next(row for row in ROWS if row.key == key)
+    curve = drawings.curve_of(drawings.untrained(row))
+    shown = drawings.carried(DOCS / card.IMAGES / f"{key}.png")
+    assert shown["by"] == curve["by"] and shown["offset"] == curve["offset"]
+    numbers = (np.array(c["mean"], float) for c in (shown, curve))
+    np.testing.assert_allclose(*numbers, atol=0.005, err_msg=OUTDATED)
+
+
+def test_an_image_is_drawn_with_the_curve_before(tmp_path):
+    numbers = drawings.untrained(next(row for row in ROWS if row.key == "learned_absolute"))
+    path = tmp_path / "one.png"
+    assert drawings.carried(path) is None
+    drawings.save(numbers, "learned_absolute", path, drawings.curve_of(numbers))
+    assert drawings.carried(path) == drawings.curve_of(numbers)
+
+
+# --- trained models -------------------------------------------------------------------------------
+
+
+def test_scores_of_trained_models(tmp_path):
+    lines = [
+        {"position": "rope", "seed": seed, "loss/128": loss, "accuracy/128": 0.25, "loss/512": 5.0}
+        for seed, loss in enumerate((4.0, 4.2))
+    ]
+    (tmp_path / "results.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    scores = trained.read_lines("results.jsonl", tmp_path)
+    assert trained.cells(scores["rope"]) == ["4.10 ± 0.14", "25.0%", "5.00", "–", "–", "–"]
+    assert trained.cells(lines[:1])[0] == "4.00"
+    assert not trained.read_lines("pictures.jsonl", tmp_path)
+    results = catalogue.read(DOCS / "catalogue.json")
+    page = card.family_page("rotary", ROWS, results.rows, dict.fromkeys(KEYS, ""), scores, scores)
+    text = page.split("\n## `")[1]
+    assert "| `rope`  | 4.10 ± 0.14" in text and "rope_trained.png" in text
+    assert "`rope(fraction=0.5)`" in text.partition(trained.NOT_MEASURED)[0]
+    assert "rope_yarn_trained.png" not in page
+
+
+def test_names_of_trained_models():
+    assert trained.names_of("ssmax") == ["rope+ssmax"] and not trained.names_of("rope_yarn")
+    assert trained.names_of("xpos") == ["xpos+causal"] and trained.names_of("rove") == [
+        "rove(rope)"
+    ]
+    assert {"rope", "rope(fraction=0.5)"} < {*trained.names_of("rope")}
