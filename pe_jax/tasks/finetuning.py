@@ -261,7 +261,7 @@ def run(config: FinetuningConfig, folder: Path, profile: range = range(0)) -> Fi
     Writes, next to what every run writes, `predictions/` (see `Scorer.score`).
 
     Args:
-      profile: steps to trace, see `Profiler`.
+      profile: steps to trace, see `Loop`.
     """
     config = resolve(config, folder)
     saved_tokenizer = log_run_header(folder, config)

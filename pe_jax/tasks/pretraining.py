@@ -38,7 +38,7 @@ def run(config: PretrainingConfig, folder: Path, profile: range = range(0)) -> R
     """Train what `config` describes, or resume the run in `folder`; return it.
 
     Args:
-      profile: steps to trace, see `Profiler`.
+      profile: steps to trace, see `Loop`.
     """
     config = text_training.resolve(config, folder)
     tokenizer = text_training.log_start(folder, config)

@@ -20,7 +20,7 @@ from pe_jax.tasks.run import Program, Run, model_size, saved_tokenizer
 from pe_jax.training import metrics, sharding, workdir
 from pe_jax.training.checkpointing import Checkpoints, restore_newest, saved_steps
 from pe_jax.training.fingerprints import fingerprint
-from pe_jax.training.loop import Loop, Profiler
+from pe_jax.training.loop import Loop
 from pe_jax.training.metrics import MetricsWriter
 from pe_jax.training.pytrees import Params, PyTree
 from pe_jax.training.step import TrainState
@@ -70,7 +70,7 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
     """Train to the end of the last stage. The run locks `folder` after all checks have passed.
 
     Args:
-      profile: steps to trace, see `Profiler`.
+      profile: steps to trace, see `Loop`.
 
     Raises:
       ValueError: if the folder holds a run of another config or other data, another process writes
@@ -93,10 +93,8 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
         state, facts = _start_or_resume(run, folder, shapes, identity, changes)
         begin, steps = int(state.step), sum(stage.steps for stage in run.stages)
         evaluations = metrics.read_evaluations(folder, begin)
-        profiler = None
         if profile:
             _check_profile(profile, begin, steps, folder)
-            profiler = stack.enter_context(contextlib.closing(Profiler(folder, profile)))
         checkpoints = Checkpoints(
             folder,
             keep=run.keep_checkpoints,
@@ -116,7 +114,9 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
             schedule=program.schedule,
             checkpoints=checkpoints,
             writer=stack.enter_context(contextlib.closing(MetricsWriter(folder, begin))),
-            profiler=profiler,
+            folder=folder,
+            profile=range(max(profile.start, begin + 1), profile.stop) or range(0),
+            trace=stack.enter_context(contextlib.ExitStack()),
             progress=stack.enter_context(contextlib.closing(Progress(steps, begin))),
             stop_requested=stack.enter_context(stop_requests),
             check_folder=check_folder,

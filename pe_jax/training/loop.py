@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -50,33 +51,6 @@ class Stage:
     baselines: Callable[[Params], Scalars] | None = None
 
 
-class Profiler:
-    """Writes one trace of consecutive `steps`, counted from 1, to `workdir/profile`, for XProf."""
-
-    def __init__(self, workdir: Path, steps: range):
-        self._folder, self._steps = workdir / "profile", steps
-        self._is_tracing = False
-
-    def begin(self, step: int) -> None:
-        """Start the trace with the first of the steps that runs."""
-        if step in self._steps and not self._is_tracing:
-            jax.profiler.start_trace(str(self._folder))
-            self._is_tracing = True
-
-    def end(self, step: int, metrics: Metrics) -> None:
-        """Write the trace after the last of the steps, once the devices have finished it."""
-        if self._is_tracing and step == self._steps[-1]:
-            jax.block_until_ready(metrics)
-            self.close()
-            log(f"Profile of steps up to {step:,} in {self._folder}: xprof --logdir=FOLDER")
-
-    def close(self) -> None:
-        """Write a trace whose steps did not all run."""
-        if self._is_tracing:
-            self._is_tracing = False
-            jax.profiler.stop_trace()
-
-
 @dataclasses.dataclass(frozen=True)
 class Loop:
     """The loop over the steps of a run in its folder.
@@ -84,6 +58,8 @@ class Loop:
     Attributes:
       every: intervals in steps, of writing metrics, evaluating and saving. All three happen at the
         end of a stage too; 0 means only then.
+      profile: steps to trace, counted from 1, to `folder/profile`, for XProf; `trace` is open
+        while they run.
       stop_requested: `stop_requested(step)`, 0 or the exit status of a run that is to stop there.
       check_folder: called before anything is written; raises if the folder is another run's.
       ends: the last steps of stages that ended early, by the last step before them.
@@ -92,7 +68,9 @@ class Loop:
     every: tuple[int, int, int]
     batch_sharding: NamedSharding
     schedule: optax.Schedule
-    profiler: Profiler | None
+    folder: Path
+    profile: range
+    trace: contextlib.ExitStack
     checkpoints: Checkpoints
     writer: MetricsWriter
     progress: Progress
@@ -152,8 +130,8 @@ class Loop:
         for step in steps:
             # 1. Fetch. The device is still busy with the step before, so this wait is not idle time
             #    unless the pipeline is the slower of the two.
-            if self.profiler:
-                self.profiler.begin(step)
+            if step == self.profile.start:
+                self.trace.enter_context(jax.profiler.trace(str(self.folder / "profile")))
             fetched = time.perf_counter()
             rows = next(iterator)
             batch = sharding.to_global(rows, self.batch_sharding)
@@ -162,8 +140,11 @@ class Loop:
             # 2. Step: dispatched, not awaited; its metrics are read when the next one runs.
             with jax.profiler.StepTraceAnnotation("train", step_num=step):
                 state, metrics = stage.train_step(state, batch)
-            if self.profiler:
-                self.profiler.end(step, metrics)
+            if step == self.profile.stop - 1:
+                jax.block_until_ready(metrics)
+                self.trace.close()
+                place = self.folder / "profile"
+                log(f"Profile of steps up to {step:,} in {place}: xprof --logdir=FOLDER")
             if step == steps[0]:  # Dispatching the others takes no time: this compiled.
                 seconds = time.perf_counter() - dispatched
                 log(f"{stage.name}: compiled in {seconds:.0f} s")
