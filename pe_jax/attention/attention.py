@@ -26,36 +26,20 @@ from pe_jax.shapes import Array, Float, Size
 
 @overload
 def attention(
-    q: Float[Array, "B Lq H d"],
-    k: Float[Array, "B Lk G d"],
-    v: Float[Array, "B Lk G f"],
-    encoding: PositionEncoding | None = None,
-    params: Params | None = None,
-    context: Context | None = None,
-    *,
-    mask: Any = None,
-    dropout_rate: float = 0.0,
-    dropout_rng: jax.Array | None = None,
-    implementation: str | Implementation = "auto",
-    platform: str | None = None,
-    return_lse: Literal[False] = False,
-) -> Float[jax.Array, "B Lq H f"]: ...
+    q: Float[Array, "B Lq H d"], k: Float[Array, "B Lk G d"], v: Float[Array, "B Lk G f"],
+    encoding: PositionEncoding | None = None, params: Params | None = None,
+    context: Context | None = None, *, mask: Any = None, dropout_rate: float = 0.0,
+    dropout_rng: jax.Array | None = None, implementation: str | Implementation = "auto",
+    platform: str | None = None, return_lse: Literal[False] = False,
+) -> Float[jax.Array, "B Lq H f"]: ...  # fmt: skip
 @overload
 def attention(
-    q: Float[Array, "B Lq H d"],
-    k: Float[Array, "B Lk G d"],
-    v: Float[Array, "B Lk G f"],
-    encoding: PositionEncoding | None = None,
-    params: Params | None = None,
-    context: Context | None = None,
-    *,
-    mask: Any = None,
-    dropout_rate: float = 0.0,
-    dropout_rng: jax.Array | None = None,
-    implementation: str | Implementation = "auto",
-    platform: str | None = None,
-    return_lse: Literal[True],
-) -> tuple[Float[jax.Array, "B Lq H f"], Float[jax.Array, "B Lq H"]]: ...
+    q: Float[Array, "B Lq H d"], k: Float[Array, "B Lk G d"], v: Float[Array, "B Lk G f"],
+    encoding: PositionEncoding | None = None, params: Params | None = None,
+    context: Context | None = None, *, mask: Any = None, dropout_rate: float = 0.0,
+    dropout_rng: jax.Array | None = None, implementation: str | Implementation = "auto",
+    platform: str | None = None, return_lse: Literal[True],
+) -> tuple[Float[jax.Array, "B Lq H f"], Float[jax.Array, "B Lq H"]]: ...  # fmt: skip
 @automatic_sharding(
     lambda q, *_, return_lse=False, **__: (
         (spec_of(q, 0, 1, 2),) * 2 if return_lse else spec_of(q, 0, 1, 2)
