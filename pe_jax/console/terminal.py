@@ -16,7 +16,7 @@ _quiet = False
 _SHORT = {
     "masked_lm": "MLM",
     "next_sentence": "NSP",
-    "examples_per_second": "rows/s",
+    "examples_per_second": "inputs/s",
     "accuracy": "acc",
 }
 

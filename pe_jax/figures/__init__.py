@@ -5,7 +5,6 @@ Every function draws one figure, `save(matrix_grid(panels, title=...), path)` wr
 
 from pe_jax.figures.curves import (
     Curve,
-    cosine_curves,
     layer_shares,
     model_curves,
     offset_curves,
@@ -21,7 +20,7 @@ from pe_jax.figures.maps import (
 from pe_jax.figures.style import save
 
 __all__ = [
-    "Curve", "Panel", "correlation_map", "cosine_curves", "head_profiles",
+    "Curve", "Panel", "correlation_map", "head_profiles",
     "layer_shares", "matrix_grid", "model_curves", "offset_curves",
     "prediction_plot", "save",
     "sweep_map",

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator, PercentFormatter
 
 from pe_jax.figures import style
@@ -21,7 +20,7 @@ class Curve(NamedTuple):
       panel: the quantity with its unit, the label of the y axis.
       label: of the x axis.
       model: in the legend.
-      encoding: its position encoding, which decides colour and dashes.
+      encoding: its position encoding, which decides colour and dashes; empty for other lines.
       x, y, error: points and their standard errors, all `[N]`.
       least: the least range of the y axis: rounding errors are not drawn as if they were a shape.
       mark: index of a point to mark.
@@ -36,32 +35,6 @@ class Curve(NamedTuple):
     error: np.ndarray | None = None
     least: float = 0.0
     mark: int | None = None
-
-
-@style.applied
-def cosine_curves(cosines: Sequence[tuple[str, np.ndarray]], *, total: Curve, title: str) -> Figure:
-    """Draw (a) cosines of single frequencies and (b) their mean over all (paper, figure 4).
-
-    Args:
-      cosines: label and cos(w m) at m = 0, 1, ...
-      total: ψ(m) / ψ(0), marked where it turns.
-    """
-    figure = style.new(9.2, 3.4, title)
-    left, right = figure.subplots(1, 2)
-    for number, (name, values) in enumerate(cosines):
-        left.plot(values, label=name, lw=1.2, **style.line_style(number))
-    left.set(title="(a) single frequencies", ylabel="cos(ω m)")
-    left.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))  # Beside the curves.
-    _plot(right, total, style.encoding_styles([total.encoding])[0])
-    right.set(title="(b) sum over all frequencies", ylabel=total.panel)
-    right.annotate(
-        f"decreases up to m = {total.mark}", (total.x[total.mark], total.y[total.mark]),
-        xytext=(6, 12), textcoords="offset points", fontsize=8,
-    )  # fmt: skip
-    for axes in (left, right):
-        axes.set_xlabel(total.label)
-        axes.grid(alpha=0.3)
-    return figure
 
 
 @style.applied
@@ -154,7 +127,15 @@ def model_curves(
     drawn = {}
     for axes, (panel, lines) in zip(grid, panels.items(), strict=True):
         for curve in lines:
-            drawn[curve.model] = _plot(axes, curve, looks[curve.model])
+            _, _, model, _, x, y, error, _, mark = curve
+            look = looks[model]
+            # Dots of many points would hide the dashes.
+            dots = "o" if len(x) <= 40 else ""
+            (drawn[model],) = axes.plot(x, y, marker=dots, ms=2.5, lw=1.2, **look)
+            if error is not None:
+                axes.fill_between(x, y - error, y + error, color=look["color"], alpha=0.15, lw=0)
+            if mark is not None:
+                axes.plot(x[mark], y[mark], "o", ms=5, color=look["color"])
         low, high = axes.get_ylim()
         least = lines[0].least
         if high - low < least:
@@ -163,10 +144,10 @@ def model_curves(
         axes.grid(alpha=0.3)
         if percent:
             axes.yaxis.set_major_formatter(PercentFormatter(1))
-        for x, annotation in (switches or {}).items():
-            axes.axvline(x, color="0.6", lw=1, zorder=0)
+        for place, annotation in (switches or {}).items():
+            axes.axvline(place, color="0.6", lw=1, zorder=0)
             axes.annotate(
-                annotation, (x, 1), xycoords=("data", "axes fraction"), xytext=(3, -3),
+                annotation, (place, 1), xycoords=("data", "axes fraction"), xytext=(3, -3),
                 textcoords="offset points", va="top", fontsize=8, color="0.35",
             )  # fmt: skip
         if powers:
@@ -176,17 +157,6 @@ def model_curves(
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole, min_n_ticks=1))
     style.legend_below(figure, {model: drawn[model] for model in models})
     return figure
-
-
-def _plot(axes: Axes, curve: Curve, look: style.LineStyle) -> Line2D:
-    _, _, _, _, x, y, error, _, mark = curve
-    # Dots of many points would hide the dashes.
-    (line,) = axes.plot(x, y, marker="o" if len(x) <= 40 else "", ms=2.5, lw=1.2, **look)
-    if error is not None:
-        axes.fill_between(x, y - error, y + error, color=look["color"], alpha=0.15, lw=0)
-    if mark is not None:
-        axes.plot(x[mark], y[mark], "o", ms=5, color=look["color"])
-    return line
 
 
 def _scale_by_powers(axes: Axes, last: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import textwrap
@@ -66,34 +67,26 @@ class LineStyle(TypedDict):
     linestyle: str | tuple[int, tuple[int, ...]]
 
 
-def line_style(number: int) -> LineStyle:
-    """Colour and dashes of the nth line of a plot whose lines are no encodings; at most 7."""
-    return {"color": COLOURS[number], "linestyle": _DASHES[number]}
-
-
 def encoding_styles(names: Sequence[str]) -> list[LineStyle]:
     """Colours and dashes of encodings, by names as configs write them; options do not matter.
 
     An encoding looks the same in every figure: its family has a colour, its place in the family the
     shade and the dashes. Only where two of `names` would look the same does the later one get other
-    dashes.
+    dashes. The nth empty name is a line of no encoding.
     """
     styles: list[LineStyle] = []
-    for name in names:
+    for place, name in enumerate(names):
         family, number = _family(name)
-        style = _shaded(family, number)
-        for other in range(1, len(_DASHES)):
-            if style in styles:
-                style = {**style, "linestyle": _DASHES[(number + other) % len(_DASHES)]}
+        shade = _SHADES[number % len(_SHADES)]
+        rgb = np.array(to_rgb(FAMILIES[family] if name else COLOURS[place]))
+        mixed = rgb + (1 - rgb) * shade if shade > 0 else rgb * (1 + shade)
+        for other in range(len(_DASHES)):
+            dashes = _DASHES[(number + other if name else place) % len(_DASHES)]
+            style: LineStyle = {"color": to_hex(tuple(mixed)), "linestyle": dashes}
+            if style not in styles:
+                break
         styles.append(style)
     return styles
-
-
-def _shaded(family: str, number: int) -> LineStyle:
-    shade = _SHADES[number % len(_SHADES)]
-    rgb = np.array(to_rgb(FAMILIES[family]))
-    mixed = rgb + (1 - rgb) * shade if shade > 0 else rgb * (1 + shade)
-    return {"color": to_hex(tuple(mixed)), "linestyle": _DASHES[number % len(_DASHES)]}
 
 
 def _family(name: str) -> tuple[str, int]:
@@ -103,22 +96,16 @@ def _family(name: str) -> tuple[str, int]:
     shown = set(families.values()) - {"none"}
     shown = shown - {"modifiers"} or shown or set(families.values())
     family = "joined" if len(shown) > 1 else next(iter(shown), "own")
-    places = (
-        list(ENCODINGS) if len(families) > 1 else [n for n in ENCODINGS if _folder(n) == family]
-    )
-    number = 0
-    for word in families:
-        number = 5 * number + places.index(word)
-    return family, number
+    alone = len(families) == 1
+    places = [other for other in ENCODINGS if not alone or _folder(other) == family]
+    return family, functools.reduce(lambda n, word: 5 * n + places.index(word), families, 0)
 
 
 def _folder(name: str) -> str:
-    """Return the family of one encoding: the package that its function is in."""
-    if name == "none":
-        return name
-    package, _, rest = ENCODINGS[name].__module__.partition("encodings.")
-    folder = rest.partition(".")[0]
-    return folder if package == "pe_jax." and folder in FAMILIES else "own"
+    """Return the family of one encoding: the folder that its function is in."""
+    package, _, rest = ENCODINGS[name].__module__.partition(".encodings.")
+    folder = "none" if name == "none" else rest.partition(".")[0]
+    return folder if package == "pe_jax" and folder in FAMILIES else "own"
 
 
 def colour_map(limits: tuple[float, float]) -> str:

@@ -17,7 +17,7 @@ from pe_jax.configs.pretraining import (
     PretrainingStageConfig,
     StageConfig,
 )
-from pe_jax.console.terminal import log, log_field
+from pe_jax.console.terminal import log
 from pe_jax.models import BertConfig, BertForMaskedLM, BertForPretraining, train_flops
 from pe_jax.models.heads import PretrainingLogits
 from pe_jax.tasks import text_training
@@ -42,9 +42,6 @@ def run(config: PretrainingConfig, folder: Path, profile: range = range(0)) -> R
     """
     config = text_training.resolve(config, folder)
     tokenizer = text_training.log_start(folder, config)
-    log_field(
-        "Scores", "MLM: masked language model; NSP: next sentence; acc: accuracy; losses in nats"
-    )
     run = build(config, tokenizer)
     train(run, folder, profile)
     return run

@@ -30,6 +30,13 @@ if TYPE_CHECKING:  # A run imports the config of its task alone.
     from pe_jax.configs.pretraining import EncoderTrainingConfig
 
 
+# By task, of the lines that training prints.
+_SCORES = {
+    "pretraining": "MLM: masked language model; NSP: next sentence; acc: accuracy; losses in nats",
+    "distillation": "r2: explained share of the teacher's last states; r2 mean: of all layers'",
+}
+
+
 def log_run_header(folder: Path, config: EncoderTrainingConfig | FinetuningConfig) -> Path | None:
     """Print where a run is, what it runs on and what it starts from, before anything takes time.
 
@@ -49,6 +56,7 @@ def log_run_header(folder: Path, config: EncoderTrainingConfig | FinetuningConfi
     for name, (old, new) in changes.items():
         log_field("Changed", f"{name}: {old!r} there, {new!r} now")
     log_field("Start", config.init or "from scratch: random parameters, as config.init is empty")
+    log_field("Scores", _SCORES.get(config.task, "in points, from 0 to 100"))
     tokenizer = saved_tokenizer(folder)
     return tokenizer if tokenizer.exists() and saved_steps(folder) else None
 

@@ -115,8 +115,8 @@ def _score_intervals(
     rows = sorted(models, key=lambda model: _mean(every, arm, model, measure))
     for y, (model, look) in enumerate(zip(rows, style.encoding_styles(rows), strict=True)):
         _draw_row(axes, y, every, arm, model, measure, look["color"])
-    for number, (name, value) in enumerate(marks.items(), 1):
-        axes.axvline(value, label=name, lw=1, zorder=0, **style.line_style(number))
+    for (name, value), look in zip(marks.items(), style.encoding_styles(["", "", ""])[1:]):
+        axes.axvline(value, label=name, lw=1, zorder=0, **look)
     axes.set(xlabel=measure, yticks=range(len(rows)), yticklabels=rows)
     axes.grid(alpha=0.3, axis="x")
     if marks:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import types
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,22 @@ def test_train_then_eval_say_the_same(trained):
     table = lambda text: [line for line in text.splitlines() if line.startswith("|")]
     assert table(again) == table(out)
     assert (folder / "learned_relative" / "report" / "figure2_vectors.png").exists()
+
+
+def test_the_next_commands(monkeypatch):
+    """As `train` was called; a fine-tuned run goes into a table."""
+    from pe_jax.commands import train
+
+    for script, task, evaluation in (
+        ("train.py", "distillation", "python eval.py --config=configs/properties.py --workdir=W"),
+        ("pe-jax train", "pretraining", "pe-jax eval --config=properties --workdir=W"),
+        ("pe-jax train", "cola", "pe-jax eval --config=tables --workdir=W"),
+    ):
+        config = types.SimpleNamespace(value=types.SimpleNamespace(task=task))
+        monkeypatch.setattr(train, "_CONFIG", config)
+        monkeypatch.setattr("sys.argv", [script])
+        lines = [line for _, line in train._next_commands("W")]
+        assert lines == [evaluation, "tensorboard --logdir=W"]
 
 
 def test_comparing_runs(trained):

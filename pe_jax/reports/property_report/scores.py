@@ -53,7 +53,7 @@ def scores(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> 
         if run.folder is not None and workdir.saved_values(run.folder).get("task") == "pretraining":
             cache = out / "scores_cache" / f"{run.name}.json"
             cached = _cached_scores(run.folder, cache, config.score_examples)
-            findings.add(_measure_run(*run.label, cached))
+            findings.add(_measure_run(run.name, run.encoding.name, cached))
     if findings.numbers:
         findings.figures = [score_figure(findings.numbers)]
     return findings

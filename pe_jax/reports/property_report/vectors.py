@@ -208,17 +208,18 @@ def frequencies(subject: Subject, config: PropertiesConfig) -> Findings:
         # Five frequencies from the slowest to the fastest.
         chosen = np.sort(w)[np.unique(np.linspace(0, len(w) - 1, min(5, len(w))).astype(int))]
         cosines = np.asarray(properties.cosines(chosen, offsets))
-        waves = [(f"ω = {x:.2g}", values) for x, values in zip(chosen, cosines, strict=True)]
+        axis = "offset m, positions"
+        waves = [
+            figures.Curve("cos(ω m)", axis, f"ω = {x:.2g}", "", offsets, values)
+            for x, values in zip(chosen, cosines, strict=True)
+        ]
         name = f"{label} (decreases up to {turn})"
-        axes = "ψ(m) / ψ(0)", "offset m, positions"
-        total = figures.Curve(*axes, name, component.name, offsets, psi, mark=turn)
-        title = f"Cosines of frequencies and their sum: {label}"
-        options = {"title": title, "total": total}
-        findings.figures.append(
-            Figure(f"figure4_waves_{label}", figures.cosine_curves, waves, **options)
-        )
-        title = "ψ(m): dot product of two sinusoids m positions apart"
-        findings.figures.append(Figure("figure6_psi", figures.model_curves, [total], title=title))
+        total = figures.Curve("ψ(m) / ψ(0)", axis, name, component.name, offsets, psi, mark=turn)
+        for file, curves, title in (
+            (f"figure4_waves_{label}", [*waves, total], f"Cosines and their mean, ψ: {label}"),
+            ("figure6_psi", [total], "ψ(m): dot product of two sinusoids m positions apart"),
+        ):
+            findings.figures.append(Figure(file, figures.model_curves, curves, title=title))
     return findings
 
 
