@@ -37,6 +37,14 @@ def test_shipped_configs_pass(name):
     assert from_values(json.loads(json.dumps(as_dict(typed))), type(typed)) == typed
 
 
+@pytest.mark.parametrize("name", [file for file in FILES if "pretrain" in str(file)])
+def test_a_longer_stage_predicts_more(name):
+    config = shipped(name)
+    config.stage1.update(length=400, steps=1)
+    rate = config.data.mask_rate
+    assert read(config).stages["stage1"].max_predictions == round(400 * rate)
+
+
 def test_what_is_legal_stays_legal():
     """Ends of ranges, and values that the documentation names."""
     for name, key, value in [
