@@ -40,7 +40,7 @@ def test_shipped_configs_pass(name):
 @pytest.mark.parametrize("name", [file for file in FILES if "pretrain" in str(file)])
 def test_a_longer_stage_predicts_more(name):
     config = shipped(name)
-    config.stage1.update(length=400, steps=1)
+    config.stage1.length = 400
     rate = config.data.mask_rate
     assert read(config).stages["stage1"].max_predictions == round(400 * rate)
 
