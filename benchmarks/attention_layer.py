@@ -4,7 +4,7 @@ Command:  python benchmarks/attention_layer.py [--length=512] [--encodings=none 
 Hardware: one CPU, otherwise idle; any device that jax finds.
 Time:     two minutes.
 
-Does the cost fall with a window? (docs/performance.md)
+Does the cost fall with a window? (docs/measurements.md)
 
     python benchmarks/attention_layer.py --length=4096 --rows=1 --implementations=auto \
         --encodings=none \

@@ -29,7 +29,7 @@ def instructions() -> frozenset[str]:
 def multiplies_bfloat16() -> bool:
     """Return whether the CPU has such instructions; True if that is not known."""
     extensions = instructions()
-    # x86: tiles, vectors; "bf16" is ARM's (docs/performance.md).
+    # x86: tiles, vectors; "bf16" is ARM's (docs/measurements.md).
     return not extensions or bool({"amx_bf16", "avx512_bf16", "bf16"} & extensions)
 
 

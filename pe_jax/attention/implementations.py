@@ -1,7 +1,7 @@
 """Implementations of attention, chosen by platform, length and encoding or named by the caller.
 
 They give the same numbers, gradients and dropped weights, and differ in time and memory.
-docs/performance.md has the measurements behind the choices.
+docs/measurements.md has the measurements behind the choices.
 """
 
 from __future__ import annotations
