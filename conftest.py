@@ -64,6 +64,7 @@ install_import_hook(
 
 import functools
 import gc
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -107,6 +108,20 @@ def checked_roll():
 def quick_kernel(checked_roll, monkeypatch):
     """The TPU kernel, run as ordinary operations, compiles in less time."""
     monkeypatch.setattr(pltpu, "roll", checked_roll)
+
+
+@pytest.fixture
+def chromium():
+    """A browser. CHROMIUM names the program if it is not on the path."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    if program is None:
+        pytest.skip("no Chromium on the path; CHROMIUM=PROGRAM names one")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 def pytest_collection_finish():

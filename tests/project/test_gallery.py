@@ -133,7 +133,8 @@ def test_scores_of_trained_models(tmp_path):
     assert trained.cells(lines[:1])[0] == "4.00"
     assert not trained.read_lines("pictures.jsonl", tmp_path)
     results = catalogue.read(DOCS / "catalogue.json")
-    page = card.family_page("rotary", ROWS, results.rows, dict.fromkeys(KEYS, ""), scores, scores)
+    rows = [row for row in ROWS if row.key in ("rope", "rope_yarn")]
+    page = card.family_page("rotary", rows, results.rows, dict.fromkeys(KEYS, ""), scores, scores)
     text = page.split("\n## `")[1]
     assert "| `rope`  | 4.10 ± 0.14" in text and "rope_trained.png" in text
     assert "`rope(fraction=0.5)`" in text.partition(trained.NOT_MEASURED)[0]
@@ -146,3 +147,35 @@ def test_names_of_trained_models():
         "rove(rope)"
     ]
     assert {"rope", "rope(fraction=0.5)"} < {*trained.names_of("rope")}
+
+
+# --- the table in a browser -----------------------------------------------------------------------
+
+
+@pytest.mark.browser
+def test_the_table_is_filtered_and_sorted(chromium, tmp_path):
+    render = pytest.importorskip("markdown_it").MarkdownIt().enable("table").render
+    body = render((DOCS / "catalogue.md").read_text("utf-8"))
+    script = (DOCS / "static/table.js").as_uri()
+    (tmp_path / "page.html").write_text(
+        f'<section id="all-position-encodings">{body}</section><script src="{script}"></script>'
+    )
+    page, errors = chromium.new_page(), []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto((tmp_path / "page.html").as_uri())
+    cells = lambda column: page.locator(
+        f"tbody tr:visible td:nth-child({column})"
+    ).all_inner_texts()
+    assert page.locator("output").inner_text() == f"{len(ROWS)} of {len(ROWS)} encodings"
+    page.get_by_label("family").select_option("rotary")
+    assert set(cells(2)) == {"rotary"} and cells(1)[0] == "rope"
+    page.get_by_label("search").fill("onnx causal")
+    assert cells(1) == ["xpos+causal"]
+    page.get_by_label("search").fill("")
+    page.get_by_label("family").select_option("")
+    for name, column in (("time", 5), ("parameters", 7)):
+        for reverse in (False, True):
+            page.get_by_role("button", name=name, exact=True).click()
+            numbers = [float(text.replace(",", "")) for text in cells(column)]
+            assert len(numbers) == len(ROWS) and numbers == sorted(numbers, reverse=reverse)
+    assert not errors

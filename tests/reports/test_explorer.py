@@ -2,9 +2,7 @@
 
 import dataclasses
 import json
-import os
 import re
-import shutil
 import sys
 
 import numpy as np
@@ -112,20 +110,6 @@ def test_the_command(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     code, _, err = call(COMMAND, "--encodings=rope", f"--out={out}")
     assert code == 1 and "pip install '.[explore]'" in err
-
-
-@pytest.fixture
-def chromium():
-    """A browser. CHROMIUM names the program if it is not on the path."""
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
-    if program is None:
-        pytest.skip("no Chromium on the path; CHROMIUM=PROGRAM names one")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.mark.browser
