@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from pe_jax.attention.head_shards import part_of_shard
 from pe_jax.attention.masks import both, document_mask, in_order, whole_mask
 from pe_jax.attention.offset_terms import Tables
 from pe_jax.dtypes import wide_dtype, widened
@@ -104,8 +103,8 @@ def apply_encoding(
       ValueError: see `check_heads`, for a map that needs as many heads of keys as of queries, and
         for keys out of order (`Traits.ordered`).
     """
-    check_heads(encoding, q, k, v, of_shard=context.first_head is not None)
-    heads, first_head = q.shape[2], context.first_head
+    check_heads(encoding, q, k, v)
+    heads = q.shape[2]
     context = context._replace(mask=mask)
     if context.ranges is None and any(part.traits.ordered for part in encoding.parts):
         q = _ordered_queries(encoding.name, q, context)
@@ -114,8 +113,6 @@ def apply_encoding(
         repeated = to_queries, lambda x: repeat_heads(to_keys(x), heads)
         context = context._replace(projections=repeated)
     split = encoding.split(params)
-    if first_head is not None:
-        split = [part_of_shard(part, params, first_head, heads) for part, params in split]
     parts = tuple((part, values, moved(part, context, q.shape[0])) for part, values in split)
     scale = q.shape[-1] ** -0.5
     for part, part_params, seen in parts:

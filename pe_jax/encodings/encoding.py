@@ -418,13 +418,8 @@ def embed(
     return out.astype(x.dtype)
 
 
-def check_heads(
-    encoding: PositionEncoding, q: ArrayLike, k: ArrayLike, v: ArrayLike, *, of_shard: bool = False
-) -> None:
-    """Raise a ValueError unless the shapes of q, k and v fit one another and the encoding.
-
-    With `of_shard` there may be fewer heads than the encoding has, see `Context.first_head`.
-    """
+def check_heads(encoding: PositionEncoding, q: ArrayLike, k: ArrayLike, v: ArrayLike) -> None:
+    """Raise a ValueError unless the shapes of q, k and v fit one another and the encoding."""
     shapes = [np.shape(x) for x in (q, k, v)]
     problem = ""
     if any(len(shape) != 4 for shape in shapes):
@@ -437,12 +432,11 @@ def check_heads(
         _, _, heads, size = shapes[0]
         for part in encoding.parts:
             traits = part.traits
-            fits = traits.num_heads in (None, heads) or (of_shard and traits.num_heads > heads)
-            if not fits or traits.head_size not in (None, size):
+            if traits.num_heads not in (None, heads) or traits.head_size not in (None, size):
                 expected = [traits.num_heads or heads, traits.head_size or size]
                 fix = (
-                    "Build it for the sizes of the model; inside shard_map over heads, pass "
-                    "Context(first_head=jax.lax.axis_index(axis) * q.shape[2]) as well"
+                    "Build it for the sizes of the model; split heads among devices by jax.jit, "
+                    "not by jax.shard_map"
                 )
                 if expected == [shapes[0][1], size]:
                     fix = "jnp.swapaxes(x, 1, 2) makes them from [B, H, L, d]"

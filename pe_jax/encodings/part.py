@@ -64,9 +64,6 @@ class Context(NamedTuple):
       frequency_factors: `ω -> factors`, both `[#H, F]`, of the frequencies of rotary encodings, see
         `with_factors`.
       mask: bool `[#B, #H, #Lq, Lk]`, filled in for the hooks of attention: its argument `mask`.
-      first_head: the number of q's first head among those that the encoding was built for, where q
-        has a part of them, as inside `jax.shard_map` over heads:
-        `jax.lax.axis_index("model") * q.shape[2]`. Parameters are those of all heads.
     """
 
     positions_q: Positions | None = None
@@ -80,7 +77,6 @@ class Context(NamedTuple):
     frequency_factors: Callable[[Array], Array] | None = None
     document_ids: Array | None = None
     mask: Array | None = None
-    first_head: ArrayLike | None = None
 
     def arrays(self) -> tuple[jax.Array | np.ndarray, jax.Array | np.ndarray]:
         """Positions of queries and of keys as arrays, see `as_array`: `[L]`, or `[B, L]` where rows
@@ -104,12 +100,6 @@ class Context(NamedTuple):
             return span(q, k)
         k, tokens = jnp.broadcast_arrays(k, self.mask.any((1, 2)))
         return jnp.max(k, -1, where=tokens, initial=-1) + 1
-
-    def own_heads(self, x: Array, heads: int) -> jax.Array | np.ndarray:
-        """`x` `[H, ...]` of all heads, cut to the `heads` heads of q, see `first_head`."""
-        if self.first_head is None:
-            return x
-        return jax.lax.dynamic_slice_in_dim(x, self.first_head, heads)
 
     @property
     def ranges(self) -> tuple[range, range] | None:

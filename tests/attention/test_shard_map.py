@@ -124,58 +124,13 @@ def test_gradients_are_those_without_a_mesh(name, implementation, kind):
         np.testing.assert_allclose(a, b, atol=1e-4 * (1 + np.abs(b).max()))
 
 
-OF_HEADS = (
-    "alibi+sandwich+t5+pope+kerple+sink+tupe+fire+grape_a+ssmax",
-    "alibi(directed=True, learnable=True)+transformer_xl+inkling(extent=5)+fox+cable+tisa+tener"
-    "+bias_2d(height=4, width=4)",
-)
-MORE_OF_HEADS = (
-    "interpolated(kerple, factor=2)+rope(learnable=True, per_head=True)+dynamic_position_bias",
-    "grape_m+path_attention+selective_rope+decoupled_rope+causal",
-    "liere+rope_mixed",
-)
-
-
-@pytest.mark.parametrize(
-    "name", [*OF_HEADS, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_OF_HEADS)]
-)
-def test_heads_of_a_shard(name):
-    """An encoding of all heads knows those of a shard by `Context.first_head`."""
-    args = draws(name)
-
-    def of_heads(params, x, kernel):
-        first = jax.lax.axis_index("model") * kernel.shape[1]
-        return loss(name, params, x, kernel, first_head=first)[None]
-
-    heads = PartitionSpec(None, "model")
-    mapped = jax.shard_map(
-        of_heads,
-        mesh=mesh_of(AxisType.Auto),
-        in_specs=(PartitionSpec(), PartitionSpec(), heads),
-        out_specs=PartitionSpec("model"),
-    )
-    embedded = (args[1] ** 2).sum()  # Each shard adds the squares of the input.
-    got = jax.jit(jax.value_and_grad(lambda *args: mapped(*args).sum(), (0, 2)))(*args)
-    expected = jax.jit(jax.value_and_grad(lambda *args: loss(name, *args), (0, 2)))(*args)
-    np.testing.assert_allclose(got[0] - embedded, expected[0], rtol=1e-4)
-    for a, b in zip(jax.tree.leaves(got[1]), jax.tree.leaves(expected[1]), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-4 * (1 + np.abs(b).max()))
-
-
-@pytest.mark.parametrize(
-    ("name", "first", "message"),
-    [
-        ("alibi", 3, r"Context.first_head=3 and 2 heads .*has 4 heads"),
-        ("dape", 0, "Context.first_head is not possible with dape, which mixes heads"),
-    ],
-)
-def test_heads_that_an_encoding_cannot_take_apart(name, first, message):
+def test_an_encoding_of_all_heads_refuses_a_part_of_them():
+    """As inside `jax.shard_map` over heads, where slopes would be those of fewer heads."""
     q = jnp.ones((1, 3, 2, 8))
-    encoding = encodings.from_name(name, **SIZES)
-    params = encoding.init(jax.random.key(0))
+    encoding = encodings.from_name("alibi", **SIZES)
     assert q.shape[2] < H
-    with pytest.raises(ValueError, match=message):
-        attention(q, q, q, encoding, params, encodings.Context(first_head=first))
+    with pytest.raises(ValueError, match=r"for 4 heads of size 8\. .*split heads .* by jax\.jit"):
+        attention(q, q, q, encoding)
 
 
 def test_the_kernel_is_left_out_under_the_check():

@@ -42,7 +42,7 @@ JOINED = {
 }
 
 
-def loss(name, params, x, kernel, implementation="table", first_head=None):
+def loss(name, params, x, kernel, implementation="table"):
     """Sum of squares of an input's embedding and of a layer of attention."""
     encoding = encodings.from_name(name, **SIZES)
     places = jnp.arange(x.shape[1])
@@ -56,9 +56,7 @@ def loss(name, params, x, kernel, implementation="table", first_head=None):
         return jnp.einsum("...d,dhe->...he", x, kernel)
 
     q = project(x)
-    context = encodings.Context(
-        positions, positions, x_q=x, x_k=x, projections=(project, project), first_head=first_head
-    )
+    context = encodings.Context(positions, positions, x_q=x, x_k=x, projections=(project, project))
     return (
         total
         + (attention(q, q, q, acting, params, context, implementation=implementation) ** 2).sum()

@@ -66,7 +66,7 @@ def grape_a(
         # Queries are divided by sqrt(d) already.
         gates_q = () if gate == "key" else (_gate(params["query"], q),)
         gates_k = () if gate == "query" else (_gate(params["key"], k / math.sqrt(head_size)),)
-        rate = jax.nn.softplus(params["scale"]) * context.own_heads(fixed, q.shape[2])
+        rate = jax.nn.softplus(params["scale"]) * fixed
         return LogitTerms(bias, (i, *gates_q), (j, *gates_k), rate)
 
     formula = {"query": "φ(v·q)", "key": "φ(u·k)", "both": "(φ(v·q) + φ(u·k))"}[gate]
