@@ -18,7 +18,8 @@ _D, _HEAD, _H, _L = SIZES.values()
 _ABOUT = f"""# All position encodings
 
 For finding an encoding. Each name leads to its card: formula, when to use it, code, a picture of
-its logits, results and options. [Which encoding?](which-encoding.md) has a pick for each situation.
+its logits, results and options. [Which encoding?](which-encoding.md) has a pick for each situation,
+and the [explorer](explore.md) shows up to four side by side.
 
 The loss is that of a small BERT [trained with the encoding](#trained-models), on held-out rows of
 128 tokens, and of 512, which it has not seen; empty: {trained.NOT_MEASURED}. Time and memory are
