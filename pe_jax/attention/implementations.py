@@ -15,19 +15,15 @@ from pe_jax.shapes import Size
 
 
 class Implementation(NamedTuple):
-    """A way of computing attention.
+    """A way of computing attention."""
 
-    Attributes:
-      naive: as the formula stands, see `naive`; else as `xla` has it, wherever it can.
-      block: queries at a time, for memory linear in the length; None takes all at once.
-      kernel: runs as the TPU kernel where that supports the encoding, memory linear as well.
-      cudnn: runs as cuDNN's flash attention where that supports the input.
-    """
-
+    # As the formula stands, see `naive`; else as `xla` has it, wherever it can.
     naive: bool = False
+    # Queries at a time, for memory linear in the length; None takes all at once.
     block: int | None = None
+    # Runs as the TPU kernel where that supports the encoding, memory linear as well.
     kernel: bool = False
-    cudnn: bool = False
+    cudnn: bool = False  # Runs as cuDNN's flash attention where that supports the input.
 
 
 IMPLEMENTATIONS: dict[str, Implementation] = {

@@ -71,20 +71,13 @@ Projection = Callable[[Array], jax.Array]  # `[..., D] -> [..., H, d]`.
 
 
 class Dense(nn.Module):
-    """A dense layer over the last axes of its input, with the parameters of `nn.DenseGeneral`.
+    """A dense layer over the last axes of its input, with the parameters of `nn.DenseGeneral`."""
 
-    Attributes:
-      features: of the output, one or several axes.
-      axes: how many of the input's last axes are contracted.
-      dtype: of the products and the result.
-      has_bias: whether there is a parameter `bias`.
-    """
-
-    features: tuple[int, ...]
-    dtype: jnp.dtype
+    features: tuple[int, ...]  # Of the output, one or several axes.
+    dtype: jnp.dtype  # Of the products and the result.
     stddev: float
-    axes: int = 1
-    has_bias: bool = True
+    axes: int = 1  # How many of the input's last axes are contracted.
+    has_bias: bool = True  # Whether there is a parameter `bias`.
 
     @nn.compact
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -240,16 +233,11 @@ class Block(BertModule):
     """One Transformer block: attention and an MLP, each added to its input.
 
     With `pre_norm` their inputs are normalised, else the sums.
-
-    Attributes:
-      encoding: acts in attention.
-      at_input: acts at the input of this block, see `PositionEncoding.at_layer`.
-      has_attention_norm: False leaves out the normalisation that belongs to attention.
     """
 
-    encoding: PositionEncoding
-    at_input: PositionEncoding
-    has_attention_norm: bool = True
+    encoding: PositionEncoding  # Acts in attention.
+    at_input: PositionEncoding  # Acts at the input of this block, see `PositionEncoding.at_layer`.
+    has_attention_norm: bool = True  # False leaves out the normalisation that belongs to attention.
 
     @nn.compact
     def __call__(
