@@ -3,20 +3,8 @@
 Every function draws one figure, `save(matrix_grid(panels, title=...), path)` writes it.
 """
 
-from pe_jax.figures.curves import (
-    Curve,
-    layer_shares,
-    model_curves,
-    offset_curves,
-    prediction_plot,
-)
-from pe_jax.figures.maps import (
-    Panel,
-    correlation_map,
-    head_profiles,
-    matrix_grid,
-    sweep_map,
-)
+from pe_jax.figures.curves import Curve, layer_shares, model_curves, offset_curves, prediction_plot
+from pe_jax.figures.maps import Panel, correlation_map, head_profiles, matrix_grid, sweep_map
 from pe_jax.figures.style import save
 
 __all__ = [

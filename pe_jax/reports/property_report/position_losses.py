@@ -18,13 +18,7 @@ from pe_jax.properties.estimates import Score
 from pe_jax.reports.property_report import render
 from pe_jax.reports.property_report.render import Figure, Findings
 from pe_jax.reports.property_report.subjects import Subject
-from pe_jax.reports.property_report.texts import (
-    batch_size,
-    by_text,
-    masked_lm,
-    texts,
-    token_scores,
-)
+from pe_jax.reports.property_report.texts import batch_size, by_text, masked_lm, texts, token_scores
 from pe_jax.reports.tables import Row
 from pe_jax.shapes import Bool, Float
 
