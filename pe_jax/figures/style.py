@@ -25,11 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
 
 STYLE: dict[RcKeyType, float | str] = {
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "figure.titlesize": 11,
-    "svg.fonttype": "none",
-}
+    "font.size": 9, "axes.titlesize": 9, "figure.titlesize": 11, "svg.fonttype": "none",
+}  # fmt: skip
 
 # Decorates every function that draws or saves: the style is restored after the call.
 applied = matplotlib.rc_context(STYLE)
@@ -42,16 +39,10 @@ _DASHES = ("-", "--", ":", "-.", (0, (7, 1, 1, 1, 1, 1)), (0, (2, 1)), (0, (3, 4
 # Of encodings, by the folder of `pe_jax.encodings` that has them. An encoding that joins several
 # families is "joined"; "own" is one of another package.
 FAMILIES: dict[str, str] = {
-    "none": "#000000",
-    "absolute": "#0072B2",
-    "relative": "#D55E00",
-    "bias": "#009E73",
-    "rotary": "#CC79A7",
-    "content": "#E69F00",
-    "modifiers": "#7F7F7F",
-    "joined": "#56B4E9",
+    "none": "#000000", "absolute": "#0072B2", "relative": "#D55E00", "bias": "#009E73",
+    "rotary": "#CC79A7", "content": "#E69F00", "modifiers": "#7F7F7F", "joined": "#56B4E9",
     "own": "#8C564B",
-}
+}  # fmt: skip
 _SHADES = (0.0, -0.35, 0.35)  # Towards black or white; with 7 dashes, 21 of a family are different.
 VECTOR = ("pdf", "svg")
 

@@ -95,14 +95,11 @@ def score(folder: Path) -> tuple[Json, Json, Examples]:
         **{name: float(sums.sum() / counts.sum()) for name, (sums, counts) in examples.items()},
     }
     same_for_all = {
-        "source": config.data.source,
-        "validation": config.data.validation,
-        "vocabulary": run.data.text.vocabulary.size,
-        "length": [*config.stages.values()][-1].length,
+        "source": config.data.source, "validation": config.data.validation,
+        "vocabulary": run.data.text.vocabulary.size, "length": [*config.stages.values()][-1].length,
         "inputs": "packed rows" if config.data.packed else "pairs",
-        "examples": len(examples[_LOSS][0]),
-        "masked_tokens": int(examples[_LOSS][1].sum()),
-    }
+        "examples": len(examples[_LOSS][0]), "masked_tokens": int(examples[_LOSS][1].sum()),
+    }  # fmt: skip
     return row, same_for_all, examples
 
 
@@ -118,12 +115,11 @@ def _difference(
 
 def _undecided_lines(rows: list[Json], base: str) -> list[str]:
     """Return a sentence on the runs within two standard errors of the one compared with."""
-    names = [
-        row["position"]
-        for row in rows
-        if abs(row["loss_difference"]) <= 2 * row["loss_difference_standard_error"]
-        and row["position"] != base
-    ]
+
+    def undecided(row: Json) -> bool:
+        return abs(row["loss_difference"]) <= 2 * row["loss_difference_standard_error"]
+
+    names = [x["position"] for x in rows if undecided(x) and x["position"] != base]
     return ["", f"No difference from {base} seen in the loss: {', '.join(names)}."] if names else []
 
 

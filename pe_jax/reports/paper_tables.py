@@ -80,12 +80,9 @@ def welch(scores: Sequence[float], baseline: Sequence[float]) -> Json | None:
     with warnings.catch_warnings(action="ignore"):  # One side may be constant.
         test = stats.ttest_ind(scores, baseline, equal_var=False)
     return {
-        "difference": difference,
-        "t": float(test.statistic),
-        "df": float(test.df),
-        "p": float(test.pvalue),
-        "interval": tuple(map(float, test.confidence_interval(0.95))),
-    }
+        "difference": difference, "t": float(test.statistic), "df": float(test.df),
+        "p": float(test.pvalue), "interval": tuple(map(float, test.confidence_interval(0.95))),
+    }  # fmt: skip
 
 
 def summarize(seeds: Sequence[int], scores: Sequence[float]) -> Json:
@@ -94,13 +91,9 @@ def summarize(seeds: Sequence[int], scores: Sequence[float]) -> Json:
     # The rounding of the mean would give equal values some 1e-15.
     std = float(np.std(scores, ddof=1)) if len(seeds) > 1 and np.ptp(scores) else 0.0
     return {
-        "mean": float(np.mean(scores)),
-        "std": std if len(seeds) > 1 else None,
-        "n": len(seeds),
-        "seeds": list(seeds),
-        "scores": list(scores),
-        "test": None,
-    }
+        "mean": float(np.mean(scores)), "std": std if len(seeds) > 1 else None, "n": len(seeds),
+        "seeds": list(seeds), "scores": list(scores), "test": None,
+    }  # fmt: skip
 
 
 def mean_over_tasks(cells: Sequence[Json | None]) -> Json | None:

@@ -63,12 +63,10 @@ def _scores(run: TextRun[PretrainingConfig], step: int, params: Params) -> Scala
     labels = values("masked_tokens")[values("masked_weights") > 0]
     log_p = _unigram(run)
     scores = {
-        **run.stages[-1].evaluate(step, params),
-        "masked_tokens": len(labels),
-        "length": batches[0]["tokens"].shape[1],
-        "unigram_loss": float(-log_p[labels].mean()),
+        **run.stages[-1].evaluate(step, params), "masked_tokens": len(labels),
+        "length": batches[0]["tokens"].shape[1], "unigram_loss": float(-log_p[labels].mean()),
         "unigram_accuracy": float((labels == log_p.argmax()).mean()),
-    }
+    }  # fmt: skip
     if run.config.data.packed:
         return {**scores, "rows": sum(len(batch["tokens"]) for batch in batches)}
     next_sentence = values("next_sentence")

@@ -91,11 +91,9 @@ def identical_words(subject: Subject, config: PropertiesConfig) -> Findings:
 
     mean = metrics(shown.mean(0), weights.mean(0))
     numbers = {
-        "words": min(config.words, len(subject.words)),
-        "spread": shown.mean(0).std(),
-        "average": mean,
-        "heads": [metrics(*pair) for pair in zip(shown, weights, strict=True)],
-    }
+        "words": min(config.words, len(subject.words)), "spread": shown.mean(0).std(),
+        "average": mean, "heads": [metrics(*pair) for pair in zip(shown, weights, strict=True)],
+    }  # fmt: skip
     row = [subject.name, *cells(mean, config.windows), *map(mean.get, _WEIGHT_METRICS)]
     panels = logit_panels(subject.name, shown, config.heads)
     title = f"Attention {config.attention} among identical words, layer {config.layer}"

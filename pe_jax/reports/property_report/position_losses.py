@@ -90,11 +90,9 @@ def shift_numbers(subject: Subject, length: int, config: PropertiesConfig) -> Js
     )
     states = curve(_state_change(model), subject.params, read.tokens)
     numbers: Json = {
-        "length": length,
-        "texts": len(read.tokens),
-        "shifts": shifts.tolist(),
+        "length": length, "texts": len(read.tokens), "shifts": shifts.tolist(),
         "states": np.asarray(states).mean(1),
-    }
+    }  # fmt: skip
     params = masked_lm(subject)
     if params is None:
         return numbers
@@ -169,11 +167,9 @@ def place(subject: Subject, config: PropertiesConfig) -> Findings:
     places = properties.losses_by_place(losses)
     edges = properties.bin_edges(losses.shape[1], len(places["bins"].mean)) + 1
     numbers = {
-        "texts": len(losses),
-        "source": texts(subject, config).source,
-        "loss": losses.mean(),
+        "texts": len(losses), "source": texts(subject, config).source, "loss": losses.mean(),
         "edges": edges,
-    }
+    }  # fmt: skip
     estimates = {**places, "places": properties.mean_over_texts(losses)}
     numbers |= {key: estimate._asdict() for key, estimate in estimates.items()}
     first_bin = f"1–{edges[1] - 1}"

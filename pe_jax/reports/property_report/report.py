@@ -25,26 +25,16 @@ from pe_jax.reports.tables import write_json
 from pe_jax.values import split_names
 
 PARTS: dict[str, ReportSection] = {
-    "table1": table1,
-    "vectors": vectors.position_vectors,
-    "words": logits.identical_words,
-    "offset_kernel": logits.offset_kernel,
-    "offset_share": logits.offset_share,
-    "frequencies": vectors.frequencies,
-    "evolution": vectors.evolution,
-    "scores": scores.scores,
-    "heads": vectors.positions_by_head,
-    "positional_basis": states.positional_basis,
-    "position_probe": states.position_probe,
-    "regression": vectors.regression,
+    "table1": table1, "vectors": vectors.position_vectors, "words": logits.identical_words,
+    "offset_kernel": logits.offset_kernel, "offset_share": logits.offset_share,
+    "frequencies": vectors.frequencies, "evolution": vectors.evolution, "scores": scores.scores,
+    "heads": vectors.positions_by_head, "positional_basis": states.positional_basis,
+    "position_probe": states.position_probe, "regression": vectors.regression,
     "rotary_frequencies": rotary_frequencies.rotary_frequencies,
-    "massive_values": massive_values.massive_values,
-    "shift": position_losses.shift,
-    "place": position_losses.place,
-    "order_sensitivity": order.order_sensitivity,
-    "attention_flow": states.attention_flow,
-    "correlation": scores.correlation,
-}
+    "massive_values": massive_values.massive_values, "shift": position_losses.shift,
+    "place": position_losses.place, "order_sensitivity": order.order_sensitivity,
+    "attention_flow": states.attention_flow, "correlation": scores.correlation,
+}  # fmt: skip
 
 
 def measure_properties(

@@ -211,15 +211,11 @@ def attention_flow(subject: Subject, config: PropertiesConfig) -> Findings:
     allowed = np.asarray(attended(model, length)) | np.eye(length, dtype=bool)
     even = _statistics(jnp.asarray(allowed / allowed.sum(-1, keepdims=True), jnp.float32))
     numbers = {
-        "texts": len(read.tokens),
-        "length": length,
-        "source": read.source,
-        "heads": {key: estimate.mean for key, estimate in by_head.items()},
-        "layers": layers,
+        "texts": len(read.tokens), "length": length, "source": read.source,
+        "heads": {key: estimate.mean for key, estimate in by_head.items()}, "layers": layers,
         "rollout": {key: estimate.mean for key, estimate in rollout.items()},
-        "rollout_error": {key: estimate.error for key, estimate in rollout.items()},
-        "even": even,
-    }
+        "rollout_error": {key: estimate.error for key, estimate in rollout.items()}, "even": even,
+    }  # fmt: skip
     curves = {title: layers[key] for key, title in _HEADS.items()}
     curves |= {title: np.asarray(rollout[key].mean) for key, title in _ROLLOUT.items()}
     x = np.arange(model.num_layers)

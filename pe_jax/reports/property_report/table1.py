@@ -63,12 +63,9 @@ def table1(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> 
         count, turn = _parameter_count(fresh[0]), _turn(fresh[0], config)
         trained: Json = {}
         findings.numbers[encoding.name] = {
-            "formula": metadata.formula,
-            "parameters": count,
-            "turning_point": turn,
-            "untrained": before,
-            "trained": trained,
-        }
+            "formula": metadata.formula, "parameters": count, "turning_point": turn,
+            "untrained": before, "trained": trained,
+        }  # fmt: skip
         text = [encoding.name, metadata.formula, metadata.parameters]
         cells = _cells(before, config)
         findings.rows.append([*text, count, turn, *cells, metadata.paper])
