@@ -35,22 +35,17 @@ def results(run: FinetuningRun, folder: Path) -> Json:
         return max(scored, key=lambda step: scored[step][f"{metric}/seed_{seed}"])
 
     steps = {seed: chosen(seed) for seed in config.seeds}
-    return {
-        "dataset": problem.dataset,
-        "trained_on": problem.trained_on,
-        "position": run.program.model.encoding().name,
-        "init": config.init,
-        "select": config.select,
-        "metric": problem.metric,
-        "seeds": list(steps),
-        "steps": list(steps.values()),
-        "scores": {
-            name: [scored[step][f"{name}/seed_{seed}"] for seed, step in steps.items()]
-            for name in scored[last]
-            if "/" not in name
-        },
-        "baseline": problem.baseline,
+    scores = {
+        name: [scored[step][f"{name}/seed_{seed}"] for seed, step in steps.items()]
+        for name in scored[last]
+        if "/" not in name
     }
+    return {
+        "dataset": problem.dataset, "trained_on": problem.trained_on,
+        "position": run.program.model.encoding().name, "init": config.init,
+        "select": config.select, "metric": problem.metric, "seeds": list(steps),
+        "steps": list(steps.values()), "scores": scores, "baseline": problem.baseline,
+    }  # fmt: skip
 
 
 def page(numbers: Json, notes: list[str]) -> str:

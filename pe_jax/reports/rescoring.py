@@ -83,14 +83,12 @@ def _score(config: FinetuningConfig, rows: int, folder: Path, out: Path) -> Json
         position = jax.vmap(resize)(params["bert"]["position"])
         params = {**params, "bert": {**params["bert"], "position": position}}
     scores = run.scorer.score(step, params)
-    return {
-        "step": step,
-        "length": config.data.length,
-        "dataset": run.problem.dataset,
-        "seeds": list(config.seeds),
-        "scores": {
-            name: [scores[f"{name}/seed_{seed}"] for seed in config.seeds]
-            for name in scores
-            if "/" not in name
-        },
+    by_seed = {
+        name: [scores[f"{name}/seed_{seed}"] for seed in config.seeds]
+        for name in scores
+        if "/" not in name
     }
+    return {
+        "step": step, "length": config.data.length, "dataset": run.problem.dataset,
+        "seeds": list(config.seeds), "scores": by_seed,
+    }  # fmt: skip

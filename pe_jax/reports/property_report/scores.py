@@ -63,14 +63,9 @@ def _measure_run(name: str, position: str, cached: Json) -> Findings:
     stages, checkpoints = cached["stages"], []
     for step in sorted(map(int, cached["checkpoints"])):
         stage = next(stage for stage in reversed(stages) if step > stage["step"])
-        checkpoints.append(
-            {
-                "step": step,
-                "epoch": stage["epoch"] + (step - stage["step"]) * stage["epochs_a_step"],
-                "stage_length": stage["length"],
-                **cached["checkpoints"][str(step)],
-            }
-        )
+        epoch = stage["epoch"] + (step - stage["step"]) * stage["epochs_a_step"]
+        facts = {"step": step, "epoch": epoch, "stage_length": stage["length"]}
+        checkpoints.append(facts | cached["checkpoints"][str(step)])
     if len(checkpoints) < 2:
         return Findings()
     length = stages[-1]["length"]
@@ -173,27 +168,22 @@ def correlation(subjects: Sequence[Subject], config: PropertiesConfig, out: Path
     }
     correlations = properties.correlate(by_heading, by_score)
     title = f"Correlation of violations with scores over {len(runs)} runs"
-    return Findings(
-        {
-            "runs": names,
-            "violations": by_heading,
-            "scores": by_score,
-            "correlations": [correlation._asdict() for correlation in correlations],
-        },
-        [list(correlation) for correlation in correlations],
-        heat_maps(correlations, title),
-    )
+    numbers = {
+        "runs": names, "violations": by_heading, "scores": by_score,
+        "correlations": [correlation._asdict() for correlation in correlations],
+    }  # fmt: skip
+    return Findings(numbers, [*map(list, correlations)], heat_maps(correlations, title))
 
 
 def heat_maps(correlations: Sequence[properties.Correlation], title: str) -> list[Figure]:
     """Return maps of Pearson's and of Spearman's correlations, every violation by every score."""
-    pearson = [(*c[:2], c.pearson, c.pearson_p) for c in correlations]
-    spearman = [(*c[:2], c.spearman, c.spearman_p) for c in correlations]
-    draw = figures.correlation_map
-    return [
-        Figure("correlation_pearson", draw, pearson, title=f"{title} (Pearson)"),
-        Figure("correlation_spearman", draw, spearman, title=f"{title} (Spearman)"),
-    ]
+
+    def draw(name: str) -> Figure:
+        cells = [(*c[:2], getattr(c, name), getattr(c, f"{name}_p")) for c in correlations]
+        title_of = f"{title} ({name.capitalize()})"
+        return Figure(f"correlation_{name}", figures.correlation_map, cells, title=title_of)
+
+    return [draw("pearson"), draw("spearman")]
 
 
 def _from_metrics(folders: list[Path]) -> dict[str, list[float]]:
