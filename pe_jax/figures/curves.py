@@ -140,7 +140,7 @@ def model_curves(
         least = lines[0].least
         if high - low < least:
             axes.set_ylim((low + high - least) / 2, (low + high + least) / 2)
-        axes.set(xlabel=lines[0].label, ylabel=style.wrapped(panel, 36))
+        axes.set(xlabel=lines[0].label, ylabel=style.wrapped(panel, int(15 * size[1])))
         axes.grid(alpha=0.3)
         if percent:
             axes.yaxis.set_major_formatter(PercentFormatter(1))
