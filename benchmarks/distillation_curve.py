@@ -266,9 +266,10 @@ def draw(records: list[dict], path: Path) -> None:
     untouched = [record for record in records if record["position"] == UNTOUCHED]
     full = statistics.mean(record["f1"] for record in untouched if "f1" in record)
     curves = []
-    for position in dict.fromkeys(record["position"] for record in now):
+    longest = max(record["tokens"] for record in now)  # Shorter runs have another schedule.
+    positions = [record["position"] for record in now if record["tokens"] == longest]
+    for position in dict.fromkeys(positions):
         runs = [record for record in now if record["position"] == position]
-        longest = max(record["tokens"] for record in runs)
         points = [record["curve"] for record in runs if record["tokens"] == longest]
         tokens, r2 = np.mean(points, 0).T
         kept = tokens > 0  # Untrained positions may have any R², below 0 too.
