@@ -4,6 +4,8 @@ Command:  pip install '.[docs]'; python -m sphinx -W -b html docs OUT
 """
 
 import json
+import importlib
+import inspect as python_inspect
 import re
 import sys
 import typing
@@ -24,7 +26,8 @@ shapes.Array = jaxtyping.Array  # Not a union with NumPy's in each argument.
 project = "pe_jax"
 release = __version__
 extensions = [
-    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon"
+    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon", "sphinx_copybutton",
 ]  # fmt: skip
 exclude_patterns = [
     "package.md",  # The page of the package index, which index.md includes.
@@ -38,10 +41,14 @@ html_title = f"pe_jax {release}"
 html_copy_source = False
 html_show_copyright = False
 myst_heading_anchors = 4  # Links to headings are GitHub's.
+myst_enable_extensions = ["dollarmath"]
 myst_fence_as_directive = ["math"]  # So are blocks of LaTeX.
 
 default_role = "literal"  # Docstrings have single backticks.
 autodoc_default_options = {"members": True}
+autosummary_generate = False
+copybutton_prompt_text = ">>> |\\.\\.\\. "
+copybutton_prompt_is_regexp = True
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
 maximum_signature_line_length = 88
@@ -72,6 +79,30 @@ def shorten(app, what, name, obj, options, signature, returns):
     signature = re.sub(r"<class '([\w.]+)'>", r"\1", signature)
     signature = re.sub(r"<function [\w.]+<lambda>>", "...", signature)
     return re.sub(r"<function (\w+)[\w.<>]*>", r"\1", signature), returns
+
+
+def list_members(app, docname, source):
+    """Put a table of its functions, then one of its classes, before the members of a module."""
+    source[0] = re.sub(r"\.\. automodule:: (\S+)\n", summarised, source[0])
+
+
+def summarised(directive):
+    """Return directives for a module's docstring, tables of its members, and the members."""
+    module = importlib.import_module(directive[1])
+    names = getattr(module, "__all__", None) or vars(module)
+    own = {name: getattr(module, name) for name in names if name[0] != "_"}
+    if not hasattr(module, "__all__"):
+        own = {n: o for n, o in own.items() if getattr(o, "__module__", "") == module.__name__}
+    functions = [name for name, one in own.items() if python_inspect.isroutine(one)]
+    classes = [name for name, one in own.items() if python_inspect.isclass(one)]
+    parts = [f"{directive[0]}   :no-members:\n\n.. currentmodule:: {module.__name__}\n"]
+    for title, kind, found in [("Functions", "function", functions), ("Classes", "class", classes)]:
+        if found:
+            listed = "".join(f"   {name}\n" for name in found)
+            parts += [f".. rubric:: {title}\n", f".. autosummary::\n\n{listed}"]
+    parts += [f".. autofunction:: {name}\n" for name in functions]
+    parts += [f".. autoclass:: {name}\n" for name in classes]
+    return "\n".join(parts)
 
 
 def link_docstrings(app, docname, source):
@@ -109,6 +140,7 @@ def setup(app):
     app.connect("build-finished", write_explorer)
     app.connect("env-before-read-docs", find_research)
     app.connect("source-read", link_docstrings)
+    app.connect("source-read", list_members)
     app.connect("autodoc-process-docstring", escape, priority=400)  # Before napoleon.
     app.connect("autodoc-skip-member", skip)
     app.connect("autodoc-process-signature", shorten)
