@@ -3,9 +3,9 @@
 Command:  pip install '.[docs]'; python -m sphinx -W -b html docs OUT
 """
 
-import json
 import importlib
 import inspect as python_inspect
+import json
 import re
 import sys
 import typing
@@ -96,7 +96,7 @@ def summarised(directive):
     functions = [name for name, one in own.items() if python_inspect.isroutine(one)]
     classes = [name for name, one in own.items() if python_inspect.isclass(one)]
     parts = [f"{directive[0]}   :no-members:\n\n.. currentmodule:: {module.__name__}\n"]
-    for title, kind, found in [("Functions", "function", functions), ("Classes", "class", classes)]:
+    for title, found in [("Functions", functions), ("Classes", classes)]:
         if found:
             listed = "".join(f"   {name}\n" for name in found)
             parts += [f".. rubric:: {title}\n", f".. autosummary::\n\n{listed}"]

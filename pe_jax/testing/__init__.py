@@ -30,15 +30,16 @@ def check(
     encoding: PositionEncoding,
     reference: Reference | None = None,
     *,
-    sizes: Sizes = SIZES,
+    sizes: Sizes | None = None,
     excused: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Run every check in `CHECKS` on an encoding.
 
     Args:
-      encoding: built for `sizes`.
+      encoding: of any sizes; small ones compile fast.
       reference: its formula. Without it, the naive implementation is the reference.
-      sizes: hidden_size, num_heads and so on, small, with hidden_size = num_heads * head_size.
+      sizes: hidden_size, num_heads and so on, with hidden_size = num_heads * head_size. The default
+        is those that the encoding was built for, and `SIZES` where it leaves them open.
       excused: reasons of checks that cannot hold, by name. They must fail.
 
     Returns:
@@ -55,7 +56,7 @@ def table(
     encodings: Sequence[PositionEncoding],
     references: Mapping[str, Reference] | None = None,
     excused: Mapping[str, Mapping[str, str]] | None = None,
-    sizes: Sizes = SIZES,
+    sizes: Sizes | None = None,
 ) -> str:
     """Encodings × checks as Markdown: what holds, what does not apply (–), what is excused (no) and
     what is WRONG, with the reasons of the latter two below.

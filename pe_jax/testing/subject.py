@@ -33,6 +33,17 @@ Mask = Bool[Array, "B 1 L L"]
 Result = tuple[Array, Layer]  # A layer's output `[B, L, H, d]`, and the gradients of <out, to>.
 
 
+def _sizes_of(encoding: PositionEncoding) -> Sizes:
+    """Return the sizes that an encoding was built for, and those of `SIZES` that it leaves open."""
+    names = ("hidden_size", "head_size", "num_heads")
+    values = {n: v for part in encoding.parts for n in names if (v := getattr(part.traits, n))}
+    width, size, heads = map(values.get, names)
+    size = size or (width // (heads or SIZES["num_heads"]) if width else SIZES["head_size"])
+    heads = heads or (width // size if width else SIZES["num_heads"])
+    longest = encoding.max_length or SIZES["max_length"]
+    return dict(zip(SIZES, (size * heads, size, heads, longest), strict=True))
+
+
 class Subject:
     """An encoding, with random arrays for it.
 
@@ -50,8 +61,12 @@ class Subject:
     """
 
     def __init__(
-        self, encoding: PositionEncoding, reference: Reference | None = None, sizes: Sizes = SIZES
+        self,
+        encoding: PositionEncoding,
+        reference: Reference | None = None,
+        sizes: Sizes | None = None,
     ):
+        sizes = sizes or _sizes_of(encoding)
         self.width, self.head_size, self.heads, longest = (sizes[name] for name in SIZES)
         if self.width != self.heads * self.head_size or longest < LENGTH:
             raise ValueError(

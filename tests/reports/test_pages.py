@@ -2,6 +2,8 @@
 
 import base64
 import html.parser
+import re
+from pathlib import Path
 
 from pe_jax.reports import (
     comparison,
@@ -58,6 +60,13 @@ def test_the_glossary_has_the_terms_of_a_page():
     for term, (pattern, _) in _GLOSSARY.items():
         example = {"loss, nats": "nats", "ψ(m)": "ψ"}.get(term, term)
         assert term in terms_in(f"of {example}, and"), (term, pattern)
+
+
+def test_the_glossary_of_the_measures_is_that_of_reports():
+    page = (Path(__file__).parents[2] / "docs/measures/README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\S.*?) \| (.*) \|$", page.split("## Terms")[1].split("\n## ")[0], re.M)
+    assert len(rows) > 10
+    assert [(term, _GLOSSARY[term][1]) for term, _ in rows[1:]] == rows[1:]
 
 
 def test_results_at_chance_say_so():

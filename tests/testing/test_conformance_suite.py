@@ -326,6 +326,18 @@ def test_sizes_that_do_not_fit():
         Subject(build("none"), sizes={**SIZES, "hidden_size": 10})
 
 
+@pytest.mark.parametrize(
+    ("encoding", "sizes"),
+    [
+        (encodings.none(), (8, 4, 2, 16)),
+        (encodings.alibi(num_heads=8) + encodings.rope(head_size=16), (128, 16, 8, 16)),
+        (encodings.learned_absolute(hidden_size=32, max_length=64), (32, 16, 2, 64)),
+    ],
+)
+def test_sizes_are_those_of_the_encoding(encoding, sizes):
+    assert tuple(Subject(encoding).sizes[name] for name in SIZES) == sizes
+
+
 def test_joined_references():
     """Two biases add up; the content is counted once."""
     add = lambda c: Reference(score=lambda params, p: p.q @ p.k / 2 + c * params["by"])
