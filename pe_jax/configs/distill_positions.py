@@ -59,11 +59,6 @@ class DistillationConfig(EncoderTrainingConfig):
     centred: bool = key(
         False, FLAG, "Imitate the teacher's states without their mean at each position."
     )
-    fit: bool = key(
-        False,
-        FLAG,
-        "Start from positions fitted to the teacher's mean logits; one step alone only converts.",
-    )
     patience: int = key(
         3, COUNT_OR_ZERO, "Evaluations without `min_gain` that end a stage; 0 means never."
     )

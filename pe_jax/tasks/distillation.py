@@ -25,7 +25,6 @@ from pe_jax.data.teacher_windows import window_spec
 from pe_jax.models import Bert, BertConfig, forward_flops, train_flops
 from pe_jax.schema import changed
 from pe_jax.tasks import text_training
-from pe_jax.tasks.attention_windows import keep_windows, without_positions
 from pe_jax.tasks.imitation import (
     Statistics,
     converged,
@@ -35,15 +34,9 @@ from pe_jax.tasks.imitation import (
     teacher_digest,
 )
 from pe_jax.tasks.order_scores import order_scores
-from pe_jax.tasks.position_fit import (
-    better_start,
-    fit_obstacle,
-    fit_positions,
-    full_rows,
-    keep_table_mean,
-)
 from pe_jax.tasks.pretrained_source import PretrainedSource
 from pe_jax.tasks.run import Program
+from pe_jax.tasks.student_model import keep_table_mean, keep_windows, without_positions
 from pe_jax.tasks.text_training import TextData, TextRun
 from pe_jax.tasks.train import train
 from pe_jax.training import sharding
@@ -95,12 +88,6 @@ def resolve(config: DistillationConfig) -> DistillationConfig:
     config = dataclasses.replace(config, model=keep_windows(config.model, teacher))
     config = text_training.resolve(config)  # Without the folder: resuming needs the teacher too.
     student, layers = config.model, config.model.num_layers
-    if config.fit and (fault := fit_obstacle(student)):
-        raise ValueError(
-            f"config.fit=True cannot fit {config.model.position!r}: {fault} Leave it out."
-        )
-    if config.fit and jax.process_count() > 1:
-        raise ValueError("config.fit=True runs on one host: leave it out, or convert first.")
     if config.layers and len(config.layers) != layers:
         raise ValueError(
             f"config.layers={config.layers} has {len(config.layers)} weights, and the model "
@@ -223,13 +210,6 @@ class Distillation:
         student, changes = transplant(fresh, copies, position=False)
         log(f"Parameters from {self.config.init}:\n{changes}")
         student = {**student, "bert": self._keep_mean(student["bert"])}
-        if self.config.fit:
-            text, length = self.data.text, self._start_length
-            documents = text.held_out, text.held_out_documents
-            rows = data.PackedExamples(*documents, text.vocabulary, length)
-            model, bert = self.program.model, self.params["bert"]
-            fit = fit_positions(self.teacher, bert, model, student["bert"], full_rows(rows))
-            student = better_start(student, fit, lambda each: self.scores(0, each)["r2_mean"])
         return jax.device_put(student, self.program.shardings_of(student))
 
     def stage(self, number: int) -> Stage:

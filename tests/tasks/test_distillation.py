@@ -34,7 +34,6 @@ from pe_jax.reports.property_report.subjects import from_run
 from pe_jax.reports.run_export import export
 from pe_jax.schema import changed, from_values
 from pe_jax.tasks import distillation, imitation
-from pe_jax.tasks.position_fit import full_rows
 from pe_jax.tasks.pretrained_source import PretrainedSource
 from pe_jax.training import checkpointing, metrics, sharding, workdir
 from pe_jax.training.checkpointing import newest_params, restore_params
@@ -140,11 +139,10 @@ def test_outputs_of_all_layers(position, layers):
 # --- start ---------------------------------------------------------------------------------------
 
 
-def test_conversion_without_training(one_layer, tmp_path, capsys):
-    """A step at rate 0 changes nothing. This teacher's positions do nothing that a fit could find:
-    the positions as drawn are kept."""
+def test_a_rate_of_zero(one_layer, tmp_path):
+    """A step changes nothing, and other lengths are in the report."""
     c = config(
-        one_layer, fit=True, log_every=0, test_lengths=(12,),
+        one_layer, log_every=0, test_lengths=(12,),
         **{"model.position": "per_layer(t5)", "stage1.steps": 1, "stage2.steps": 0},
         **{"optimizer.learning_rate": 0.0},
     )  # fmt: skip
@@ -153,13 +151,6 @@ def test_conversion_without_training(one_layer, tmp_path, capsys):
     assert before["r2_mean"] == pytest.approx(after["r2_mean"], abs=1e-6)
     assert 0 < after["length_12/r2"] < 1
     assert "Length 12:" in report_distillation(tmp_path / "run", tmp_path / "report")
-    said = capsys.readouterr().err
-    assert "explained by layer" in said and "kept those that were drawn" in said
-
-
-def test_a_fit_needs_a_row_without_padding():
-    with pytest.raises(ValueError, match="more than one row of held-out text"):
-        full_rows([None])
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -719,11 +710,6 @@ def test_arguments_of_compile_for(centred):
             },
             "test_lengths has inputs of 24 tokens, and the student's",
         ),
-        (
-            {"model.position": "learned_absolute", "fit": True},
-            "cannot fit 'learned_absolute': it has no parameters in attention",
-        ),
-        ({"model.position": "fox", "fit": True}, "cannot fit 'fox': its terms depend on more"),
         ({"stage1.steps": 0, "stage2.steps": 0}, "Nothing to train"),
         ({"min_gain": 2.0}, "config.min_gain must be a number"),
     ],

@@ -26,8 +26,8 @@ from pe_jax.interop.hf_keys import first_row
 from pe_jax.models import hidden_states
 from pe_jax.reports.distillation_report import report_distillation
 from pe_jax.tasks import distillation
-from pe_jax.tasks.attention_windows import with_windows
 from pe_jax.tasks.pretrained_source import PretrainedSource
+from pe_jax.tasks.student_model import with_windows
 from pe_jax.training import metrics
 from pe_jax.training.checkpointing import newest_params
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from pe_jax import figures, properties
 from pe_jax.configs.properties import PropertiesConfig
+from pe_jax.encodings import Params
 from pe_jax.files import Json
-from pe_jax.models import attended, attention_map, kernel_map
+from pe_jax.models import BertConfig, attended, attention_map, kernel_map
 from pe_jax.properties import Estimate
 from pe_jax.reports.property_report import render
 from pe_jax.reports.property_report.matrices import (
@@ -28,7 +29,7 @@ from pe_jax.reports.property_report.render import Figure, Findings, logit_figure
 from pe_jax.reports.property_report.subjects import Subject, once
 from pe_jax.reports.property_report.texts import batch_size, texts
 from pe_jax.reports.tables import Row
-from pe_jax.tasks.position_fit import inner_pairs, mean_logits
+from pe_jax.shapes import Bool, Int
 
 _WEIGHT_METRICS = {
     "forward_share": "forward share",
@@ -242,8 +243,8 @@ def offset_share(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure the share by layer and head on `config.texts` texts."""
     tokens = texts(subject, config).tokens
     # A token meets itself on the diagonal, which is content.
-    where = inner_pairs(tokens.shape[1]) & ~np.eye(tokens.shape[1], dtype=bool)
-    phi = mean_logits(subject.bert, subject.params, jnp.asarray(tokens))
+    where = _inner_pairs(tokens.shape[1]) & ~np.eye(tokens.shape[1], dtype=bool)
+    phi = _mean_logits(subject.bert, subject.params, jnp.asarray(tokens))
     whole, explained = map(np.asarray, properties.offset_variance(phi.mean, where, phi.error))
     observed = np.asarray(properties.offset_variance(phi.mean, where)[0])
     layers, rows = [], list[Row]()
@@ -258,3 +259,24 @@ def offset_share(subject: Subject, config: PropertiesConfig) -> Findings:
         heads = {"share": explained[i] / whole[i], "deviation": np.sqrt(whole[i])}
         layers.append({**numbers, "heads": heads})
     return Findings({subject.name: {"texts": len(tokens), "layers": layers}}, rows)
+
+
+def _inner_pairs(length: int) -> Bool[np.ndarray, "L L"]:
+    """Return True at pairs of tokens between the first and the last: [CLS] and [SEP] are at the
+    same positions in all texts, so that their effect could not be told from that of positions."""
+    inside = np.zeros(length, bool)
+    inside[1:-1] = True
+    return inside & inside[:, None]
+
+
+def _mean_logits(config: BertConfig, params: Params, tokens: Int[jax.Array, "B L"]) -> Estimate:
+    """Return the mean over texts of the logits that enter the softmax, and its standard error.
+
+    Returns:
+      `[N, H, L, L]` each, 0 outside `_inner_pairs`.
+    """
+    where = _inner_pairs(tokens.shape[1])
+    phi = properties.offset_kernel(
+        kernel_map(config), params, tokens[:, None], where=where, batch=4
+    )
+    return Estimate(*(jnp.where(where, x, 0) / config.head_size**0.5 for x in phi))

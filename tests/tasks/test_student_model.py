@@ -1,4 +1,4 @@
-"""Position parameters fitted to a model's attention, and the share that offsets explain."""
+"""The mean of a teacher's table in its student, and the share of logits that offsets explain."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.models import Bert, BertConfig, hidden_states
 from pe_jax.reports.property_report.logits import offset_share
 from pe_jax.reports.property_report.subjects import from_name
-from pe_jax.tasks.position_fit import fit_positions, keep_table_mean, mean_logits
+from pe_jax.tasks.student_model import keep_table_mean
 
 CONFIG = BertConfig(
     vocab_size=60, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=24, max_length=16,
@@ -33,51 +33,11 @@ def model(position, seed=0):
     return config, params
 
 
-def student_of(teacher_params, position):
-    config, params = model(position, seed=1)
-    kept = {name: value for name, value in teacher_params.items() if name != "position"}
-    return config, {**kept, **({"position": params["position"]} if "position" in params else {})}
-
-
-def test_a_bias_of_the_same_kind_is_recovered():
-    """The student's states become the teacher's."""
-    config, params = model("per_layer(t5(buckets=8,max_distance=6))")
-    student, student_params = student_of(params, "per_layer(t5(buckets=8,max_distance=6))")
-    before = states(student, student_params)
-    fit = fit_positions(config, params, student, student_params, TOKENS)
-    np.testing.assert_allclose(fit.explained, 1, atol=0.005)
-    after = states(student, {**student_params, "position": fit.params})
-    expected = states(config, params)
-    assert np.abs(after - expected).max() < 0.1 * np.abs(before - expected).max()
-
-
 def states(config, params):
     return np.asarray(jitted_states(config, params, TOKENS))
 
 
 jitted_states = jax.jit(hidden_states, static_argnums=0)
-
-
-def test_vectors_reproduce_the_mean_logits_of_alibi():
-    config, params = model("alibi")
-    student, student_params = student_of(
-        params, "per_layer(learned_relative(clip=15,separate=True))"
-    )
-    fit = fit_positions(config, params, student, student_params, TOKENS)
-    assert (fit.explained > 0.99).all()
-    fitted = mean_logits(student, {**student_params, "position": fit.params}, TOKENS).mean
-    target = mean_logits(config, params, TOKENS).mean
-    fitted, target = np.array(fitted), np.array(target)
-    apart, target = (x - x.mean(-1, keepdims=True) for x in (fitted - target, target))
-    inside = (0, slice(None), slice(1, -1), slice(1, -1))
-    assert apart[inside].std() < 0.3 * target[inside].std()
-
-
-def test_encodings_without_parameters_are_refused():
-    config, params = model("alibi")
-    student, student_params = student_of(params, "rope")
-    with pytest.raises(ValueError, match="'rope' cannot be fitted: it has no parameters"):
-        fit_positions(config, params, student, student_params, TOKENS)
 
 
 def test_the_mean_of_a_table_is_kept():

@@ -1,4 +1,4 @@
-"""Windows of a teacher's layers, which its student keeps.
+"""What a student keeps of its teacher's positions: the windows of layers, and a table's mean.
 
 A window is a part of how a layer attends, not of how it tells positions apart. A ModernBERT that
 attends to all tokens in all layers is another model.
@@ -7,10 +7,14 @@ attends to all tokens in all layers is another model.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 
+import jax
+import jax.numpy as jnp
+
 from pe_jax.configs.model import BertConfig, ModelChanges
-from pe_jax.encodings import PositionEncoding
+from pe_jax.encodings import Params, PositionEncoding, embed
 from pe_jax.encodings.part import Part
 from pe_jax.schema import changed
 
@@ -60,3 +64,25 @@ def keep_windows(
 def without_positions(model: BertConfig) -> BertConfig:
     """Return a model without positions, whose windows stay."""
     return dataclasses.replace(model, position=windows_of(model.encoding()).name)
+
+
+@functools.partial(jax.jit, static_argnames=("teacher", "length"))
+def keep_table_mean(
+    teacher: BertConfig, teacher_params: Params, student_params: Params, length: int
+) -> Params:
+    """Return the student's parameters with the mean of the teacher's first `length` position
+    vectors added to the embedding of token types, or to that of tokens where there is none.
+
+    The mean is the same for all tokens. So it is no position, and a student without the table
+    should keep it.
+
+    Args:
+      teacher_params, student_params: of `Bert`.
+    """
+    zeros = jnp.zeros((1, length, teacher.hidden_size))
+    positions, tokens = teacher_params.get("position", {}), jnp.zeros((1, length), jnp.int32)
+    vectors = embed(teacher.encoding(), positions, zeros, range(length), tokens=tokens)
+    name = "segment" if "segment" in student_params else "token"
+    table = student_params[name]["embedding"]
+    moved = table + vectors.mean((0, 1)).astype(table.dtype)
+    return {**student_params, name: {"embedding": moved}}
