@@ -47,9 +47,9 @@ STEPS = (
 # and where its inputs are: their contents are compared, see `tasks.train`.
 _INPUTS = ("init", "data.source", "data.validation", "data.train", "data.vocab", "data.data_dir")
 
-# Values that give the same numbers. With "fsdp" the state has other shardings than with "jit", and
-# sums are rounded in another order, as on another number of devices; dropout masks are the same.
-# With "pmap" they are not: it draws them per device.
+# Values that give the same numbers as the default, which is one of them. With "fsdp" the state has
+# other shardings than with "jit", and sums are rounded in another order, as on another number of
+# devices; dropout masks are the same. With "pmap" they are not: it draws them per device.
 _EQUIVALENT = {"parallel": ("jit", "fsdp")}
 
 
@@ -100,20 +100,23 @@ def identity(config: Config, tokenizer: str, *, resumed: bool = False) -> str:
       tokenizer: as JSON.
       resumed: without what may change when the run resumes.
     """
-    values = [
-        _determining(values_of(config, defaults=False), resumed=resumed),
-        json.loads(tokenizer),
-    ]
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    values = values_of(config, defaults=False)
+    if resumed:  # A default source is replaced like any other.
+        every = values_of(config)
+        values |= {key: every[key] for key in _INPUTS if every.get(key)}
+    facts = [_determining(values, resumed=resumed), json.loads(tokenizer)]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def _determining(values: Json, *, resumed: bool) -> Json:
     """Return the values that a run's numbers depend on; of a `resumed` run's inputs, whether there
     are any."""
     determining = {
-        key: _EQUIVALENT[key][0] if value in _EQUIVALENT.get(key, ()) else value
+        key: value
         for key, value in values.items()
-        if key not in _MAY_CHANGE and not (resumed and key in STEPS)
+        if key not in _MAY_CHANGE
+        and not (resumed and key in STEPS)
+        and value not in _EQUIVALENT.get(key, ())
     }
     if resumed:
         determining |= {key: bool(values[key]) for key in _INPUTS if key in values}

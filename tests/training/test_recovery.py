@@ -560,6 +560,17 @@ def test_a_run_that_is_older_than_a_key(straight, tmp_path):
     assert read[0] == read[1]
 
 
+def test_the_identity_of_a_run():
+    """Steps, layouts and where inputs are leave it, from defaults on; other values do not."""
+    identity = lambda changes: workdir.identity(
+        changed(PretrainingConfig(), changes), "{}", resumed=True
+    )
+    same_run = {"parallel": "fsdp"}, {"data.source": "a.txt"}, {"stage1.steps": 7}
+    other_run = {"parallel": "pmap"}, {"data.validation": "a.txt"}, {"init": "W"}, {"seed": 9}
+    assert {identity(changes) for changes in same_run} == {identity({})}
+    assert len({identity(changes) for changes in ({}, *other_run)}) == 5
+
+
 def test_a_checkpoint_of_another_run(straight, tmp_path, capsys):
     config, done = straight
     other = changed(config, {"seed": 9})
