@@ -86,10 +86,7 @@ def head_profiles(
     """
     layers, heads, _ = panels[0][1].shape
     height = min(max(0.09 * layers * heads, 2.2), 7.0)
-    figure = style.new(
-        2.6 * len(panels) + 1.3, height + 1.2, style.wrapped(title, 32 * len(panels))
-    )
-    grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    figure, grid = style.new_panels(len(panels), (2.6, height), (1.3, 1.2), title, sharey=True)
     for axes, (name, values) in zip(grid, panels, strict=True):
         image = axes.imshow(
             values.reshape(layers * heads, -1), cmap="viridis", vmin=limits[0],
@@ -100,12 +97,10 @@ def head_profiles(
         axes.set(title=name, xlabel=columns)
         axes.tick_params(axis="y", length=0)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    grid[0].set_yticks((np.arange(layers) + 0.5) * heads - 0.5, range(layers))
+    grid[0].set_yticks((np.arange(layers) + 0.5) * heads - 0.5, [*map(str, range(layers))])
     grid[0].set_ylabel("layer, a row for each head")
     above = any((values > limits[1]).any() for _, values in panels)
-    figure.colorbar(
-        image, ax=list(grid), label=label, aspect=25, extend="max" if above else "neither"
-    )
+    figure.colorbar(image, ax=grid, label=label, aspect=25, extend="max" if above else "neither")
     return figure
 
 
