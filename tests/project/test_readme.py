@@ -1,7 +1,9 @@
 """The README's and the docs' Python runs, and its module sees the order of tokens."""
 
+import json
 import os
 import re
+import runpy
 from pathlib import Path
 
 import jax
@@ -55,7 +57,9 @@ NOTEBOOKS = sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/noteb
 
 
 def shorter(block):
-    """Of the three encodings of lengths.md, one is enough to see that its code runs."""
+    """Of three encodings in lengths.md, one is enough to see that its code runs; of checks, two."""
+    two = '{name: testing.CHECKS[name](testing.Subject(encoding)) for name in ("packing", "shift")}'
+    block = block.replace("testing.check(encoding)", two)
     return block.replace('["learned_absolute", "learned_relative", "rope"]', '["rope"]')
 
 
@@ -68,6 +72,17 @@ def test_the_code_of_pages(page, tmp_path, monkeypatch, capsys):
     if page == "docs/tutorial.md":  # Numbers of the notebooks differ from one machine to another.
         printed, text = capsys.readouterr().out.splitlines(), (ROOT / page).read_text("utf-8")
         assert len(printed) == 3 and all(line in text for line in printed)
+
+
+@pytest.mark.parametrize("page", NOTEBOOKS)
+def test_notebooks_are_those_of_the_pages(page):
+    write = runpy.run_path(str(ROOT / "tools/write_notebooks.py"))["notebook"]
+    path = (ROOT / page).with_suffix(".ipynb")
+    outdated = "The notebooks are out of date: python tools/write_notebooks.py"
+    assert path.read_text("utf-8") == write((ROOT / page).read_text("utf-8")), outdated
+    cells = json.loads(path.read_text("utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert len(code) == 1 + len(blocks(page)) and code[0].startswith("%pip install")
 
 
 @pytest.mark.slow
