@@ -54,6 +54,8 @@ def compare(folders: list[Path], out: Path) -> str:
     rows.sort(key=lambda row: -row[_LOSS])
     run, facts, _ = runs[0]
     lines = [
+        f"# Held-out scores of {len(rows)} runs",
+        "",
         f"Held-out text: {facts['examples']:,} {facts['inputs']} of length {facts['length']}, "
         f"{facts['masked_tokens']:,} masked tokens; loss in nats;",
         f"differences paired by example, ± standard error; {run['step']:,} steps, "
