@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from pe_jax.encodings.parser import for_text
 from pe_jax.encodings.registry import ENCODINGS, call_text, options_of
 from pe_jax.files import write_text
-from pe_jax.reports.explorer import untrained
+from pe_jax.reports.explorer import base_size, formulas, untrained
 from pe_jax.reports.explorer_page import Entry
 
 FILE = Path(__file__).resolve().parent.parent / "docs/explorer.json"
@@ -83,7 +83,8 @@ def main() -> None:
             print(title, file=sys.stderr, flush=True)
             known[title] = untrained(title)
             write([*known.values()])  # What is computed stays if the rest fails.
-        known[title] = {**known[title], "name": name, "options": options}
+        note = formulas(base_size(title))
+        known[title] = {**known[title], "name": name, "options": options, "note": note}
     write([known[title] for title, *_ in choices()])
 
 

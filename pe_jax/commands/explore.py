@@ -8,6 +8,7 @@ The page is one file, which any browser shows; both flags together put both on i
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 from pe_jax.errors import extra
@@ -30,7 +31,7 @@ _OUT = _string("out", None, "The .html file to write.")
 def run() -> None:
     from pe_jax.reports.explorer_page import page, plotly_source
 
-    if not (_RUNS.value or _ENCODINGS.value) or not str(_OUT.value).endswith(".html"):
+    if not (_RUNS.value or _ENCODINGS.value.strip(" ,")) or not str(_OUT.value).endswith(".html"):
         raise ValueError(
             "Give --runs='RUNS/*', --encodings=rope,alibi, or both; and --out=PAGE.html."
         )
@@ -44,9 +45,14 @@ def run() -> None:
     for name in names:  # A mistake in the last one is reported at once.
         explorer.base_size(name)
     entries = []
-    for folder in matching_runs(_RUNS.value) if _RUNS.value else []:
+    folders = matching_runs(_RUNS.value) if _RUNS.value else []
+    folder_names = [folder.name for folder in folders]
+    for folder in folders:
         log(f"Measuring {folder}")
-        entries += explorer.layers_of_run(from_run(folder))
+        subject = from_run(folder)
+        if folder_names.count(folder.name) > 1:
+            subject = dataclasses.replace(subject, name=str(folder))
+        entries += explorer.layers_of_run(subject)
     for name in names:
         log(f"Measuring {name}")
         entries.append(explorer.untrained(name, f"{name} (untrained)"))

@@ -67,7 +67,7 @@ def page(entries: Iterable[Entry], *, title: str, about: str, plotly: str = "") 
         "title": html.escape(title),
         "about": html.escape(about),
         "library": f"<script>{plotly}</script>" if plotly else f"<script {FROM_FOLDER}></script>",
-        "data": data.replace("</", r"<\/"),
+        "data": data.replace("<", r"\u003c"),
     }  # fmt: skip
     text = TEMPLATE.read_text(encoding="utf-8")
     for key, value in texts.items():

@@ -60,6 +60,7 @@ def test_the_code_of_cards_gives_numbers(key):
         ("S(ω, x), ω_i = 10000^(−2i/D)", r"S(\omega , x),\quad \omega _{i} = 10000^{-2i/D}"),
         ("P_(row, column) free", r"P_{\text{row}, \text{column}}\text{ free}"),
         ("s·log max(1, n/√d) or a chunk of x", None),
+        ("MLP_h(|m|)", r"\operatorname{MLP}_{h}(|m|)"),
         ("q_in², t from key to query", r"q_{in}^2,\quad t\text{ from key to query}"),
         ("(q+u)·k / √(2d), not divided by √d, R and C free, Σ_a ω_a", None),
     ],
@@ -78,6 +79,7 @@ def test_every_formula_is_ascii_with_closed_braces():
         for metadata in (part.metadata for part in row.encoding.parts):
             text = latex(metadata.formula)
             assert text.isascii() and text.count("{") == text.count("}"), text
+            assert not re.search(r"\\text{[^}]*\\", text), text
             assert not re.search(r"(?<![\w\\{])[a-z]{5,}", re.sub(r"\\text{.*?}", "", text)), text
 
 

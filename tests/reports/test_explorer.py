@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 import sys
 
 import numpy as np
@@ -58,7 +59,7 @@ def test_heat_maps_of_offsets_alone_are_left_out(entries):
 
 
 def test_the_page_holds_its_numbers_and_library(entries):
-    named = [{**entries[0], "note": "</script>"}]
+    named = [{**entries[0], "note": "</script><!--<script>"}]
     text = explorer_page.page(named, title="<b>", about="a & b", plotly="var Plotly;")
     assert "<title>&lt;b&gt;</title>" in text and "<p>a &amp; b</p>" in text
     assert "<script>var Plotly;</script>" in text and "{{" not in text
@@ -73,6 +74,8 @@ def test_numbers_of_the_site_are_up_to_date():
     stored = {each["title"]: each for each in write_explorer.read()}
     chosen = list(write_explorer.choices())
     assert list(stored) == [title for title, *_ in chosen], OUTDATED
+    for title, each in stored.items():
+        assert each["note"] == explorer.formulas(explorer.base_size(title)), OUTDATED
     assert write_explorer.FILE.stat().st_size < 1e6
     for title in ("rope(base=500)", "learned_absolute"):
         expected = properties.picture(explorer.base_size(title), lengths=[64])
@@ -90,18 +93,24 @@ def test_numbers_of_the_site_are_up_to_date():
 
 def test_the_command(tmp_path, monkeypatch):
     config = tiny_run.config(tmp_path, **{"model.position": "learned_absolute"})
-    tiny_run.save_untrained(config, tmp_path / "run")
+    tiny_run.save_untrained(config, tmp_path / "a/run")
+    for copy in ("a/other", "b/run"):
+        shutil.copytree(tmp_path / "a/run", tmp_path / copy)
     out = tmp_path / "page.html"
-    code, printed, err = call(COMMAND, f"--runs={tmp_path}/r*", f"--out={out}")
-    assert code == 0 and "Written 1 pictures" in printed, err
+    code, printed, err = call(COMMAND, f"--runs={tmp_path}/[ab]/*", f"--out={out}")
+    assert code == 0 and "Written 3 pictures" in printed, err
     text = out.read_text("utf-8")
-    (found,) = json.loads(re.search(r'<script id="data"[^>]*>(.*?)</script>', text, re.S)[1])
-    assert found["name"] == "run" and found["options"] == {"layer": 0}
+    entries = json.loads(re.search(r'<script id="data"[^>]*>(.*?)</script>', text, re.S)[1])
+    names = ["other", f"{tmp_path}/a/run", f"{tmp_path}/b/run"]  # Folders of one name by path.
+    assert [each["name"] for each in entries] == names
+    found = entries[0]
+    assert found["options"] == {"layer": 0}
     assert found["picture"]["properties"].keys() == {"48"}  # Rows of its table.
     assert found["picture"]["properties"]["48"]["translation_invariance"] > 0.5
     for arguments, says in [
         ([f"--out={out}"], "Give --runs='RUNS/*'"),
-        ([f"--runs={tmp_path}/r*"], "and --out=PAGE.html"),
+        (["--encodings=,", f"--out={out}"], "Give --runs='RUNS/*'"),
+        ([f"--runs={tmp_path}/a/r*"], "and --out=PAGE.html"),
         ([f"--runs={tmp_path}/x*", f"--out={out}"], "No runs match"),
         (["--encodings=alibi,ropee", f"--out={out}"], "error: Unknown position encoding: 'ropee'"),
     ]:

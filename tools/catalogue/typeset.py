@@ -12,7 +12,7 @@ _OPERATORS = (
 _NAMES = "|".join(_FUNCTIONS + _OPERATORS)
 # Two other letters are a product.
 _WORD = (
-    rf"(?<![A-Za-z\\])(?!(?:{_NAMES})\b)"
+    rf"(?<![A-Za-z\\])(?!(?:{_NAMES})(?![A-Za-z]))"
     r"(?:[A-Za-z]{3,}|(?<!{)(?:by|in|of|on|or|to))(?![A-Za-z])"
 )
 _SYMBOLS = {
@@ -21,7 +21,7 @@ _SYMBOLS = {
     "Σ": r"\sum ", "Π": r"\prod ", "√": r"\sqrt ", "β": r"\beta ", "γ": r"\gamma ",
     "δ": r"\delta ", "ζ": r"\zeta ", "λ": r"\lambda ", "π": r"\pi ", "σ": r"\sigma ",
     "τ": r"\tau ", "φ": r"\varphi ", "ψ": r"\psi ", "ω": r"\omega ", "α": r"\alpha ",
-    "Δ": r"\Delta ", "…": r"\dots ",
+    "Δ": r"\Delta ", "ε": r"\varepsilon ", "…": r"\dots ",
 }  # fmt: skip
 _LINE = 46  # Characters of plain text that a phone shows in one line.
 
@@ -63,7 +63,7 @@ def _typeset(text: str) -> str:
     run = rf"(?:(?<=[\w}})\]|']) )?{_WORD}(?: (?:a )?{_WORD})*(?: (?=[\w|(\[√⌊−]))?"
     text = re.sub(run, r"\\text{\g<0>}", text)
     text = re.sub(rf"\b({'|'.join(_FUNCTIONS)})\b", r"\\\1 ", text)
-    text = re.sub(rf"\b({'|'.join(_OPERATORS)})\b", r"\\operatorname{\1}", text)
+    text = re.sub(rf"\b({'|'.join(_OPERATORS)})(?![A-Za-z])", r"\\operatorname{\1}", text)
     for plain, symbol in _SYMBOLS.items():
         text = text.replace(plain, symbol)
     return re.sub(r" {2,}", " ", text).strip()

@@ -11,7 +11,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.modifiers.randomised import at_positions
+from pe_jax.encodings.modifiers.randomised import Move, at_positions
 from pe_jax.encodings.part import Context, Metadata, Part
 from pe_jax.encodings.positions import Positions, as_array, length, real_positions, span
 from pe_jax.encodings.registry import wrapper
@@ -45,7 +45,9 @@ def shifted(part: Part, *, max_shift: int = 500) -> Part:
         shift = jax.random.randint(context.rng, (context.batch_size, 1), 0, room + 1)
         return as_array(x) + (shift if part.traits.axes == 1 else shift[..., None])
 
-    return at_positions(part, move, "Kiyono et al. 2021")
+    return at_positions(
+        part, move, f"x → x + k, k from 0 to {max_shift} while training", "Kiyono et al. 2021"
+    )
 
 
 @wrapper
@@ -66,8 +68,9 @@ def cape(
     that queries, keys and the input agree. Without one, x -> x - c. Positions become real numbers.
 
     Args:
-      max_global_shift, max_local_shift, max_global_scaling: a, b and s; the defaults are for text.
-        b up to 0.5 keeps integer positions in order.
+      max_global_shift: a, the most that Δ shifts a row by. The defaults are for text.
+      max_local_shift: b, the most that ε shifts a token by; up to 0.5 keeps integers in order.
+      max_global_scaling: s, the largest factor λ of a row, and the inverse of the smallest.
       centred: c is the middle of a row's smallest and largest position, else 0. (The paper takes
         the mean, the same number where positions are consecutive.) Documents packed into a row
         share one.
@@ -93,7 +96,8 @@ def cape(
         out = (x + shift + max_local_shift * _jitter(for_jitter, x)) * scale
         return out if axes > 1 else out[..., 0]
 
-    wrapped = at_positions(part, move, "Likhomanenko et al. 2021")
+    formula = f"x → (x {'− c ' if centred else ''}+ Δ + ε_x) λ while training"
+    wrapped = at_positions(part, move, formula, "Likhomanenko et al. 2021")
     if not centred:
         return wrapped
     # A centred encoding removes all that a shift changes; another token changes all.
@@ -122,13 +126,11 @@ def interpolated(part: Part, *, factor: float) -> Part:
         "stretch the table instead, encoding.resize(params, "
         f'{factor:g} * {part.traits.max_length}, "interpolate")',
     )
-    wrapped = at_positions(
-        part, lambda x, _: real_positions(real_positions(x) / factor), "Chen et al. 2023"
-    )
+    move: Move = lambda x, _: real_positions(real_positions(x) / factor)
+    wrapped = at_positions(part, move, f"x → x/{factor:g}", "Chen et al. 2023")
     metadata = wrapped.metadata or Metadata()
     vectors, frequencies = metadata.vectors, metadata.frequencies
     stretched = metadata._replace(
-        formula=f"{metadata.formula}, x → x/{factor:g}",
         vectors=vectors and (lambda params, x: vectors(params, x / factor)),
         frequencies=frequencies and (lambda params: frequencies(params) / factor),
     )

@@ -18,8 +18,8 @@ from pe_jax.shapes import Array, Real
 Move = Callable[[Positions, Context], Positions]
 
 
-def at_positions(part: Part, move: Move, source: str) -> Part:
-    """Return `part` at the positions that `move` makes of a model's; `source` is its paper."""
+def at_positions(part: Part, move: Move, formula: str, source: str) -> Part:
+    """Return `part` at the positions that `move` makes of a model's, by a formula and a paper."""
 
     def positions(x: Positions, context: Context) -> Positions:
         moved = move(x, context)
@@ -29,7 +29,9 @@ def at_positions(part: Part, move: Move, source: str) -> Part:
         context = context._replace(positions_k=move(context.positions_k, context))
         return part.positions(moved, context)
 
-    metadata = part.metadata and part.metadata._replace(source=f"{source}; {part.metadata.source}")
+    metadata = part.metadata and part.metadata._replace(
+        formula=f"{part.metadata.formula}, {formula}", source=f"{source}; {part.metadata.source}"
+    )
     return part._replace(positions=positions, metadata=metadata)
 
 
@@ -76,7 +78,9 @@ def randomised(part: Part, *, longest: int = 2048, real: bool = False) -> Part:
         check_length(count, f"randomised({part.name})")
         return _look_up(_positions(count, longest, real, context.rng), x, longest)
 
-    wrapped = at_positions(part, move, "Ruoss et al. 2023")
+    wrapped = at_positions(
+        part, move, f"x → p_x, p sorted, drawn from 0 to {longest - 1}", "Ruoss et al. 2023"
+    )
     # Positions depend on the number of tokens: one more moves those before it.
     return wrapped._replace(
         metadata=wrapped.metadata and wrapped.metadata._replace(invariant=False),

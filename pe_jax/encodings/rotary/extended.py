@@ -66,7 +66,7 @@ def self_extend(
     shift = window - window // group
     far = _Far(lambda i, j: i - j >= window, lambda x, w: grouped(x, w) + w * shift, grouped)
     metadata = Metadata(
-        f"f(i, j) = ⌊j/{group}⌋ − ⌊i/{group}⌋ − {shift} where |m| ≥ {window}, else m",
+        f"f = ⌊j/{group}⌋ − ⌊i/{group}⌋ + {shift}·sign(m) where |m| ≥ {window}, else m",
         "Jin et al. 2024 (Self-Extend), 3",
     )
     return _extended(head_size, base, layout, metadata, far)
@@ -137,7 +137,8 @@ def dual_chunk(
     next_chunk: Angles = lambda x, w: angles(jnp.minimum(chunk + x % chunk, length - 1), w)
     last: Angles = lambda x, w: angles(0 * x + (length - 1), w)
     metadata = Metadata(
-        f"f = (j mod s) − min(s + i mod s, c − 1) or − (c − 1) beyond a chunk, s = {chunk}",
+        "f = m in a chunk, j mod s − min(s + i mod s, c − 1) to the one before, j mod s − (c − 1) "
+        f"farther left, −f(j, i) to the right, s = {chunk}, c = {length}",
         "An et al. 2024 (dual chunk attention), 3",
     )
     return _extended(
