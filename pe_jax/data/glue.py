@@ -32,7 +32,6 @@ class GlueTask(NamedTuple):
 
 
 _ENTAILMENT = ("entailment", "not_entailment")
-_YES_NO = ("no", "yes")
 
 # Metrics are the official ones; where there are two, that of the paper's table 2 comes first.
 GLUE: dict[str, GlueTask] = {

@@ -19,7 +19,7 @@ from pe_jax.encodings.registry import (
     ENCODINGS, WRAPPERS, named, registered, suggestion as _suggestion, wrapper,
 )  # fmt: skip
 
-# Every encoding, in the order of the catalogue. A new one is its file and a line here.
+# Every encoding, in the order of the catalogue. A new one is its file, a line here, a name below.
 from pe_jax.encodings.absolute.position_vectors import (
     PUBLISHED, learned_absolute, sinusoidal_absolute, learnable_sinusoidal_absolute,
 )  # fmt: skip

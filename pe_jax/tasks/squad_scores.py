@@ -77,8 +77,9 @@ def score(
             "another file?"
         )
     scores = _averages("", exact.values(), overlap.values())
+    answerable = {q.id: bool(q.answers) for q in questions}
     for prefix, kind in (("HasAns_", True), ("NoAns_", False)) if is_v2 else ():
-        ids = [q.id for q in questions if bool(q.answers) == kind and q.id in exact]
+        ids = [id for id in answerable if answerable[id] == kind and id in exact]
         if ids:
             scores |= _averages(prefix, [exact[id] for id in ids], [overlap[id] for id in ids])
     return scores | {"missing": sum(q.id not in predictions for q in questions)}

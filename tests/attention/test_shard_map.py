@@ -133,6 +133,16 @@ def test_an_encoding_of_all_heads_refuses_a_part_of_them():
         attention(q, q, q, encoding)
 
 
+@pytest.mark.parametrize("name", JOINED.values(), ids=JOINED)
+def test_all_parts_with_parameters_of_heads_know_their_number(name):
+    """By which they refuse another one: parameters might broadcast to it."""
+    few, many = (encodings.from_name(name, **SIZES | {"num_heads": n}) for n in (H, 2 * H))
+    for part, larger in zip(few.parts, many.parts, strict=True):
+        drawn = [jax.eval_shape(each.init, jax.random.key(0)) for each in (part, larger)]
+        same = jax.tree.map(jnp.shape, drawn[0]) == jax.tree.map(jnp.shape, drawn[1])
+        assert same or part.traits.num_heads == H, part.name
+
+
 def test_the_kernel_is_left_out_under_the_check():
     """A kernel's results would have to say what they vary over; blocks of queries need not."""
     q = jax.ShapeDtypeStruct((2, 9, 2, 8), jnp.float32)

@@ -22,7 +22,7 @@ printf '%s\\0' "$name" "$@" '' >> "$here/calls"
 
 ARGUMENTS = [
     "--config.model.position=rope(base=500)+alibi",
-    "--config.data.source=shards:a folder",
+    "--config.data.source=tokenized:a folder",
     '--workdir=gs://b/it\'s `$HOME` & "more"',
 ]
 

@@ -507,6 +507,8 @@ def test_scores_of_version_2():
         "NoAns_total": 2,
     }
     assert score(questions, predictions, "v2.0") == expected
+    twice = score([*questions, questions[0]], predictions, "v2.0")  # Counts once, as there.
+    assert twice == expected
     answered = score(questions[:2], predictions, "v2.0")
     assert "NoAns_exact" not in answered and answered["HasAns_total"] == 2
 
