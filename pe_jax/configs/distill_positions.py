@@ -53,8 +53,8 @@ class DistillationConfig(EncoderTrainingConfig):
     differences: float = key(
         0.0,
         _WEIGHT,
-        "Weight of the same loss on the change of the states when the words of every input are "
-        "shuffled. Each step then reads its rows twice, as they are and shuffled.",
+        "Weight of half the same loss on the change of the states when the words of every input "
+        "are shuffled. Each step then reads its rows twice, as they are and shuffled.",
     )
     centred: bool = key(
         False, FLAG, "Imitate the teacher's states without their mean at each position."

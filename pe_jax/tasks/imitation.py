@@ -62,8 +62,8 @@ def imitation_task(
       parallel: a name in `sharding.PARALLEL`.
       layers: weights in the loss; empty weights all alike.
       attention: weight of the loss of the attention's outputs.
-      differences: weight of the loss of the states' changes when a row's words are shuffled; the
-        others are then means over rows as they are and shuffled. R² is of rows as they are.
+      differences: weight of half the loss of the states' changes when a row's words are shuffled;
+        the others are then means over rows as they are and shuffled. R² is of rows as they are.
       heads: the heads of `BertForPretraining` that the student holds besides; nothing trains them.
     """
     weights = np.array(layers or [1.0] * student.num_layers, np.float32)

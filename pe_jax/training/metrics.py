@@ -197,7 +197,7 @@ def _wandb_run(workdir: Path) -> Any:
     try:
         import wandb
     except ImportError as error:
-        raise ImportError(
+        raise ValueError(
             "WANDB_PROJECT is set, but wandb is not installed. Install it with pip install wandb, "
             "or unset WANDB_PROJECT."
         ) from error

@@ -675,7 +675,7 @@ def test_weights_and_biases(tmp_path, monkeypatch):
     assert first == second and first["config"] == {"seed": 3} and first["resume"] == "allow"
     fake.init().log.assert_called_with({"loss": 2.0}, step=1)
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ImportError, match="WANDB_PROJECT is set, but wandb is not installed"):
+    with pytest.raises(ValueError, match="WANDB_PROJECT is set, but wandb is not installed"):
         MetricsWriter(tmp_path, 0)
 
 
