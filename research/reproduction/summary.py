@@ -128,7 +128,9 @@ def _effect(verdict: Verdict) -> str:
 
 
 def _mean(value: float | None) -> str:
-    return number(None if value is None else round(value, 3)).replace("-", "−")
+    if value is not None and abs(value) < 1:  # From 1 on, `number` alone rounds.
+        value = round(value, 3)
+    return number(value).replace("-", "−")
 
 
 def _range(verdict: Verdict) -> str:
