@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "notebooks"
-SETUP = "%pip install -q '../..[train]'  # In a checkout."
+SETUP = "%pip install -q '../..[train]'"  # The checkout, until there is a release.
 BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n```\n(.*?)```\n)?", re.S)
 
 
