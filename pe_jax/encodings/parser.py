@@ -147,7 +147,7 @@ def _call(
     if name not in names:
         raise _Unreadable(
             f"{name!r} is unknown.{suggestion(name, names) or _EXAMPLES} "
-            f"docs/catalogue.md has all {len(names)}"
+            f"docs/catalogue.md has all {len(ENCODINGS) + len(WRAPPERS)}"
         )
     if name in ENCODINGS and arguments:
         raise _Unreadable(f"the options of {name!r} must be written NAME=VALUE")

@@ -104,7 +104,7 @@ def _formula(row: Entry) -> list[str]:
 def _images(row: Entry, pictures: trained.Lines) -> list[str]:
     key, after = row.key, picture_name(row.key, pictures)
     name = _short(shown_name(row))
-    text = f"![logits of {name} by query and key, and their curve over the offset, before training]"
+    text = f"![heat map of {name} by query and key, and its curve over the offset, before training]"
     line = f"{text}(../{IMAGES}/{key}.png)"
     if after:
         line += f"\n![the same of {after} after training](../{IMAGES}/{key}_trained.png)"

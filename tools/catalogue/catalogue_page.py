@@ -46,7 +46,7 @@ softmax, or positions before another encoding sees them.
 
 The picture has the first 32 positions (red is above the mean, blue below), and offsets up to 32, in
 standard deviations from the mean; the band is the spread over positions. Windows and other lengths
-are small in it, so as to be seen.
+are small in it, so that they can be seen.
 
 ## Properties
 
