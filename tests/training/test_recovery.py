@@ -41,7 +41,11 @@ from pe_jax.training.metrics import MetricsWriter, read_metrics
 from pe_jax.training.step import TrainState
 
 # A test fails by what its threads and tasks raise where nobody catches it.
-LEFT_BEHIND = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+# From Python 3.13 on, asyncio reports that Orbax's threads end after their loop.
+_UNRAISABLE = "pytest.PytestUnraisableExceptionWarning"
+LEFT_BEHIND = pytest.mark.filterwarnings(
+    f"error::{_UNRAISABLE}", rf"ignore:[\s\S]*Event loop is closed:{_UNRAISABLE}"
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
