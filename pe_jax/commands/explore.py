@@ -63,7 +63,7 @@ def run() -> None:
     out = reachable_path(_OUT.value)
     text = page(entries, title="Position encodings side by side", about=about, plotly=plotly)
     write_text(out, text)
-    show(f"Written {len(entries)} pictures to {out}; open it in a browser.")
+    show(f"Wrote {out}. Open it in a browser.")
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ def untrained(title: str, name: str = "", options: Mapping[str, Any] | None = No
     encoding = base_size(title)
     return Entry(
         name=name or title, options=dict(options or {}), title=title, note=formulas(encoding),
-        picture=without_repetition(properties.picture(encoding)),
+        picture=without_repetition(properties.picture(encoding, lengths=_lengths(encoding))),
     )  # fmt: skip
 
 
@@ -54,11 +54,10 @@ def layers_of_run(subject: Subject) -> list[Entry]:
     Raises:
       ValueError: if the vocabulary has fewer than two whole words.
     """
-    model, longest = subject.bert, subject.encoding.max_length
-    lengths = [n for n in LENGTHS if longest is None or n <= longest] or [longest or 0]
+    model = subject.bert
     words, rng = jnp.asarray(subject.words, jnp.int32), jax.random.key(0)
     matrices = {}
-    for length in lengths:
+    for length in _lengths(subject.encoding):
         tokens = properties.random_words(rng, words, count=WORD_PAIRS, length=length)
         batch = batch_size(2 * length**2 * model.num_heads * model.num_layers, 8)
         kernel = properties.offset_kernel(kernel_map(model), subject.params, tokens, batch=batch)
@@ -67,6 +66,12 @@ def layers_of_run(subject: Subject) -> list[Entry]:
         f"{subject.encoding.name}, step {subject.step:,}, trained on up to {subject.length} tokens."
     )
     return [_layer(subject, i, matrices, note) for i in range(model.num_layers)]
+
+
+def _lengths(encoding: PositionEncoding) -> list[int]:
+    """Return the lengths that an encoding has positions for, or else the longest that it has."""
+    longest = encoding.max_length
+    return [n for n in LENGTHS if longest is None or n <= longest] or [longest or 0]
 
 
 def _layer(subject: Subject, i: int, matrices: Mapping[int, jax.Array], note: str) -> Entry:

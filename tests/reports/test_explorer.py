@@ -54,6 +54,11 @@ def test_layers_of_runs(monkeypatch):
     assert biases["psi"] is None and table["psi"][0] == 1
 
 
+def test_an_encoding_of_few_positions():
+    found = explorer.untrained("learned_2d(height=4, width=4)")
+    assert found["picture"]["properties"].keys() == {"16"}
+
+
 def test_heat_maps_of_offsets_alone_are_left_out(entries):
     assert [each["picture"]["heat"] is None for each in entries] == [True, True, True, False]
 
@@ -98,7 +103,7 @@ def test_the_command(tmp_path, monkeypatch):
         shutil.copytree(tmp_path / "a/run", tmp_path / copy)
     out = tmp_path / "page.html"
     code, printed, err = call(COMMAND, f"--runs={tmp_path}/[ab]/*", f"--out={out}")
-    assert code == 0 and "Written 3 pictures" in printed, err
+    assert code == 0 and f"Wrote {out}" in printed, err
     text = out.read_text("utf-8")
     entries = json.loads(re.search(r'<script id="data"[^>]*>(.*?)</script>', text, re.S)[1])
     names = ["other", f"{tmp_path}/a/run", f"{tmp_path}/b/run"]  # Folders of one name by path.
