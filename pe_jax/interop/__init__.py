@@ -1,4 +1,4 @@
-"""Published checkpoints and runs: encodings by config.json, position tables, import and export.
+"""Published checkpoints: encodings by config.json, position tables, import and export of encoders.
 
 `from_hf` needs JAX alone. What reads and writes files needs the extra `train`, and is imported when
 it is first used.
@@ -13,7 +13,7 @@ from pe_jax.interop.hf_registry import ENCODERS, FAMILIES
 
 __all__ = [
     "ENCODERS", "FAMILIES", "PRETRAINING", "Checkpoint", "PositionTable", "PublishedBert",
-    "from_hf", "load_bert", "load_position_table", "load_run", "open_checkpoint",
+    "from_hf", "load_bert", "load_position_table", "open_checkpoint",
     "position_table", "read_config", "save_bert", "save_onnx", "save_stablehlo",
 ]  # fmt: skip
 
@@ -23,14 +23,12 @@ if typing.TYPE_CHECKING:
     from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
     from pe_jax.interop.onnx_export import save_onnx
     from pe_jax.interop.position_tables import PositionTable, load_position_table
-    from pe_jax.interop.run_import import load_run
     from pe_jax.interop.stablehlo import save_stablehlo
 else:
     _LAZY = (
         "position_tables",
         "bert_import",
         "bert_export",
-        "run_import",
         "stablehlo",
         "onnx_export",
     )

@@ -97,6 +97,20 @@ class PretrainedSource:
         return (saved_tokenizer if self._is_run else published_tokenizer)(self._path)
 
 
+def load_run(workdir: str | Path) -> tuple[BertConfig, Params]:
+    """Return the model of a run of pretraining or distillation, and its newest parameters: float32,
+    the encoder under "bert" and its heads under their names, as `interop.load_bert` has them.
+
+    Raises:
+      ValueError: if there is no such run, or none of its checkpoints can be read.
+    """
+    folder = Path(workdir)
+    run: EncoderTrainingConfig = run_config(folder, ENCODERS)
+    _, params = newest_params(folder)
+    tokens = len(params["bert"]["token"]["embedding"])  # The config has none of a run's own text.
+    return dataclasses.replace(run.model, vocab_size=tokens), params
+
+
 def start_model(
     config: EncoderTrainingConfig | FinetuningConfig, folder: Path | None
 ) -> BertConfig:

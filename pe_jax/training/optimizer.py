@@ -18,10 +18,15 @@ from pe_jax.encodings import PositionEncoding
 from pe_jax.training.pytrees import Params, PyTree, named_leaves
 from pe_jax.training.step import cache_by_arguments
 
+
+def _adam(config: OptimizerConfig, *, nesterov: bool = False) -> optax.GradientTransformation:
+    return optax.scale_by_adam(config.b1, config.b2, config.epsilon, nesterov=nesterov)
+
+
 # How the gradient becomes a step, before weight decay and the learning rate.
 _DIRECTIONS: dict[str, Callable[[OptimizerConfig], optax.GradientTransformation]] = {
-    "adamw": lambda c: optax.scale_by_adam(c.b1, c.b2, c.epsilon),
-    "lamb": lambda c: optax.scale_by_adam(c.b1, c.b2, c.epsilon),
+    "adamw": _adam,
+    "lamb": _adam,
     "lion": lambda c: optax.scale_by_lion(c.b1, c.b2),
     # At a rate of -1 it is the direction alone. Matrices get steps of the size of AdamW's.
     "muon": lambda c: optax.contrib.muon(
@@ -32,7 +37,7 @@ _DIRECTIONS: dict[str, Callable[[OptimizerConfig], optax.GradientTransformation]
         muon_weight_dimension_numbers=matrices,
         consistent_rms=0.2,
     ),
-    "nadamw": lambda c: optax.scale_by_adam(c.b1, c.b2, c.epsilon, nesterov=True),
+    "nadamw": functools.partial(_adam, nesterov=True),
     "sgd": lambda c: optax.trace(c.b1),
 }
 

@@ -10,8 +10,8 @@ import pytest
 from flax import nnx
 from helpers import tiny_run
 
-from pe_jax import interop
 from pe_jax.models import Bert
+from pe_jax.tasks.pretrained_source import load_run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -62,7 +62,7 @@ def test_nnx_encoder(capsys, tmp_path):
     expected = jax.jit(Bert(config).apply)({"params": params}, tokens)
     np.testing.assert_allclose(ours, expected, atol=1e-6)
     with pytest.raises(ValueError, match="config.json"):
-        interop.load_run(tmp_path / "nothing")
+        load_run(tmp_path / "nothing")
 
 
 @pytest.mark.slow
