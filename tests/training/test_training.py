@@ -560,6 +560,18 @@ def test_clipping():
         np.testing.assert_allclose(update, -clipped / (clipped + 1), rtol=1e-3)  # g / (|g| + ε).
 
 
+@pytest.mark.parametrize("norm", [0.0, 1e-30, 1.4, 1.5, 7.0, float("inf"), float("nan")])
+def test_clipping_is_that_of_optax(norm):
+    config = OptimizerConfig(name="sgd", b1=0.0, weight_decay=0.0, clip_norm=1.5)
+    grads = {"a": np.full(3, norm / 2, np.float32), "b": np.full((), norm / 2, np.float32)}
+    optimizer = optax.chain(optax.clip_by_global_norm(1.5), optax.scale(-1.0))
+    (expected, _), (got, _) = (
+        o.update(grads, o.init(grads), grads)
+        for o in (optimizer, optimizers.update_rule(config, lambda _: 1.0))
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), got, expected)
+
+
 # --- runs -----------------------------------------------------------------------------------------
 
 
