@@ -2,15 +2,16 @@
 
     python research/which_encoding/run.py --books=BOOKS --out=research/which_encoding/results.jsonl
 
-For each seed and encoding, a BERT-mini is pretrained as in configs/pretrain_books.py, with rows of
-16 and then of 128 tokens (two million in all). Its masked-LM loss and accuracy are measured on
-held-out rows of 128 tokens; on rows of 512 and 1,024, which it has not seen; and of 512 after 200
-more steps of 8 such rows. The time of a training step is that over the same with `none`, in turns.
-Each model is a line of --out, and a line of pictures.jsonl beside it with its picture (see
-`pe_jax.properties.picture`) after training. The same command resumes, and several processes may
-share the work: --part=0/2 takes every second model. BOOKS has train-*.jsonl.xz and valid.jsonl.xz.
+For each seed and encoding, a BERT-mini is pretrained in bfloat16 as in configs/pretrain_books.py,
+on rows of 16 and then of 64 tokens, with half as many rows: a million tokens. Its masked-LM loss
+and accuracy are measured on held-out rows of 64 tokens; on rows of 256 and 512, which it has not
+seen; and of 256 after 100 more steps of 4 such rows. The time of a training step is that over the
+same with `none`, in turns. Each model is a line of --out, and a line of pictures.jsonl beside it
+with its picture (see `pe_jax.properties.picture`) after training. The same command resumes, and
+several processes may share the work: --part=0/2 takes every second model. BOOKS has
+train-*.jsonl.xz and valid.jsonl.xz.
 
-Hardware: any; about a quarter of an hour for each model on a core of a CPU.
+Hardware: any; three to five minutes for each model on a core of a CPU.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
@@ -35,7 +37,8 @@ from pe_jax.files import write_text
 from pe_jax.properties.pictures import Picture
 from pe_jax.schema import changed, from_values
 from pe_jax.tasks import pretraining
-from pe_jax.training.metrics import read_metrics
+from pe_jax.tasks.run import saved_tokenizer
+from pe_jax.training.checkpointing import newest_params
 from research.which_encoding.names import encodings_to_compare
 from research.which_encoding.trained_model import step_ratio, trained_picture
 
@@ -45,50 +48,61 @@ _SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Of models and of the order
 _ENCODINGS = flags.DEFINE_list("encodings", [], "Names without commas; default: all.")
 _PART = flags.DEFINE_string("part", "0/1", "Which share of the models, as 0/2 and 1/2.")
 _RATE = flags.DEFINE_float("learning_rate", 1e-3, "Of all models.")
-_STEPS = flags.DEFINE_integer("steps", 500, "Of each of the two stages.")
+
+TRAINED, LONG, LONGER = 64, 256, 512  # Lengths of rows.
 
 
-def train(folder: Path, changes: dict[str, object]) -> tuple[pretraining.Run, dict[str, float]]:
-    """Train with changes of the shipped config; return the last metrics on held-out text too."""
-    config: PretrainingConfig = changed(from_values(pretrain_books.get_config(), TRAINING), changes)
-    run = pretraining.run(config, folder)
-    return run, [line for line in read_metrics(folder) if "held_out/masked_lm_loss" in line][-1]
+def settings(position: str, seed: int) -> dict[str, object]:
+    """Return the changes of the shipped config that all runs of a model share."""
+    books = Path(_BOOKS.value)
+    return {
+        "data.source": str(books / "train-00000-of-00004.jsonl.xz"),
+        "data.validation": str(books / "valid.jsonl.xz"),
+        "seed": seed, "model.position": position, "model.max_length": LONGER,
+        "model.dtype": "bfloat16", "eval_every": 0, "checkpoint_every": 10**6,
+    }  # fmt: skip
+
+
+def config(changes: dict[str, object]) -> PretrainingConfig:
+    """Return the shipped config with changes."""
+    return changed(from_values(pretrain_books.get_config(), TRAINING), changes)
+
+
+def rows(stage: str, length: int, batch_size: int, steps: int) -> dict[str, object]:
+    """Return the changes that give a stage its rows, with as many masked words as there may be."""
+    sizes = {"length": length, "batch_size": batch_size, "steps": steps}
+    sizes["max_predictions"] = max(1, length * 5 // 32)
+    return {f"{stage}.{key}": value for key, value in sizes.items()}
 
 
 def measure(position: str, seed: int, folder: Path) -> tuple[dict[str, object], Picture]:
     """Return the scores of one encoding and seed, and its picture after training."""
-    text = {
-        "data.source": f"{_BOOKS.value}/train-00000-of-00004.jsonl.xz",
-        "data.validation": f"{_BOOKS.value}/valid.jsonl.xz", "data.vocab_size": 2048,
-        "seed": seed, "model.position": position, "model.max_length": 1024,
-        "eval_every": 0, "checkpoint_every": 10**6,
-    }  # fmt: skip
-    stage2 = {"stage2.length": 128, "stage2.batch_size": 16, "stage2.max_predictions": 20}
-    steps: dict[str, object] = {"stage1.steps": _STEPS.value, "stage2.steps": _STEPS.value}
-    start = time.monotonic()
-    steps |= {"optimizer.learning_rate": _RATE.value}
-    run, line = train(folder / "run", text | stage2 | steps)
-    seconds = time.monotonic() - start
+    common, start = settings(position, seed), time.monotonic()
+    short = rows("stage1", 16, 64, 500) | rows("stage2", TRAINED, 16, 500)
+    rate = {"optimizer.learning_rate": _RATE.value}
+    run = pretraining.run(config(common | short | rate), folder / "run")
     model = run.program.model
     record: dict[str, object] = {
-        "seconds": round(seconds, 1),
+        "seconds": round(time.monotonic() - start, 1),
         "step/none": round(step_ratio(run), 3),
         "parameters": parameter_count(model.encoding(), model.num_layers),
     }
 
-    def keep(line: dict[str, float], name: str) -> None:
-        record[f"loss/{name}"] = line["held_out/masked_lm_loss"]
-        record[f"accuracy/{name}"] = line["held_out/masked_lm_accuracy"]
+    def keep(name: str, scores: Mapping[str, float]) -> None:
+        record[f"loss/{name}"] = scores["masked_lm_loss"]
+        record[f"accuracy/{name}"] = scores["masked_lm_accuracy"]
 
-    keep(line, "128")
-    longer = text | {"init": str(folder / "run"), "stage2.steps": 0, "stage1.batch_size": 8}
-    for length, steps_there, rate in ((512, 1, 0.0), (1024, 1, 0.0), (512, 200, 3e-4)):
-        name = f"{length} after {steps_there} steps" if rate else str(length)
-        changes = {
-            "stage1.length": length, "stage1.steps": steps_there, "optimizer.learning_rate": rate,
-            "stage1.max_predictions": length * 5 // 32, "eval_examples": 64 * 1024 // length,
-        }  # fmt: skip
-        keep(train(folder / name.replace(" ", "_"), longer | changes)[1], name)
+    _, params = newest_params(folder / "run", run.program.shardings_of)
+    keep(str(TRAINED), run.stages[-1].evaluate(0, params))
+    long = rows("stage1", LONG, 4, 100) | {"stage2.steps": 0, "optimizer.learning_rate": 3e-4}
+    long |= {"init": str(folder / "run"), "eval_examples": 2**16 // LONG}
+    longer = long | rows("stage1", LONGER, 4, 1) | {"eval_examples": 2**16 // LONGER}
+    for length, changes in ((LONG, long), (LONGER, longer)):
+        untrained = pretraining.build(config(common | changes), saved_tokenizer(folder / "run"))
+        keep(str(length), untrained.stages[0].evaluate(0, params))
+    run = pretraining.run(config(common | long), folder / "long")
+    _, params = newest_params(folder / "long", run.program.shardings_of)
+    keep(f"{LONG} after 100 steps", run.stages[0].evaluate(0, params))
     return record, trained_picture(folder / "run")
 
 
