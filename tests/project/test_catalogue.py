@@ -175,9 +175,18 @@ def test_the_facts_of_one_encoding():
         ["BERT"],
     )
     lines = card.facts([row], {"alibi": results})
-    told = dict(re.findall(r"\| (.+?) +\| (.+?) +\|", "\n".join(lines)))
-    assert told["invariant: TI of logits"] == "yes: 0.000" and told["symmetric"] == "yes: –"
-    assert told["logits: distinct, size, growth"] == "0.123, 1.000, –"
-    assert told["change by length, shift"] == "1,234, ∞" and told["linear memory"] == "ranges"
-    assert told["time × `none`"] == "1.23 (1.10–1.30)" and told["memory × `none`"] == "–"
-    assert told["export"] == "BERT" and told["TPU kernel, cuDNN"] == "yes, yes"
+    told = dict(re.findall(r"\| \[(.+?)\]\S+ +\| (.+?) +\|", "\n".join(lines)))
+    assert told["translation invariant"] == "yes (0.000)" and told["symmetric"] == "yes (–)"
+    assert [told[x] for x in ("smallest distance", "size", "growth")] == ["0.123", "1.000", "–"]
+    assert told["change in a longer input"] == "1,234" and told["linear memory"] == "consecutive"
+    assert told["change at a later position"] == "∞" and told["exports to"] == "BERT"
+    assert told["time / `none`"] == "1.23 (1.10–1.30)" and told["memory / `none`"] == "–"
+    assert told["kernels"] == "TPU, cuDNN" and told["passes"].startswith("packing, padding")
+
+
+@pytest.mark.parametrize(
+    ("name", "hooks"),
+    [("rope", "q, k"), ("rove(rope)", "q, k, v"), ("shifted(rope)", "positions, q, k")],
+)
+def test_where_an_encoding_acts(name, hooks):
+    assert declared.acts(next(row for row in ROWS if row.name == name)) == hooks

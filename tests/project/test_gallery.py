@@ -85,7 +85,10 @@ def test_every_formula_is_ascii_with_closed_braces():
 
 def test_options_have_defaults_and_meanings():
     assert "- `short=(…)`, required" in CARDS["rope_longrope"]
-    assert "- `base=10000`: of the frequencies\n" in CARDS["rope"]
+    assert "- `base=10000`: base of the frequencies\n" in CARDS["rope"]
+    assert "- `layout='half'`: which dimensions make a pair" in CARDS["rope_linear"]
+    for line in re.findall(r"^- `\w+=.*", "".join(GALLERY.values()), re.M):
+        assert re.search(r"`.*?`(, required)?: \S{1,}", line), line
     assert "- `beta_slow=1`: rotations within L at the ends of the ramp\n" in CARDS["rope_yarn"]
 
 
@@ -126,19 +129,20 @@ def test_an_image_is_drawn_with_the_curve_before(tmp_path):
 
 def test_scores_of_trained_models(tmp_path):
     lines = [
-        {"position": "rope", "seed": seed, "loss/128": loss, "accuracy/128": 0.25, "loss/512": 5.0}
+        {"position": "rope", "seed": seed, "loss/64": loss, "accuracy/64": 0.25, "loss/512": 5.0}
         for seed, loss in enumerate((4.0, 4.2))
     ]
     (tmp_path / "results.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     scores = trained.read_lines("results.jsonl", tmp_path)
-    assert trained.cells(scores["rope"]) == ["4.10 ± 0.14", "25.0%", "5.00", "–", "–", "–"]
+    assert trained.cells(scores["rope"]) == ["4.10 ± 0.14", "25.0%", "–", "5.00", "–", "–"]
     assert trained.cells(lines[:1])[0] == "4.00"
     assert not trained.read_lines("pictures.jsonl", tmp_path)
     results = catalogue.read(DOCS / "catalogue.json")
     rows = [row for row in ROWS if row.key in ("rope", "rope_yarn")]
     page = card.family_page("rotary", rows, results.rows, dict.fromkeys(KEYS, ""), scores, scores)
     text = page.split("\n## `")[1]
-    assert "| `rope`  | 4.10 ± 0.14" in text and "rope_trained.png" in text
+    assert "| `rope` " in text and "| 4.10 ± 0.14 " in text and "rope_trained.png" in text
+    assert "loss, 512" in text and "loss, 256" not in text  # Columns without a value are left out.
     assert "`rope(fraction=0.5)`" in text.partition(trained.NOT_MEASURED)[0]
     assert "rope_yarn_trained.png" not in page
 
@@ -165,19 +169,20 @@ def test_the_table_is_filtered_and_sorted(chromium, tmp_path):
     page, errors = chromium.new_page(), []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto((tmp_path / "page.html").as_uri())
-    cells = lambda column: page.locator(
-        f"tbody tr:visible td:nth-child({column})"
+    header = page.locator("th").all_inner_texts()
+    cells = lambda name: page.locator(
+        f"tbody tr:visible td:nth-child({header.index(name) + 1})"
     ).all_inner_texts()
     assert page.locator("output").inner_text() == f"{len(ROWS)} of {len(ROWS)} encodings"
     page.get_by_label("family").select_option("rotary")
-    assert set(cells(2)) == {"rotary"} and cells(1)[0] == "rope"
+    assert set(cells("family")) == {"rotary"} and cells("encoding")[0] == "rope"
     page.get_by_label("search").fill("onnx causal")
-    assert cells(1) == ["xpos+causal"]
+    assert cells("encoding") == ["xpos+causal"]
     page.get_by_label("search").fill("")
     page.get_by_label("family").select_option("")
-    for name, column in (("time", 5), ("parameters", 7)):
+    for name in ("time", "parameters"):
         for reverse in (False, True):
             page.get_by_role("button", name=name, exact=True).click()
-            numbers = [float(text.replace(",", "")) for text in cells(column)]
+            numbers = [float(text.replace(",", "")) for text in cells(name)]
             assert len(numbers) == len(ROWS) and numbers == sorted(numbers, reverse=reverse)
     assert not errors

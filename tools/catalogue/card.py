@@ -27,15 +27,19 @@ FAMILIES = {
     "modifiers": "Modifiers and wrappers",
 }
 IMAGES = "figures/gallery"
-ADVICE: dict[str, str] = tomllib.loads(
-    Path(__file__).with_name("advice.toml").read_text(encoding="utf-8")
+ADVICE, OPTIONS = (
+    tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+    for name in ("advice.toml", "options.toml")
 )
 _ABOUT = """# {title}
 
 [All encodings](../catalogue.md), and [how to read a card](../catalogue.md#cards). Written by
 `python tools/write_catalogue.py`; do not edit it by hand.
 """
+_SECTIONS = ("properties", "requirements", "in-attention", "checks", "trained-models")
+_LINKS = "\n".join(f"[{name}]: ../catalogue.md#{name}" for name in _SECTIONS)
 _DECLARED = {True: "yes", False: "no", None: "depends"}
+_CHECKED = dict(zip(CHECKS, ("packing", "padding", "cache", "bfloat16"), strict=True))
 
 
 def source_file(key: str) -> str:
@@ -76,7 +80,7 @@ def family_page(
             f"Acts on: {declared.acts(variants[0])}. Source: {source(variants[0])}. Code: "
             f"[`{key}`](../../{source_file(key)})",
             "",
-            ADVICE.get(key, ""),
+            f"**When to use it.** {ADVICE[key]}",
             "",
             *_images(variants[0], pictures),
             f"```python\n{snippets[key]}\n```",
@@ -87,7 +91,7 @@ def family_page(
             *_excuses(variants, results),
             *_options(variants[0]),
         ]
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join([*lines, _LINKS]) + "\n"
 
 
 def source(row: Entry) -> str:
@@ -118,15 +122,20 @@ def picture_name(key: str, pictures: trained.Lines) -> str:
 
 
 def _scores(key: str, scores: trained.Lines) -> list[str]:
-    names = trained.names_of(key, scores)
-    if not names:
-        return []
+    names = trained.names_of(key, scores) if scores else []
     known = [[f"`{name}`", *trained.cells(scores[name])] for name in names if scores.get(name)]
     missing = [f"`{name}`" for name in names if not scores.get(name)]
-    lines = [*table(("trained", *trained.SCORES.values()), known), ""] if known else []
+    header = ("[trained][trained-models]", *trained.SCORES.values())
+    lines = [*filled_columns(header, known), ""] if known else []
     if missing:
         lines += [f"Trained with {', '.join(missing)}: {trained.NOT_MEASURED}.", ""]
     return lines
+
+
+def filled_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table of the columns that have a value in any row."""
+    kept = [n for n in range(len(header)) if any(row[n] not in ("", "–") for row in rows)]
+    return table([header[n] for n in kept], [[row[n] for n in kept] for row in rows])
 
 
 def facts(variants: Sequence[Entry], results: Mapping[str, Measured]) -> list[str]:
@@ -142,31 +151,52 @@ def _facts(row: Entry, found: Measured) -> dict[str, str]:
     count = f"{parameter_count(row.encoding):,}"
     longest = row.encoding.max_length
     ranges, packed = (declared.term_forms(row.encoding, packed=x) for x in (False, True))
-    symmetric = "–" if properties.symmetry is None else number(properties.symmetry)
-    near = number(properties.near)
-    linear = {(True, True): "both", (True, False): "ranges", (False, True): "packed"}
-    return {
+    symmetry = float("nan") if properties.symmetry is None else properties.symmetry
+    facts = {
         "parameters": count if formula == count else f"{formula} = {count}",
-        "positions": "any" if longest is None else f"up to {longest:,}",
-        f"invariant: TI of {properties.by}": (
-            f"{_DECLARED[declared.invariant(row)]}: {number(properties.invariance)}"
-        ),
-        "symmetric": f"{_DECLARED[declared.symmetric(row)]}: {symmetric}",
-        "monotone: all, to 10": (
-            f"{_DECLARED[declared.monotone(row)]}: {number(properties.monotonicity)}, {near}"
-        ),
-        f"{required.points}: distinct, size, growth": ", ".join(
-            number(x) for x in (required.distinctness, required.size, required.growth)
-        ),
-        "change by length, shift": f"{number(required.length)}, {number(required.shift)}",
-        "fast at ranges, packed": f"{forms(ranges.terms)}; {forms(packed.terms)}",
-        "TPU kernel, cuDNN": f"{yes(ranges.kernel)}, {yes(ranges.cudnn)}",
-        "linear memory": linear.get(found.linear, "–"),
-        "time × `none`": f"{cost.ratio:.2f} ({cost.low:.2f}–{cost.high:.2f})",
-        "memory × `none`": ratio(found.memory),
-        "packing, padding, cache, bfloat16": ", ".join(found.checks[check] for check in CHECKS),
-        "export": ", ".join(found.exports) or "–",
+        "longest input": "any" if longest is None else f"{longest:,}",
     }
+    numbers = {
+        "properties": {
+            "properties of": properties.by,
+            "translation invariant": _held(declared.invariant(row), properties.invariance),
+            "symmetric": _held(declared.symmetric(row), symmetry),
+            "monotone": _held(declared.monotone(row), properties.monotonicity),
+            "not monotone within 10 tokens": number(properties.near),
+        },
+        "requirements": {
+            "points": required.points,
+            "smallest distance": number(required.distinctness),
+            "size": number(required.size),
+            "growth": number(required.growth),
+            "change in a longer input": number(required.length),
+            "change at a later position": number(required.shift),
+        },
+        "in-attention": {
+            "offset terms": forms(ranges.terms),
+            "offset terms, packed": forms(packed.terms),
+            "kernels": _names({"TPU": ranges.kernel, "cuDNN": ranges.cudnn}),
+            "linear memory": _names(dict(zip(("consecutive", "packed"), found.linear))),
+            "time / `none`": f"{cost.ratio:.2f} ({cost.low:.2f}–{cost.high:.2f})",
+            "memory / `none`": ratio(found.memory),
+            "exports to": ", ".join(found.exports) or "–",
+        },
+        "checks": {
+            "passes": _names({_CHECKED[name]: found.checks[name] == "ok" for name in CHECKS})
+        },
+    }
+    for section, cells in numbers.items():
+        facts |= {f"[{label}][{section}]": cell for label, cell in cells.items()}
+    return facts
+
+
+def _held(declaration: bool | None, violation: float) -> str:
+    """Return what an encoding declares of a property, and the violation that was measured."""
+    return f"{_DECLARED[declaration]} ({number(violation)})"
+
+
+def _names(facts: Mapping[str, bool]) -> str:
+    return ", ".join(name for name, holds in facts.items() if holds) or "–"
 
 
 def number(x: float) -> str:
@@ -183,13 +213,9 @@ def ratio(x: float) -> str:
     return "–" if x != x else f"{x:.1f}" if x < 10 else f"{x:.0f}"
 
 
-def yes(fact: bool) -> str:
-    return "yes" if fact else "–"
-
-
 def forms(terms: tuple[str, ...] | None) -> str:
     """Return how terms of the offset are computed, see the page."""
-    return "any" if terms is None else " + ".join(terms) or "–"
+    return "none" if terms is None else " + ".join(terms) or "pair by pair"
 
 
 def _excuses(variants: Sequence[Entry], results: Mapping[str, Measured]) -> list[str]:
@@ -203,14 +229,14 @@ def _excuses(variants: Sequence[Entry], results: Mapping[str, Measured]) -> list
 
 
 def _options(row: Entry) -> list[str]:
-    meanings = _meanings({**ENCODINGS, **WRAPPERS}[row.key].__doc__ or "")
+    meanings = _meanings(row.key)
     text = lambda option, value: call_text("", {option: value})[1:-1]
     examples = {
         name: f"{_short(text(name, value))}`, required" for name, value in row.required.items()
     }
     defaults = {name: f"{text(name, value)}`" for name, value in row.options.items()}
     lines = [
-        f"- `{start}{': ' + meanings[name] if name in meanings else ''}"
+        f"- `{start}: {'if True, ' * (row.options.get(name) is False)}{meanings[name]}"
         for name, start in (examples | defaults).items()
     ]
     if not lines:
@@ -222,13 +248,20 @@ def _short(option: str) -> str:
     return re.sub(r"\([^()]{12,}\)", "(…)", option)
 
 
-def _meanings(docstring: str) -> dict[str, str]:
-    """Return the section Args of a docstring, by option."""
+def _meanings(key: str) -> dict[str, str]:
+    """Return the meanings of options: of options.toml, and the section Args of the docstring."""
+    docstring = {**ENCODINGS, **WRAPPERS}[key].__doc__ or ""
+    found = dict(OPTIONS["any"])
+    if others := re.search(r"Other\s+arguments\s+as\s+in\s+`(\w+)`", docstring):
+        found |= _meanings(others[1])
     args = re.search(r"\n( *)Args:\n((?:\1  .*\n|\n(?=\1  ))*)", docstring + "\n")
-    entries = re.split(r"\n(?=\S)", inspect.cleandoc("\n" + args[2])) if args else []
-    found: dict[str, str] = {}
-    for entry in entries:
+    for entry in re.split(r"\n(?=\S)", inspect.cleandoc("\n" + args[2])) if args else []:
         names, _, meaning = entry.partition(": ")
-        meaning = " ".join(meaning.split()).rstrip(".")
-        found |= dict.fromkeys(names.split(", "), meaning)
+        for name in names.split(", "):
+            found[name] = re.sub("^of ", f"{name.replace('_', ' ')} of ", " ".join(meaning.split()))
+    found |= OPTIONS.get(key, {})
+    for name, meaning in found.items():
+        if same := re.match(r"as in `(\w+)`", meaning):
+            found[name] = _meanings(same[1])[name] + meaning[same.end() :]
+        found[name] = found[name].rstrip(".")
     return found

@@ -9,7 +9,6 @@ from catalogue.cost import LONG, ROWS
 from catalogue.entries import SIZES, WRAPPED, Entry
 from catalogue.measured import LENGTH
 from catalogue.results import CHECKS, Measured
-from pe_jax.console.markdown import table
 from pe_jax.encodings import parameter_count
 from pe_jax.properties.encoding_measures import WORDS
 
@@ -17,21 +16,34 @@ _D, _HEAD, _H, _L = SIZES.values()
 
 _ABOUT = f"""# All position encodings
 
-For finding an encoding. Each name leads to its card: formula, when to use it, code, a picture of
-its logits, results and options. [Which encoding?](which-encoding.md) has a pick for each situation,
-and the [explorer](explore.md) shows up to four side by side.
+This page lists every position encoding of the package. Each name leads to a card with its formula,
+when to use it, code, a picture of its logits, results and options.
+[Which encoding?](which-encoding.md) recommends one for each situation, and the
+[explorer](explore.md) shows up to four side by side.
 
-The loss is that of a small BERT [trained with the encoding](#trained-models), on held-out rows of
-128 tokens, and of 512, which it has not seen; empty: {trained.NOT_MEASURED}. Time and memory are
-those of attention over attention without positions, and numbers those of BERT-base: D = {_D},
-H = {_H} heads of d = {_HEAD}, L = {_L} positions. What exports to ONNX exports to StableHLO.
+{{loss}}- *time*, *memory*: of [attention](#in-attention), divided by those of attention without
+  positions. Differences in time below about 10 % are noise.
+- *parameters*, *longest input*: for the sizes of BERT-base, hidden size D = {_D}, H = {_H} heads of
+  d = {_HEAD}, and L = {_L} positions.
+- *acts on*: where positions enter the model. *q, k* and *v* are queries, keys and values, *logits*
+  the scores before the softmax, *temperature* a factor of them, and *mask* the choice of keys.
+- *invariant*: attention depends on positions by their differences alone.
+- *packs*: several documents in a row give what each gives alone. *caches*: decoding with a cache of
+  keys and values gives the same as causal attention over the whole input.
+- *export*: what a model can be [exported](serving.md) to; ONNX always means StableHLO too.
+
+`(…)` stands for options that an encoding requires. Wrappers, such as `shifted`, are shown around
+`{WRAPPED}`, and encodings that need causal attention are joined with `causal`.
+"""
+
+_LOSS = """- *loss*: masked-LM loss of a small BERT [trained with the encoding](#trained-models), on
+  held-out rows of 64 tokens and of 512, which are longer than those in training.
 """
 
 _REST = f"""
-`(…)` stands for options that an encoding requires. Wrappers are around `{WRAPPED}`; an encoding for
-causal attention is joined with `causal`. [encodings.md](encodings.md) says how to write and join
-names. `python tools/write_catalogue.py` writes this page and the cards, and measures encodings that
-are new; do not edit them by hand. To measure others or your own as here:
+[encodings.md](encodings.md) explains how to write and join names. `python tools/write_catalogue.py`
+writes this page and the cards, and measures encodings that are new; do not edit them by hand. To
+measure the properties of other encodings, or of your own:
 
 ```sh
 python eval.py --config=configs/properties.py --encodings=rope,alibi --out=R
@@ -39,79 +51,102 @@ python eval.py --config=configs/properties.py --encodings=rope,alibi --out=R
 
 ## Cards
 
-x is a position, m = j − i the offset of a key from its query, S the sinusoid
-[…, sin ωx, cos ωx, …], R a rotation by the angle. *Acts on* is the input of the model, queries and
-keys (and values), logits, values that weights sum, the reach of a query, the temperature of the
-softmax, or positions before another encoding sees them.
+In formulas x is a position, m = j − i the offset of key j from query i, S the sinusoid
+[…, sin ωx, cos ωx, …], and R a rotation by an angle.
 
-The picture has the first 32 positions (red is above the mean, blue below), and offsets up to 32, in
-standard deviations from the mean; the band is the spread over positions. Windows and other lengths
-are small in it, so that they can be seen.
+The picture shows the first 32 positions on the left (red is above the mean, blue below). On the
+right is the mean over pairs of the same offset, in standard deviations, with the spread over
+positions as a band. Windows and similar lengths are reduced to fit into 32 positions.
+
+The sections below define the rows of a card.
 
 ## Properties
 
-The declared property ("depends": on parameters or tokens), and next to it the violation measured
-on the untrained encoding, from 0 (the property holds exactly) to 1.
+A cell has what the encoding declares ("depends": on its parameters, or on the tokens), and in
+brackets how much the property was violated before training: 0 if it holds exactly, up to 1.
 
-- *Of*: P·Pᵀ of position vectors that are added to the input; for others the logits of {LENGTH}
-  copies of one word, with equal random projections of queries and keys ({WORDS} words, mean over
-  words and heads). Windows are left out; where queries attend to the left only, Φ is that side
-  mirrored; positions of several axes are equal on all of them. The pictures show the same.
-- *Invariant*, *TI*: does attention depend on differences of positions alone? A sinusoid's P·Pᵀ
-  does, but not what W_Q and W_K make of it: hence "no" next to 0.
-- *Symmetric*: Φ[i, j] = Φ[j, i].
-- *Monotone*: do proximities strictly decrease with distance, on either side and without end?
-  Measured over *all* offsets and *to 10*; ties count half.
+- **properties of**: the proximities Φ that were measured. *P·Pᵀ* are products of the position
+  vectors that are added to the input. *logits* are the attention logits of {LENGTH} copies of one
+  word with equal random projections of queries and keys, mean over {WORDS} words and the heads.
+  Windows are left out. Of causal encodings, the side to the left is mirrored. Positions of several
+  axes are equal on all of them. The pictures show Φ too.
+- **translation invariant**: attention depends on differences of positions alone. A "no" may stand
+  next to 0: products of sinusoids are invariant, but not the logits that projections make of them.
+- **symmetric**: Φ[i, j] = Φ[j, i].
+- **monotone**: proximities strictly decrease with the distance, on either side and without end.
+  The violation is the share of pairs of distances in the wrong order, ties counting half.
+  **not monotone within 10 tokens**: the same share for distances up to 10.
 
 ## Requirements
 
-- *Points* stand for positions: vectors of positions P_x or offsets P_m, or the logits that
-  positions add for one query, with random projections ({WORDS} words × {_H} heads).
-- *Distinct*: the smallest distance of two points over the root mean square, among {_L} positions.
-  0: two coincide, as offsets do past a clip, in one bucket, or on both sides of a symmetric bias.
-- *Size*: root mean square of a point's numbers for {LENGTH // 2} positions; a fresh BERT's word
-  embeddings have 0.02. *Growth*: of the largest point from {LENGTH // 2} to {_L} positions; 1 is
-  bounded.
-- *Change by length, shift*: of proximities, as a share of their variance, in an input twice as long
-  and at positions {_L // 2} further on. 0: none; about 2: unrelated.
+Points should be distinct, bounded, and independent of the length and of a shift
+([formulas](measures/requirements.md)).
+
+- **points**: the numbers that stand for a position. *P_x* are vectors of positions, *P_m* vectors
+  of offsets, and *logits* what positions add to the logits of one query, with random projections
+  ({WORDS} words × {_H} heads).
+- **smallest distance** between two of {_L} points, over the root mean square of all distances. 0:
+  two positions look the same, as do offsets past a clip, in one bucket, or on both sides of a
+  symmetric bias.
+- **size**: root mean square of the numbers in the points of {LENGTH // 2} positions. Word
+  embeddings of a fresh BERT have 0.02.
+- **growth**: the longest point of {_L} positions over that of {LENGTH // 2}. 1: it does not grow.
+- **change in a longer input**: how much proximities change in an input twice as long, as a share of
+  their variance. 0: not at all; about 2: unrelated. **change at a later position**: the same at
+  positions {_L // 2} further on.
 
 ## In attention
 
-- *Fast at ranges, packed*: how terms of the offset are computed, at consecutive positions and at
-  those of packed documents: from tables of offsets, or by rotation of queries. "any": there are no
-  such terms. "–": only as the formula stands, which every encoding supports.
-- *TPU kernel*, *cuDNN*: their kernels support it at ranges; cuDNN's in bfloat16.
-- *Linear memory*: no array of a forward and backward pass in blocks has two axes of the length.
-- *Time*: of a forward and backward pass of attention, {ROWS} × {_L} tokens in float32, over that of
-  `none` in the same round: median (quartiles), without projections.
-- *Memory*: temporary memory of the same for {LONG["num_heads"]} heads and {LONG["max_length"]:,}
-  tokens, as compiled for a CPU, over that of `none`.
-- *Export*: ONNX and StableHLO of an encoder ([serving](serving.md)), and families of transformers
-  ([checkpoints](checkpoints.md#export)).
+- **offset terms**: how terms of the offset are computed at consecutive positions, and at those of
+  **packed** documents. *tables* looks offsets up, *rotation* rotates the queries, and *pair by
+  pair* computes the formula for every query and key. *none*: there are no such terms.
+- **kernels**: those of a TPU and of cuDNN that support it at consecutive positions; cuDNN's in
+  bfloat16.
+- **linear memory**: no array of a forward and backward pass in blocks has two axes of the length,
+  at consecutive positions or at those of packed documents.
+- **time**: of a forward and backward pass of attention over {ROWS} × {_L} tokens in float32,
+  without projections, over that of `none` in the same round: median (quartiles).
+- **memory**: temporary memory of such a pass of {LONG["num_heads"]} heads and
+  {LONG["max_length"]:,} tokens, as compiled for a CPU, over that of `none`.
+- **exports to**: [ONNX and StableHLO](serving.md) for an encoder, and
+  [families of transformers](checkpoints.md#export). ONNX and StableHLO were tried for positions of
+  one axis.
 """
 
 _CHECKED = """
 ## Checks
 
-Of `python -m pe_jax.testing`: documents packed into a row give what each gives alone; padding
-changes nothing; decoding with a cache gives what causal attention gives ("–": keys change when the
-sequence grows); bfloat16 and float16 stay near float32. All other checks of the suite pass, but for
-those that a card names with the reason.
+These checks of `python -m pe_jax.testing` have a name on the cards:
 
+- **packing**: documents packed into a row give what each gives alone.
+- **padding** changes nothing.
+- **cache**: decoding with a cache gives what causal attention gives. Encodings whose keys change as
+  the sequence grows have no cache.
+- **bfloat16**: results in bfloat16 and float16 stay near those in float32.
+
+All other checks of the suite pass too, except those that a card names with the reason.
+"""
+
+_TRAINED = """
 ## Trained models
 
-BERT-mini (4 layers of 256) from scratch on books, two million tokens, with
-`python research/which_encoding/run.py`: mean over seeds (± standard deviation) of the masked-LM
-loss on held-out rows of 128 tokens, its accuracy, and the loss on rows of 512 and 1,024, which it
-has not seen, and of 512 after 200 steps on such rows. *Step*: time of a training step over that of
-`none`.
-The picture after training is of the first layer: P·Pᵀ for vectors that are added to the input, else
+`python research/which_encoding/run.py` pretrains a BERT-mini (4 layers of 256) in bfloat16 on books
+with every encoding: a million tokens, in rows of 16 and then of 64. Absolute sinusoids have
+`scale=0.03`. A card has
+
+- the masked-LM loss on held-out rows of 64 tokens, mean over seeds ± standard deviation, and its
+  accuracy;
+- the loss on rows of 256 and of 512, which are longer than in training;
+- the loss on rows of 256 after 100 more steps of such rows;
+- the time of a training step, over that of `none`.
+
+The picture after training is of the first layer: P·Pᵀ of vectors that are added to the input, else
 the logits of copies of one word, mean over 50 words and the heads.
 """
 
 HEADER = (
-    "encoding", "family", "loss at 128", "at 512", "time", "memory", "parameters", "positions",
-    "acts on", "invariant", "packs", "caches", "TPU kernel", "export",
+    "encoding", "family", "loss, 64 tokens", "loss, 512 tokens", "time", "memory", "parameters",
+    "longest input", "acts on", "invariant", "packs", "caches", "TPU kernel", "export",
 )  # fmt: skip
 
 
@@ -129,9 +164,9 @@ def page(
       scores: of trained models.
     """
     lines = [
-        _ABOUT,
-        *table(HEADER, [_row(row, results[row.title], scores) for row in rows]),
-        _REST + _machines(rows, results, none_ms) + _CHECKED,
+        _ABOUT.format(loss=_LOSS if scores else ""),
+        *card.filled_columns(HEADER, [_row(row, results[row.title], scores) for row in rows]),
+        _REST + _machines(rows, results, none_ms) + _CHECKED + (_TRAINED if scores else ""),
     ]
     return "\n".join(lines).strip() + "\n"
 
@@ -144,7 +179,7 @@ def _row(row: Entry, found: Measured, scores: trained.Lines) -> list[str]:
     return [
         f"[`{row.title}`](gallery/{family}.md#{row.key})",
         family,
-        cells["loss/128"],
+        cells["loss/64"],
         cells["loss/512"],
         f"{found.cost.ratio:.2f}",
         card.ratio(found.memory),

@@ -14,12 +14,12 @@ from pe_jax.attention import cudnn, inputs, xla
 from pe_jax.encodings import Context, Metadata, PositionEncoding, Positions
 
 _ACTS = {
-    "maps queries, keys or values": "q, k, v",
+    "maps queries, keys or values": "q, k",
     "adds terms to the attention logits": "logits",
     "adds position vectors to the values": "values",
-    "limits how far a query attends": "reach",
+    "limits how far a query attends": "mask",
     "changes the temperature of the softmax": "temperature",
-    "adds to the denominator of the softmax": "denominator",
+    "adds to the denominator of the softmax": "softmax denominator",
     "maps the finished logits": "finished logits",
 }
 
@@ -43,6 +43,8 @@ def acts(row: Entry) -> str:
         found += ["positions"] * (part.positions is not None)
         found += ["input"] * (part.embed is not None)
         found += [_ACTS[what] for what in part.effects]
+        if part.heads and term_forms(row.encoding).maps_values:
+            found[found.index("q, k")] = "q, k, v"
     return ", ".join(found) or "–"
 
 
@@ -70,11 +72,13 @@ class TermForms:
       terms: how its terms of the offset are computed fast; None where it has no such terms.
       kernel: whether the TPU kernel supports it.
       cudnn: whether cuDNN's attention supports it, in bfloat16.
+      maps_values: whether it maps the values, and not only queries and keys.
     """
 
     terms: tuple[str, ...] | None
     kernel: bool
     cudnn: bool
+    maps_values: bool
 
 
 @functools.cache
@@ -103,7 +107,9 @@ def term_forms(encoding: PositionEncoding, *, packed: bool = False) -> TermForms
         half = q.astype(jnp.bfloat16)
         in_half = inputs.apply_encoding(encoding, params, half, half, half, context, None)
         terms = computes if made.terms else None
-        return TermForms(terms, adapter.supports(made), cudnn.supports(in_half, None))
+        return TermForms(
+            terms, adapter.supports(made), cudnn.supports(in_half, None), made.v is not q
+        )
 
     packed_positions = None if isinstance(positions, range) else positions
     return jax.eval_shape(forms, params, x, q, w, packed_positions)

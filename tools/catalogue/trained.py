@@ -15,12 +15,12 @@ from research.which_encoding.names import OPTIONS, encodings_to_compare
 
 FOLDER = Path(__file__).resolve().parents[2] / "research/which_encoding"
 SCORES = {
-    "loss/128": "loss at 128",
-    "accuracy/128": "accuracy",
-    "loss/512": "at 512",
-    "loss/1024": "at 1,024",
-    "loss/512 after 200 steps": "at 512, trained",
-    "step/none": "step",
+    "loss/64": "loss, 64 tokens",
+    "accuracy/64": "accuracy",
+    "loss/256": "loss, 256",
+    "loss/512": "loss, 512",
+    "loss/256 after 100 steps": "256, after 100 steps",
+    "step/none": "step / `none`",
 }
 NOT_MEASURED = "not measured yet"
 
@@ -58,7 +58,7 @@ def defaults_of(key: str) -> list[str]:
 
 
 def cells(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the cells of `SCORES`: means over seeds, ± standard deviation of a loss at 128."""
+    """Return the cells of `SCORES`: means over seeds, ± standard deviation of the first."""
     found = []
     for name in SCORES:
         values = [record[name] for record in records if name in record]
@@ -67,7 +67,7 @@ def cells(records: Sequence[Mapping[str, Any]]) -> list[str]:
             continue
         mean = statistics.fmean(values)
         text = f"{mean:.1%}" if name.startswith("accuracy") else f"{mean:.2f}"
-        if len(values) > 1 and name == "loss/128":
+        if len(values) > 1 and name == "loss/64":
             text += f" ± {statistics.stdev(values):.2f}"
         found.append(text)
     return found
