@@ -30,25 +30,34 @@ MENTIONS = re.compile(
 NOT_CODE = re.compile(r'""".*?"""|#[^\n]*', re.DOTALL)
 INTRODUCTION = """# Hugging Face's model types
 
-For knowing what `interop.from_hf` gives for a model of transformers, or why it gives nothing.
+`interop.from_hf` turns the config of a model of transformers into its position encoding:
 
 ```python
 from pe_jax import interop
 
-interop.from_hf({{"model_type": "qwen3_vl"}}).name  # 'mrope(sections=(24, 20, 20), ...)'
+interop.from_hf({{"model_type": "gpt_neox"}}).name  # 'rope(fraction=0.25)'
 ```
 
 The table has the {total} model types of transformers {version} in folders whose code mentions
-rotary, relative or bias positions: {read} are read, {refused} refused, {parts} ask for a `part`,
-and {without} have no such positions. It is written by `tools/write_hf_table.py`.
+rotary, relative or bias positions:
 
-- The encoding is that of the type's default config. Of a config of several models it is the text
-  model's; others, such as a `vision_config`, are read by `part=`: see
-  [names](encodings.md#from-hugging-face).
-- "default config:" is the error that this config gives where it contradicts itself, as it does in
-  transformers; configs of published models give an encoding.
-- `from_hf` reads positions alone: not which keys an indexer chooses by content, nor sinks, gates
-  and scales that are the same at all positions.
+| result | types | meaning |
+|---|---|---|
+| read | {read} | the encoding of the type's default config |
+| invalid default | {invalid} | the default config raises the error in the table, as keys are \
+missing or contradict each other; configs of published models are read |
+| part | {part} | a config of several models; `part` chooses one |
+| refused | {refused} | `from_hf` raises an error with the reason in the table |
+| without | {without} | no rotary, relative or bias positions |
+
+- In a decoder `window(reach=1023)` is a window of 1,024 tokens, the query's own included: a query
+  attends to keys at most 1,023 tokens away.
+- `cycle(a, b)` alternates over the layers, and `per_layer(a, b)` too, with parameters for each
+  layer. [Position encodings by name](encodings.md) explains the other names.
+- Of a config of several models the text model is read. Others, such as a `vision_config`, need
+  `part=`: see [names](encodings.md#from-hugging-face).
+- `from_hf` reads positions alone. It leaves out which tokens an indexer selects by content, and
+  sinks, gates and scales that are the same at all positions.
 
 """
 
@@ -72,7 +81,7 @@ def model_types() -> dict[str, Any]:
 
 
 def outcome(model_type: str, kind: Any) -> tuple[str, str]:
-    """`read`, `refused`, `part`, `without` or `unknown`, and the encoding or the reason."""
+    """Return the result, one of those of the page or `unknown`, and the encoding or the reason."""
     try:
         return "read", f"`{from_hf(kind().to_dict()).name}`"
     except ValueError as error:
@@ -83,11 +92,7 @@ def outcome(model_type: str, kind: Any) -> tuple[str, str]:
         return "refused", refusal[1]
     if "pass part=" in message:
         return "part", message.partition("models: ")[2].rstrip(".")
-    return ("unknown" if "is not known" in message else "read"), f"default config: {message}"
-
-
-def shortened(text: str) -> str:
-    return f"{text[:157]}...`" if len(text) > 160 and text[0] == "`" else text
+    return ("unknown" if "is not known" in message else "invalid default"), message
 
 
 def page() -> str:
@@ -98,15 +103,19 @@ def page() -> str:
     count = lambda kind: sum(found == kind for found, _ in outcomes.values())
     introduction = INTRODUCTION.format(
         total=len(outcomes), version=transformers.__version__, read=count("read"),
-        refused=count("refused"), parts=count("part"), without=count("without"),
+        invalid=count("invalid default"), part=count("part"), refused=count("refused"),
+        without=count("without"),
     )  # fmt: skip
-    rows = [f"| `{name}` | {kind} | {shortened(text)} |" for name, (kind, text) in outcomes.items()]
+    rows = [f"| `{name}` | {kind} | {text} |" for name, (kind, text) in outcomes.items()]
     others = sorted({*FAMILIES, *REFUSED, *WITHOUT} - {*outcomes} - {n[:-5] for n in outcomes})
     names = ", ".join(f"`{name}`" for name in others)
     return (
         introduction
-        + "\n".join(["| model type | | encoding, or why there is none |", "|---|---|---|", *rows])
-        + f"\n\nOutside these folders, or under names that transformers does not have: {names}.\n"
+        + "\n".join(
+            ["| model type | result | encoding, or why there is none |", "|---|---|---|", *rows]
+        )
+        + "\n\n`from_hf` also knows these types, which are in other folders or have another name "
+        + f"in transformers: {names}.\n\n`python tools/write_hf_table.py` writes this page.\n"
     )
 
 
