@@ -1,5 +1,7 @@
 """Position encodings as pure functions; jax and numpy only, no Flax.
 
+An option outside of its range is a ValueError that says what is accepted.
+
 >>> from pe_jax import encodings
 >>> encoding = encodings.from_name(
 ...     "learnable_sinusoidal_relative", hidden_size=256, head_size=64, num_heads=4, max_length=128)

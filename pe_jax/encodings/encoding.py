@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +28,7 @@ class PositionEncoding:
     """A position encoding of a model: parts that act together, joined with `+`. None is `none`.
 
     Embeddings and maps follow one another, terms add up, factors multiply, every reach holds. Two
-    builds of one encoding are equal. To JAX, an encoding is a tree without leaves: it can be an
-    argument of a function under `jax.jit`, or a field of a module that is a pytree.
+    builds of one encoding are equal. To JAX, an encoding is a tree without leaves.
 
     Attributes:
       parts: they embed the input once and act in every layer, their parameters shared by all.
@@ -64,16 +64,15 @@ class PositionEncoding:
     @property
     def name(self) -> str:
         """Name in a config; parses back to the same encoding."""
-        layers = ", ".join(layer.name for layer in self.layers)
-        return self._joined("+", [part.name for part in self.parts], layers) or "none"
+        return "+".join(self._terms(lambda x: x.name)) or "none"
 
     def __repr__(self) -> str:
-        layers = ", ".join(map(repr, self.layers))
-        return self._joined(" + ", [repr(part) for part in self.parts], layers) or "none()"
+        return " + ".join(self._terms(repr)) or "none()"
 
-    def _joined(self, sign: str, parts: list[str], layers: str) -> str:
+    def _terms(self, text: Callable[[Any], str]) -> list[str]:
+        layers = ", ".join(map(text, self.layers))
         by_layer = [f"{'per_layer' if self.per_layer else 'cycle'}({layers})"] if layers else []
-        return sign.join(parts + by_layer)
+        return [*map(text, self.parts), *by_layer]
 
     def __add__(self, other: PositionEncoding) -> PositionEncoding:
         if callable(other):
@@ -116,7 +115,7 @@ class PositionEncoding:
 
     def init(self, rng: jax.Array, num_layers: int | None = None) -> Params:
         """Draw parameters `{part.key: params of that part}`, those of `layers` under `cycle_0` and
-        so on or, with `per_layer`, `layer_0` and so on. What learns nothing has no entry.
+        so on or, with `per_layer`, `layer_0` and so on; nothing for a part that learns nothing.
 
         Raises:
           ValueError: if layers differ and `num_layers` is missing, or `rng` is no key.
@@ -210,12 +209,11 @@ class PositionEncoding:
     def frequency_mask(self, params: Params) -> Params:
         """A tree like `params`: True for parameters that are frequencies."""
 
-        return self._map_params(
-            lambda part, params: jax.tree_util.tree_map_with_path(
-                lambda path, _: path[-1].key in part.traits.frequency_params, params
-            ),
-            params,
-        )
+        def mask(part: Part, params: Params) -> Params:
+            is_frequency = lambda path, _: path[-1].key in part.traits.frequency_params
+            return jax.tree_util.tree_map_with_path(is_frequency, params)
+
+        return self._map_params(mask, params)
 
     def _map_params(self, function: Callable[[Part, Params], Params], params: Params) -> Params:
         mapped: Params = {}
@@ -351,12 +349,11 @@ def parameter_count(encoding: PositionEncoding, num_layers: int = 1) -> int:
 def checked_encoding(encoding: object) -> PositionEncoding:
     """`encoding` itself; a ValueError if it is not a `PositionEncoding`."""
     if not isinstance(encoding, PositionEncoding):
+        name = type(encoding).__name__
         hint = "encodings.from_name builds one from a name."
         if callable(encoding):
             hint = f"Call it: {_hint(encoding)}."
-        raise ValueError(
-            f"encoding must be a PositionEncoding, got {type(encoding).__name__}. {hint}"
-        )
+        raise ValueError(f"encoding must be a PositionEncoding, got {name}. {hint}")
     return encoding
 
 

@@ -8,6 +8,7 @@ defaults, `rope(base=160000)+alibi`. `cycle(a, b)` lets the layers take a and b 
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import sys
 import types
@@ -191,36 +192,30 @@ def _options(
         try:
             value = ast.literal_eval(keyword.value)
         except ValueError:
-            raise _Unreadable(
-                f"the value of {option!r} is not a number, a word or a tuple"
-            ) from None
+            problem = f"the value of {option!r} is not a number, a word or a tuple"
+            raise _Unreadable(problem) from None
         options[option] = _convert(option, value, option_types[option])
-    required = [option for option, default in defaults.items() if default is REQUIRED]
-    if missing := [option for option in required if option not in options]:
+    if missing := [x for x in defaults if defaults[x] is REQUIRED and x not in options]:
         raise _Unreadable(f"{name!r} needs the option {' and '.join(map(repr, missing))}")
     return options
 
 
 def _convert(option: str, value: Any, kind: Any) -> Any:
     for choice in typing.get_args(kind) if isinstance(kind, types.UnionType) else [kind]:
-        if (converted := _as_kind(value, choice)) is not _UNFIT:
-            return converted
+        with contextlib.suppress(TypeError):
+            return _as_kind(value, choice)
     kind_name = getattr(kind, "__name__", str(kind).replace("typing.", ""))
     raise _Unreadable(f"the option {option!r} takes {kind_name}, got {value!r}")
 
 
-_UNFIT = object()
-
-
 def _as_kind(value: Any, kind: Any) -> Any:
-    """`value` as a type or Literal, or `_UNFIT`. A whole number is a float as well; a truth value
-    is no number, and 1e999 is no float."""
-    if typing.get_origin(kind) is Literal:
-        return value if value in typing.get_args(kind) else _UNFIT
-    if typing.get_origin(kind) is tuple:
-        items = value if isinstance(value, tuple) else (_UNFIT,)
-        converted = tuple(_as_kind(item, typing.get_args(kind)[0]) for item in items)
-        return _UNFIT if any(item is _UNFIT for item in converted) else converted
-    if kind is float and type(value) in (int, float):
-        return float(value) if abs(value) <= sys.float_info.max else _UNFIT
-    return value if type(value) is kind else _UNFIT
+    """`value` as a type or Literal, or a TypeError. A whole number is a float as well; a truth
+    value is no number, and 1e999 is no float."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple and isinstance(value, tuple):
+        return tuple(_as_kind(item, arguments[0]) for item in value)
+    if kind is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
+        return float(value)
+    if (origin is Literal and value in arguments) or type(value) is kind is not float:
+        return value
+    raise TypeError

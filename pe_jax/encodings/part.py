@@ -14,8 +14,7 @@ data (`OffsetTerms`) from which attention makes tables. They meet the content of
 as it was before `heads` of any encoding. Biases and `logits` are added without further scaling.
 
 **The sign**: the offset is `position of the key - position of the query`, positive for keys to the
-right of the query. (The paper's eq. 4 writes P_{x-y} without saying which index is
-the query.)
+right of the query. (The paper's eq. 4 does not say which index is the query.)
 
 Shapes: B batch, Lq and Lk lengths, D hidden size, H heads, d head size, A axes of a position.
 """
@@ -34,13 +33,14 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from pe_jax.encodings.positions import AttentionWindow, Positions, as_array, span
-from pe_jax.shapes import Array, Size
+from pe_jax.shapes import Array, Float, Size
 
 if TYPE_CHECKING:
     from pe_jax.encodings.encoding import PositionEncoding
 
 Params = dict[str, Any]  # A plain pytree; learnable frequencies are ordinary leaves of it.
-Projection = Callable[[Array], jax.Array]
+Projection = Callable[[Array], jax.Array]  # `[..., D] -> [..., H, d]`.
+Logits = Float[Array, "#B #H Lq Lk"]  # Of pairs of queries and keys, or terms of them.
 
 
 class Context(NamedTuple):
@@ -56,13 +56,11 @@ class Context(NamedTuple):
       tokens: ids `[B, L]`, at the input of a model only.
       document_ids: `[B, L]` integers: self-attention in packed rows stays within documents.
         Number them from 1; 0 after a document is padding, with outputs of 0. Zeros that begin a row
-        are a document like others, so that numbers from 0 work as well: pass `mask` where these are
-        padding and outputs of 0 matter. Tokens of a document must be next to one another, at
-        consecutive positions, from 0 by default, which is checked unless they are traced; offsets
-        between tokens are those of their places in the row.
+        are a document like others (pass `mask` where they are padding). Tokens of a document must
+        be next to one another, at consecutive positions, from 0 by default, which is checked unless
+        they are traced; offsets between tokens are those of their places in the row.
       batch_size: B; filled in for the hook `positions`.
-      frequency_factors: `ω -> factors`, both `[#H, F]`, of the frequencies of rotary encodings, see
-        `with_factors`.
+      frequency_factors: `ω -> factors`, both `[#H, F]`, see `with_factors`.
       mask: bool `[#B, #H, #Lq, Lk]`, filled in for the hooks of attention: its argument `mask`.
     """
 
@@ -80,11 +78,8 @@ class Context(NamedTuple):
 
     def arrays(self) -> tuple[jax.Array | np.ndarray, jax.Array | np.ndarray]:
         """Positions of queries and of keys as arrays, see `as_array`: `[L]`, or `[B, L]` where rows
-        have positions of their own, which a cache, packing and padding bring about.
-
-        A bias `[Lq, Lk]` made of them is right for `[L]` alone: use `rows`, `[#B, L]`, and return
-        `[#B, 1, Lq, Lk]`.
-        """
+        have positions of their own, as with a cache, packing or padding. For a bias of all pairs
+        use `rows`, and return `[#B, 1, Lq, Lk]`."""
         return as_array(self.positions_q), as_array(self.positions_k)
 
     def rows(self) -> tuple[jax.Array | np.ndarray, jax.Array | np.ndarray]:
@@ -106,7 +101,7 @@ class Context(NamedTuple):
         """Ranges with the offsets of all pairs that attend; None where there are none."""
         q, k = self.positions_q, self.positions_k
         if self.document_ids is not None:
-            return range(self.document_ids.shape[1]), range(self.document_ids.shape[1])
+            q = k = range(self.document_ids.shape[1])
         return (q, k) if isinstance(q, range) and isinstance(k, range) else None
 
     @property
@@ -122,8 +117,7 @@ class Context(NamedTuple):
 )
 @dataclasses.dataclass(frozen=True)
 class LogitTerms:
-    """Terms of the logits as the arrays that they are computed from, some queries at a time, so
-    that attention in blocks never makes an array of all pairs of queries and keys.
+    """Terms of the logits as the arrays that they are computed from, some queries at a time.
 
     Attributes:
       function: `(query_arrays, key_arrays, shared, mask) -> [#B, #H, Lq, Lk]` of consecutive
@@ -239,17 +233,15 @@ class Metadata(NamedTuple):
 
 def no_parameters(rng: jax.Array) -> Params:
     """The `init` of an encoding that learns nothing."""
-    del rng
     return {}
 
 
-def normal_parameters(stddev: float, **shapes: tuple[int, ...]) -> Callable[[jax.Array], Params]:
+def normal_init(stddev: float, **shapes: tuple[int, ...]) -> Callable[[jax.Array], Params]:
     """The `init` that draws parameters of these shapes, in order, from a normal of `stddev`."""
 
     def init(rng: jax.Array) -> Params:
         rngs = jax.random.split(rng, len(shapes)) if len(shapes) > 1 else [rng]
-        draws = zip(rngs, shapes.items(), strict=True)
-        return {name: stddev * jax.random.normal(rng, shape) for rng, (name, shape) in draws}
+        return {name: stddev * jax.random.normal(x, shapes[name]) for name, x in zip(shapes, rngs)}
 
     return init
 
@@ -274,7 +266,7 @@ class Part:
         `Context.positions_k` are those of all keys, or of all tokens of an input.
       embed: `(params, x [B, L, D], Context) -> x`.
       heads: `(params, q, k, v, Context) -> (q, k, v)`, each `[B, L, H, d]`; k and v may have fewer
-        heads. The head size of q and k may grow; the logits are scaled by the original one.
+        heads. The head size of q and k may grow; logits are scaled by the original one.
       output: `(params, o, Context) -> o`, undoes what `heads` did to v. Not with vectors that are
         added to the values.
       offsets: terms of the offset.
@@ -284,9 +276,9 @@ class Part:
       sink: `(params, Context) ->` a number, or `[H]`: a logit in the softmax's denominator.
       logit_map: `(params, content, terms, mask) -> logits`, each float32 `[B, H, Lq, Lk]`: logits
         of queries and keys (or what the map before made), and all that parts add to them. The mask
-        is bool `[B, H, Lq, Lk]`, True where a query may attend to a key. Keys that a term of -inf
-        forbids are masked, with terms of 0, and stay forbidden. In blocks, attention calls it for
-        some queries at a time, with all keys that these can reach.
+        is bool, True where a query may attend to a key. Keys that a term of -inf forbids are
+        masked, with terms of 0, and stay forbidden. Attention in blocks calls it for some queries
+        at a time, with all keys that these can reach.
       traits: what callers must respect.
       metadata: documentation and measurement only.
       params_key: the key of its parameters; default the name without options.

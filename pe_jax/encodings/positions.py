@@ -189,10 +189,7 @@ def offsets(
     positions_q: Positions, positions_k: Positions
 ) -> Real[jax.Array | np.ndarray, "*B Lq Lk"]:
     """Signed offsets j - i, positive where the key is to the right of the query."""
-    q, k = as_array(positions_q), as_array(positions_k)
-    if isinstance(q, np.ndarray) and isinstance(k, np.ndarray):
-        return k[..., None, :] - q[..., :, None]
-    return jnp.asarray(k)[..., None, :] - jnp.asarray(q)[..., :, None]
+    return as_array(positions_k)[..., None, :] - as_array(positions_q)[..., :, None]
 
 
 class AttentionWindow(NamedTuple):
@@ -214,10 +211,8 @@ class AttentionWindow(NamedTuple):
         """Return the reach that both allow."""
         if other is None:
             return self
-        sides = zip(self, other)
-        return AttentionWindow(
-            *(a if b is None else b if a is None else min(a, b) for a, b in sides)
-        )
+        sides = ([x for x in side if x is not None] for side in zip(self, other))
+        return AttentionWindow(*(min(side, default=None) for side in sides))
 
     def allows(self, offset: Real[Array, "*B"]) -> Bool[jax.Array, "*B"]:
         """True where offsets are within."""

@@ -67,14 +67,9 @@ def named(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
         part = part._replace(traits=part.traits._replace(**known), params_key=params_key)
         return _encoding(part, build, arguments)
 
-    _show(build, inspect.signature(make).parameters.values())
+    signature = inspect.signature(make).replace(return_annotation=PositionEncoding)
+    build.__signature__ = signature  # type: ignore[attr-defined]
     return build
-
-
-def _show(build: Callable[..., PositionEncoding], parameters: Iterable[inspect.Parameter]) -> None:
-    """Let `help` show these parameters, and what a call returns."""
-    shown = inspect.Signature(list(parameters), return_annotation=PositionEncoding)
-    build.__signature__ = shown  # type: ignore[attr-defined]
 
 
 def _check_arguments(
@@ -95,13 +90,11 @@ def _check_arguments(
     for name, value in arguments.items():
         _check_numbers(build.__name__, name, value, str(parameters[name].annotation))
         if isinstance(value, jax.Array):
-            learnable = (
-                "learnable=True" if "learnable" in parameters else "of an encoding that learns"
-            )
+            how = "learnable=True" if "learnable" in parameters else "of an encoding that learns"
             raise ValueError(
                 f"{name} of {build.__name__} must be a Python value, got {jax.typeof(value)}: "
                 "options are fixed when an encoding is built. Arrays, as under jax.vmap, go into "
-                f"parameters ({learnable}); float(...) makes a number of a known array."
+                f"parameters ({how}); float(...) makes a number of a known array."
             )
 
 
@@ -185,9 +178,10 @@ def wrapper(
 
         return encoding.map_parts(wrap)
 
-    _, *options = inspect.signature(make).parameters.values()
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    _show(build, [inspect.Parameter("encoding", kind, annotation=PositionEncoding), *options])
+    part, *options = inspect.signature(make).parameters.values()
+    encoding = part.replace(name="encoding", annotation=PositionEncoding)
+    signature = inspect.Signature([encoding, *options], return_annotation=PositionEncoding)
+    build.__signature__ = signature  # type: ignore[attr-defined]
     WRAPPERS[make.__name__] = build
     return build
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from pe_jax.encodings import Context
-from pe_jax.encodings.content.short_convolution import short_convolution
+from pe_jax.encodings.content.row_order import short_convolution
 
 
 def test_a_convolution_starts_again_where_positions_do():

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.dtypes import widened
 from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits
 from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.registry import registered
+from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.encodings.tables import look_up
 from pe_jax.errors import check_at_least
@@ -22,9 +22,8 @@ def complex_order(*, hidden_size: int, vocab_size: int = 30_522, base: float = 1
 
         E(token, x) = r·e^(i(ω x + θ)),   amplitude r, frequency ω and phase θ the token's own
 
-    in D/2 complex coordinates, neighbouring numbers of an embedding the real and imaginary part of
-    one. A word embedding is r·e^(iθ) already: it is rotated by ω x. (The authors' model is complex
-    throughout, D coordinates of two numbers; its code leaves θ out.)
+    in D/2 complex coordinates, neighbouring numbers of an embedding. A word embedding is r·e^(iθ)
+    already: it is rotated by ω x. (The authors' model is complex throughout; its code has no θ.)
 
     Params: `{"frequencies": [V, D/2]}` in radians per position, starting at the sinusoid's for
     every token, as in the authors' code. Ids past the vocabulary are a ValueError (see
@@ -42,10 +41,7 @@ def complex_order(*, hidden_size: int, vocab_size: int = 30_522, base: float = 1
         w = look_up(params["frequencies"], context.tokens)
         positions = jnp.broadcast_to(jnp.asarray(as_array(context.positions_q)), w.shape[:-1])
         angle = jax.vmap(jax.vmap(angles))(positions, w)
-        sin, cos = jnp.sin(angle), jnp.cos(angle)
-        real, imaginary = widened(x[..., 0::2]), widened(x[..., 1::2])
-        rotated = [real * cos - imaginary * sin, imaginary * cos + real * sin]
-        return jnp.stack(rotated, axis=-1).reshape(x.shape).astype(x.dtype)
+        return rotate_by(x[:, :, None], angle[:, :, None], "interleaved")[:, :, 0]
 
     return Part(
         init=lambda rng: {"frequencies": jnp.array(np.tile(start, (vocab_size, 1)))},

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.dtypes import widened
 from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits
 from pe_jax.encodings.positions import as_array, check_length
 from pe_jax.encodings.registry import registered
@@ -28,16 +29,11 @@ def convolutional(*, hidden_size: int, width: int = 128, groups: int | None = No
 
     Params: `{"kernel": [W, G, D/G, D/G], "bias": [D]}`, the kernel drawn from a normal of 2 /
     sqrt(W D), as in transformers, the bias 0. `weight [D, D/G, W]` of a PyTorch convolution is
-    `weight.reshape(G, D/G, D/G, W).transpose(3, 0, 2, 1)` here. There the weight is normalised
-    while training, by `weight_norm`; here it is a plain parameter.
+    `weight.reshape(G, D/G, D/G, W).transpose(3, 0, 2, 1)` here, without its `weight_norm`.
 
     Args:
       width: W.
-      groups: G; default 16, or the largest number below it that divides 16 and D.
-
-    Raises:
-      ValueError: for a width below 1, or groups that do not divide D; in a model, for a symbolic
-        length.
+      groups: G, which divides D; default 16, or the largest number below that divides 16 and D.
     """
     count = math.gcd(16, hidden_size) if groups is None else groups
     if width < 1 or count < 1 or hidden_size % count:
@@ -49,14 +45,12 @@ def convolutional(*, hidden_size: int, width: int = 128, groups: int | None = No
 
     def init(rng: jax.Array) -> Params:
         kernel = jax.random.normal(rng, (width, count, channels, channels))
-        return {
-            "kernel": 2 / math.sqrt(width * hidden_size) * kernel,
-            "bias": jnp.zeros(hidden_size),
-        }
+        stddev = 2 / math.sqrt(width * hidden_size)
+        return {"kernel": stddev * kernel, "bias": jnp.zeros(hidden_size)}
 
     def embed(params: Params, x: Float[Array, "B L D"], context: Context) -> Float[Array, "B L D"]:
         check_length(x.shape[1], "convolutional")
-        x = jnp.asarray(x, jnp.promote_types(x.dtype, jnp.float32))
+        x = widened(x)
         row = x.reshape(*x.shape[:2], count, channels)
         # Tokens whose positions differ as their places in the row do.
         starts = (as_array(context.positions_q) - np.arange(x.shape[1])).reshape(-1, x.shape[1])

@@ -1,9 +1,8 @@
 """Baselines: a position's index as a number, its share of the length, and sinusoids next to words
 instead of added to them.
 
-An encoding should distinguish all positions, by numbers of bounded size that do not depend on the
-length of the input and agree under shifts: the index is not bounded, the share depends on the
-length, neither agrees under shifts.
+An encoding should distinguish positions by numbers that are bounded, do not depend on the length,
+and agree under shifts. The index is not bounded, the share depends on the length, neither agrees.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from collections.abc import Callable
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.absolute.position_vectors import added
-from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits, normal_parameters
+from pe_jax.encodings.absolute.position_vectors import absolute
+from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits, normal_init
 from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
@@ -57,20 +56,9 @@ def _along(hidden_size: int, stddev: float, formula: str, share: Share, traits: 
     def vectors(params: Params, x: Real[Array, "*B L"]) -> Float[Array, "*B L D"]:
         return jnp.asarray(share(x), jnp.float32)[..., None] * params["direction"]
 
-    return Part(
-        init=normal_parameters(stddev, direction=(hidden_size,)),
-        embed=added(vectors),
-        traits=traits,
-        metadata=Metadata(
-            formula,
-            "a counter-example",
-            parameters="D",
-            monotone=False,
-            symmetric=True,
-            kind="absolute",
-            vectors=vectors,
-        ),
-    )
+    metadata = Metadata(formula, "a counter-example", parameters="D", monotone=False)
+    init = normal_init(stddev, direction=(hidden_size,))
+    return absolute(vectors, metadata, init=init, traits=traits)
 
 
 @registered
@@ -83,11 +71,8 @@ def sinusoidal_concatenated(
     of their sum it would be that with W_P = W_E. No parameters.
 
     Args:
-      share: p / D, rounded down to an even p of at least 2.
+      share: p / D, in (0, 1); p is rounded down to an even number of at least 2.
       base, scale: as in `sinusoidal_absolute`.
-
-    Raises:
-      ValueError: for a share that is not in (0, 1).
     """
     if not 0 < share < 1:
         raise ValueError(
@@ -105,16 +90,11 @@ def sinusoidal_concatenated(
         vector = jnp.broadcast_to(vector, (*x.shape[:-1], size)).astype(x.dtype)
         return jnp.concatenate([x[..., :-size], vector], axis=-1)
 
-    return Part(
-        embed=embed,
-        metadata=Metadata(
-            f"[E(w), S(ω, x)], ω_i = {base:g}^(−2i/p)",
-            "concatenation, after Vaswani et al. 2017",
-            paper="yes, locally, yes",
-            monotone=False,
-            symmetric=True,
-            kind="absolute",
-            vectors=vectors,
-            frequencies=lambda _: jnp.array(w),
-        ),
+    metadata = Metadata(
+        f"[E(w), S(ω, x)], ω_i = {base:g}^(−2i/p)",
+        "concatenation, after Vaswani et al. 2017",
+        paper="yes, locally, yes",
+        monotone=False,
+        frequencies=lambda _: jnp.array(w),
     )
+    return absolute(vectors, metadata)._replace(embed=embed)

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.absolute.position_vectors import added
-from pe_jax.encodings.part import Metadata, Params, Part, Traits, normal_parameters
+from pe_jax.encodings.absolute.position_vectors import absolute
+from pe_jax.encodings.part import Metadata, Params, Part, Traits, normal_init
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.tables import look_up
 from pe_jax.errors import check_at_least, check_positive
@@ -27,10 +27,10 @@ def floater(
 
         dp/dτ = h(τ, p),    P(x) = p(x·Δ),    h(τ, p) = W_2 [relu(W_1 [p, τ] + b_1), τ] + b_2
 
-    with p(0) free. `max_length` is only how far the path is computed. Solved by one Runge-Kutta
-    step of order 4 for each position (the authors' code takes five, the same to 1e-6). The steps
-    are sequential, which is slow on an accelerator. The paper adds vectors in every block, each
-    with its own start and one network for all; `per_layer(floater)` has a network each too.
+    with p(0) free. `max_length` is only how far the path is computed, by one Runge-Kutta step of
+    order 4 for each position (the authors' code takes five, the same to 1e-6), one after the other.
+    The paper adds vectors in every block, each with its own start and one network for all;
+    `per_layer(floater)` has a network each too.
 
     Params: `{"start": [D], "hidden": {"kernel": [D + 1, width], "bias": [width]}, "out": {"kernel":
     [width + 1, D], "bias": [D]}}`, drawn from a normal of `stddev`, biases zeros.
@@ -44,7 +44,7 @@ def floater(
     check_positive(step=step)
 
     kernels = {"hidden": (hidden_size + 1, size), "out": (size + 1, hidden_size)}
-    draw = normal_parameters(stddev, start=(hidden_size,), **kernels)
+    draw = normal_init(stddev, start=(hidden_size,), **kernels)
 
     def init(rng: jax.Array) -> Params:
         drawn = draw(rng)
@@ -79,16 +79,6 @@ def floater(
             )
         return look_up(path(params), x)
 
-    return Part(
-        init=init,
-        embed=added(vectors),
-        traits=Traits(max_length=max_length),
-        metadata=Metadata(
-            "p(xΔ), dp/dτ = h(τ, p)",
-            "Liu et al. 2020, eq. 7",
-            parameters="2·(D + 1)·width + 3·D",
-            symmetric=True,
-            kind="absolute",
-            vectors=vectors,
-        ),
-    )
+    formula, parameters = "p(xΔ), dp/dτ = h(τ, p)", "2·(D + 1)·width + 3·D"
+    metadata = Metadata(formula, "Liu et al. 2020, eq. 7", parameters=parameters)
+    return absolute(vectors, metadata, init=init, traits=Traits(max_length=max_length))

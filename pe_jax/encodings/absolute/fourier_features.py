@@ -7,7 +7,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.absolute.position_vectors import added
+from pe_jax.encodings.absolute.position_vectors import absolute
 from pe_jax.encodings.part import Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.sinusoid import angles
@@ -51,39 +51,27 @@ def fourier_features(
         )
 
     def init(rng: jax.Array) -> Params:
-        for_frequencies, for_hidden, for_out = jax.random.split(rng, 3)
+        shapes = (axes, count // 2), (count, width), (width, hidden_size)
+        w, hidden, out = map(jax.random.normal, jax.random.split(rng, 3), shapes)
         return {
-            "frequencies": jax.random.normal(for_frequencies, (axes, count // 2)) / gamma,
-            "hidden": {
-                "kernel": jax.random.normal(for_hidden, (count, width)),
-                "bias": jnp.zeros(width),
-            },
-            "out": {
-                "kernel": stddev * jax.random.normal(for_out, (width, hidden_size)),
-                "bias": jnp.zeros(hidden_size),
-            },
+            "frequencies": w / gamma,
+            "hidden": {"kernel": hidden, "bias": jnp.zeros(width)},
+            "out": {"kernel": stddev * out, "bias": jnp.zeros(hidden_size)},
         }
 
     def vectors(params: Params, x: Real[Array, "..."]) -> Float[Array, "... D"]:
         by_axis = [x] if axes == 1 else [x[..., axis] for axis in range(axes)]
         angle = sum(map(angles, by_axis, params["frequencies"]))
         r = jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], axis=-1) / math.sqrt(count)
-        hidden = jax.nn.gelu(
-            r @ params["hidden"]["kernel"] + params["hidden"]["bias"], approximate=False
-        )
-        return hidden @ params["out"]["kernel"] + params["out"]["bias"]
+        hidden, out = params["hidden"], params["out"]
+        units = jax.nn.gelu(r @ hidden["kernel"] + hidden["bias"], approximate=False)
+        return units @ out["kernel"] + out["bias"]
 
-    return Part(
-        init=init,
-        embed=added(vectors),
-        traits=Traits(frequency_params=("frequencies",), axes=axes),
-        metadata=Metadata(
-            "MLP([cos xW, sin xW] / √F), W free",
-            "Li et al. 2021 (Fourier features), algorithm 1",
-            parameters="A·F/2 + (F + 1)·width + (width + 1)·D",
-            monotone=False,
-            symmetric=True,
-            kind="absolute",
-            vectors=vectors,  # Sinusoids no more, once the network has mixed them.
-        ),
+    metadata = Metadata(
+        "MLP([cos xW, sin xW] / √F), W free",
+        "Li et al. 2021 (Fourier features), algorithm 1",
+        parameters="A·F/2 + (F + 1)·width + (width + 1)·D",
+        monotone=False,
     )
+    traits = Traits(frequency_params=("frequencies",), axes=axes)
+    return absolute(vectors, metadata, init=init, traits=traits)

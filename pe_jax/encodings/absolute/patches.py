@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.absolute.position_vectors import added
-from pe_jax.encodings.part import Metadata, Params, Part, Traits, no_parameters
+from pe_jax.encodings.absolute.position_vectors import absolute
+from pe_jax.encodings.part import Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.encodings.tables import look_up
@@ -31,6 +31,7 @@ def sinusoidal_2d(
     sines before all cosines. No parameters.
 
     Args:
+      hidden_size: D, a multiple of 4.
       width: positions are one number each, `[L]` or `[B, L]`, that counts the patches of an image
         of so many columns, row by row. Without it positions are pairs (row, column), `[L, 2]` or
         `[B, L, 2]`, integer or real.
@@ -38,10 +39,6 @@ def sinusoidal_2d(
         [CLS] is a token with a negative coordinate.
       end: ω_t = base^(-t / (D/4 - 1)), whose last frequency is 1/base, as in the plain ViT of
         big_vision (Beyer et al. 2022, arXiv 2205.01580, code).
-
-    Raises:
-      ValueError: for a hidden size that is no multiple of 4, or too small for `end`; for a width
-        below 1.
     """
     if hidden_size % 4 or (end and hidden_size < 8):
         raise ValueError(
@@ -65,19 +62,12 @@ def sinusoidal_2d(
         out = jnp.concatenate(parts, axis=-1)
         return jnp.where(is_cls[..., None], 0.0, out) if cls else out
 
-    return Part(
-        init=no_parameters,
-        embed=added(vectors),
-        traits=Traits(axes=2 if width is None else 1),
-        metadata=Metadata(
-            f"[S(ω, column), S(ω, row)], ω_t = {base:g}^(−{'t/(D/4−1)' if end else '4t/D'})",
-            "Beyer et al. 2022, code" if end else "He et al. 2021 (MAE), code",
-            monotone=False,
-            symmetric=True,
-            kind="absolute",
-            vectors=vectors,
-        ),
+    metadata = Metadata(
+        f"[S(ω, column), S(ω, row)], ω_t = {base:g}^(−{'t/(D/4−1)' if end else '4t/D'})",
+        "Beyer et al. 2022, code" if end else "He et al. 2021 (MAE), code",
+        monotone=False,
     )
+    return absolute(vectors, metadata, traits=Traits(axes=2 if width is None else 1))
 
 
 @registered
@@ -104,19 +94,14 @@ def learned_2d(
     Args:
       height, width: of an image, in patches.
       cls: position 0 is [CLS], and patches count from 1.
-
-    Raises:
-      ValueError: for an image without patches, or halves of an odd hidden size.
     """
     check_at_least(1, height=height, width=width)
     if factorised and hidden_size % 2:
         raise ValueError(f"hidden_size must be even with factorised=True, got {hidden_size}.")
     half = hidden_size // 2
-    shapes: dict[str, tuple[int, ...]] = {"table": (height, width, hidden_size)}
-    if factorised:
-        shapes = {"columns": (width, half), "rows": (height, half)}
-    if cls:
-        shapes["cls"] = (hidden_size,)
+    free: dict[str, tuple[int, ...]] = {"table": (height, width, hidden_size)}
+    halves = {"columns": (width, half), "rows": (height, half)}
+    shapes = {**(halves if factorised else free), **({"cls": (hidden_size,)} if cls else {})}
 
     def init(rng: jax.Array) -> Params:
         rngs = jax.random.split(rng, len(shapes))
@@ -127,27 +112,18 @@ def learned_2d(
 
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
         if factorised:
-            shape = height, width, half
             columns, rows = params["columns"][None], params["rows"][:, None]
-            table = jnp.concatenate(
-                [jnp.broadcast_to(columns, shape), jnp.broadcast_to(rows, shape)], axis=-1
-            )
+            shape = height, width, half
+            table = jnp.concatenate([jnp.broadcast_to(y, shape) for y in (columns, rows)], axis=-1)
         else:
             table = params["table"]
         table = table.reshape(height * width, -1)
         return look_up(jnp.concatenate([params["cls"][None], table]) if cls else table, x)
 
-    patches = "(W + Ht)·D/2" if factorised else "Ht·W·D"
-    return Part(
-        init=init,
-        embed=added(vectors),
-        traits=Traits(max_length=height * width + cls),
-        metadata=Metadata(
-            "[P_column, P_row], P free" if factorised else "P_(row, column) free",
-            "Dosovitskiy et al. 2020 (ViT), D.4",
-            parameters=patches + (" + D" if cls else ""),
-            symmetric=True,
-            kind="absolute",
-            vectors=vectors,
-        ),
+    metadata = Metadata(
+        "[P_column, P_row], P free" if factorised else "P_(row, column) free",
+        "Dosovitskiy et al. 2020 (ViT), D.4",
+        parameters=("(W + Ht)·D/2" if factorised else "Ht·W·D") + (" + D" if cls else ""),
     )
+    traits = Traits(max_length=height * width + cls)
+    return absolute(vectors, metadata, init=init, traits=traits)

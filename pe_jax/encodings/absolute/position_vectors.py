@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits, normal_parameters
+from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits, normal_init
 from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
@@ -26,23 +27,15 @@ def learned_absolute(*, max_length: int, hidden_size: int, stddev: float = 0.02)
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
         return look_up(params["table"], x)
 
-    return Part(
-        init=normal_parameters(stddev, table=(max_length, hidden_size)),
-        embed=added(vectors),
-        traits=Traits(
-            max_length=max_length,
-            resize=lambda params, *to: {"table": resize_table(params["table"], *to)},
-        ),
-        metadata=Metadata(
-            "P_x free",
-            "Gehring et al. 2017; Devlin et al. 2018",
-            parameters="L·D",
-            paper="nearly†, locally†, nearly†",
-            symmetric=True,
-            kind="absolute",
-            vectors=vectors,
-        ),
+    metadata = Metadata(
+        "P_x free",
+        "Gehring et al. 2017; Devlin et al. 2018",
+        parameters="L·D",
+        paper="nearly†, locally†, nearly†",
     )
+    init = normal_init(stddev, table=(max_length, hidden_size))
+    resize = lambda params, *to: {"table": resize_table(params["table"], *to)}
+    return absolute(vectors, metadata, init=init, traits=Traits(max_length, resize))
 
 
 @registered
@@ -75,10 +68,9 @@ def learnable_sinusoidal_absolute(
     metadata = Metadata(
         "S(ω, x), ω free", "Wang et al. 2021, 3.2", parameters="D/2", paper="yes, locally†, yes"
     )
-    return _sinusoidal(lambda params: params["frequencies"], scale, metadata)._replace(
-        init=lambda rng: {"frequencies": jnp.array(start)},
-        traits=Traits(frequency_params=("frequencies",)),
-    )
+    init = lambda rng: {"frequencies": jnp.array(start)}
+    part = _sinusoidal(lambda params: params["frequencies"], scale, metadata)
+    return part._replace(init=init, traits=Traits(frequency_params=("frequencies",)))
 
 
 # The encoding of published models, a table of positions and nothing else, and its parameter.
@@ -91,25 +83,17 @@ def _sinusoidal(
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
         return scale * sinusoid(x, frequencies(params))
 
-    return Part(
-        embed=added(vectors),
-        metadata=metadata._replace(
-            monotone=False,  # ψ comes back near ψ(0) again and again, as every sum of cosines.
-            symmetric=True,
-            kind="absolute",
-            vectors=vectors,
-            frequencies=frequencies,
-        ),
-    )
+    # ψ comes back near ψ(0) again and again, as every sum of cosines.
+    return absolute(vectors, metadata._replace(monotone=False, frequencies=frequencies))
 
 
-Embed = Callable[[Params, Array, Context], jax.Array]
-
-
-def added(vectors: Callable[[Params, Array], jax.Array]) -> Embed:
-    """The hook `embed` that adds `vectors(params, positions)`."""
+def absolute(
+    vectors: Callable[[Params, Array], jax.Array], metadata: Metadata, **fields: Any
+) -> Part:
+    """The part, with these further fields, that adds `vectors(params, positions)` to the input."""
 
     def embed(params: Params, x: Float[Array, "B L D"], context: Context) -> Float[Array, "B L D"]:
         return x + vectors(params, as_array(context.positions_q))
 
-    return embed
+    metadata = metadata._replace(symmetric=True, kind="absolute", vectors=vectors)  # Of P·Pᵀ.
+    return Part(embed=embed, metadata=metadata, **fields)

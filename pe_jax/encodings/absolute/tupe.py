@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part, Traits
+from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.tables import look_up, resize_table
 from pe_jax.shapes import Array, Float, Real
@@ -29,9 +29,8 @@ def tupe(
     position 0, [CLS], and by θ2 for other queries and the key there. In packed rows position 0 is
     each document's own.
 
-    As in the authors' code, positions pass through a layer norm (without one, c would start as
-    small as stddev²), whose gain and bias are part of U and its bias. Its θ are products of further
-    rows of P; here they are the numbers themselves.
+    As in the authors' code, positions pass through a layer norm, whose gain and bias are part of U
+    and its bias. Its θ are products of further rows of P; here they are the numbers themselves.
 
     Params: `{"table": [max_length, D], "query": {"kernel": [D, H, d], "bias": [H, d]}, "key":
     {...}, "theta": [2, H]}`; table and kernels drawn from a normal of `stddev`, the others zeros;
@@ -47,12 +46,9 @@ def tupe(
             shape = num_heads, head_size
             return {"kernel": draw(rng, (hidden_size, *shape)), "bias": jnp.zeros(shape)}
 
-        return {
-            "table": draw(for_table, (max_length, hidden_size)),
-            "query": projection(for_query),
-            "key": projection(for_key),
-            **({"theta": jnp.zeros((2, num_heads))} if untied_cls else {}),
-        }
+        table, theta = draw(for_table, (max_length, hidden_size)), jnp.zeros((2, num_heads))
+        params = {"table": table, "query": projection(for_query), "key": projection(for_key)}
+        return {**params, "theta": theta} if untied_cls else params
 
     def projected(params: Params, which: str, x: Real[Array, "*B"]) -> Float[Array, "*B H d"]:
         # The whole table at once: the same in every layer, and compilers merge what is the same.
@@ -62,7 +58,7 @@ def tupe(
 
     def correlation(
         query_arrays: tuple, key_arrays: tuple, theta: Array | None, mask: Array | None
-    ) -> Float[Array, "#B H Lq Lk"]:
+    ) -> Logits:
         (i, rows_q), (j, rows_k) = query_arrays, key_arrays
         c = jnp.einsum("...qhd,...khd->...hqk", rows_q, rows_k) / jnp.sqrt(2.0 * head_size)
         if theta is not None:

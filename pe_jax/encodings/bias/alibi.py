@@ -8,15 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.part import (
-    Context,
-    LogitTerms,
-    Metadata,
-    OffsetTerms,
-    Params,
-    Part,
-    no_parameters,
-)
+from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, OffsetTerms, Params, Part
 from pe_jax.encodings.positions import offsets
 from pe_jax.encodings.registry import registered
 from pe_jax.errors import check_at_least
@@ -36,19 +28,16 @@ def alibi(
 
     - default: both directions alike, 1. "Symmetric".
     - `directed=True`: the first half of the heads attends to the left (and to itself), the second
-      half to the right, both with the slopes of H/2 heads: 2. "Nonsymmetric". Where a mask leaves a
-      query no key on its head's side, the head gives zeros; without any mask, NaN.
+      half to the right, both with the slopes of H/2 heads, H even: 2. "Nonsymmetric". Where a mask
+      leaves a query no key on its head's side, the head gives zeros; without any mask, NaN.
     - `directed=True, learnable=True`: every head attends to both sides, with a slope for each:
       3. "Nonsymmetric with no mask". m = sigmoid(raw), raw drawn from a normal of mean -2 and
       standard deviation 1.
     - `learnable=True` (ours): one slope a head, m = sigmoid(raw), starting at the fixed slopes.
 
-    `exponent` is that of the flattest slope, 2^-8; MPT's `alibi_bias_max`.
+    `exponent`, in (0, 64], is that of the flattest slope, 2^-8; MPT's `alibi_bias_max`.
 
     Params: none, or `{"slopes": [H]}`, directed `[2, H]` (left, right), before the sigmoid.
-
-    Raises:
-      ValueError: for halves of an odd number of heads, and an exponent that is not positive.
     """
     if not 0 < exponent <= 64:
         raise ValueError(f"exponent must be above 0 and at most 64 for ALiBi, got {exponent}.")
@@ -71,9 +60,7 @@ def alibi(
         x = x[..., None]
         return jnp.where(x < 0, left * x, -right * x)
 
-    def allowed(
-        i: Array, j: Array, shared: tuple, mask: Array | None
-    ) -> Float[Array, "#B H Lq Lk"]:
+    def allowed(i: Array, j: Array, shared: tuple, mask: Array | None) -> Logits:
         x = offsets(i, j)[..., None, :, :]
         side = np.repeat([-1, 1], num_heads // 2)[:, None, None]
         return jnp.where(x * side >= 0, jnp.float32(0), -jnp.inf)
@@ -81,8 +68,7 @@ def alibi(
     def allowed_side(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
         return LogitTerms(allowed, *context.rows())
 
-    return Part(
-        init=init if learnable else no_parameters,
+    part = Part(
         offsets=OffsetTerms(bias=bias),
         # Not a steep bias: the TPU kernel subtracts that of the farthest offset from all logits.
         logits=allowed_side if halves else None,
@@ -96,16 +82,13 @@ def alibi(
             symmetric=(None if learnable else False) if directed else True,
         ),
     )
+    return part._replace(init=init) if learnable else part
 
 
 def slopes(num_heads: int, exponent: float = 8.0) -> Float[np.ndarray, " H"]:
     """m_h = 2^(-exponent h/H) for h = 1 .. H, where H is a power of two. Else those of the next
     smaller power of two, then every other one of the next larger, from its first on (the authors'
-    code).
-
-    Raises:
-      ValueError: without heads.
-    """
+    code)."""
     check_at_least(1, num_heads=num_heads)
 
     def of_power(count: int) -> np.ndarray:

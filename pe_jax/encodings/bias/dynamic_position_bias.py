@@ -8,7 +8,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.bias.fire import fan_in_uniform
+from pe_jax.encodings.bias.fire import uniform_layer
 from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part
 from pe_jax.encodings.registry import registered
 from pe_jax.errors import check_at_least, check_positive
@@ -38,14 +38,10 @@ def dynamic_position_bias(
     bound · sigmoid(MLP_h(x)).
 
     **The sign**: m = j - i here and i - j in x-transformers: negate the first kernel of weights of
-    its. Positions that are no range take [B, Lq, Lk, width] numbers while the bias is computed,
-    recomputed in the backward pass.
+    its. Positions that are no range take [B, Lq, Lk, width] numbers in both passes.
 
     Params: `{"hidden_0": {"kernel": [1, width], "bias": [width]}, "hidden_1": ..., "out":
     {"kernel": [width, H], "bias": [H]}}`, drawn as PyTorch's linear layers.
-
-    Raises:
-      ValueError: for a width or depth below 1, or a bound that is not positive.
     """
     units = max(1, hidden_size // 4) if width is None else width
     check_at_least(1, width=units, depth=depth)
@@ -56,15 +52,7 @@ def dynamic_position_bias(
 
     def init(rng: jax.Array) -> Params:
         rngs = jax.random.split(rng, (len(shapes), 2))
-        return {
-            name: {
-                "kernel": fan_in_uniform(for_kernel, inputs, inputs, outputs),
-                "bias": fan_in_uniform(for_bias, inputs, outputs),
-            }
-            for (for_kernel, for_bias), (name, (inputs, outputs)) in zip(
-                rngs, shapes.items(), strict=True
-            )
-        }
+        return {name: uniform_layer(rng, *shapes[name]) for name, rng in zip(shapes, rngs)}
 
     @jax.checkpoint
     def network(params: Params, x: Float[Array, "*B"]) -> Float[Array, "*B H"]:

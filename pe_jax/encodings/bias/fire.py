@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.pairs import by_queries
-from pe_jax.encodings.part import LogitTerms, Metadata, Params, Part
+from pe_jax.encodings.part import Logits, LogitTerms, Metadata, Params, Part
 from pe_jax.encodings.registry import registered
 from pe_jax.errors import check_at_least, check_positive
 from pe_jax.shapes import Array, Float, Real
@@ -40,27 +41,14 @@ def fire(
     steps of a usual learning rate move it. f is drawn as the authors' (PyTorch's) linear layers.
 
     Hidden units are computed for a few queries at a time, and again in the backward pass.
-
-    Raises:
-      ValueError: for a width below 1, or c or a threshold that is not positive.
     """
     check_at_least(1, width=width)
     check_positive(c=c, threshold=threshold)
 
     def init(rng: jax.Array) -> Params:
         rngs = jax.random.split(rng, 4)
-        return {
-            "c": jnp.float32(c),
-            "scale": jnp.float32(1),
-            "hidden": {
-                "kernel": fan_in_uniform(rngs[0], 1, width),
-                "bias": fan_in_uniform(rngs[1], 1, width),
-            },
-            "out": {
-                "kernel": fan_in_uniform(rngs[2], width, width, num_heads),
-                "bias": fan_in_uniform(rngs[3], width, num_heads),
-            },
-        }
+        hidden, out = uniform_layer(rngs[:2], width), uniform_layer(rngs[2:], width, num_heads)
+        return {"c": jnp.float32(c), "scale": jnp.float32(1), "hidden": hidden, "out": out}
 
     def distance(params: Params, i: Real[Array, "*B Lq 1"], j: Real[Array, "*B 1 Lk"]) -> jax.Array:
         def psi(x: Array) -> jax.Array:
@@ -85,7 +73,7 @@ def fire(
         y = slope * pairs + intercept + out["bias"][:, None]
         return y.reshape(len(out["bias"]), *x.shape)
 
-    def bias(i: Array, j: Array, params: Params, mask: Array | None) -> Float[Array, "#B H Lq Lk"]:
+    def bias(i: Array, j: Array, params: Params, mask: Array | None) -> Logits:
         x = distance(params, i[..., :, None], j[..., None, :])
         return jnp.moveaxis(by_queries(network, params, x, width), 0, 1)
 
@@ -101,7 +89,8 @@ def fire(
     )
 
 
-def fan_in_uniform(rng: jax.Array, fan_in: int, *shape: int) -> Float[Array, "..."]:
-    """Kernels and biases of `fan_in` inputs as PyTorch's linear layers draw them."""
-    most = 1 / math.sqrt(fan_in)
-    return jax.random.uniform(rng, shape, minval=-most, maxval=most)
+def uniform_layer(rngs: jax.Array, *shape: int) -> Params:
+    """A kernel of this shape, its last axis the outputs, and a bias, as PyTorch draws them."""
+    most = 1 / math.sqrt(math.prod(shape[:-1]))
+    draw = functools.partial(jax.random.uniform, minval=-most, maxval=most)
+    return {"kernel": draw(rngs[0], shape), "bias": draw(rngs[1], shape[-1:])}

@@ -8,8 +8,9 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from pe_jax.dtypes import widened
 from pe_jax.encodings.bias.alibi import slopes
-from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part
+from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, Params, Part
 from pe_jax.encodings.positions import offsets
 from pe_jax.encodings.registry import registered
 from pe_jax.shapes import Array, Float
@@ -28,18 +29,14 @@ def grape_a(
 
     As in the authors' code, ω_h is ALiBi's slope of the head times softplus(raw_h), and v and u are
     divided by their lengths; queries and keys, which have passed through RMSNorm there, are those
-    of the layer here, before the maps of any encoding. The paper's models are causal. Keys to the
-    right have the bias of keys to the left here, as in `alibi`, its case of constant slopes. The
-    path integral (GRAPE-AP) is not here.
+    of the layer, before the maps of any encoding. The paper is causal; keys to the right have the
+    bias of keys to the left here, as in `alibi`. The path integral (GRAPE-AP) is not here.
 
-    Added to the logits as it is; a temperature of another encoding multiplies q in it. Never
-    positive, monotone in the distance.
+    Added to the logits as it is; a temperature of another encoding multiplies q in it. `gate` says
+    which slopes there are, the query's, the key's or their sum.
 
     Params: `{"scale": [H], "query": [H, d], "key": [H, d]}`: raw, v and u, without the one that
     `gate` leaves out. ω starts at ALiBi's slopes; v and u are drawn from a normal of 1/sqrt(d).
-
-    Args:
-      gate: which slopes there are, the query's, the key's or their sum.
     """
     fixed = slopes(num_heads)
     names = _GATES[gate]
@@ -52,9 +49,7 @@ def grape_a(
             **{n: jax.random.normal(r, shape) / math.sqrt(head_size) for n, r in zip(names, rngs)},
         }
 
-    def bias(
-        query_arrays: tuple, key_arrays: tuple, rate: Array, mask: Array | None
-    ) -> Float[Array, "B H Lq Lk"]:
+    def bias(query_arrays: tuple, key_arrays: tuple, rate: Array, mask: Array | None) -> Logits:
         (i, *gates_q), (j, *gates_k) = query_arrays, key_arrays
         gates = [jnp.swapaxes(x, 1, 2)[..., :, None] for x in gates_q]
         gates += [jnp.swapaxes(x, 1, 2)[..., None, :] for x in gates_k]
@@ -87,5 +82,4 @@ def grape_a(
 def _gate(direction: Float[Array, "H d"], x: Float[Array, "B L H d"]) -> Float[Array, "B L H"]:
     """softplus of `x` along a direction of each head, in float32 at least."""
     unit = direction / jnp.linalg.norm(direction, axis=-1, keepdims=True)
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    return jax.nn.softplus(jnp.einsum("blhd,hd->blh", wide, unit))
+    return jax.nn.softplus(jnp.einsum("blhd,hd->blh", widened(x), unit))

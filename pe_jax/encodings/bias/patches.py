@@ -5,15 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.part import (
-    Context,
-    LogitTerms,
-    Metadata,
-    Params,
-    Part,
-    Traits,
-    normal_parameters,
-)
+from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part, Traits, normal_init
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.tables import look_up, look_up_traced
 from pe_jax.errors import check_at_least
@@ -40,9 +32,6 @@ def bias_2d(
     Args:
       height, width: of the image or window, in patches.
       cls: position 0 is [CLS], and patches count from 1.
-
-    Raises:
-      ValueError: for an image without patches.
     """
     check_at_least(1, height=height, width=width)
     differences = (2 * height - 1) * (2 * width - 1)
@@ -66,7 +55,7 @@ def bias_2d(
         return LogitTerms(term, i, j, params["table"])
 
     return Part(
-        init=normal_parameters(stddev, table=(differences + 3 * cls, num_heads)),
+        init=normal_init(stddev, table=(differences + 3 * cls, num_heads)),
         logits=logits,
         traits=Traits(max_length=height * width + cls),
         metadata=Metadata(
@@ -90,12 +79,6 @@ def decomposed_2d(*, head_size: int, height: int, width: int, stddev: float = 0.
 
     Params: `{"rows": [2 height - 1, d], "columns": [2 width - 1, d]}`, drawn from a normal of
     `stddev`: transformers' `rel_pos_h` and `rel_pos_w` (`vitdet`, `sam`).
-
-    Args:
-      height, width: of the image or window, in patches.
-
-    Raises:
-      ValueError: for an image without patches.
     """
     check_at_least(1, height=height, width=width)
 
@@ -117,10 +100,9 @@ def decomposed_2d(*, head_size: int, height: int, width: int, stddev: float = 0.
         products = [unscaled @ params[name].T for name in ("rows", "columns")]
         return LogitTerms(term, (i, *products), j)
 
+    shapes = {"rows": (2 * height - 1, head_size), "columns": (2 * width - 1, head_size)}
     return Part(
-        init=normal_parameters(
-            stddev, rows=(2 * height - 1, head_size), columns=(2 * width - 1, head_size)
-        ),
+        init=normal_init(stddev, **shapes),
         logits=logits,
         traits=Traits(max_length=height * width),
         metadata=Metadata(

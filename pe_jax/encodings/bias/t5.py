@@ -27,9 +27,6 @@ def t5(
     T5, multiply its W_q by sqrt(d).
 
     Params: `{"table": [buckets, H]}`, drawn by Glorot's rule as in T5X.
-
-    Raises:
-      ValueError: for fewer buckets than each side needs, or more than `max_distance` allows.
     """
     side = buckets // 2 if bidirectional else buckets
     if side < 2 or (bidirectional and buckets % 2):

@@ -22,19 +22,13 @@ def tisa(*, num_heads: int, kernels: int = 5) -> Part:
     as in the authors' code: amplitude and sharpness from a normal of mean 0.1 and standard
     deviation 0.01, centres from one of standard deviation 5. c counts j - i as the paper does; the
     authors' code counts i - j - 1. `per_layer(tisa)` gives each layer its own.
-
-    Raises:
-      ValueError: for fewer than one kernel.
     """
     check_at_least(1, kernels=kernels)
 
     def init(rng: jax.Array) -> Params:
-        spread = {"amplitude": (0.1, 0.01), "sharpness": (0.1, 0.01), "centre": (0.0, 5.0)}
-        rngs = jax.random.split(rng, len(spread))
-        return {
-            name: mean + stddev * jax.random.normal(rng, (kernels, num_heads))
-            for rng, (name, (mean, stddev)) in zip(rngs, spread.items(), strict=True)
-        }
+        shape = kernels, num_heads
+        a, b, c = (jax.random.normal(rng, shape) for rng in jax.random.split(rng, 3))
+        return {"amplitude": 0.1 + 0.01 * a, "sharpness": 0.1 + 0.01 * b, "centre": 5.0 * c}
 
     def bias(params: Params, x: Real[Array, "*B"], _: Context) -> Float[Array, "*B H"]:
         away = jnp.asarray(x, params["centre"].dtype)[..., None, None] - params["centre"]

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.content import row_order
-from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part, Traits
+from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
-from pe_jax.shapes import Array, Float
+from pe_jax.shapes import Array
 
 
 @registered
@@ -28,15 +28,13 @@ def cable(
         bias_ij = -g_i |S_i - S_j|,   S_i = Σ_{l ≤ i} relu(x_l·a_h),   g_i = softplus(x_i·w_h)
 
     in every head, added to the logits as it is: each token adds a length of its own (eq. 2 to 5)
-    and the query says how much lengths count (eq. 6 and 7, which leave out the minus of what the
-    text calls a penalty). `weighted=False` leaves g out: the paper's CABLE_NW.
+    and the query says how much lengths count (eq. 6 and 7, without their minus).
+    `weighted=False` leaves g out: the paper's CABLE_NW. For keys to the left |S_i - S_j| is the
+    paper's; for its BERT (section 5.5) it writes down no bias.
 
     In the authors' code (github.com/axiomlab/Cable, src/Cable.py) the length is softplus(x_l·a_h +
     b_h), and there are no weights: `per_layer(cable(weighted=False, gate='softplus'))`, for their
     checkpoints.
-
-    In the paper's decoders S_i - S_j is never negative. It trains a BERT as well (section 5.5)
-    without writing down its bias; |S_i - S_j| is the paper's for keys to the left.
 
     Params: `{"length": [D, H], "weight": [D, H]}`, without `weight` if not weighted, drawn from a
     normal of `stddev`; with `gate="softplus"` also `"bias": [H]`, b, zeros. The paper has them for
@@ -47,10 +45,8 @@ def cable(
     names = ("length", "weight") if weighted else ("length",)
 
     def init(rng: jax.Array) -> Params:
-        params = {
-            name: stddev * jax.random.normal(rng, (hidden_size, num_heads))
-            for name, rng in zip(names, jax.random.split(rng, len(names)), strict=True)
-        }
+        rngs, shape = jax.random.split(rng, len(names)), (hidden_size, num_heads)
+        params = {name: stddev * jax.random.normal(rng, shape) for name, rng in zip(names, rngs)}
         return params if gate == "relu" else {**params, "bias": jnp.zeros(num_heads)}
 
     def lengths(params: Params, x: Array) -> jax.Array:
@@ -58,18 +54,15 @@ def cable(
             return jax.nn.relu(x @ params["length"])
         return jax.nn.softplus(x @ params["length"] + params["bias"])
 
-    def penalty(
-        taken: tuple, sums: Array, shared: tuple, mask: Array | None
-    ) -> Float[Array, "B H Lq Lk"]:
+    def penalty(taken: tuple, sums: Array, shared: tuple, mask: Array | None) -> Logits:
         sums_q, *weights = (jnp.swapaxes(x, 1, 2)[..., None] for x in taken)
         between = jnp.abs(sums_q - jnp.swapaxes(sums, 1, 2)[:, :, None])
         return -math.prod(weights, start=between)
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
         x = row_order.hidden_states(context, "cable")
-        rows, known = row_order.rows_of_queries(context, q.shape[1], k.shape[1], "cable")
-        added = row_order.without_padding(lengths(params, x), context)
-        sums = jnp.cumsum(added, axis=1)  # [B, Lk, H]
+        rows, known = row_order.rows_of_queries(context, q, k, "cable")
+        sums = jnp.cumsum(row_order.without_padding(lengths(params, x), context), axis=1)
         weights = (jax.nn.softplus(x @ params["weight"]),) if weighted else ()
         taken = tuple(row_order.take_queries(y, rows, known) for y in (sums, *weights))
         return LogitTerms(penalty, taken, sums)

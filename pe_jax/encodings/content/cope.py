@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from pe_jax.dtypes import wide_dtype
 from pe_jax.encodings.content.row_order import indices, rows_of_queries
 from pe_jax.encodings.pairs import by_queries
-from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part, Traits
+from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float
@@ -26,29 +26,22 @@ def cope(*, head_size: int, npos_max: int = 64) -> Part:
     are of the scaled logits and e meets the query before it is scaled. e is shared by the heads, as
     x-transformers has it. A temperature of another encoding multiplies q in gates and e.
 
-    **Causal only**: join it with `causal`, `cope+causal`. Counting starts at the query and goes to
-    the left: all keys to its right would have position 0.
-
-    Keys that a mask hides from the query are not counted, as in the paper's listing and in the
-    authors' code (github.com/facebookresearch/RAM, projects/cope). Tokens are in the order of the
-    row, see `row_order`.
+    **Causal only**: join it with `causal`, `cope+causal`. Counting goes from the query to the left,
+    in the order of the row (see `row_order`). Keys that a mask hides from the query are not
+    counted, as in the authors' code (github.com/facebookresearch/RAM, projects/cope).
 
     Params: `{"table": [npos_max, d]}`, zeros as in the paper's listing. There, and in
     x-transformers, every layer has a table: `causal+per_layer(cope)`.
-
-    Raises:
-      ValueError: for fewer than two positions.
     """
     check_at_least(2, npos_max=npos_max)
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
-        rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "cope")
-        key_arrays = indices(k.shape[1])[None], k
-        return LogitTerms(counted_positions, (rows, known, q), key_arrays, params["table"])
+        rows, known = rows_of_queries(context, q, k, "cope")
+        return LogitTerms(counted_positions, (rows, known, q), (indices(k), k), params["table"])
 
     def counted_positions(
         query_arrays: tuple, key_arrays: tuple, table: Array, mask: Array | None
-    ) -> Float[Array, "B H Lq Lk"]:
+    ) -> Logits:
         (rows, known, q), (key, k) = query_arrays, key_arrays
         products = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=wide_dtype(q, k))
         counted = jnp.asarray(key[:, None, None, :] <= rows[:, None, :, None])

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.content import row_order
-from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part, Traits
+from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
-from pe_jax.shapes import Array, Float
+from pe_jax.shapes import Array
 
 
 @registered
@@ -28,18 +28,14 @@ def fox(*, hidden_size: int, num_heads: int, gate_bias: float = 5.0) -> Part:
     """
 
     def init(rng: jax.Array) -> Params:
-        draw = jax.nn.initializers.normal(0.02)
-        return {
-            side: {
-                "kernel": draw(rng, (hidden_size, num_heads), jnp.float32),
-                "bias": jnp.full(num_heads, gate_bias),
-            }
-            for side, rng in zip(("left", "right"), jax.random.split(rng), strict=True)
-        }
+        def gate(rng: jax.Array) -> Params:
+            kernel = 0.02 * jax.random.normal(rng, (hidden_size, num_heads), jnp.float32)
+            return {"kernel": kernel, "bias": jnp.full(num_heads, gate_bias)}
 
-    def bias(
-        query_arrays: tuple, key_arrays: tuple, shared: tuple, mask: Array | None
-    ) -> Float[Array, "B H Lq Lk"]:
+        for_left, for_right = jax.random.split(rng)
+        return {"left": gate(for_left), "right": gate(for_right)}
+
+    def bias(query_arrays: tuple, key_arrays: tuple, shared: tuple, mask: Array | None) -> Logits:
         (rows, *sums_q), (key, *sums_k) = query_arrays, key_arrays
         left_q, right_q = (jnp.swapaxes(x, 1, 2)[..., :, None] for x in sums_q)
         left, right = (jnp.swapaxes(x, 1, 2)[..., None, :] for x in sums_k)
@@ -48,10 +44,12 @@ def fox(*, hidden_size: int, num_heads: int, gate_bias: float = 5.0) -> Part:
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
         x = row_order.hidden_states(context, "fox")
-        rows, known = row_order.rows_of_queries(context, q.shape[1], k.shape[1], "fox")
-        sums = [_sums(params[side], x, context) for side in ("left", "right")]  # [B, Lk, H]
+        rows, known = row_order.rows_of_queries(context, q, k, "fox")
+        gates = (x @ params[side]["kernel"] + params[side]["bias"] for side in ("left", "right"))
+        logs = (row_order.without_padding(jax.nn.log_sigmoid(gate), context) for gate in gates)
+        sums = [jnp.cumsum(log, axis=1) for log in logs]  # From the first token on, [B, Lk, H].
         taken = [row_order.take_queries(y, rows, known) for y in sums]
-        return LogitTerms(bias, (rows, *taken), (row_order.indices(k.shape[1])[None], *sums))
+        return LogitTerms(bias, (rows, *taken), (row_order.indices(k), *sums))
 
     return Part(
         init=init,
@@ -65,9 +63,3 @@ def fox(*, hidden_size: int, num_heads: int, gate_bias: float = 5.0) -> Part:
             monotone=True,
         ),
     )
-
-
-def _sums(gate: Params, x: Float[Array, "B L D"], context: Context) -> Float[Array, "B L H"]:
-    """Sums of the logarithms of gates from the first token of a row on."""
-    logs = jax.nn.log_sigmoid(x @ gate["kernel"] + gate["bias"])
-    return jnp.cumsum(row_order.without_padding(logs, context), axis=1)

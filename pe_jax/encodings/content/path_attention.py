@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.content.row_order import hidden_states, rows_of_queries, without_padding
-from pe_jax.encodings.content.short_convolution import short_convolution
-from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits, normal_parameters
+from pe_jax.dtypes import widened
+from pe_jax.encodings.content import row_order
+from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits, normal_init
 from pe_jax.encodings.registry import registered
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float
@@ -38,16 +38,13 @@ def path_attention(
     1e-3. In small models parameters of the default `stddev` start with shorter ones: |w| is about
     0.5 for a hidden size of 32 and 0.98 for 256.
 
-    No product of matrices is formed (section 3.2). With W the unit lower triangular matrix of
-    β_l w_l·w_m, m < l, the logits of all pairs are q·k less (q·w) W^-1 (β w·k), each factor up to
-    its diagonal. The authors compute that in blocks; this is the naive form, the whole row at once,
-    in memory [B, H, Lk, Lk].
+    With W the unit lower triangular matrix of β_l w_l·w_m, m < l, the logits of all pairs are q·k
+    less (q·w) W^-1 (β w·k), each factor up to its diagonal (section 3.2). The authors compute that
+    in blocks; this is the naive form, the whole row at once, in memory [B, H, Lk, Lk].
 
-    **Causal only**: join it with `causal`, `path_attention+causal`. The products run from a key to
-    queries to its right. The paper's form with forget gates joins `fox` as well.
-
-    Tokens are in the order of the row, and hidden states of all keys are needed: see `row_order`.
-    The convolution starts again with each document (see `short_convolution`).
+    **Causal only**: join it with `causal`, `path_attention+causal`. The paper's form with forget
+    gates joins `fox` as well. Tokens are in the order of the row, and hidden states of all keys are
+    needed: see `row_order`. The convolution starts again with each document.
 
     Params: `{"down": [D, rank], "up": [rank, H, d], "convolution": [width, H, d],
     "beta": {"kernel": [D, H], "bias": [H]}}`, drawn from a normal of `stddev`, the bias zeros. The
@@ -57,13 +54,9 @@ def path_attention(
     Args:
       rank: of U V.
       width: of the convolution; 1 leaves the neighbours out.
-
-    Raises:
-      ValueError: for a rank or width below 1.
     """
     check_at_least(1, rank=rank, width=width)
-
-    draw = normal_parameters(
+    draw = normal_init(
         stddev,
         down=(hidden_size, rank),
         up=(rank, num_heads, head_size),
@@ -76,14 +69,14 @@ def path_attention(
         return {**params, "beta": {"kernel": params["beta"], "bias": jnp.zeros(num_heads)}}
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> Float[Array, "B H Lq Lk"]:
-        x = hidden_states(context, "path_attention")
-        rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "path_attention")
+        x = row_order.hidden_states(context, "path_attention")
+        rows, known = row_order.rows_of_queries(context, q, k, "path_attention")
         beta = 2 * jax.nn.sigmoid(x @ params["beta"]["kernel"] + params["beta"]["bias"])
-        beta = without_padding(beta, context)
+        beta = row_order.without_padding(beta, context)
         w = jnp.einsum("blr,rhd->blhd", x @ params["down"], params["up"])
-        w = jax.nn.silu(short_convolution(w, params["convolution"], context))
+        w = jax.nn.silu(row_order.short_convolution(w, params["convolution"], context))
         w = w * jax.lax.rsqrt(jnp.sum(w**2, axis=-1, keepdims=True) + 1e-6)
-        q, k = (y.astype(jnp.promote_types(y.dtype, jnp.float32)) for y in (q, k))
+        q, k = widened(q), widened(k)
         between, with_keys = (
             jnp.tril(jnp.einsum("blhd,bmhd->bhlm", beta[..., None] * w, y), -1) for y in (w, k)
         )

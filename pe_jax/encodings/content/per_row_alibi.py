@@ -6,15 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.content.row_order import hidden_states, indices, rows_of_queries
-from pe_jax.encodings.part import (
-    Context,
-    LogitTerms,
-    Metadata,
-    Params,
-    Part,
-    Traits,
-    normal_parameters,
-)
+from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part, Traits, normal_init
 from pe_jax.encodings.registry import registered
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float
@@ -27,29 +19,21 @@ def per_row_alibi(*, hidden_size: int, num_heads: int, rank: int = 8, stddev: fl
 
         bias_ij = Σ_{j ≤ l < i} log σ(q'_i·k'_l / sqrt(r)),   q' = W_q x,   k' = W_k x
 
-    **Causal only**, as there: join it with `causal`. Keys that a mask hides from the query have no
-    gate. Tokens are in the order of the row, and hidden states of all keys are needed: see
-    `row_order`.
+    with r = `rank`. **Causal only**, as there: join it with `causal`. Keys that a mask hides from
+    the query have no gate. Tokens are in the order of the row, and the hidden states `Context.x_q`
+    and `x_k`, of all keys, are needed: see `row_order`.
 
     Params: `{"query": [D, H, r], "key": [D, H, r]}`, drawn from a normal of `stddev`. In
     x-transformers each layer has its own: `causal+per_layer(per_row_alibi)`.
-
-    Args:
-      rank: r.
-
-    Raises:
-      ValueError: for a rank below 1; in attention, without the hidden states `Context.x_q` and
-        `x_k`.
     """
     check_at_least(1, rank=rank)
+    shape = hidden_size, num_heads, rank
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
-        rows, known = rows_of_queries(context, q.shape[1], k.shape[1], "per_row_alibi")
-        x_q = hidden_states(context, "per_row_alibi", "q")
-        x_k = hidden_states(context, "per_row_alibi", "k")
+        rows, known = rows_of_queries(context, q, k, "per_row_alibi")
+        x_q, x_k = (hidden_states(context, "per_row_alibi", side) for side in ("q", "k"))
         queries = jnp.einsum("blD,Dhr->blhr", x_q, params["query"])
-        keys = jnp.einsum("blD,Dhr->blhr", x_k, params["key"])
-        key_arrays = indices(k.shape[1])[None], keys
+        key_arrays = indices(k), jnp.einsum("blD,Dhr->blhr", x_k, params["key"])
         return LogitTerms(bias, (rows, known, queries * rank**-0.5), key_arrays)
 
     def bias(
@@ -63,9 +47,7 @@ def per_row_alibi(*, hidden_size: int, num_heads: int, rank: int = 8, stddev: fl
         return jnp.where(known[:, None, :, None], sums, jnp.nan)
 
     return Part(
-        init=normal_parameters(
-            stddev, query=(hidden_size, num_heads, rank), key=(hidden_size, num_heads, rank)
-        ),
+        init=normal_init(stddev, query=shape, key=shape),
         logits=logits,
         traits=Traits(
             reads_hidden_states=True,

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.content.row_order import hidden_states
-from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits, normal_parameters
+from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits, normal_init
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
@@ -29,19 +29,17 @@ def repo(
         z_i = (silu(x_i W_g) ⊙ x_i W_c) W_o        one number for each head
         q_i -> R(ω z_i) q_i,   k_j -> R(ω z_j) k_j,   ω_m = base^(-2m/d)
 
-    Positions of tokens are not read at all. The paper's decoders have an order by causal attention
-    and by layers with `rope`; they take `repo` from the fifth layer on. An encoder with it alone is
-    a bag of words. While training, the authors' code moves from a token's position to z_i.
+    Positions of tokens are not read: an encoder with it alone is a bag of words. The paper's
+    decoders have an order by causal attention and by layers with `rope`; they take `repo` from the
+    fifth layer on. While training, the authors' code moves from a token's position to z_i.
 
     Params: `{"gate": [D, rank], "content": [D, rank], "out": [rank, H]}`, drawn from a normal of
     `stddev`. The authors have them for each layer: `per_layer(repo)`.
 
+    Needs the hidden states `Context.x_q` and `x_k`.
+
     Args:
       rank: of the network; default D/8, as in the authors' code.
-
-    Raises:
-      ValueError: for a rank below 1; in attention, without the hidden states `Context.x_q` and
-        `x_k`.
     """
     width = hidden_size // 8 if rank is None else rank
     check_at_least(1, rank=width)
@@ -55,10 +53,9 @@ def repo(
         x_q, x_k = hidden_states(context, "repo", "q"), hidden_states(context, "repo", "k")
         return rotated(params, q, x_q), rotated(params, k, x_k), v
 
+    into = hidden_size, width
     return Part(
-        init=normal_parameters(
-            stddev, gate=(hidden_size, width), content=(hidden_size, width), out=(width, num_heads)
-        ),
+        init=normal_init(stddev, gate=into, content=into, out=(width, num_heads)),
         heads=heads,
         traits=Traits(reads_hidden_states=True),
         metadata=Metadata(

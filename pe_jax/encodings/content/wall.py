@@ -5,11 +5,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from pe_jax.dtypes import widened
 from pe_jax.encodings.content import row_order
-from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part, Traits
+from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
 from pe_jax.manual_axes import vary_alike
-from pe_jax.shapes import Array, Float
+from pe_jax.shapes import Array
 
 
 @registered
@@ -26,10 +27,9 @@ def wall(
         logit_ij = Σ_n q_in k_jn exp(P_in - P_jn) / sqrt(d),   P_i = Σ_{l ≤ i} log σ(x_l W + b)
 
     so that dimension n of a pair decays by the gates of the tokens after the key, up to the query.
-    **Causal only**: join it with `causal`. To the right it would grow. Computed pair by pair, one
-    dimension of the heads after the other, at d times the memory traffic of plain attention.
-
-    Tokens are in the order of the row, and hidden states of all keys are needed: see `row_order`.
+    **Causal only**: join it with `causal`. To the right it would grow. Computed one dimension of
+    the heads after the other, at d times the memory traffic of plain attention. Tokens are in the
+    order of the row, and hidden states of all keys are needed: see `row_order`.
 
     Params: `{"kernel": [D, H, d], "bias": [H, d]}`, the kernel drawn from a normal of `stddev`, the
     bias `gate_bias`: gates of σ(8) start nearly open, as in the authors' code. There each layer has
@@ -42,20 +42,15 @@ def wall(
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
         x = row_order.hidden_states(context, "wall")
-        rows, known = row_order.rows_of_queries(context, q.shape[1], k.shape[1], "wall")
+        rows, known = row_order.rows_of_queries(context, q, k, "wall")
         gates = jnp.einsum("blD,Dhd->blhd", x, params["kernel"]) + params["bias"]
         sums = jnp.cumsum(row_order.without_padding(jax.nn.log_sigmoid(gates), context), axis=1)
-        taken = row_order.take_queries(sums.reshape(*sums.shape[:2], -1), rows, known)
-        return LogitTerms(term, (q, taken.reshape(*taken.shape[:2], *sums.shape[2:])), (k, sums))
+        return LogitTerms(term, (q, row_order.take_queries(sums, rows, known)), (k, sums))
 
-    def term(
-        query_arrays: tuple, key_arrays: tuple, shared: tuple, mask: Array | None
-    ) -> Float[Array, "B H Lq Lk"]:
+    def term(query_arrays: tuple, key_arrays: tuple, shared: tuple, mask: Array | None) -> Logits:
         """Take the products of each dimension away, as far as they have decayed."""
-        wide = jnp.promote_types(query_arrays[0].dtype, jnp.float32)
-        by_dimension = [
-            jnp.moveaxis(jnp.asarray(x, wide), (3, 2), (0, 2)) for x in (*query_arrays, *key_arrays)
-        ]  # [d, B, H, L].
+        arrays = (*query_arrays, *key_arrays)
+        by_dimension = tuple(jnp.moveaxis(widened(x), (3, 2), (0, 2)) for x in arrays)  # [d B H L]
 
         @jax.checkpoint
         def add(total: Array, arrays: tuple[Array, ...]) -> tuple[Array, None]:
@@ -64,9 +59,8 @@ def wall(
             return total + q[..., :, None] * k[..., None, :] * decay, None
 
         q, _, k, _ = by_dimension
-        start = jnp.zeros((*q.shape[1:], k.shape[-1]), wide)
-        start, arrays = vary_alike((start, tuple(by_dimension)))
-        return jax.lax.scan(add, start, arrays)[0]
+        start = jnp.zeros((*q.shape[1:], k.shape[-1]), q.dtype)
+        return jax.lax.scan(add, *vary_alike((start, by_dimension)))[0]
 
     return Part(
         init=init,

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.modifiers.randomised import Move, at_positions
-from pe_jax.encodings.part import Context, Metadata, Part
+from pe_jax.encodings.part import Context, Part
 from pe_jax.encodings.positions import Positions, as_array, length, real_positions, span
 from pe_jax.encodings.registry import wrapper
 from pe_jax.errors import check_at_least, check_positive
@@ -26,8 +26,7 @@ def shifted(part: Part, *, max_shift: int = 500) -> Part:
 
     With an rng, x -> x + k, k drawn for each row from 0 .. max_shift; documents packed into a row
     share it. Without one positions stay as they are. (At test time the authors' code adds the
-    largest shift; pass such positions for that.) For a learned table k is at most what leaves room
-    for the row, as in the authors' code.
+    largest shift.) For a learned table k is at most what leaves room for the row, as there.
 
     Args:
       max_shift: the paper's experiments have 10 to 500, for sentences of some dozen tokens.
@@ -45,9 +44,8 @@ def shifted(part: Part, *, max_shift: int = 500) -> Part:
         shift = jax.random.randint(context.rng, (context.batch_size, 1), 0, room + 1)
         return as_array(x) + (shift if part.traits.axes == 1 else shift[..., None])
 
-    return at_positions(
-        part, move, f"x → x + k, k from 0 to {max_shift} while training", "Kiyono et al. 2021"
-    )
+    formula = f"x → x + k, k from 0 to {max_shift} while training"
+    return at_positions(part, move, formula, "Kiyono et al. 2021")
 
 
 @wrapper
@@ -68,15 +66,12 @@ def cape(
     that queries, keys and the input agree. Without one, x -> x - c. Positions become real numbers.
 
     Args:
+      part: any encoding without a learned table of positions.
       max_global_shift: a, the most that Δ shifts a row by. The defaults are for text.
       max_local_shift: b, the most that ε shifts a token by; up to 0.5 keeps integers in order.
       max_global_scaling: s, the largest factor λ of a row, and the inverse of the smallest.
-      centred: c is the middle of a row's smallest and largest position, else 0. (The paper takes
-        the mean, the same number where positions are consecutive.) Documents packed into a row
-        share one.
-
-    Raises:
-      ValueError: for negative shifts, a scaling below 1, or an encoding with a learned table.
+      centred: c is the middle of a row's smallest and largest position (the paper's mean where
+        positions are consecutive), else 0. Documents packed into a row share one.
     """
     check_at_least(0, max_global_shift=max_global_shift, max_local_shift=max_local_shift)
     check_at_least(1, max_global_scaling=max_global_scaling)
@@ -97,14 +92,11 @@ def cape(
         return out if axes > 1 else out[..., 0]
 
     formula = f"x → (x {'− c ' if centred else ''}+ Δ + ε_x) λ while training"
-    wrapped = at_positions(part, move, formula, "Likhomanenko et al. 2021")
     if not centred:
-        return wrapped
+        return at_positions(part, move, formula, "Likhomanenko et al. 2021")
     # A centred encoding removes all that a shift changes; another token changes all.
-    return wrapped._replace(
-        metadata=wrapped.metadata and wrapped.metadata._replace(invariant=True),
-        traits=wrapped.traits._replace(cacheable=False),
-    )
+    wrapped = at_positions(part, move, formula, "Likhomanenko et al. 2021", invariant=True)
+    return wrapped._replace(traits=part.traits._replace(cacheable=False))
 
 
 @wrapper
@@ -112,29 +104,22 @@ def interpolated(part: Part, *, factor: float) -> Part:
     """`encoding` at positions / factor (Chen et al. 2023, arXiv 2306.15595), so that inputs so many
     times as long as those trained on stay within the positions that were.
 
-    For any encoding that takes real positions. A model trained on short inputs needs some
-    fine-tuning on long ones.
-
-    Raises:
-      ValueError: for a factor that is not positive, or a learned table of positions, which has rows
-        for integers; tables of offsets refuse real ones when they are met.
+    For any encoding that takes real positions; learned tables, which do not, raise a ValueError,
+    tables of offsets in attention. A model trained on short inputs needs some fine-tuning.
     """
     check_positive(factor=factor)
-    _refuse_table(
-        part,
-        "interpolated",
-        "stretch the table instead, encoding.resize(params, "
-        f'{factor:g} * {part.traits.max_length}, "interpolate")',
-    )
+    call = f'encoding.resize(params, {factor:g} * {part.traits.max_length}, "interpolate")'
+    _refuse_table(part, "interpolated", f"stretch the table instead, {call}")
     move: Move = lambda x, _: real_positions(real_positions(x) / factor)
     wrapped = at_positions(part, move, f"x → x/{factor:g}", "Chen et al. 2023")
-    metadata = wrapped.metadata or Metadata()
-    vectors, frequencies = metadata.vectors, metadata.frequencies
-    stretched = metadata._replace(
+    if wrapped.metadata is None:
+        return wrapped
+    vectors, frequencies = wrapped.metadata.vectors, wrapped.metadata.frequencies
+    stretched = wrapped.metadata._replace(
         vectors=vectors and (lambda params, x: vectors(params, x / factor)),
         frequencies=frequencies and (lambda params: frequencies(params) / factor),
     )
-    return wrapped._replace(metadata=wrapped.metadata and stretched)
+    return wrapped._replace(metadata=stretched)
 
 
 def _refuse_table(part: Part, name: str, solution: str) -> None:

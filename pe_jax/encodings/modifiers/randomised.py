@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +19,9 @@ from pe_jax.shapes import Array, Real
 Move = Callable[[Positions, Context], Positions]
 
 
-def at_positions(part: Part, move: Move, formula: str, source: str) -> Part:
-    """Return `part` at the positions that `move` makes of a model's, by a formula and a paper."""
+def at_positions(part: Part, move: Move, formula: str, source: str, **changes: Any) -> Part:
+    """Return `part` at the positions that `move` makes of a model's, by a formula and a paper;
+    `changes` are of its metadata."""
 
     def positions(x: Positions, context: Context) -> Positions:
         moved = move(x, context)
@@ -30,7 +32,9 @@ def at_positions(part: Part, move: Move, formula: str, source: str) -> Part:
         return part.positions(moved, context)
 
     metadata = part.metadata and part.metadata._replace(
-        formula=f"{part.metadata.formula}, {formula}", source=f"{source}; {part.metadata.source}"
+        formula=f"{part.metadata.formula}, {formula}",
+        source=f"{source}; {part.metadata.source}",
+        **changes,
     )
     return part._replace(positions=positions, metadata=metadata)
 
@@ -53,12 +57,10 @@ def randomised(part: Part, *, longest: int = 2048, real: bool = False) -> Part:
     cache needs its final number of keys from the start.
 
     Args:
+      part: an encoding of one axis; a learned table has at least `longest` rows.
       longest: of the sequences to generalise to; more tokens are a ValueError.
       real: L real numbers out of [0, longest-1] instead, for any L (Shimizu et al. 2026, arXiv
         2602.14050); not for learned tables, which have rows for integers.
-
-    Raises:
-      ValueError: for an encoding of several axes, or a learned table of fewer than `longest` rows.
     """
     check_at_least(1, longest=longest)
     if part.traits.axes != 1:
@@ -78,14 +80,11 @@ def randomised(part: Part, *, longest: int = 2048, real: bool = False) -> Part:
         check_length(count, f"randomised({part.name})")
         return _look_up(_positions(count, longest, real, context.rng), x, longest)
 
-    wrapped = at_positions(
-        part, move, f"x → p_x, p sorted, drawn from 0 to {longest - 1}", "Ruoss et al. 2023"
-    )
+    formula = f"x → p_x, p sorted, drawn from 0 to {longest - 1}"
     # Positions depend on the number of tokens: one more moves those before it.
-    return wrapped._replace(
-        metadata=wrapped.metadata and wrapped.metadata._replace(invariant=False),
-        traits=part.traits._replace(max_length=None if real else longest, cacheable=False),
-    )
+    traits = part.traits._replace(max_length=None if real else longest, cacheable=False)
+    wrapped = at_positions(part, move, formula, "Ruoss et al. 2023", invariant=False)
+    return wrapped._replace(traits=traits)
 
 
 def _positions(count: int, longest: int, real: bool, rng: jax.Array | None) -> Real[Array, " L"]:

@@ -13,8 +13,8 @@ from pe_jax.shapes import Array
 
 @wrapper
 def rove(part: Part) -> Part:
-    """A rotary encoding that rotates values too (RoVE: García-Castellanos et al. 2026, arXiv
-    2606.11275).
+    """A rotary encoding that rotates values too, of the head size of the keys (RoVE:
+    García-Castellanos et al. 2026, arXiv 2606.11275).
 
         v_j -> R(ω j) v_j,   o_i -> R(-ω i) o_i,   so that o_i = Σ_j a_ij R(ω (j - i)) v_j
 
@@ -23,11 +23,8 @@ def rove(part: Part) -> Part:
     keys. A scale c of sines and cosines (YaRN) multiplies outputs by c², as there.
 
     Args:
-      part: any encoding with `Metadata.pairs`, such as `rope`, its scaled kin and `rope_slice`.
-
-    Raises:
-      ValueError: for an encoding that is no rotation of pairs, or decays (`xpos`); in attention,
-        for values of another head size than the keys.
+      part: an encoding with `Metadata.pairs` that does not decay, such as `rope`, its scaled kin
+        and `rope_slice`.
     """
     rotate, metadata = part.heads, part.metadata
     if rotate is None or metadata is None or not metadata.pairs or part.traits.causal_only:

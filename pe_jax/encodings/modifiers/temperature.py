@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits
-from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.registry import registered
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float, Real
@@ -38,19 +37,16 @@ def log_n(
     L the length trained on) and the second log_L(L + n_i), SWAN's (Puvvada et al. 2025, arXiv
     2504.08719) in its layers without positions. DroPE (Gelberg et al. 2025, arXiv 2512.12167, C.2)
     takes the first with a fitted c, 0.412 for a model trained from scratch and 0.103 for SmolLM. In
-    the papers the factor acts at test time; here always, and up to L the first is 1. Llama 4 has
-    the third in its layers without RoPE, and Ministral 3 in all its layers with `count="earlier"`.
-    Adds nothing else; no parameters.
+    the papers the factor acts at test time, here always. Llama 4 has the third in its layers
+    without RoPE, Ministral 3 in all its layers with `count="earlier"`. No parameters.
 
     Args:
-      length: L.
+      length: L, at least 2.
       coefficient: c.
+      smooth, stepped: which factor; `stepped` needs `smooth`.
       count: n_i is the number of keys that a causal query attends to, its position + 1 ("query");
         its position ("earlier"); or the row's largest position + 1 for all, for an encoder ("row",
         DroPE's C_test, not for a cache).
-
-    Raises:
-      ValueError: for a length below 2, or steps that are not smooth.
     """
     check_at_least(2, length=length)
     if stepped and not smooth:
@@ -61,7 +57,7 @@ def log_n(
         n = _keys(context, count)
         ratio = n // length if stepped else n / length
         grown = jnp.log1p(jnp.maximum(ratio, 0)) if smooth else jnp.log(jnp.maximum(ratio, 1))
-        return (1 + c * grown).reshape(-1, n.shape[-1], 1, 1)
+        return 1 + c * grown
 
     ratio = "floor(n/L)" if stepped else "n/L"
     of = f"log(1 + {ratio})" if smooth else "log max(1, n/L)"
@@ -84,15 +80,11 @@ def ssmax(*, num_heads: int, bias: bool = False, count: Literal["query", "row"] 
 
         s_h·log n_i,   with `bias` s_h·log n_i + b_h
 
-    The paper and Mistral Large 4 (transformers, `mistral_large4`, with a bias) learn the factor in
-    each layer: `per_layer(ssmax)`.
+    with n_i as in `log_n`. The paper and Mistral Large 4 (transformers, `mistral_large4`, with a
+    bias) learn the factor in each layer: `per_layer(ssmax)`.
 
     Params: `{"scale": [H]}`, which starts at 0.168: over the first 1,024 queries the factor is 1 on
     average. With `bias`, `{"scale": [H], "bias": [H]}` start at 0 and 1, as in transformers.
-
-    Args:
-      bias: adds b.
-      count: n_i, as in `log_n`.
     """
 
     def init(rng: jax.Array) -> Params:
@@ -101,8 +93,7 @@ def ssmax(*, num_heads: int, bias: bool = False, count: Literal["query", "row"] 
         return {"scale": jnp.zeros(num_heads), "bias": jnp.ones(num_heads)}
 
     def factor(params: Params, context: Context) -> Float[Array, "#B #L H 1"]:
-        n = _keys(context, count)
-        grown = jnp.log(jnp.maximum(n, 1)).reshape(-1, n.shape[-1], 1, 1)
+        grown = jnp.log(jnp.maximum(_keys(context, count), 1))
         return params["scale"][:, None] * grown + (params["bias"][:, None] if bias else 0.0)
 
     return Part(
@@ -119,8 +110,9 @@ def ssmax(*, num_heads: int, bias: bool = False, count: Literal["query", "row"] 
     )
 
 
-def _keys(context: Context, count: Count) -> Real[Array, "*B L"]:
+def _keys(context: Context, count: Count) -> Real[Array, "#B #L 1 1"]:
     """n_i of each query, or one for all queries of a row."""
     if count == "row":
-        return context.span()[..., None]
-    return as_array(context.positions_q) + (count == "query")
+        return context.span().reshape(-1, 1, 1, 1)
+    i, _ = context.rows()
+    return i[..., None, None] + (count == "query")

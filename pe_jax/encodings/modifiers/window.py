@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from pe_jax.encodings.part import LogitTerms, Metadata, OffsetTerms, Part
+from pe_jax.encodings.part import Logits, LogitTerms, Metadata, OffsetTerms, Part
 from pe_jax.encodings.positions import AttentionWindow
 from pe_jax.encodings.registry import registered
 from pe_jax.errors import check_at_least
-from pe_jax.shapes import Array, Float
+from pe_jax.shapes import Array
 
 
 @registered
@@ -18,19 +18,10 @@ def window(*, reach: int) -> Part:
     Inclusive on both sides, so reach=64 is ModernBERT's `local_attention=128`. Causal attention
     with a window of W keys, the query's own among them, is `causal+window(reach=W - 1)`. Joins
     other encodings; no parameters.
-
-    Raises:
-      ValueError: for a reach below 1.
     """
     check_at_least(1, reach=reach)
-    metadata = Metadata(
-        "a_ij = 0 where |j − i| > reach",
-        "Beltagy et al. 2020",
-        invariant=True,
-        monotone=False,
-        symmetric=True,
-    )
-    return Part(offsets=OffsetTerms(reach=AttentionWindow(reach, reach)), metadata=metadata)
+    metadata = Metadata("a_ij = 0 where |j − i| > reach", "Beltagy et al. 2020", symmetric=True)
+    return _limited(AttentionWindow(reach, reach), metadata)
 
 
 @registered
@@ -41,15 +32,10 @@ def chunks(*, size: int) -> Part:
     Llama 4's `attention_chunk_size`, in its layers with RoPE. Positions count from the start of a
     document, so that packed documents and padding on the left have chunks of their own. Joins other
     encodings; no parameters.
-
-    Raises:
-      ValueError: for a size below 1.
     """
     check_at_least(1, size=size)
 
-    def same_chunk(
-        i: Array, j: Array, shared: tuple, mask: Array | None
-    ) -> Float[Array, "#B 1 Lq Lk"]:
+    def same_chunk(i: Array, j: Array, shared: tuple, mask: Array | None) -> Logits:
         same = i[:, None, :, None] // size == j[:, None, None, :] // size
         return jnp.where(same, 0.0, -jnp.inf)
 
@@ -69,11 +55,10 @@ def causal() -> Part:
     documents that share a row need a mask as ever. Joins other encodings: `rope+causal`. By itself
     it already tells positions apart (Haviv et al. 2022, arXiv 2203.16634). No parameters.
     """
-    metadata = Metadata(
-        "a_ij = 0 where j > i",
-        "Vaswani et al. 2017",
-        invariant=True,
-        monotone=False,
-        symmetric=False,
-    )
-    return Part(offsets=OffsetTerms(reach=AttentionWindow(None, 0)), metadata=metadata)
+    metadata = Metadata("a_ij = 0 where j > i", "Vaswani et al. 2017", symmetric=False)
+    return _limited(AttentionWindow(None, 0), metadata)
+
+
+def _limited(reach: AttentionWindow, metadata: Metadata) -> Part:
+    metadata = metadata._replace(invariant=True, monotone=False)
+    return Part(offsets=OffsetTerms(reach=reach), metadata=metadata)

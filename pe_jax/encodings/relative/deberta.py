@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
-from pe_jax.encodings.part import (
-    Context,
-    Metadata,
-    OffsetTerms,
-    Params,
-    Part,
-    Projection,
-    normal_parameters,
-)
+from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part, normal_init
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.tables import look_up
 from pe_jax.errors import check_at_least
@@ -30,20 +24,17 @@ def deberta(
     """logit_ij = (q_i·k_j + q_i·K_ij + Q_ij·k_j) / sqrt(3d) (He et al. 2020, eq. 4; v2's code).
 
     K_ij and Q_ij are row δ(i, j) of a table of 2k rows through the layer's own projections of keys
-    and queries (`share_att_key=True` of DeBERTa-v2 and v3), their biases included. δ counts query
-    minus key, so rows above k are keys to the left. Eq. 4 has row δ(j, i) in Q, where the authors'
-    code and transformers have δ(i, j), as here. Not here: the enhanced mask decoder, and LayerNorm
-    and dropout of the table.
+    and queries, `Context.projections` (`share_att_key=True` of DeBERTa-v2 and v3), their biases
+    included. δ counts query minus key, so rows above k are keys to the left. Eq. 4 has row δ(j, i)
+    in Q, where the authors' code and transformers have δ(i, j), as here. Not here: the enhanced
+    mask decoder, and LayerNorm and dropout of the table.
+
+    Params: `{"table": [2k, D]}`, drawn from a normal of `stddev`, shared by the layers.
 
     Args:
       buckets: k of v2: half of the offsets on each side have a row each, the others share rows that
         widen with the logarithm of the distance, up to `max_relative_positions`. None: no buckets,
         k = `max_relative_positions`, offsets beyond it clipped (v1).
-
-    Params: `{"table": [2k, D]}`, drawn from a normal of `stddev`, shared by the layers.
-
-    Raises:
-      ValueError: for buckets that do not fit; in attention, without `Context.projections`.
     """
     if buckets is not None and (buckets % 2 or not 4 <= buckets < 2 * max_relative_positions - 2):
         raise ValueError(
@@ -58,16 +49,20 @@ def deberta(
     def of_offsets(table: Float[Array, " N *D"], x: Real[Array, "*B"]) -> Float[Array, "..."]:
         return look_up(table[rows], x.clip(-clip, clip) + clip)
 
-    def keys(params: Params, x: Real[Array, "*B"], context: Context) -> Float[Array, "*B H d"]:
-        _, to_keys = _projections(context)
-        return of_offsets(to_keys(params["table"]), x)
+    def projected(
+        which: int, params: Params, x: Real[Array, "*B"], context: Context
+    ) -> Float[Array, "*B H d"]:
+        if context.projections is None:
+            raise ValueError(
+                "DeBERTa projects its table with the layer's projections, but got none. Pass "
+                "attention(..., context=Context(projections=(to_queries, to_keys))), functions "
+                "[N, D] -> [N, H, d]."
+            )
+        return of_offsets(context.projections[which](params["table"]), x)
 
-    def queries(params: Params, x: Real[Array, "*B"], context: Context) -> Float[Array, "*B H d"]:
-        to_queries, _ = _projections(context)
-        return of_offsets(to_queries(params["table"]), x)
-
+    queries, keys = (functools.partial(projected, which) for which in (0, 1))
     return Part(
-        init=normal_parameters(stddev, table=(2 * half, hidden_size)),
+        init=normal_init(stddev, table=(2 * half, hidden_size)),
         offsets=OffsetTerms(keys=keys, queries=queries, clip=clip),
         factor=lambda params, context: 3**-0.5,
         metadata=Metadata(
@@ -79,16 +74,6 @@ def deberta(
             vectors=lambda params, x: of_offsets(params["table"], x),
         ),
     )
-
-
-def _projections(context: Context) -> tuple[Projection, Projection]:
-    if context.projections is None:
-        raise ValueError(
-            "DeBERTa projects its table with the layer's projections, but got none. Pass "
-            "attention(..., context=Context(projections=(to_queries, to_keys))), functions [N, D] "
-            "-> [N, H, d]."
-        )
-    return context.projections
 
 
 def _rows(buckets: int | None, farthest: int) -> Int[np.ndarray, " M"]:

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.content.row_order import hidden_states
-from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part, normal_parameters
+from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, Params, Part, normal_init
 from pe_jax.encodings.positions import offsets
 from pe_jax.encodings.registry import registered
 from pe_jax.errors import check_at_least, check_positive
-from pe_jax.shapes import Array, Float
+from pe_jax.shapes import Array
 
 
 @registered
@@ -31,13 +31,12 @@ def inkling(
         z_i = W_h x_i                    Inkling
         z_i = clip₂(s_h ⊙ W_h x_i)       Inkling 2, `clip=8`
 
-    A table of offsets P, shared by the heads, meets a projection of the hidden state of the query:
-    `rank` numbers for each head. Added as it is, not divided by sqrt(d).
+    A table of integer offsets P, shared by the heads, meets a projection of the hidden state of the
+    query (`Context.x_q`, which a cache lacks): `rank` numbers a head, not divided by sqrt(d).
 
     Inkling is a decoder, and its table ends at offset 0: `inkling(bidirectional=False)+causal`. Its
     layers have an extent of 1,024, or of the window where they have one; each has its own W and P,
-    `per_layer(inkling)`. Its factor of the length, as of `log_n`, multiplies these terms as well,
-    which `+log_n` leaves out.
+    `per_layer(inkling)`. Its factor of the length multiplies these terms too, unlike `+log_n`.
 
     Params: `{"projection": [D, H, rank], "table": [2 extent - 1, rank]}`, or `[extent, rank]` if
     not bidirectional, drawn from a normal of `stddev`. Offset j - i has row `extent - 1 + (j - i)`,
@@ -49,15 +48,11 @@ def inkling(
       rank: numbers for each head and token, `d_rel` in Inkling's config.
       bidirectional: False adds nothing for keys to the right.
       clip: largest length of z; longer ones are shortened to it. None is Inkling.
-
-    Raises:
-      ValueError: for an extent or rank below 1, or a clip that is not positive; in attention, for
-        real positions or without `Context.x_q`, which a cache does not keep.
     """
     check_at_least(1, extent=extent, rank=rank)
     check_positive(clip=clip)
     rows = 2 * extent - 1 if bidirectional else extent
-    draw = normal_parameters(stddev, projection=(hidden_size, num_heads, rank), table=(rows, rank))
+    draw = normal_init(stddev, projection=(hidden_size, num_heads, rank), table=(rows, rank))
 
     def init(rng: jax.Array) -> Params:
         return draw(rng) if clip is None else {**draw(rng), "scale": jnp.ones((num_heads, rank))}
@@ -65,17 +60,17 @@ def inkling(
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
         x = hidden_states(context, "inkling", "q")
         i, j = context.rows()
-        dtype = jnp.result_type(i, j)
-        if not jnp.issubdtype(dtype, jnp.integer):
+        if not jnp.issubdtype(dtype := jnp.result_type(i, j), jnp.integer):
             raise ValueError(f"inkling needs integer offsets for its table, got {dtype}.")
         weights = jnp.einsum("bqD,Dhr->bqhr", x, params["projection"])
-        if clip is not None:
-            weights = _clipped(weights * params["scale"], clip)
+        if clip is not None:  # Up to the 1e-6 of transformers.
+            weights *= params["scale"]
+            squares = jnp.sum(weights**2, axis=-1, keepdims=True)
+            length = jnp.sqrt(jnp.maximum(squares, 1e-30)) + 1e-6  # The root has no slope at 0.
+            weights *= jnp.minimum(clip / length, 1.0)
         return LogitTerms(term, (i, weights), j, params["table"])
 
-    def term(
-        query_arrays: tuple, j: Array, table: Array, mask: Array | None
-    ) -> Float[Array, "B H Lq Lk"]:
+    def term(query_arrays: tuple, j: Array, table: Array, mask: Array | None) -> Logits:
         i, weights = query_arrays
         by_row = jnp.einsum("bqhr,mr->bhqm", weights, table)
         row = jnp.asarray(offsets(i, j))[:, None] + (extent - 1)
@@ -95,11 +90,3 @@ def inkling(
             symmetric=None if bidirectional else False,
         ),
     )
-
-
-def _clipped(z: Float[Array, "*B r"], longest: float) -> Float[Array, "*B r"]:
-    """Vectors shortened to `longest`, up to the 1e-6 of transformers."""
-    squares = jnp.sum(z**2, axis=-1, keepdims=True)
-    # The square root has no derivative at 0.
-    length = jnp.sqrt(jnp.maximum(squares, 1e-30)) + 1e-6
-    return z * jnp.minimum(longest / length, 1.0)

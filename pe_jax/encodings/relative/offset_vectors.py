@@ -60,9 +60,8 @@ def sinusoidal_relative(*, head_size: int, clip: int | None = 64, base: float = 
     `clip=None` leaves offsets unclipped.
     """
     fixed = default_frequencies(head_size, base)
-    metadata = Metadata(
-        f"S(ω, m), ω_i = {base:g}^(−2i/d)", "Wei et al. 2019", paper="yes, locally, no"
-    )
+    formula = f"S(ω, m), ω_i = {base:g}^(−2i/d)"
+    metadata = Metadata(formula, "Wei et al. 2019", paper="yes, locally, no")
     return _sinusoidal(metadata, no_parameters, lambda _: jnp.array(fixed), clip)
 
 
@@ -82,14 +81,8 @@ def learnable_sinusoidal_relative(
         parameters="d" if separate else "d/2",
         paper="yes, locally†, no",
     )
-
-    part = _sinusoidal(
-        metadata,
-        lambda rng: {"frequencies": jnp.array(start)},
-        lambda params: params["frequencies"],
-        clip,
-        separate,
-    )
+    init = lambda rng: {"frequencies": jnp.array(start)}
+    part = _sinusoidal(metadata, init, lambda params: params["frequencies"], clip, separate)
     return part._replace(traits=Traits(frequency_params=("frequencies",)))
 
 
@@ -98,19 +91,17 @@ def nezha(*, head_size: int, clip: int = 64, base: float = 10_000.0) -> Part:
     """The fixed sinusoid of a clipped offset counted from 0, as NEZHA's code has it; no parameters.
 
     P_m = S(ω, m + clip), m clipped to ±clip, in every layer, head, key and value (Wei et al. 2019,
-    arXiv 1909.00204). The paper writes S(ω, m), which is `sinusoidal_relative`: the two differ by a
-    fixed rotation of the pairs of P, which the projections can undo. It is the same model to train,
-    but weights of a published NEZHA need this one.
+    arXiv 1909.00204). The paper writes S(ω, m), which is `sinusoidal_relative`: the same model to
+    train, but for a fixed rotation of the pairs of P. Weights of a published NEZHA need this one.
     """
     fixed = default_frequencies(head_size, base)
 
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B d"]:
         return sinusoid(x.clip(-clip, clip) + clip, jnp.array(fixed))
 
-    metadata = Metadata(f"S(ω, m + {clip}), ω_i = {base:g}^(−2i/d)", "Wei et al. 2019, code")
-    part = _relative(metadata, no_parameters, vectors, None, clip)
-    assert part.metadata
-    return part._replace(metadata=part.metadata._replace(frequencies=lambda _: jnp.array(fixed)))
+    formula = f"S(ω, m + {clip}), ω_i = {base:g}^(−2i/d)"
+    metadata = Metadata(formula, "Wei et al. 2019, code", frequencies=lambda _: jnp.array(fixed))
+    return _relative(metadata, no_parameters, vectors, None, clip)
 
 
 def _sinusoidal(
@@ -161,6 +152,6 @@ def _relative(
             invariant=True,
             monotone=False,  # Constant beyond the clip; without one a sum of cosines.
             vectors=lambda params, x: vectors(params_of("key", params), x),
-            frequencies=frequencies_of("key"),
+            frequencies=frequencies_of("key") or metadata.frequencies,
         ),
     )

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from pe_jax.encodings.part import (
-    Context,
-    Metadata,
-    OffsetTerms,
-    Params,
-    Part,
-    Traits,
-    normal_parameters,
-)
+from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part, Traits, normal_init
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.tables import look_up
 from pe_jax.errors import check_at_least
@@ -27,11 +19,10 @@ def relative_key(*, head_size: int, max_length: int, stddev: float = 0.02) -> Pa
     each offset of a row of `max_length` tokens, shared by the heads. In transformers every layer
     has a table: `per_layer(relative_key)`.
 
-    **The sign** of the offset is transformers' other way round: its distance is i - j, and row
-    `distance + max_length - 1` of `distance_embedding`. The rows are in that order here, so its
-    weight is this table as it is: offset j - i has row `max_length - 1 - (j - i)`. Farther offsets,
-    for which transformers raises an IndexError, have the row of ±(max_length - 1). Resized, the
-    table keeps its rows and repeats the first and the last.
+    The rows are in the order of transformers' `distance_embedding`, which is this table as it is:
+    offset j - i has row `max_length - 1 - (j - i)`. Farther offsets, for which transformers raises
+    an IndexError, have the row of ±(max_length - 1). Resized, the table keeps its rows and repeats
+    the first and the last.
 
     Params: `{"table": [2 max_length - 1, d]}`, drawn from a normal of `stddev`.
     """
@@ -68,7 +59,7 @@ def _relative(head_size: int, max_length: int, stddev: float, at_queries: bool) 
         return look_up(params["table"], clip - x.clip(-clip, clip))
 
     return Part(
-        init=normal_parameters(stddev, table=(2 * clip + 1, head_size)),
+        init=normal_init(stddev, table=(2 * clip + 1, head_size)),
         offsets=OffsetTerms(keys=vectors, queries=vectors if at_queries else None, clip=clip),
         traits=Traits(resize=_resize),
         metadata=Metadata(

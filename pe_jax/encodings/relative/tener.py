@@ -29,24 +29,18 @@ def tener(*, head_size: int, num_heads: int, base: float = 10_000.0, scale: bool
 
     Params: `{"u": [H, d], "v": [H, d]}`, drawn by Glorot's rule as in the authors' code, which has
     them for each layer: `per_layer(tener)`.
-
-    Raises:
-      ValueError: for an odd head size, or a base that is not positive.
     """
-    frequencies = default_frequencies(head_size, base)
+    w = default_frequencies(head_size, base)
 
     def init(rng: jax.Array) -> Params:
-        draw = jax.nn.initializers.glorot_normal()
-        for_u, for_v = jax.random.split(rng)
-        shape = num_heads, head_size
-        return {"u": draw(for_u, shape, jnp.float32), "v": draw(for_v, shape, jnp.float32)}
+        draw, shape = jax.nn.initializers.glorot_normal(), (num_heads, head_size)
+        return {x: draw(rng, shape, jnp.float32) for x, rng in zip("uv", jax.random.split(rng))}
 
     def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
         i, j = context.arrays()
         content, position = (q + params[name].astype(q.dtype) for name in ("u", "v"))
-        rotated = rotate_pairs(position, -i[..., None], jnp.asarray(frequencies))
-        position_keys = sinusoid(-j, jnp.asarray(frequencies))[..., None, :]
-        position_keys = jnp.broadcast_to(position_keys, k.shape)
+        rotated = rotate_pairs(position, -i[..., None], jnp.asarray(w))
+        position_keys = jnp.broadcast_to(sinusoid(-j, jnp.asarray(w))[..., None, :], k.shape)
         q = jnp.concatenate([content, rotated.astype(content.dtype)], axis=-1)
         return q, jnp.concatenate([k, position_keys.astype(k.dtype)], axis=-1), v
 
@@ -60,7 +54,7 @@ def tener(*, head_size: int, num_heads: int, base: float = 10_000.0, scale: bool
             parameters="2·H·d",
             invariant=True,
             monotone=False,  # A sum of cosines of the offset, see `sinusoidal_absolute`.
-            vectors=lambda params, x: sinusoid(-x, jnp.asarray(frequencies)),
-            frequencies=lambda params: jnp.asarray(frequencies),
+            vectors=lambda params, x: sinusoid(-x, jnp.asarray(w)),
+            frequencies=lambda params: jnp.asarray(w),
         ),
     )

@@ -6,7 +6,7 @@ import math
 
 import jax.numpy as jnp
 
-from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part, normal_parameters
+from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part, normal_init
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.errors import check_at_least
@@ -35,15 +35,11 @@ def transformer_xl(
     The term v·W R enters as a bias, divided by sqrt(d) here: the factor of another encoding that
     this one is joined with does not reach it.
 
+    Params: `{"kernel": [D, H, d], "u": [H, d], "v": [H, d]}`, drawn from a normal of `stddev`.
+
     Args:
       clip: offsets beyond it count as ±clip (the authors' `clamp_len`). Packed rows want one:
         without it, positions that are arrays take [B, Lq, Lk, H, d] numbers.
-      stddev: of the normal that all parameters are drawn from.
-
-    Params: `{"kernel": [D, H, d], "u": [H, d], "v": [H, d]}`.
-
-    Raises:
-      ValueError: for a clip below 1, or an odd hidden size.
     """
     check_at_least(1, clip=clip)
     frequencies = default_frequencies(hidden_size, base)
@@ -61,7 +57,7 @@ def transformer_xl(
         return vectors(params, x) @ head_vectors / math.sqrt(head_size)
 
     return Part(
-        init=normal_parameters(stddev, kernel=(hidden_size, *head), u=head, v=head),
+        init=normal_init(stddev, kernel=(hidden_size, *head), u=head, v=head),
         heads=lambda params, q, k, v, _: (q + params["u"].astype(q.dtype), k, v),
         offsets=OffsetTerms(keys=keys, bias=bias, clip=clip),
         metadata=Metadata(

@@ -41,16 +41,13 @@ def rope_centred(
     log b) for each axis, and log λ ~ U(-log c, log c). All rows of a batch share these draws.
 
     Args:
+      head_size: d, a multiple of 4.
       height, width: of the image, in patches.
       prefix: the first positions are [CLS] and registers, which are not rotated; patches count from
         here.
       base: of the frequencies.
-      max_shift, max_jitter, max_rescale: a, b and c. By default nothing is drawn; transformers'
-        configs have c = 2.
-
-    Raises:
-      ValueError: for a head size that is no multiple of 4, an image without patches, a negative
-        prefix or shift, or a jitter or rescaling below 1.
+      max_shift, max_jitter, max_rescale: a, and b and c of at least 1. By default nothing is drawn;
+        transformers' configs have c = 2.
     """
     w = by_share(head_size, 2, base)
     check_at_least(1, height=height, width=width, max_jitter=max_jitter, max_rescale=max_rescale)

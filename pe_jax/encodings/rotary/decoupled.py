@@ -5,9 +5,10 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from pe_jax.encodings.content.row_order import hidden_states
-from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits, normal_parameters
+from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits, normal_init
 from pe_jax.encodings.registry import registered
-from pe_jax.encodings.rotary.rotation import Layout, pairs, rotate_by
+from pe_jax.encodings.rotary.rope import rotary
+from pe_jax.encodings.rotary.rotation import Layout, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array
 
@@ -28,39 +29,29 @@ def rope_slice(
     builds the slice itself; `rope(fraction=...)` rotates the first dimensions.
 
     Args:
-      size: r, even; by default half of the head.
+      size: r, even and at most d; by default half of the head.
       layout: as in `rope`; DeepSeek's is the default.
-
-    Raises:
-      ValueError: for a slice that is larger than the head, or of an odd size.
     """
     count = _even_size(size, head_size)
     if count > head_size:
         raise ValueError(f"size must be 2 to head_size={head_size}, got {count}.")
     w, first = default_frequencies(count, base), head_size - count
+    metadata = Metadata(
+        f"R(ω x) on the last r dimensions, ω_m = {base:g}^(−2m/r)",
+        "DeepSeek-AI 2024 (DeepSeek-V2), 2.1.3",
+        invariant=True,
+    )
+    part = rotary(lambda params, context: jnp.array(w), w.size, layout, metadata)
+    assert part.heads and part.metadata
+    rotate, metadata = part.heads, part.metadata
+    shifted = tuple((first + a, first + b) for a, b in metadata.pairs)
 
     def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
-        factors = context.frequency_factors
-        turning = w[None] if factors is None else w * factors(jnp.array(w)[None])
+        rotated = rotate(params, q[..., first:], k[..., first:], v, context)
+        q, k = (jnp.concatenate([x[..., :first], y], -1) for x, y in zip((q, k), rotated))
+        return q, k, v
 
-        def rotated(x: Array, positions: Array) -> Array:
-            turned = rotate_by(x[..., first:], angles(positions, turning), layout)
-            return jnp.concatenate([x[..., :first], turned], axis=-1)
-
-        i, j = context.arrays()
-        return rotated(q, i), rotated(k, j), v
-
-    return Part(
-        heads=heads,
-        metadata=Metadata(
-            f"R(ω x) on the last r dimensions, ω_m = {base:g}^(−2m/r)",
-            "DeepSeek-AI 2024 (DeepSeek-V2), 2.1.3",
-            invariant=True,
-            monotone=False,
-            frequencies=lambda _: jnp.array(w)[None],
-            pairs=tuple((first + a, first + b) for a, b in pairs(w.size, layout)),
-        ),
-    )
+    return part._replace(heads=heads, metadata=metadata._replace(pairs=shifted), params_key="")
 
 
 @registered
@@ -80,26 +71,23 @@ def decoupled_rope(
         q_i -> [q_i, R(ω i) W_Q x_i],   k_j -> [k_j, R(ω j) W_K x_j]
         logit_ij = (q_i·k_j + (W_Q x_i)·R(ω (j - i)) W_K x_j) / sqrt(d + r)
 
-    with ω_m = base^(-2m/r). The rotary key W_K x is the same in all heads, the rotary query has one
-    part for each. (The paper's rotary query comes from the compressed query, here from the hidden
-    state.)
+    with ω_m = base^(-2m/r). The rotary key W_K x is the same in all heads. (The paper's rotary
+    query comes from the compressed query, here from the hidden state.)
 
     Params: `{"query": [D, H, r], "key": [D, r]}`, drawn from a normal of `stddev`. The paper has
     them for each layer: `per_layer(decoupled_rope)`.
 
+    Needs the hidden states `Context.x_q` and `x_k`.
+
     Args:
       size: r, even; by default d/2, as in the paper.
       layout: as in `rope`; DeepSeek's is the default.
-
-    Raises:
-      ValueError: for an odd size; in attention, without the hidden states `Context.x_q` and `x_k`.
     """
     count = _even_size(size, head_size)
     w = default_frequencies(count, base)[None]
 
     def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
-        x_q = hidden_states(context, "decoupled_rope", "q")
-        x_k = hidden_states(context, "decoupled_rope", "k")
+        x_q, x_k = (hidden_states(context, "decoupled_rope", side) for side in ("q", "k"))
         i, j = context.arrays()
         rotary_q = jnp.einsum("blD,Dhr->blhr", x_q, params["query"])
         rotary_k = jnp.einsum("blD,Dr->blr", x_k, params["key"])[..., None, :]
@@ -109,9 +97,7 @@ def decoupled_rope(
         return jnp.concatenate([q, rotary_q], -1), jnp.concatenate([k, rotary_k], -1), v
 
     return Part(
-        init=normal_parameters(
-            stddev, query=(hidden_size, num_heads, count), key=(hidden_size, count)
-        ),
+        init=normal_init(stddev, query=(hidden_size, num_heads, count), key=(hidden_size, count)),
         heads=heads,
         factor=lambda params, context: (head_size / (head_size + count)) ** 0.5,
         traits=Traits(reads_hidden_states=True),

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part
+from pe_jax.dtypes import widened
+from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, Params, Part
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rope import frequencies, rotary
 from pe_jax.encodings.rotary.rotation import Layout, rotate_by
@@ -57,9 +58,6 @@ def self_extend(
       window: w, tokens to the left with their own offsets, the query's among them.
       group: G.
       base, layout: as in `rope`.
-
-    Raises:
-      ValueError: for a window or group below 1.
     """
     check_at_least(1, window=window, group=group)
     grouped: Angles = lambda x, w: angles(x // group, w)
@@ -88,11 +86,8 @@ def rerope(
 
     Args:
       window: w.
-      factor: s of the leaky form; None is ReRoPE, s without limit.
+      factor: s of the leaky form, at least 1; None is ReRoPE, s without limit.
       base, layout: as in `rope`.
-
-    Raises:
-      ValueError: for a window or factor below 1.
     """
     check_at_least(1, window=window, factor=factor)
     slope = 0.0 if factor is None else 1 / factor
@@ -121,12 +116,9 @@ def dual_chunk(
         f(i, j) = j mod s - (c - 1)                   further to the left
 
     Args:
-      chunk: s.
+      chunk: s, from 1 to c - 1.
       length: c, of the inputs trained on; offsets stay below it.
       base, layout: as in `rope`.
-
-    Raises:
-      ValueError: for a chunk that is not from 1 to `length` - 1.
     """
     check_at_least(1, chunk=chunk)
     if not chunk < length:
@@ -141,14 +133,9 @@ def dual_chunk(
         f"farther left, −f(j, i) to the right, s = {chunk}, c = {length}",
         "An et al. 2024 (dual chunk attention), 3",
     )
-    return _extended(
-        head_size,
-        base,
-        layout,
-        metadata,
-        _Far(lambda i, j: i // chunk - j // chunk == 1, next_chunk, in_chunk),
-        _Far(lambda i, j: i // chunk - j // chunk > 1, last, in_chunk),
-    )
+    before = _Far(lambda i, j: i // chunk - j // chunk == 1, next_chunk, in_chunk)
+    further = _Far(lambda i, j: i // chunk - j // chunk > 1, last, in_chunk)
+    return _extended(head_size, base, layout, metadata, before, further)
 
 
 def _extended(
@@ -162,8 +149,7 @@ def _extended(
         i, j = context.rows()
 
         def rotated(x: Array, positions: Array, angles_of: Angles) -> Array:
-            angle = angles_of(positions, w)[..., None, :]
-            return rotate_by(jnp.asarray(x, jnp.promote_types(x.dtype, "float32")), angle, layout)
+            return rotate_by(widened(x), angles_of(positions, w)[..., None, :], layout)
 
         # To the left the query is the later of the two, to the right the earlier.
         q_rotated = [rotated(q, i, at) for c in cases for at in (c.later, c.earlier)]
@@ -171,9 +157,7 @@ def _extended(
         q_near, k_near = rotated(q, i, angles), rotated(k, j, angles)
         return LogitTerms(term, (i, q_near, *q_rotated), (j, k_near, *k_rotated))
 
-    def term(
-        query_arrays: tuple, key_arrays: tuple, shared: tuple, mask: Array | None
-    ) -> Float[Array, "B H Lq Lk"]:
+    def term(query_arrays: tuple, key_arrays: tuple, shared: tuple, mask: Array | None) -> Logits:
         (i, *queries), (j, *keys) = query_arrays, key_arrays
         i, j = jnp.asarray(i)[:, None, :, None], jnp.asarray(j)[:, None, None, :]
         products = [jnp.einsum("bqhd,bkhd->bhqk", *pair) for pair in zip(queries, keys)]

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.dtypes import widened
 from pe_jax.encodings.part import Metadata, Params, Part
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rotation import both
@@ -26,20 +27,17 @@ def fope(
 
     The sums are over the M frequencies of at least one turn within L tokens, ω_m >= 2π/L. There are
     min(M, d/4) such pairs; the others have c = s = 1, which depends on no position. Pairs are
-    dimensions p and p + d/2. Products of different frequencies depend on both positions, not on
-    their difference alone.
+    dimensions p and p + d/2. Products of different frequencies depend on both positions.
 
     Params: `{"cosine": [H, M, P], "sine": [H, M, P]}`, C and S of P pairs. Both start at ones where
     a frequency belongs to the pair, plus a normal of Glorot's size times `gain`. The authors draw
     them once and leave most models' fixed.
 
     Args:
-      length: L, of the inputs trained on.
+      head_size: d, at least 4.
+      length: L, of the inputs trained on, at least 7: a turn of the fastest frequency.
       base: of the frequencies.
       gain: of what is drawn; 0.3 or 0.4 in the authors' configs.
-
-    Raises:
-      ValueError: for a head size below 4, or a length without a whole turn of any frequency.
     """
     w = default_frequencies(head_size, base)
     w = w[w >= 2 * np.pi / length]
@@ -72,8 +70,7 @@ def fope(
 
         cos = series(jnp.cos(angle), params["cosine"])
         sin = series(jnp.sin(angle), params["sine"])
-        wide = jnp.asarray(x, jnp.promote_types(x.dtype, jnp.float32))
-        a, b = jnp.split(wide, 2, axis=-1)
+        a, b = jnp.split(widened(x), 2, axis=-1)
         return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
 
     return Part(

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.dtypes import widened
 from pe_jax.encodings.part import Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rotation import both
@@ -30,22 +31,16 @@ def grape_m(*, head_size: int, num_heads: int, base: float = 10_000.0) -> Part:
     (appendix D) are not here.
 
     Params: `{"a": [H, d], "b": [H, d], "frequencies": [H]}`. As in the paper, a and b start with
-    length 1 and at right angles. They are random, and ω_h = base^(-h/H) for h = 0 .. H-1, radians
-    per position: RoPE's frequencies, spread over the heads. That choice of ω is ours.
-
-    Raises:
-      ValueError: for a head of one dimension, or a base that is not positive.
+    length 1 and at right angles, at random. ω_h starts at base^(-h/H), h = 0 .. H-1, radians per
+    position: RoPE's frequencies, spread over the heads (ours).
     """
     check_at_least(2, head_size=head_size)
     check_positive(base=base)
 
     def init(rng: jax.Array) -> Params:
         a, b = jnp.moveaxis(jax.random.orthogonal(rng, head_size, (num_heads,))[:, :2], 1, 0)
-        return {
-            "a": a,
-            "b": b,
-            "frequencies": jnp.float32(base) ** (-np.arange(num_heads) / num_heads),
-        }
+        w = jnp.float32(base) ** (-np.arange(num_heads) / num_heads)
+        return {"a": a, "b": b, "frequencies": w}
 
     return Part(
         init=init,
@@ -79,7 +74,7 @@ def _rotated(
     u, v, frequencies = _plane(params)
     angle = angles(positions, frequencies)[..., None]  # [#B, L, H, 1]
     cos, sin = jnp.cos(angle), jnp.sin(angle)
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    wide = widened(x)
     along_u, along_v = (jnp.sum(wide * axis, axis=-1, keepdims=True) for axis in (u, v))
     turned_u = (cos - 1) * along_u + sin * along_v
     turned_v = (cos - 1) * along_v - sin * along_u

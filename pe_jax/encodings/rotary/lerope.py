@@ -24,9 +24,6 @@ def lerope(part: Part) -> Part:
 
     Args:
       part: any encoding with `Metadata.pairs`, such as `rope`, its scaled kin and `rope_slice`.
-
-    Raises:
-      ValueError: for an encoding without pairs that rotate.
     """
     metadata = part.metadata
     if metadata is None or not metadata.pairs:
@@ -40,11 +37,10 @@ def lerope(part: Part) -> Part:
         return jnp.exp(params["log_factors"])
 
     scaled = with_part_factors(part, lambda params: lambda w: learned(params))
+    names = *part.traits.frequency_params, "log_factors"
     return scaled._replace(
         init=init,
-        traits=part.traits._replace(
-            frequency_params=(*part.traits.frequency_params, "log_factors")
-        ),
+        traits=part.traits._replace(frequency_params=names),
         metadata=metadata._replace(
             formula="ω_m → ω_m e^(α_m), α free",
             source="Mistral AI 2026 (Mistral Large 4), code",

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.axis_blocks import cut_axis, join_axis
+from pe_jax.dtypes import widened
 from pe_jax.encodings.pairs import numbers_at_once
 from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits
 from pe_jax.encodings.positions import real_positions
@@ -43,8 +44,7 @@ def liere(
     [0, 2π] as in the authors' code. There each layer has its own: `per_layer(liere)`.
 
     Memory: a matrix [n, n] for each position, head and block; of many positions, of some at a time.
-    The exponentials are computed in float32, with an error that grows with the position (see
-    `skew.rotation_of`).
+    Exponentials are float32, with an error that grows with the position (see `skew.rotation_of`).
 
     Args:
       block: n, 8 in the authors' configs; blocks of the whole head if that is smaller.
@@ -53,9 +53,6 @@ def liere(
         has x from 0 to 1 in images of 14 x 14 patches: for its weights, and to train as it does,
         `side=13`, which is `per_layer(liere(block=64, width=14, side=13))` with blocks of 64.
       width: positions are one number each instead, as in `rope_axial`.
-
-    Raises:
-      ValueError: for sizes that do not fit, or less than two axes.
     """
     if axes < 2:
         raise ValueError(
@@ -122,11 +119,8 @@ def _rotated(
 ) -> Float[Array, "B L H d"]:
     """Each block of a head times its matrix; in float32, float64 where `x` is."""
     blocks, size = rotations.shape[-3], rotations.shape[-1]
-    wide = x[..., : blocks * size].astype(jnp.promote_types(x.dtype, jnp.float32))
+    wide, rest = jnp.split(widened(x), [blocks * size], axis=-1)
     shares = wide.reshape(*x.shape[:-1], blocks, size)
-    rows = "" if rotations.ndim == 5 else "b"
-    turned = jnp.einsum(
-        f"{rows}lhned,blhnd->blhne", rotations, shares, precision=jax.lax.Precision.HIGHEST
-    )
-    turned = turned.reshape(wide.shape).astype(x.dtype)
-    return jnp.concatenate([turned, x[..., blocks * size :]], axis=-1)
+    axes = "lhned,blhnd->blhne" if rotations.ndim == 5 else "blhned,blhnd->blhne"
+    turned = jnp.einsum(axes, rotations, shares, precision=jax.lax.Precision.HIGHEST)
+    return jnp.concatenate([turned.reshape(wide.shape), rest], axis=-1).astype(x.dtype)

@@ -21,14 +21,12 @@ def pope(
 
         logit_ij = s · Σ_c softplus(q_ic) softplus(k_jc) cos((j - i) w_c + δ_hc)
 
-    with w_c = base^(-c/d) for c = 0 .. d-1: a frequency for each coordinate, where RoPE has one for
-    each pair. Queries and keys grow to 2d, real parts first; s stays 1/sqrt(d).
+    with w_c = base^(-c/d) for c = 0 .. d-1, a frequency for each coordinate. Queries and keys grow
+    to 2d, real parts first; s stays 1/sqrt(d).
 
     Params: `{"phase": [H, d]}`, δ in radians, zeros; with `random_phases`, uniform in [-2π, 0]. A
-    phase moves the offset that a coordinate favours from 0 to -δ/w.
-
-    The published code clamps δ to [-2π, 0], which from 0 stops the gradient of every phase whose
-    first step goes up. δ is left free here; for weights of that code, clip them once.
+    phase moves the offset that a coordinate favours from 0 to -δ/w. The published code clamps δ to
+    [-2π, 0], which can stop its gradient; here it is free. Clip weights of that code once.
     """
     frequencies = default_frequencies(2 * head_size, base)
 

@@ -47,15 +47,12 @@ def rope(
       num_heads: H, for `per_head` only.
       base: of the frequencies.
       layout: which dimensions make a pair, see `Layout` and `convert_layout`.
-      fraction: only the first r = int(fraction·d) dimensions are rotated (GPT-NeoX).
+      fraction: only the first r = int(fraction·d) dimensions, r even, are rotated (GPT-NeoX).
       proportional: keep only the fastest int(proportional·r/2) frequencies and set the rest to 0;
         exponents still use all r dimensions (p-RoPE: Barbero et al. 2024; Gemma 4).
       learnable: params `{"frequencies": [r/2]}`, which start at the fixed ones.
       per_head: learn separate frequencies for each head, `[H, r/2]`; needs `learnable` and
         `num_heads`.
-
-    Raises:
-      ValueError: for options out of range, or that leave no even number of dimensions to rotate.
     """
     w = frequencies(head_size, base, fraction, proportional)
     if per_head and not learnable:
@@ -77,11 +74,9 @@ def rope(
     if not learnable:
         return rotary(lambda params, context: jnp.array(w), w.size, layout, metadata)
     start = np.tile(w, (num_heads, 1)) if num_heads else w
+    init = lambda rng: {"frequencies": jnp.array(start)}
     part = rotary(lambda params, context: params["frequencies"], w.size, layout, metadata)
-    return part._replace(
-        init=lambda rng: {"frequencies": jnp.array(start)},
-        traits=Traits(frequency_params=("frequencies",)),
-    )
+    return part._replace(init=init, traits=Traits(frequency_params=("frequencies",)))
 
 
 def rotary(
@@ -127,11 +122,7 @@ def rotary(
 def frequencies(
     head_size: int, base: float, fraction: float = 1.0, proportional: float = 1.0
 ) -> Float[np.ndarray, " F"]:
-    """Fixed frequencies of a head, float64; see `rope` for the arguments.
-
-    Raises:
-      ValueError: see `rope`.
-    """
+    """Fixed frequencies of a head, float64; see `rope` for the arguments."""
     for name, share in (("fraction", fraction), ("proportional", proportional)):
         if not 0 < share <= 1:
             raise ValueError(

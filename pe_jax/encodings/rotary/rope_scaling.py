@@ -4,10 +4,9 @@ The encodings differ only in how they change the frequencies ω_m = base^(-2m/r)
 float64. Formulas and defaults are those of Hugging Face's transformers, whose tables the tests
 compare with.
 
-Two depend on the length of the input: `rope_dynamic_ntk` and `rope_longrope`. The length is the
-largest position of queries and keys + 1, taken for each row of a batch by itself (transformers
-takes the largest of the whole batch); documents packed into one row share it. They are not
-cacheable, nor invariant to a shift of all positions.
+Two depend on the length of the input: `rope_dynamic_ntk` and `rope_longrope`. That is the largest
+position of queries and keys + 1 of each row (transformers: of the whole batch); documents packed
+into one row share it. They are not cacheable, nor invariant to a shift of all positions.
 """
 
 from __future__ import annotations
@@ -85,9 +84,9 @@ def rope_dynamic_ntk(
     layout: Layout = "half",
     fraction: float = 1.0,
 ) -> Part:
-    """`rope_ntk` by a factor that grows with the length n of the input, s n/L - (s - 1), from 1 at
-    L = `original_length` (emozilla 2023). How the length is taken: see the file's docstring. Other
-    arguments as in `rope`."""
+    """`rope_ntk` by a factor that grows with the length n of the input (see the file's docstring),
+    s n/L - (s - 1), from 1 at L = `original_length` (emozilla 2023). Other arguments as in `rope`.
+    """
     check_at_least(1, factor=factor, original_length=original_length)
     w = frequencies(head_size, base, fraction)
 
@@ -209,9 +208,8 @@ def rope_longrope(
     fraction: float = 1.0,
 ) -> Part:
     """LongRoPE: each frequency has a divisor of its own, one list for inputs up to
-    `original_length`, one for longer ones (Ding et al. 2024; Phi-3).
-
-    How the length is taken: see the file's docstring.
+    `original_length`, one for longer ones (Ding et al. 2024; Phi-3), by the length of the input,
+    see the file's docstring.
 
     Args:
       short, long: the lists, r/2 divisors each.
@@ -234,14 +232,13 @@ def rope_longrope(
     if scale is None:
         scale = math.sqrt(1 + math.log(factor) / math.log(original_length))
     check_at_least(0, attention_factor=scale)
+    w_short, w_long = w / np.array(short), w / np.array(long)
 
     def of_length(n: Array) -> Array:
-        return jnp.where(
-            n > original_length, jnp.array(w / np.array(long)), jnp.array(w / np.array(short))
-        )
+        return jnp.where(n > original_length, jnp.array(w_long), jnp.array(w_short))
 
     metadata = Metadata(f"c R(ω_m i / λ_m), c = {scale:.4g}, λ by length", "Ding et al. 2024")
-    return _by_length(w / np.array(short), of_length, layout, metadata, scale)
+    return _by_length(w_short, of_length, layout, metadata, scale)
 
 
 def _fixed(
@@ -262,8 +259,7 @@ def _by_length(
     """The part with frequencies `of_length(n)`, w for short inputs."""
 
     def frequencies(params: Params, context: Context) -> jax.Array:
-        n = context.span()
-        return of_length(n[..., None, None])  # [#B, 1, F]
+        return of_length(context.span()[..., None, None])  # [#B, 1, F]
 
     part = rotary(frequencies, w.size, layout, metadata, scale=scale, short=w)
     return part._replace(traits=Traits(cacheable=False))

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.dtypes import wide_dtype, widened
 from pe_jax.encodings.part import Context, Heads, Params
 from pe_jax.shapes import Array, Float
 
@@ -81,15 +82,14 @@ def _by_halves(layout: Layout, x: Array, cos: Array, sin: Array) -> jax.Array:
     count, axis = cos.shape[-1], _PAIR_AXIS[layout]
     rotated, rest = x[..., : 2 * count], x[..., 2 * count :]
     unfolded = (2, count) if axis == -2 else (count, 2)
-    a, b = jnp.moveaxis(_wide(rotated).reshape(*x.shape[:-1], *unfolded), axis, 0)
+    a, b = jnp.moveaxis(widened(rotated).reshape(*x.shape[:-1], *unfolded), axis, 0)
     turned = jnp.stack([a * cos - b * sin, b * cos + a * sin], axis)
     return jnp.concatenate([turned.reshape(rotated.shape).astype(x.dtype), rest], -1)
 
 
 def _by_product(layout: Layout, x: Array, cos: Array, sin: Array) -> jax.Array:
     """All heads next to one another, as the products before and after have them."""
-    # All heads next to one another; no -1, which a batch of no rows would not determine.
-    width = x.shape[2] * x.shape[3]
+    width = x.shape[2] * x.shape[3]  # Not -1, which a batch of no rows would not determine.
     size, pair_dims = x.shape[-1], np.array(pairs(cos.shape[-1], layout))
     quarter = np.zeros((size, size))
     quarter[pair_dims[:, 0], pair_dims[:, 1]], quarter[pair_dims[:, 1], pair_dims[:, 0]] = 1.0, -1.0
@@ -97,9 +97,8 @@ def _by_product(layout: Layout, x: Array, cos: Array, sin: Array) -> jax.Array:
 
     def flat(pair_values: Array, elsewhere: float) -> jax.Array:
         """Spread numbers of pairs over the dimensions of all heads."""
-        head_values = jnp.broadcast_to(
-            pair_values, (*pair_values.shape[:-2], x.shape[2], cos.shape[-1])
-        )
+        shape = *pair_values.shape[:-2], x.shape[2], cos.shape[-1]
+        head_values = jnp.broadcast_to(pair_values, shape)
         wide = jnp.full((*head_values.shape[:-1], size), elsewhere, head_values.dtype)
         for dims in pair_dims.T:
             wide = wide.at[..., dims].set(head_values)
@@ -112,11 +111,7 @@ def _by_product(layout: Layout, x: Array, cos: Array, sin: Array) -> jax.Array:
         heads,
         every_head,
         precision=jax.lax.Precision.HIGHEST,
-        preferred_element_type=_wide(x).dtype,
+        preferred_element_type=wide_dtype(x),
     )
-    rotated = _wide(heads) * flat(cos, 1.0) + turned * flat(sin, 0.0)
+    rotated = widened(heads) * flat(cos, 1.0) + turned * flat(sin, 0.0)
     return rotated.astype(x.dtype).reshape(x.shape)
-
-
-def _wide(x: Array) -> jax.Array:
-    return jnp.asarray(x, jnp.promote_types(x.dtype, jnp.float32))

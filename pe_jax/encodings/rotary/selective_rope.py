@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.content import row_order
-from pe_jax.encodings.content.short_convolution import short_convolution
-from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits, normal_parameters
+from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits, normal_init
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.sinusoid import default_frequencies
@@ -34,25 +33,21 @@ def selective_rope(
     with ω_m = base^(-2m/d): each token adds an angle of its own to each pair of each head. The
     low-rank map U V and the causal convolution c are those of the authors' code, and so is x': the
     hidden state, each of its H shares y divided by sqrt(|y|² + 1e-6). Options that the authors'
-    configs leave off (gates, biases, learned ω) are not here.
-
-    The paper's models are causal. Sums between two tokens are defined in both directions, so an
-    encoder can use it as well; the convolution looks to the left in either case.
+    configs leave off (gates, biases, learned ω) are not here. The paper's models are causal; an
+    encoder can use it as well, with a convolution that looks to the left.
 
     Tokens are in the order of the row, and hidden states of all keys are needed: see `row_order`.
-    The convolution starts again with each document (see `short_convolution`).
+    The convolution starts again with each document.
 
     Params: `{"down": [D, rank], "up": [rank, H, d/2], "convolution": [width, H, d/2]}`, drawn from
     a normal of `stddev`, so that angles start near 0. Its last row belongs to the token itself. The
     paper has them for each layer: `per_layer(selective_rope)`.
 
     Args:
+      hidden_size: D, a multiple of `num_heads`.
       rank: of U V.
       width: of the convolution; 1 leaves the neighbours out.
       base: of the frequencies.
-
-    Raises:
-      ValueError: for sizes or options that do not fit.
     """
     w = default_frequencies(head_size, base)
     check_at_least(1, rank=rank, width=width)
@@ -69,22 +64,19 @@ def selective_rope(
         squares = jnp.sum(shares**2, axis=-1, keepdims=True)
         x = (shares * jax.lax.rsqrt(squares + 1e-6)).reshape(x.shape)
         steps = jnp.einsum("blr,rhf->blhf", x @ params["down"], params["up"])
-        steps = short_convolution(steps, params["convolution"], context)
+        steps = row_order.short_convolution(steps, params["convolution"], context)
         return jnp.cumsum(row_order.without_padding(steps, context), axis=1)
 
     def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
-        rows, known = row_order.rows_of_queries(context, q.shape[1], k.shape[1], "selective_rope")
+        rows, known = row_order.rows_of_queries(context, q, k, "selective_rope")
         sums_k = sums(params, context)
-        flat = sums_k.reshape(*sums_k.shape[:2], -1)
-        sums_q = row_order.take_queries(flat, rows, known).reshape(len(flat), -1, *sums_k.shape[2:])
+        sums_q = row_order.take_queries(sums_k, rows, known)
         return rotate_by(q, sums_q * w), rotate_by(k, sums_k * w), v
 
+    pairs = num_heads, w.size
     return Part(
-        init=normal_parameters(
-            stddev,
-            down=(hidden_size, rank),
-            up=(rank, num_heads, w.size),
-            convolution=(width, num_heads, w.size),
+        init=normal_init(
+            stddev, down=(hidden_size, rank), up=(rank, *pairs), convolution=(width, *pairs)
         ),
         heads=heads,
         traits=Traits(reads_hidden_states=True, ordered=True),

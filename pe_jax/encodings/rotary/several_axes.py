@@ -37,15 +37,11 @@ def rope_axial(
     Args:
       base: 100 for images of some dozen patches a side (Heo et al.); 10,000 for text and SAM 2.
       axes: A. Positions are `[L, A]` or `[B, L, A]`, integer or real.
-      width: positions are one number each instead, `[L]` or `[B, L]`, that counts the patches of an
-        image of so many columns, row by row: x stands for (x // width, x % width). (Heo et al. have
-        the column first.)
+      width: positions are one number x each instead, which counts the patches of an image of so
+        many columns: (x // width, x % width). (Heo et al. have the column first.)
       layout: which dimensions make a pair. "interleaved": neighbours. "half": m and m + d/2, where
         axis a has the a-th share of the pairs (Qwen2-VL's images). "half_by_axis": the halves of
         each axis' share of the head (Gemma 4's images).
-
-    Raises:
-      ValueError: for another layout, and for sizes that cannot be shared out.
     """
     frequencies = by_share(head_size, axes, base)
     if layout not in get_args(AxialLayout):
@@ -97,13 +93,10 @@ def rope_mixed(*, head_size: int, num_heads: int, base: float = 10.0, axes: int 
     Logits depend on differences of positions, in diagonal directions as well. Pairs are neighbours,
     as in the authors' code. There each layer has frequencies of its own: `per_layer(rope_mixed)`.
 
-    Params: `{"frequencies": [A, H, d/2]}` in radians per position, which start as in the authors'
-    code, up to reflections: the pairs are A groups, in each group pair t has a frequency of length
-    base^(-2tA/d); the directions of a head's groups are at right angles, and random.
-
-    Args:
-      base: 10 in the authors' code.
-      axes: A, as in `rope_axial`.
+    Params: `{"frequencies": [A, H, d/2]}` in radians per position, A = `axes`, which start as in
+    the authors' code, up to reflections: the pairs are A groups, in each group pair t has a
+    frequency of length base^(-2tA/d); the directions of a head's groups are at right angles, and
+    random.
     """
     lengths = by_share(head_size, axes, base)
 
@@ -157,38 +150,36 @@ def mrope(
       base: 1,000,000 in Qwen2-VL, 5,000,000 in Qwen3-VL.
       fraction: only the first r = int(fraction·d) dimensions are rotated (Qwen3.5: 1/4).
       layout: which dimensions make a pair, see `Layout` ("interleaved": GLM-4V).
-
-    Raises:
-      ValueError: for sections that are not r/2 in all, or cannot be interleaved.
     """
     w = frequencies(head_size, base, fraction)
     if sections is None:
         share = round(w.size * (5 / 16 if interleaved else 3 / 8))
         sections = w.size - 2 * share, share, share
+    count = len(sections)
     if sum(sections) != w.size or min(sections) < 0:
         raise ValueError(
             f"sections must add up to {w.size}, the pairs of a head of size {head_size}; got "
             f"{reprlib.repr(sections)}, which adds up to {sum(sections)}."
         )
-    axis_of = np.repeat(np.arange(len(sections)), sections)
+    axis_of = np.repeat(np.arange(count), sections)
     if interleaved:
-        turn, axis = np.divmod(np.arange(w.size), len(sections))
+        turn, axis = np.divmod(np.arange(w.size), count)
         axis_of = np.where(turn < np.array(sections)[axis], axis, 0)
-        if (np.bincount(axis_of, minlength=len(sections)) != sections).any():
+        if (np.bincount(axis_of, minlength=count) != sections).any():
             raise ValueError(
-                f"sections {sections} cannot be interleaved: the first takes every "
-                f"{len(sections)}th pair and all that the others leave, so it must be the largest."
+                f"sections {sections} cannot be interleaved: the first takes every {count}th pair "
+                "and all that the others leave, so it must be the largest."
             )
-    by_axis = np.argsort(axis_of, kind="stable")
+    places = np.argsort(np.argsort(axis_of, kind="stable"))  # Of pairs sorted by their axis.
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:
-        parts = [angles(positions[..., a], w[axis_of == a]) for a in range(len(sections))]
-        angle = jnp.concatenate(parts, axis=-1)[..., np.argsort(by_axis)]
+        by_axis = [angles(positions[..., a], w[axis_of == a]) for a in range(count)]
+        angle = jnp.concatenate(by_axis, axis=-1)[..., places]
         return rotate_by(x, angle[..., None, :], layout)
 
     return Part(
         heads=both(rotate),
-        traits=Traits(axes=len(sections)),
+        traits=Traits(axes=count),
         metadata=Metadata(
             f"R(ω_m x_a(m)), ω_m = {base:g}^(−2m/r)",
             "Wang et al. 2024 (Qwen2-VL), 2.1",

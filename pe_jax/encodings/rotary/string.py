@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.dtypes import widened
 from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rotation import rotate_by
@@ -31,9 +32,8 @@ def string(
 
     R rotates pair m by Σ_a ω_am x_a. The paper shows that exp(Σ_a x_a L_a) with skew-symmetric L_a
     that commute, the most general rotation whose products depend on differences of positions, is
-    Pᵀ R(x) P with an orthogonal P; the Pᵀ on the left cancels in q·k. The circulant form is not
-    here. GRAPE's commuting planes in a learned basis (arXiv 2512.07805, section 3.1) are this
-    encoding with one axis.
+    Pᵀ R(x) P with an orthogonal P; the Pᵀ on the left cancels in q·k. Its circulant form is not
+    here. GRAPE's commuting planes (arXiv 2512.07805, section 3.1) are this with one axis.
 
     Params: `{"skew": [d(d-1)/2], "frequencies": [A, d/2]}`, with `per_head` `[H, ...]` and
     `[A, H, d/2]`. S starts at 0, so that P = I. With one axis ω_m starts at base^(-2m/d), as
@@ -44,9 +44,6 @@ def string(
       axes: A. Positions are `[L, A]` or `[B, L, A]`, integer or real, for more than one.
       base: of the frequencies at the start; 100 suits images of some dozen patches a side.
       per_head: each head learns its own; needs `num_heads`.
-
-    Raises:
-      ValueError: for a head that the axes cannot share, or one of `per_head` and `num_heads` alone.
     """
     if per_head != (num_heads is not None):
         raise ValueError(
@@ -67,15 +64,17 @@ def string(
     def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
         skew, identity = skew_matrix(params["skew"], head_size), jnp.eye(head_size)
         basis = jnp.linalg.solve(identity + skew, identity - skew)  # The factors commute.
+        indices = "blhd,hed->blhe" if per_head else "blhd,ed->blhe"
         w = params["frequencies"].reshape(axes, -1, start.shape[1])
 
-        def moved(x: Array, positions: Real[Array, "..."]) -> Float[Array, "B L H d"]:
+        def rotated(x: Array, positions: Real[Array, "..."]) -> Float[Array, "B L H d"]:
             by_axis = [positions] if axes == 1 else [positions[..., a] for a in range(axes)]
-            angle = sum(angles(at, w[a]) for a, at in enumerate(by_axis))
-            return rotate_by(_in_basis(x, basis), angle)
+            # A TPU rounds products unless told not to.
+            in_basis = jnp.einsum(indices, widened(x), basis, precision="highest").astype(x.dtype)
+            return rotate_by(in_basis, sum(map(angles, by_axis, w)))
 
         i, j = context.arrays()
-        return moved(q, i), moved(k, j), v
+        return rotated(q, i), rotated(k, j), v
 
     sizes = "H·" if per_head else ""
     return Part(
@@ -91,11 +90,3 @@ def string(
             frequencies=lambda params: params["frequencies"].reshape(-1),
         ),
     )
-
-
-def _in_basis(x: Float[Array, "B L H d"], basis: Float[Array, "..."]) -> Float[Array, "B L H d"]:
-    """P x; in float32, float64 where `x` is. A TPU rounds products unless told not to."""
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    basis_axes = "hed" if basis.ndim == 3 else "ed"
-    precision = jax.lax.Precision.HIGHEST
-    return jnp.einsum(f"blhd,{basis_axes}->blhe", wide, basis, precision=precision).astype(x.dtype)

@@ -36,16 +36,13 @@ def xpos(
     ζ^(i/B) by itself vanishes or overflows far out, so exponents count from c, the middle of the
     row's keys, (i - c)/B and -(j - c)/B, which leaves the product as it is. float32 and bfloat16
     hold it exactly for rows of 36,000 positions (at B = 512), float16 for rows of 4,500. Further
-    from the middle exponents stay at a limit: two tokens that are both beyond it, on one side, no
-    longer decay with their distance. (The authors' code has no limit.)
+    from the middle exponents stay at a limit, and two tokens beyond it, on one side, no longer
+    decay with their distance. (The authors' code has no limit.)
 
     Args:
       scale_base: B, 512 in the authors' code.
       gamma: γ, 0.4 in the paper; larger ones decay less.
       base, layout: as in `rope`.
-
-    Raises:
-      ValueError: for a `scale_base` or `gamma` that is not positive.
     """
     check_positive(scale_base=scale_base, gamma=gamma)
     w = default_frequencies(head_size, base)[None]
@@ -57,8 +54,14 @@ def xpos(
         i, j = context.arrays()
         first, last = j.min(-1, keepdims=True), j.max(-1, keepdims=True)
         middle = first + (last - first) // 2
-        q = _rotated(q, i, i - middle, turning, decay, layout)
-        return q, _rotated(k, j, middle - j, turning, decay, layout), v
+
+        def rotated(x: Array, positions: Real[Array, "*B L"], away: Real[Array, "*B L"]) -> Array:
+            """ζ^away R(ω · position) x, with exponents that this dtype holds for both."""
+            limit = math.log(float(jnp.finfo(x.dtype).max)) / 2
+            exponent = jnp.clip(jnp.asarray(away, float)[..., None] * decay, -limit, limit)
+            return rotate_by(x, angles(positions, turning), layout, jnp.exp(exponent)[..., None, :])
+
+        return rotated(q, i, i - middle), rotated(k, j, middle - j), v
 
     return Part(
         heads=heads,
@@ -73,17 +76,3 @@ def xpos(
             pairs=pairs(w.size, layout),
         ),
     )
-
-
-def _rotated(
-    x: Array,
-    positions: Real[Array, "*B L"],
-    away: Real[Array, "*B L"],
-    w: Array,
-    decay: np.ndarray,
-    layout: Layout,
-) -> Array:
-    """ζ^away R(ω · position) x, with exponents that queries and keys of this dtype both hold."""
-    limit = math.log(float(jnp.finfo(x.dtype).max)) / 2
-    exponent = jnp.clip(jnp.asarray(away, float)[..., None] * decay, -limit, limit)
-    return rotate_by(x, angles(positions, w), layout, jnp.exp(exponent)[..., None, :])
