@@ -86,9 +86,7 @@ class Bert(BertModule):
         """Hidden states of the last layer.
 
         Where the collection "intermediates" is mutable, it holds the outputs of all layers:
-        `pe_jax.models.layer_outputs` reads them.
-
-        Derivatives exist as in `pe_jax.attention.attention`: forward mode (`jax.jvp`) needs
+        `pe_jax.models.layer_outputs` reads them. Forward mode (`jax.jvp`) needs
         `attention="naive"`.
 
         Args:
@@ -203,9 +201,8 @@ class Bert(BertModule):
             for i, (params, layer_params, layer_rng) in enumerate(group, start):
                 block = self.block(i, parent=None)
                 # What layers share is no input of the loop: its gradient is summed over them.
-                layer_params = layer_params if encoding.per_layer else position_params[i]
-                variables = {"params": params}
-                x, attended = block.apply(variables, x, layer_params, context, mask, layer_rng)
+                inputs = layer_params if encoding.per_layer else position_params[i], context, mask
+                x, attended = block.apply({"params": params}, x, *inputs, layer_rng)
                 by_layer.append((x, attended))
             return x, _stack(by_layer) if every_layer else None
 
@@ -239,12 +236,6 @@ class Bert(BertModule):
     @nn.nowrap
     def block(self, index: int, **arguments: Any) -> Block:
         """The block of a layer; `arguments` are those of every Flax module."""
-        c = self.config
-        encoding = c.encoding()
-        return Block(
-            c,
-            encoding.layer(index),
-            encoding.at_layer(index),
-            has_attention_norm=index > 0 or c.first_norm,
-            **arguments,
-        )
+        c, encoding = self.config, self.config.encoding()
+        own, has_norm = encoding.at_layer(index), index > 0 or c.first_norm
+        return Block(c, encoding.layer(index), own, has_attention_norm=has_norm, **arguments)

@@ -3,10 +3,9 @@
 Model FLOPs are what the definition of the model asks for, however a program computes it.
 
 Only products of matrices count, two FLOPs for each multiplication with its addition. Vectors of
-offsets count as their formula says: one dot product of their width for every query, key and head,
-in the logits and again in the values. So a clever form of such a term has the FLOPs of the plain
-one, and a program that recomputes or pads has no more than one that does not. A window counts the
-keys within its reach.
+offsets count as their formula says, whatever form computes them: one dot product of their width for
+every query, key and head, in the logits and again in the values. Recomputation and padding do not
+count. A window counts the keys within its reach.
 """
 
 from __future__ import annotations

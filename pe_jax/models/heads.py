@@ -42,8 +42,7 @@ class Pooler(BertModule):
 
 def _mean(hidden: Float[Array, "B L D"], mask: Mask | None) -> Float[Array, "B D"]:
     """Return the mean over tokens that are not padding; zeros where all are."""
-    if mask is None:
-        mask = jnp.ones(hidden.shape[:2], bool)
+    mask = jnp.ones(hidden.shape[:2], bool) if mask is None else mask
     if mask.ndim != 2:
         raise ValueError(
             f"mask must be [B, L] for a mean over tokens (classifier_pooling='mean'), got "
@@ -77,7 +76,7 @@ class MaskedLanguageHead(BertModule):
             embedding = self.param("decoder", draw, embedding.shape)
         bias = None
         if c.decoder_bias:
-            bias = self.param("bias", nn.initializers.zeros, (embedding.shape[0],))[: c.vocab_size]
+            bias = self.param("bias", nn.initializers.zeros, (len(embedding),))[: c.vocab_size]
         embedding = embedding[: c.vocab_size].astype(x.dtype)
         rows = linear(x.reshape(-1, x.shape[-1]), embedding, bias, tied=True)
         return rows.reshape(*x.shape[:-1], -1)
@@ -163,9 +162,8 @@ class BertForClassification(BertModule):
         deterministic: bool = True,
     ) -> Float[jax.Array, "B C"]:
         """Logits of the classes, or the value, float32; arguments as of `Bert.__call__`."""
-        hidden = Bert(self.config, name="bert")(
-            tokens, token_type_ids, mask, positions, deterministic=deterministic
-        )
+        bert = Bert(self.config, name="bert")
+        hidden = bert(tokens, token_type_ids, mask, positions, deterministic=deterministic)
         pooled = Pooler(self.config, name="pooler")(hidden, mask)
         rng = None if deterministic else self.make_rng("dropout")
         pooled = dropout(pooled, self.config.dropout_rate, rng)
@@ -189,9 +187,8 @@ class BertForSpans(BertModule):
 
         Arguments as of `Bert.__call__`; `valid` is True at tokens and False at padding.
         """
-        hidden = Bert(self.config, name="bert")(
-            tokens, token_type_ids, valid, positions, deterministic=deterministic
-        )
+        bert = Bert(self.config, name="bert")
+        hidden = bert(tokens, token_type_ids, valid, positions, deterministic=deterministic)
         if self.config.pooler == "head":
             hidden = SpanHead(self.config, name="span_head")(hidden)
         logits = self.dense(2, "spans")(hidden).astype(jnp.float32)  # [B, L, 2]

@@ -82,8 +82,7 @@ def with_constants(
 ) -> Params:
     """Parameters whose queries and keys are constants in some dimensions of a head; pure.
 
-    They are of the model with `attention_bias=True` and `num_key_heads=None`: constants are biases,
-    and each head of queries has its own in the keys.
+    They are of the model with `attention_bias=True` and `num_key_heads=None`.
 
     Args:
       params: of `Bert`.
@@ -116,17 +115,16 @@ def rotations(
 ) -> list[tuple[Int[np.ndarray, "F 2"], Float[jax.Array, "#H F"]] | None]:
     """Pairs of dimensions that each layer of `Bert` rotates, and their frequencies in radians per
     position, of all heads or of each; of the first part that rotates, None where none does."""
-    by_layer: list[tuple[np.ndarray, Array] | None] = []
-    for layer in range(config.num_layers):
-        encoding = config.encoding()
+    encoding = config.encoding()
+
+    def rotated(layer: int) -> tuple[np.ndarray, Array] | None:
         values = encoding.layer_params(params.get("position", {}), layer)
-        rotated = (
-            (np.array(part.metadata.pairs), part.metadata.frequencies(part_params))
-            for part, part_params in encoding.layer(layer).split(values)
-            if part.metadata and part.metadata.pairs and part.metadata.frequencies
-        )
-        by_layer.append(next(rotated, None))
-    return by_layer
+        for part, part_params in encoding.layer(layer).split(values):
+            if part.metadata and part.metadata.pairs and part.metadata.frequencies:
+                return np.array(part.metadata.pairs), part.metadata.frequencies(part_params)
+        return None
+
+    return [rotated(layer) for layer in range(config.num_layers)]
 
 
 def _compared(
@@ -153,8 +151,7 @@ def _attention(
     position_params = encoding.layer_params(params.get("position", {}), layer)
     maps = query_key_maps(params[f"layer_{layer}"]["attention"])
     context = Context(x_q=x, x_k=x, projections=maps)
-    acting = encoding.layer(layer).in_attention
-    return measure(q, k, acting, position_params, context)
+    return measure(q, k, encoding.layer(layer).in_attention, position_params, context)
 
 
 @functools.cache  # The same function for the same model, so that it is compiled once.
@@ -192,9 +189,8 @@ def kernel_map(
     them.
 
     Queries of each of T texts are multiplied with keys of the next text (the last with the first),
-    and the logits averaged over the T texts. Every text goes through the model by itself, so a
-    layer's input is what the layers below make of it. Encodings that read hidden states get those
-    of the keys' text. Times sqrt(d), as in `attention_map`.
+    and the logits averaged over the T texts. Every text goes through the model by itself. Encodings
+    that read hidden states get those of the keys' text. Times sqrt(d), as in `attention_map`.
     """
 
     def attend(params, inputs):

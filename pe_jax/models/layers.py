@@ -19,6 +19,7 @@ from pe_jax.attention import attention, dropout
 from pe_jax.attention.product import add_row, product
 from pe_jax.configs.model import BertConfig
 from pe_jax.encodings import Context, Params, PositionEncoding, embed
+from pe_jax.encodings.part import Projection
 from pe_jax.shapes import Array, Bool, Float
 
 
@@ -65,9 +66,6 @@ _ACTIVATIONS: dict[str, Callable[[Array], jax.Array]] = {
     "relu": jax.nn.relu,
     "silu": jax.nn.silu,
 }
-
-
-Projection = Callable[[Array], jax.Array]  # `[..., D] -> [..., H, d]`.
 
 
 class Dense(nn.Module):
