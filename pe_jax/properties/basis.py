@@ -1,7 +1,6 @@
 """The positional basis: what hidden states have in common at a position, in all texts.
 
-Song & Zhong, *Uncovering hidden geometry in Transformers via disentangling position and context*
-(2023, arXiv 2310.04861), equation 1, a two-way analysis of variance without replicates:
+Song & Zhong 2023 (arXiv 2310.04861), equation 1, a two-way analysis of variance without replicates:
 
     h[c, t] = mean + pos[t] + ctx[c] + resid[c, t]
 
@@ -28,9 +27,9 @@ _HELD = 0.95  # The share of pos's variance that its dimensions are counted for.
 class Basis(NamedTuple):
     """Shares of positions, texts and the rest in hidden states, and the shape of pos.
 
-    A mean over C texts holds a C-th of the residual's variance as well. That is estimated and
-    subtracted in all but `coherence` and `largest_coherence`: exactly unbiased for pos if the texts
-    are independent, and for ctx if the residuals of a text are, too.
+    A mean over C texts holds a C-th of the residual's variance as well. That is subtracted in all
+    but `coherence` and `largest_coherence`: exactly unbiased for pos if the texts are independent,
+    and for ctx if the residuals of a text are, too.
 
     Attributes:
       position, context, residual: shares of the variance, which sum to 1; no share is below 0. All
@@ -116,8 +115,8 @@ def positional_basis(hidden: Float[Array, "*B C T D"], *, low: int = 10) -> Basi
     trace = jnp.where(whole > 0, jnp.trace(gram, axis1=-2, axis2=-1), 0.0)
     trace = jnp.maximum(trace, 0.0)
     position_share = ratio(trace / length, whole, 0.0)
-    context_share = jnp.maximum(_variance(context) - rest / (length - 1), 0.0)
-    context_share = ratio(context_share, whole, 0.0)
+    context_part = jnp.maximum(_variance(context) - rest / (length - 1), 0.0)
+    context_share = ratio(context_part, whole, 0.0)
 
     values = jnp.linalg.eigvalsh(gram)[..., ::-1]  # Squared singular values of pos.
     missing = jnp.cumsum(values, -1) < _HELD * trace[..., None]
@@ -128,10 +127,7 @@ def positional_basis(hidden: Float[Array, "*B C T D"], *, low: int = 10) -> Basi
     waves = dct(np.eye(length), norm="ortho", axis=0)[1 : low + 1].astype(np.float32)
     lowest = product("ft,...ts,fs->...", waves, gram, waves)
     cosines = jnp.abs(product("...td,...cd->...tc", _unit(position), _unit(context)))
-
-    def if_present(x: Array) -> jax.Array:
-        return jnp.where(trace > 0, x, 0.0)
-
+    if_present = lambda x: jnp.where(trace > 0, x, 0.0)
     return Basis(
         position=position_share,
         context=context_share,

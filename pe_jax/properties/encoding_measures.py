@@ -15,18 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax import encodings
 from pe_jax.attention import attention_logits
-from pe_jax.encodings import (
-    Context,
-    Params,
-    Part,
-    PositionEncoding,
-    causal,
-    embed,
-    from_name,
-    parameter_count,
-)
-from pe_jax.encodings.encoding import checked_encoding
+from pe_jax.encodings import Context, Params, Part, PositionEncoding
 from pe_jax.properties.metrics import monotonicity, proximity, symmetry, translation_invariance
 from pe_jax.properties.toeplitz import psi, turning_point
 from pe_jax.shapes import Array, Float, Int
@@ -92,13 +83,15 @@ def measure(
       ('P·Pᵀ', 0.0, 43)
     """
     if isinstance(encoding, str):
-        encoding = from_name(encoding, **SIZES, max_length=max(length, MAX_LENGTH))
-    count = parameter_count(checked_encoding(encoding))
+        encoding = encodings.from_name(encoding, **SIZES, max_length=max(length, MAX_LENGTH))
+    count = encodings.parameter_count(encoding)
     encoding, params = one_layer(encoding, params, layer=layer, seed=seed)
     by, (phi,) = proximities(encoding, params, [length])
     near = _mean(monotonicity(phi, window))
     invariance, monotone, symmetric = violations(encoding, phi)
-    turn = _turning_point(encoding, params, length) if len(encoding.parts) == 1 else None
+    w, turn = frequencies(encoding, params), None
+    if w is not None and len(encoding.parts) == 1:
+        turn = int(turning_point(psi(w, np.arange(length))))
     return Measures(by, invariance, monotone, near, symmetric, turn, count)
 
 
@@ -111,7 +104,7 @@ def one_layer(
         params = jax.jit(encoding.init, static_argnums=1)(jax.random.key(seed), layer + 1)
     encoding, params = encoding.layer(layer), encoding.layer_params(params, layer)
     if any(part.traits.causal_only for part in encoding.parts) and not encoding.is_causal:
-        encoding += causal()
+        encoding += encodings.causal()
     return encoding, params
 
 
@@ -160,11 +153,6 @@ def frequencies(encoding: PositionEncoding, params: Params) -> Float[jax.Array, 
     return None
 
 
-def _turning_point(encoding: PositionEncoding, params: Params, length: int) -> int | None:
-    found = frequencies(encoding, params)
-    return None if found is None else int(turning_point(psi(found, np.arange(length))))
-
-
 def sizes_of(encoding: PositionEncoding) -> dict[str, int]:
     """Return D, d and H that an encoding was built for; those of BERT-base where it takes any."""
     traits = [part.traits for part in encoding.all_parts]
@@ -174,12 +162,8 @@ def sizes_of(encoding: PositionEncoding) -> dict[str, int]:
     }
 
 
-class RandomLayer(NamedTuple):
-    """Embeddings of words, and the projections of queries and keys."""
-
-    words: Float[Array, "W D"]
-    w_q: Float[Array, "D H d"]
-    w_k: Float[Array, "D H d"]
+# Embeddings of words, and the projections of queries and keys.
+RandomLayer = tuple[Float[Array, "W D"], Float[Array, "D H d"], Float[Array, "D H d"]]
 
 
 def random_layer(sizes: Mapping[str, int], *, tied: bool) -> RandomLayer:
@@ -188,31 +172,29 @@ def random_layer(sizes: Mapping[str, int], *, tied: bool) -> RandomLayer:
     normal = lambda *shape: np.asarray(rng.normal(size=shape), np.float32)
     width, size, heads = (sizes[name] for name in SIZES)
     w_q, w_k = (normal(width, heads, size) * np.float32(width**-0.5) for _ in range(2))
-    return RandomLayer(normal(WORDS, width), w_q, w_q if tied else w_k)
+    return normal(WORDS, width), w_q, w_q if tied else w_k
 
 
 def logits_of_copies(
     encoding: PositionEncoding, params: Params, layer: RandomLayer, positions: Int[Array, " L"]
 ) -> Float[jax.Array, "N L L"]:
     """Return the attention logits of inputs that repeat one word each; N is words × heads."""
-    words, length = len(layer.words), len(positions)
-    positions = on_all_axes(positions, encoding)
-    x = jnp.broadcast_to(layer.words[:, None], (words, length, layer.words.shape[-1]))
-    tokens = jnp.broadcast_to(jnp.arange(words)[:, None], (words, length))
-    x = embed(encoding, params, x, positions, tokens=tokens)
+    words, w_q, w_k = layer
+    length, positions = len(positions), on_all_axes(positions, encoding)
+    x = jnp.repeat(words[:, None], length, axis=1)
+    tokens = jnp.repeat(jnp.arange(len(words))[:, None], length, axis=1)
+    x = encodings.embed(encoding, params, x, positions, tokens=tokens)
     project = lambda w: lambda x: jnp.einsum("...D,Dhd->...hd", x, w)
-    maps = (project(layer.w_q), project(layer.w_k))
+    maps = (project(w_q), project(w_k))
     context = Context(positions, positions, x, x, maps)
     out = attention_logits(maps[0](x), maps[1](x), encoding.in_attention, params, context)
     return out.reshape(-1, length, length)
 
 
 def mirrored(encoding: PositionEncoding, phi: Float[Array, "N L L"]) -> Float[jax.Array, "N L L"]:
-    """Return Φ with the proximities to keys on the left on both sides, where queries attend to no
-    others."""
-    phi = jnp.asarray(phi)
+    """Return Φ, of causal attention with the proximities to keys on the left on both sides."""
     if not encoding.is_causal:
-        return phi
+        return jnp.asarray(phi)
     return jnp.tril(phi) + jnp.swapaxes(jnp.tril(phi, -1), -1, -2)
 
 
@@ -229,7 +211,7 @@ def position_vectors(
     @jax.jit
     def vectors(params: Params, positions: Int[Array, " L"]) -> Float[jax.Array, "L D"]:
         nothing = jnp.zeros((1, len(positions), hidden_size))
-        return embed(encoding, params, nothing, on_all_axes(positions, encoding))[0]
+        return encodings.embed(encoding, params, nothing, on_all_axes(positions, encoding))[0]
 
     return vectors
 
@@ -242,6 +224,5 @@ def _acts_on_logits(part: Part) -> bool:
 
 def on_all_axes(positions: Int[Array, " L"], encoding: PositionEncoding) -> Int[Array, " L *A"]:
     """Return positions that are equal on all axes of an encoding, where it has several."""
-    if encoding.axes == 1:
-        return positions
-    return positions[:, None].repeat(encoding.axes, axis=1)
+    axes = encoding.axes
+    return positions if axes == 1 else positions[:, None].repeat(axes, axis=1)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from pe_jax.axis_blocks import cut_axis, join_axis
 from pe_jax.properties.compiled import compiled
 from pe_jax.shapes import Array, Float, Int
 
@@ -46,15 +47,8 @@ def in_batches(f: Callable[[PyTree], PyTree], inputs: PyTree, batch: int) -> PyT
       inputs: arrays `[N, ...]`.
     """
     count = len(jax.tree.leaves(inputs)[0])
-    batch = min(batch, count)
-    steps = -(-count // batch)
-
-    def blocks(x: Array) -> jax.Array:
-        last = [(0, steps * batch - count), *[(0, 0)] * (x.ndim - 1)]
-        return jnp.pad(x, last, mode="edge").reshape(steps, batch, *x.shape[1:])
-
-    out = jax.lax.map(f, jax.tree.map(blocks, inputs))
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], out)
+    blocks = jax.tree.map(lambda x: cut_axis(x, min(batch, count), 0, "edge"), inputs)
+    return jax.tree.map(lambda x: join_axis(x, 0, count), jax.lax.map(f, blocks))
 
 
 @compiled("score", "length", "batch")
@@ -69,13 +63,12 @@ def shift_curve(
 ) -> PyTree:
     """Return `score` of inputs `[N, ...]` at positions k to k + length - 1, for each k.
 
-    A sentence at positions k to k + L - 1 is the sentence at 0 to L - 1 (Sinha et al. 2022, arXiv
-    2210.12574): attention that depends on offsets alone gives the same states for all k, up to
-    rounding; a table need not. One program for all shifts, in memory of one batch.
+    Attention that depends on offsets alone gives the same states for all k, up to rounding; a table
+    need not (Sinha et al. 2022, arXiv 2210.12574). One program for all shifts, in memory of one
+    batch.
 
     Args:
-      score: a pure function, a static argument of jit: passing the same object again avoids
-        recompilation.
+      score: a pure function, a static argument of jit: pass the same object again.
       shifts: the encoding has to have the positions.
 
     Returns:
@@ -94,11 +87,8 @@ def state_change(
     states: Float[Array, "*B L D"], other: Float[Array, "*B L D"]
 ) -> Float[jax.Array, "*B"]:
     """Return √(Σ‖h' - h‖² / Σ‖h - mean of h‖²) over the tokens of a text: the distance that its
-    states move, in units of their spread.
-
-    0 if nothing changes, √2 if states have no more in common than those of two tokens of the text;
-    more if all move the same way. Where all states are the same, 0 or infinite.
-    """
+    states move, in units of their spread. √2 is that of two tokens of the text; where all states
+    are the same, 0 or infinite."""
     moved = ((other - states) ** 2).sum((-2, -1))
     apart = ((states - states.mean(-2, keepdims=True)) ** 2).sum((-2, -1))
     return jnp.where(moved == 0, 0.0, jnp.sqrt(moved / apart))

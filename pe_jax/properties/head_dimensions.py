@@ -6,9 +6,8 @@ et al. 2024, arXiv 2410.06205).
 
 Massive values of Jin et al. 2025 (arXiv 2502.01563): M_hd is the norm over tokens of dimension d of
 head h, and a dimension is massive where M_hd exceeds λ times the mean over the dimensions of its
-head. They find them in queries and keys of language models with RoPE, in the same dimensions of all
-heads, and not in values. Functions of M take it with any leading axes, `[*B, H, d]` or `[*B, d]`,
-in any unit: the norm, or the root mean square, which does not grow with the number of tokens.
+head. Functions of M take it with any leading axes, `[*B, H, d]` or `[*B, d]`, in any unit: the
+norm, or the root mean square, which does not grow with the number of tokens.
 """
 
 from __future__ import annotations
@@ -66,17 +65,14 @@ def peak_to_mean(norms: Float[Array, "*B d"]) -> Float[jax.Array, "*B"]:
 
 @compiled()
 def massive_overlap(massive: Bool[Array, "*B H d"]) -> Float[jax.Array, "*B"]:
-    """Return the overlap of the heads' massive dimensions: of two heads, those that both have over
-    those that either has, the mean over pairs of heads in which one has any.
-
-    1 where all have the same, 0 where no two have one in common; NaN where none is, or of one head.
-    """
+    """Return the overlap of the heads' massive dimensions, from 0 to 1: of two heads, those that
+    both have over those that either has, the mean over pairs of heads in which one has any; NaN
+    where none is, or of one head."""
     members = massive.astype(jnp.float32)
     both = jnp.einsum("...gd,...hd->...gh", members, members)
     size = members.sum(-1)
     either = size[..., :, None] + size[..., None, :] - both
-    heads = massive.shape[-2]
-    counted = (either > 0) & ~jnp.eye(heads, dtype=bool)
+    counted = (either > 0) & ~jnp.eye(massive.shape[-2], dtype=bool)
     shares = jnp.where(counted, both / jnp.maximum(either, 1), 0)
     pairs = counted.sum((-2, -1))
     return jnp.where(pairs > 0, shares.sum((-2, -1)) / jnp.maximum(pairs, 1), jnp.nan)
@@ -87,7 +83,7 @@ def profile_correlation(norms: Float[Array, "*B H d"]) -> Float[jax.Array, "*B"]
     """Return Pearson's correlation of M between two heads over dimensions, the mean over pairs.
 
     1 where all heads have one profile up to level and scale, about 0 where they have nothing in
-    common; it needs no threshold. NaN of one head, or where a head's M is constant.
+    common. NaN of one head, or where a head's M is constant.
     """
     centred = norms - norms.mean(-1, keepdims=True)
     size = jnp.linalg.norm(centred, axis=-1, keepdims=True)

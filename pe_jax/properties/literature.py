@@ -1,9 +1,7 @@
 """Metrics of other papers, for comparison with the literature; 1 means that the property holds.
 
-Chen et al. 2023, *The Locality and Symmetry of Positional Encodings* (arXiv 2310.12864), on the
-attention weights of identical words. Saponati et al. 2025, *The underlying structures of
-self-attention* (arXiv 2502.10927), on the matrix W_Q·W_Kᵀ of a layer. Formulas as in the papers'
-published code.
+Chen et al. 2023 (arXiv 2310.12864), on the attention weights of identical words. Saponati et al.
+2025 (arXiv 2502.10927), on the matrix W_Q·W_Kᵀ of a layer. Formulas as in the published code.
 """
 
 from __future__ import annotations
@@ -29,9 +27,8 @@ def chen_locality(weights: Float[Array, "*B L L"]) -> Float[jax.Array, "*B"]:
 def chen_symmetry(weights: Float[Array, "*B L L"]) -> Float[jax.Array, "*B"]:
     """1 - mean of |weights[i, i-m] - weights[i, i+m]|, rescaled to [0, 1] within each query's row.
 
-    Over all i and m for which both exist. The rescaling (the smallest difference of a row to 0, the
-    greatest to 1; all to 0 if they are equal) makes the metric insensitive to their magnitude. NaN
-    for weights that are not finite.
+    Over all i and m for which both exist. The rescaling is of the smallest difference of a row to 0
+    and the greatest to 1; all to 0 if they are equal. NaN for weights that are not finite.
 
     Raises:
       ValueError: with fewer than three positions no query has neighbours on both sides.
@@ -76,7 +73,6 @@ def saponati_directionality(
     `deviations` sample standard deviations (N - 1), and R the same for rows; 0 if none does.
     Autoregressive training makes columns stand out.
     """
-
     matrix = to_unit_scale(matrix)
 
     def excess(norms: jax.Array) -> jax.Array:

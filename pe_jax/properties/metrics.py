@@ -4,13 +4,12 @@ Each metric is a violation in [0, 1], 0 if the property holds exactly, of a prox
 Φ `[*B, L, L]`, Φ[x, y] the proximity of positions x and y. Leading axes are batch axes. The metrics
 are our own: the accepted paper has indicators whose formulas could not be obtained.
 
-All are pure and jittable. `length` restricts a metric to the first positions, so matrices of
-several sizes can be padded to one shape (fewer than three positions violate nothing). `where` marks
-the entries that exist, such as those of a causal mask; other entries are ignored, even NaN. A
-constant Φ violates nothing, except that it orders no pair (every comparison is a tie, so
-monotonicity is 1/2). Φ and c·Φ violate the same, for any c > 0 that leaves Φ's numbers normal in
-their dtype. A Φ that is not finite gives NaN. Gradients are those of the formulas; the unweighted
-monotonicity is a count and has none.
+`length` restricts a metric to the first positions, so matrices of several sizes can be padded to
+one shape (fewer than three positions violate nothing). `where` marks the entries that exist, such
+as those of a causal mask; other entries are ignored, even NaN. A constant Φ violates nothing,
+except that it orders no pair (every comparison is a tie, so monotonicity is 1/2). Φ and c·Φ violate
+the same, for any c > 0 that leaves Φ's numbers normal in their dtype. A Φ that is not finite gives
+NaN. The unweighted monotonicity is a count and has no gradient.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import jax.numpy as jnp
 from pe_jax.properties import toeplitz
 from pe_jax.properties.arithmetic import bounded_ratio, ratio, to_unit_scale
 from pe_jax.properties.compiled import compiled
-from pe_jax.properties.toeplitz import Toeplitz
+from pe_jax.properties.toeplitz import Length, Toeplitz
 from pe_jax.shapes import Array, Bool, Float, Int
 
 
@@ -46,7 +45,7 @@ def translation_invariance(
     phi: Float[Array, "*B L L"] | Toeplitz,
     *,
     skip: int = 0,
-    length: int | Int[Array, ""] | None = None,
+    length: Length = None,
     where: Bool[Array, "L L"] | None = None,
 ) -> Float[jax.Array, "*B"]:
     """Violation of Φ(x, x + m) = Φ(y, y + m) (paper, property 2): 1 - R² of the best Toeplitz fit.
@@ -105,7 +104,7 @@ def monotonicity(
     window: int | None = None,
     *,
     weighted: bool = False,
-    length: int | Int[Array, ""] | None = None,
+    length: Length = None,
     where: Bool[Array, "L L"] | None = None,
 ) -> Float[jax.Array, "*B"]:
     """Violation of m > n => Φ(x, x ± m) < Φ(x, x ± n) (paper, property 1).
@@ -165,8 +164,7 @@ def _pairs(
 
     A scan over the distance k between columns, so that memory stays at that of Φ. Columns k apart
     and those N - k apart fill one row together, which is the row turned by k: half of the
-    comparisons of all columns with all. Integer counts per entry, summed at the end, are both fast
-    and exact.
+    comparisons of all columns with all. Integer counts, summed at the end, are fast and exact.
     """
     width = values.shape[-1]
     values = jnp.where(present, _left_below_right(values, offsets > 0), jnp.nan)
@@ -239,7 +237,7 @@ def _weighted_pairs(
 def symmetry(
     phi: Float[Array, "*B L L"] | Toeplitz,
     *,
-    length: int | Int[Array, ""] | None = None,
+    length: Length = None,
     where: Bool[Array, "L L"] | None = None,
 ) -> Float[jax.Array, "*B"]:
     """Violation of Φ(x, y) = Φ(y, x) (paper, property 3): ‖(Φ - Φᵀ)/2‖² / ‖Φ - mean‖².
@@ -281,9 +279,7 @@ def forward_share(weights: Float[Array, "*B L L"]) -> Float[jax.Array, "*B"]:
     return ratio(above - below, above + below, 0.0)
 
 
-def _inside(
-    positions: int, length: int | Array | None, where: Array | None = None
-) -> Bool[Array, "L L"]:
+def _inside(positions: int, length: Length, where: Array | None = None) -> Bool[Array, "L L"]:
     """True where both positions are among the first `length`, and `where` allows."""
     inside = jnp.arange(positions) < (positions if length is None else length)
     both = inside[:, None] & inside
@@ -291,19 +287,20 @@ def _inside(
 
 
 def by_offset(
-    phi: Float[Array, "*B L L"], entry: Bool[Array, "L L"]
+    phi: Float[Array, "*B L L"], where: Bool[Array, "L L"] | None
 ) -> tuple[Float[Array, "*B L M"], Bool[Array, "L M"]]:
-    """Φ[x, x + m] at row x and column L - 1 + m, 0 outside `entry`; and `entry` laid out likewise.
+    """Φ[x, x + m] at row x and column L - 1 + m, 0 outside `where`; and `where` laid out likewise.
 
     M = 2L - 1. Padding each row by L and reshaping to rows that are one shorter shifts row x by x
     columns: a reshape, where indexing would be a gather.
     """
 
+    length = phi.shape[-1]
+
     def skewed(matrix: Array) -> Array:
-        length = matrix.shape[-1]
-        flipped = jnp.flip(matrix, -1)
-        padded = jnp.pad(flipped, [(0, 0)] * (matrix.ndim - 1) + [(0, length)])
+        padded = jnp.pad(jnp.flip(matrix, -1), [(0, 0)] * (matrix.ndim - 1) + [(0, length)])
         flat = padded.reshape(*matrix.shape[:-2], -1)[..., : length * (2 * length - 1)]
         return jnp.flip(flat.reshape(*matrix.shape[:-1], 2 * length - 1), -1)
 
+    entry = jnp.ones(phi.shape[-2:], bool) if where is None else where
     return skewed(jnp.where(entry, phi, 0)), skewed(entry)

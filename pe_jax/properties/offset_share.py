@@ -95,7 +95,6 @@ def centred_rows(
 ) -> tuple[Float[Array, "*B L M"], Bool[Array, "L M"]]:
     """Return Φ less the mean of each row, by row and offset, 0 where no entry is; and the entries
     that there are."""
-    length = phi.shape[-1]
-    values, present = by_offset(phi, jnp.ones((length, length), bool) if where is None else where)
+    values, present = by_offset(phi, where)
     mean = values.sum(-1, keepdims=True) / jnp.maximum(present.sum(-1, keepdims=True), 1)
     return jnp.where(present, values - mean, 0), present

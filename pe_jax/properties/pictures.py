@@ -11,16 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from pe_jax.encodings import Params, PositionEncoding, from_name
-from pe_jax.encodings.encoding import checked_encoding
-from pe_jax.encodings.positions import offsets
-from pe_jax.properties.encoding_measures import (
-    SIZES,
-    frequencies,
-    one_layer,
-    proximities,
-    violations,
-)
+from pe_jax.encodings import Params, PositionEncoding, checked_encoding, from_name, offsets
+from pe_jax.properties import encoding_measures
 from pe_jax.properties.probing import offset_curve
 from pe_jax.properties.toeplitz import psi, turning_point
 from pe_jax.shapes import Array, Bool, Float
@@ -58,13 +50,13 @@ def picture(
       ('P·Pᵀ', 43, 0.0)
     """
     if isinstance(encoding, str):
-        encoding = from_name(encoding, **SIZES, max_length=max(lengths))
+        encoding = from_name(encoding, **encoding_measures.SIZES, max_length=max(lengths))
     longest = checked_encoding(encoding).max_length
     possible = [length for length in lengths if longest is None or length <= longest]
     if not possible:
         raise ValueError(f"lengths must be at most {longest} for {encoding.name}, got {lengths}.")
-    encoding, params = one_layer(encoding, params, layer=layer, seed=seed)
-    by, matrices = proximities(encoding, params, possible)
+    encoding, params = encoding_measures.one_layer(encoding, params, layer=layer, seed=seed)
+    by, matrices = encoding_measures.proximities(encoding, params, possible)
     return from_proximities(encoding, params, by, dict(zip(possible, matrices)))
 
 
@@ -104,8 +96,8 @@ def from_proximities(
         np.asarray(x)[at + length - 1] for x in offset_curve(shown, where=~np.isnan(phi))
     )
     names = ("translation_invariance", "monotonicity", "symmetry")
-    found = frequencies(encoding, params)
-    psi_of = None if found is None else np.asarray(psi(found, np.arange(max(LENGTHS)))) / found.size
+    w = encoding_measures.frequencies(encoding, params)
+    psi_of = None if w is None else np.asarray(psi(w, np.arange(max(LENGTHS)))) / w.size
     return {
         "by": by,
         "sigma": float(f"{sigma:.3g}"),
@@ -116,7 +108,7 @@ def from_proximities(
         "psi": None if psi_of is None else _rounded(psi_of[: PSI_OFFSETS + 1], 3),
         "turning_point": None if psi_of is None else int(turning_point(psi_of)),
         "properties": {
-            str(n): dict(zip(names, _rounded(violations(encoding, x), 3)))
+            str(n): dict(zip(names, _rounded(encoding_measures.violations(encoding, x), 3)))
             for n, x in sorted(matrices.items())
         },
     }  # fmt: skip

@@ -1,9 +1,8 @@
 """The position probe: can the position be read off the hidden state of a single token?
 
-After Haviv et al., *Transformer Language Models without Positional Encodings Still Learn Positional
-Information* (2022, arXiv 2203.16634), section 4, who train a feed-forward classifier of positions
-on each layer. Here it is a regression, linear and by a network of one hidden layer: errors are in
-positions either way, and R² says how much better than a guess.
+After Haviv et al. 2022 (arXiv 2203.16634), section 4, who train a feed-forward classifier of
+positions on each layer. Here it is a regression, linear and by a network of one hidden layer:
+errors are in positions either way, and R² says how much better than a guess.
 
 Shapes: N layers, K tokens, D hidden size.
 """
@@ -25,7 +24,6 @@ from pe_jax.shapes import Array, Float, Real
 
 _RATE = 3e-3
 _CHECKS = 20  # How often the network is compared on the tokens to choose by.
-
 
 # Hidden states in all layers, and the positions of their tokens.
 Tokens: TypeAlias = tuple[Float[Array, "N _ D"], Real[Array, " _"]]
@@ -156,9 +154,8 @@ def _networks(
 
 
 def _predict(weights: dict[str, Array], x: Float[Array, "K D"]) -> jax.Array:
-    return (
-        jax.nn.relu(x @ weights["in"] + weights["in_bias"]) @ weights["out"] + weights["out_bias"]
-    )
+    hidden = jax.nn.relu(x @ weights["in"] + weights["in_bias"])
+    return hidden @ weights["out"] + weights["out_bias"]
 
 
 def _scored(positions: Array, predicted: np.ndarray, chosen: np.ndarray) -> Probe:

@@ -7,7 +7,6 @@ positional "embedding" learned?* In float64: tables of low-frequency sinusoids a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +15,6 @@ from pe_jax.properties.compiled import refuse_complex
 from pe_jax.shapes import Array, Bool, Float, Real
 
 RIDGE = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-
 
 LinearMap = Callable[[Float[Array, "N D"]], Float[np.ndarray, " N"]]
 
@@ -83,9 +81,8 @@ def finite(name: str, x: Array) -> np.ndarray:
     refuse_complex(name, x)
     x = np.asarray(x, np.float64)
     if count := int((~np.isfinite(x)).sum()):
-        raise ValueError(
-            f"{name} must be finite, got NaN or infinity in {count} of {x.size} values."
-        )
+        problem = f"got NaN or infinity in {count} of {x.size} values"
+        raise ValueError(f"{name} must be finite, {problem}.")
     return x
 
 
@@ -115,13 +112,13 @@ def ridge_maps(
     largest = s[0] if len(s) else 0.0
     # Without the directions whose singular values are rounding errors.
     rank = int((s > largest * np.finfo(np.float64).eps * max(x.shape)).sum())
+
+    def with_weights(weights: np.ndarray) -> LinearMap:
+        return lambda x: (np.asarray(x, np.float64) - centre) @ weights + level
+
     for penalty in penalties:
         gain = s[:rank] / (s[:rank] ** 2 + penalty * largest**2)
-        yield partial(_apply, centre, vt[:rank].T @ (gain * projection[:rank]), level)
-
-
-def _apply(centre: np.ndarray, weights: np.ndarray, level: float, x: Array) -> np.ndarray:
-    return (np.asarray(x, np.float64) - centre) @ weights + level
+        yield with_weights(vt[:rank].T @ (gain * projection[:rank]))
 
 
 def r_squared(y: Real[Array, " N"], predicted: Real[Array, " N"]) -> float:

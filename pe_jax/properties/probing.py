@@ -11,9 +11,9 @@ the next, and those of the last the keys of the first. So one text meets itself,
 
 - T = 1, copies of one word: a term of equation 5. Random tokens: what a model computes on them. The
   tokens of different pairs of positions differ then, which is noise of the order of `error`.
-- T = 2, copies of one word and copies of another: every pair of positions has the same two words.
-  The draw is then the same in all entries, so attention that depends on offsets alone gives an
-  exactly invariant Φ, and a bias that decreases with distance an exactly monotone one.
+- T = 2, copies of one word and copies of another: every pair of positions has the same two words,
+  so attention that depends on offsets alone gives an exactly invariant Φ, and a bias that decreases
+  with distance an exactly monotone one.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from pe_jax.axis_blocks import cut_axis
 from pe_jax.properties.compiled import compiled
 from pe_jax.properties.estimates import Estimate
 from pe_jax.properties.metrics import by_offset
@@ -47,7 +48,7 @@ def offset_kernel(
     Args:
       attend: `attend(params, inputs [B, T, L]) -> [B, *S, L, L]`, the mean over the T texts of the
         logits by head, or by layer and head; any pure function. It is a static argument of jit:
-        passing the same object again avoids recompilation.
+        pass the same object again.
       inputs: tokens, see above; `random_words` and `random_texts` draw them.
       where: entries that exist, where queries do not attend to all keys; it broadcasts to `*S`.
       batch: number of inputs per step of the scan.
@@ -58,10 +59,6 @@ def offset_kernel(
       single sample.
     """
     count, *shape = inputs.shape
-    steps = -(-count // batch)
-    padded = jnp.pad(inputs, ((0, steps * batch - count), (0, 0), (0, 0)), mode="edge")
-    present = (jnp.arange(steps * batch) < count).reshape(steps, batch)
-
     result = jax.eval_shape(attend, params, jax.ShapeDtypeStruct((1, *shape), inputs.dtype))
     present_entries = jnp.broadcast_to(True if where is None else where, result.shape[1:])
     entries = jnp.maximum(present_entries.sum((-2, -1), keepdims=True), 1)
@@ -75,8 +72,8 @@ def offset_kernel(
 
     zeros = jnp.zeros(result.shape[1:], jnp.float32)
     start = (jnp.float32(0), zeros[..., :1, :1], zeros, zeros)
-    blocks = padded.reshape(steps, batch, *shape)
-    (_, level, mean, squares), _ = jax.lax.scan(add, start, (blocks, present))
+    blocks = cut_axis(inputs, batch, 0, "edge"), cut_axis(jnp.ones(count, bool), batch, 0)
+    (_, level, mean, squares), _ = jax.lax.scan(add, start, blocks)
     variance = squares / (count - 1) if count > 1 else jnp.full_like(squares, jnp.nan)
     error = jnp.sqrt(variance / count)
     return Estimate(*(jnp.where(present_entries, x, jnp.nan) for x in (level + mean, error)))
@@ -112,9 +109,7 @@ def offset_curve(
       by the offset m = j - i from -(L - 1) to L - 1, NaN where no entry is: the mean of Φ[i, i + m]
       over i, and their standard deviation, 0 where Φ is translation invariant.
     """
-    length = phi.shape[-1]
-    entry = jnp.ones((length, length), bool) if where is None else jnp.asarray(where)
-    values, present = by_offset(phi, entry)  # [*S, L, 2L - 1]
+    values, present = by_offset(phi, where)  # [*S, L, 2L - 1]
     counts = jnp.where(present.any(-2), present.sum(-2), jnp.nan)
     mean = values.sum(-2) / counts
     deviations = jnp.where(present, values - mean[..., None, :], 0)
@@ -145,9 +140,9 @@ def random_texts(
     """Draw `count` texts of random words: a draw in all its rotations, then the next.
 
     In all rotations together each word is at each position once, and every offset pairs each word
-    with one other: what words add by themselves cancels between positions, as far as positions do
-    not change it, and the kernel's error, which takes samples for independent, is an upper bound.
-    Words are different within a text where there are enough.
+    with one other: what words add by themselves cancels between positions, and the kernel's error,
+    which takes samples for independent, is an upper bound. Words are different within a text where
+    there are enough.
     """
     draws = -(-count // length)
 
@@ -172,15 +167,11 @@ def identical_words(
 
     Args:
       attend: `attend(params, tokens) -> [B, H, L, L]`, a model's logits or weights in one layer;
-        any pure function. It is a static argument of jit: passing the same object again avoids
-        recompilation.
+        any pure function. It is a static argument of jit: pass the same object again.
       words: token ids, one input for each; the paper's figures need a few hundred.
       batch: number of words per step of the scan.
     """
-    count = words.shape[0]
-    blocks = -(-count // batch)
-    padded = jnp.pad(words, (0, blocks * batch - count)).reshape(blocks, batch)
-    weights = (jnp.arange(blocks * batch) < count).astype(jnp.float32).reshape(blocks, batch)
+    count = len(words)
 
     def add(total, block):
         ids, weight = block
@@ -188,7 +179,8 @@ def identical_words(
         return total + jnp.einsum("b,bhxy->hxy", weight, attend(params, tokens)), None
 
     result = jax.eval_shape(attend, params, jax.ShapeDtypeStruct((batch, length), words.dtype))
-    total, _ = jax.lax.scan(add, jnp.zeros(result.shape[1:], jnp.float32), (padded, weights))
+    blocks = cut_axis(words, batch, 0), cut_axis(jnp.ones(count, jnp.float32), batch, 0)
+    total, _ = jax.lax.scan(add, jnp.zeros(result.shape[1:], jnp.float32), blocks)
     return total / count
 
 

@@ -22,13 +22,10 @@ def distinctness(points: Float[Array, "*B N D"]) -> Float[jax.Array, "*B"]:
     not finite.
     """
     count = points.shape[-2]
-    distinct = ~jnp.eye(count, dtype=bool)
     # Between the points themselves: distances from dot products would lose what is nearly equal.
-    squares = jax.lax.map(
-        lambda one: ((points - one[..., None, :]) ** 2).sum(-1), jnp.moveaxis(points, -2, 0)
-    )
-    squares = jnp.moveaxis(squares, 0, -2)  # [*B, N, N]
-    nearest = jnp.where(distinct, squares, jnp.inf).min((-2, -1))
+    to_all = lambda point: ((points - point[..., None, :]) ** 2).sum(-1)
+    squares = jnp.moveaxis(jax.lax.map(to_all, jnp.moveaxis(points, -2, 0)), 0, -2)  # [*B, N, N]
+    nearest = jnp.where(jnp.eye(count, dtype=bool), jnp.inf, squares).min((-2, -1))
     mean = squares.sum((-2, -1)) / (count * (count - 1))
     return jnp.sqrt(ratio(nearest, mean, 0.0))
 
@@ -58,10 +55,7 @@ def relative_change(
     shifted positions whether shifts agree. Infinite where a constant Φ changes.
     """
     count = phi.shape[-1] * (phi.shape[-1] - 1)
-
-    def off_diagonal(x: Array) -> jax.Array:
-        return jnp.where(jnp.eye(phi.shape[-1], dtype=bool), 0.0, x)
-
+    off_diagonal = lambda x: jnp.where(jnp.eye(phi.shape[-1], dtype=bool), 0.0, x)
     mean = off_diagonal(phi).sum((-2, -1), keepdims=True) / count
     part = (off_diagonal(other - phi) ** 2).sum((-2, -1))
     whole = (off_diagonal(phi - mean) ** 2).sum((-2, -1))

@@ -24,8 +24,7 @@ def sweep(
 ) -> PyTree:
     """`vmap(fn)` over many settings, compiled once and run in chunks.
 
-    If sizes differ between settings, pad them and mask: zero frequencies with weights 0 for several
-    dimensions, the metrics' `length` for several lengths.
+    If sizes differ between settings, pad them and mask, as by the metrics' `length`.
 
     Args:
       fn: `fn(setting) -> results`, pure; a setting and its results are pytrees of arrays.

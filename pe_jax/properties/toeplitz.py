@@ -17,6 +17,8 @@ from pe_jax.properties.arithmetic import ratio, to_unit_scale
 from pe_jax.properties.compiled import compiled
 from pe_jax.shapes import Array, Float, Int
 
+Length = int | Int[Array, ""] | None
+
 
 class Toeplitz(NamedTuple):
     """Φ[x, y] = ψ(|y - x|), of L positions, from ψ(0), ψ(1), .., ψ(L - 1)."""
@@ -68,17 +70,14 @@ def turning_point(values: Float[Array, "*B M"]) -> Int[jax.Array, "*B"]:
     return jnp.where(rising.any(-1), jnp.argmax(rising, axis=-1), values.shape[-1] - 1)
 
 
-def invariance_and_symmetry(
-    phi: Toeplitz, length: int | Int[Array, ""] | None
-) -> Float[jax.Array, "*B"]:
-    """`metrics.translation_invariance` and `metrics.symmetry` of Φ: 0, and NaN where ψ is not
-    finite."""
+def invariance_and_symmetry(phi: Toeplitz, length: Length) -> Float[jax.Array, "*B"]:
+    """`metrics.translation_invariance` or `symmetry` of Φ: 0, and NaN where ψ is not finite."""
     values, _ = _unit_scaled(phi, length)
     return jnp.where(jnp.isnan(values).any(-1), jnp.nan, jnp.zeros((), values.dtype))
 
 
 def monotonicity(
-    phi: Toeplitz, window: int, length: int | Int[Array, ""] | None, *, weighted: bool
+    phi: Toeplitz, window: int, length: Length, *, weighted: bool
 ) -> Float[jax.Array, "*B"]:
     """`metrics.monotonicity` of Φ. A pair of offsets n < m counts once for each row with m.
 
@@ -107,9 +106,7 @@ def monotonicity(
     return jnp.where(jnp.isnan(values).any(-1), jnp.nan, ratio(wrong, of, 0.5))
 
 
-def _unit_scaled(
-    phi: Toeplitz, length: int | Int[Array, ""] | None
-) -> tuple[Float[Array, "*B L"], Float[Array, " L"]]:
+def _unit_scaled(phi: Toeplitz, length: Length) -> tuple[Float[Array, "*B L"], Float[Array, " L"]]:
     """ψ in one unit, and how many rows have an offset, on either side. From `length` on none has,
     and ψ, which is not read, is 0."""
     positions = phi.shape[-1]

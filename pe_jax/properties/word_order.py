@@ -100,10 +100,7 @@ def order_sensitivity(
       teacher: the states of another model, of the same texts and shuffles.
     """
     moved = (orders != jnp.arange(orders.shape[-1])).any(-1)
-
-    def mean(by_text: Float[Array, "K N"]) -> Float[Array, " K"]:
-        return jnp.where(moved, by_text, 0).sum(-1) / moved.sum(-1)
-
+    mean = lambda by_text: jnp.where(moved, by_text, 0).sum(-1) / moved.sum(-1)
     pooled = states.mean(-2)
     unit = pooled / jnp.linalg.norm(pooled, axis=-1, keepdims=True)
     # 1 - u·v = |u - v|² / 2 for unit vectors, without the rounding errors of 1.
