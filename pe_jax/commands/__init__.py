@@ -10,11 +10,11 @@ from pe_jax.console import stopping, streams
 from pe_jax.errors import extra
 
 _COMMANDS = {
-    "train": ("pe_jax.commands.train", "Train or fine-tune."),
-    "eval": ("pe_jax.commands.eval", "Measure, compare and export what was trained."),
-    "explore": ("pe_jax.commands.explore", "Write a page that compares runs and encodings."),
-    "golden": ("pe_jax.commands.golden", "Write golden vectors of position code, or check code."),
-    "prepare": ("pe_jax.commands.prepare", "Tokenize a text into a folder."),
+    "train": "Train or fine-tune.",
+    "eval": "Measure, compare and export what was trained.",
+    "explore": "Write a page that compares runs and encodings.",
+    "golden": "Write golden vectors of position code, or check code.",
+    "prepare": "Tokenize a text into a folder.",
 }
 
 
@@ -26,13 +26,13 @@ def main() -> None:
     if name in _COMMANDS:
         sys.argv = [f"pe-jax {name}", *arguments]
         with extra("train", SystemExit):
-            command = importlib.import_module(_COMMANDS[name][0])
+            command = importlib.import_module(f"{__name__}.{name}")
         command.main()
         return
     if name == "--version":
         streams.show(__version__)
         return
-    usage = "\n".join(f"  pe-jax {one:9}{what}" for one, (_, what) in _COMMANDS.items())
+    usage = "\n".join(f"  pe-jax {one:9}{what}" for one, what in _COMMANDS.items())
     usage += "\n\npe-jax COMMAND --help says more; pe-jax --version."
     if name not in ("--help", "-h"):
         raise SystemExit(f"error: {name} is not a command of pe-jax:\n{usage}")

@@ -44,11 +44,9 @@ _ENCODINGS = _string(
     "encodings", "", "Encodings to measure untrained; 'all', or 'paper' for its 13."
 )
 _CHECKPOINTS = flags.DEFINE_list(
-    "checkpoints",
-    [],
-    "Published models: folders or .safetensors files, each PATH or NAME=PATH.",
+    "checkpoints", [], "Published models: folders or .safetensors files, each PATH or NAME=PATH.",
     flag_values=_FLAGS,
-)
+)  # fmt: skip
 _OUT = _string("out", None, "Folder for the results; default: a folder inside the run's.")
 
 

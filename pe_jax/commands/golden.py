@@ -43,17 +43,11 @@ _DTYPE = flags.DEFINE_enum(
 
 
 def _function(name: str) -> Callable[..., Any]:
-    """Return a function by FILE.py:FUNCTION or MODULE:FUNCTION.
-
-    Raises:
-      ValueError: if there is none.
-    """
+    """Return a function by FILE.py:FUNCTION or MODULE:FUNCTION; ValueError if there is none."""
     place, _, attribute = name.rpartition(":")
     try:
-        if place.endswith(".py"):
-            members = runpy.run_path(place)
-        else:
-            members = vars(importlib.import_module(place))
+        is_file = place.endswith(".py")
+        members = runpy.run_path(place) if is_file else vars(importlib.import_module(place))
     except (ImportError, OSError, ValueError) as error:
         raise ValueError(f"--check={name}: {error}. Give FILE.py:FUNCTION.") from error
     if not callable(members.get(attribute)):

@@ -38,10 +38,9 @@ _PROFILE = _string(
     "profile", None, "Steps to trace, such as 10-12; XProf reads the profile in the run's folder."
 )
 _COORDINATOR = _string(
-    "coordinator",
-    None,
+    "coordinator", None,
     "For several hosts: HOST:PORT of host 0, or 'auto' on a cluster (TPU, Slurm, ...).",
-)
+)  # fmt: skip
 _HOSTS = _integer("hosts", None, "Number of hosts, with --coordinator=HOST:PORT.")
 _HOST = _integer("host", None, "Index of this host, from 0.")
 _LOST_AFTER = _integer(
@@ -79,9 +78,8 @@ def _execute(config: Config, folder: Path, profile: range) -> tuple[str, Path]:
 
 def _next_commands(folder: str) -> list[tuple[str, str]]:
     """Return commands that show more of a trained run, each behind the name of what it shows."""
-    purpose, config = "Positions", "properties"
-    if _CONFIG.value.task in FINETUNING:
-        purpose, config = "Table", "tables"
+    is_finetuning = _CONFIG.value.task in FINETUNING
+    purpose, config = ("Table", "tables") if is_finetuning else ("Positions", "properties")
     evaluation = command.as_called(f"eval.py --config=configs/{config}.py --workdir={folder}")
     return [(purpose, evaluation), ("Curves", f"tensorboard --logdir={folder}")]
 

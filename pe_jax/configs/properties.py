@@ -11,6 +11,8 @@ Time:     a minute or two for a run of a small BERT.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import pkgutil
 
 from pe_jax.configs.model import PRESETS
 from pe_jax.configs.training import COUNT, FORMATS, VECTOR
@@ -20,12 +22,7 @@ from pe_jax.values import text as any_text
 
 _WINDOW = integer(2, 10**6)  # A pair of offsets is the least to compare.
 _POSITIONS = integer(3, 10**6)  # Translation invariance compares offsets of three.
-
-
-def _ridge() -> tuple[float, ...]:
-    from pe_jax.properties.position_regression import RIDGE
-
-    return RIDGE
+_RIDGE = functools.partial(pkgutil.resolve_name, "pe_jax.properties.position_regression:RIDGE")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +60,7 @@ class PropertiesConfig(Config):
         5.0, number(1, 1e6), "Values above this many times their head's mean are massive."
     )
     ridge: tuple[float, ...] = key(
-        _ridge, several(number(0, 1e9), least=1), "Penalties of the regression probe."
+        _RIDGE, several(number(0, 1e9), least=1), "Penalties of the regression probe."
     )
     family: str = key(
         "",

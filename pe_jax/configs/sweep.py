@@ -10,6 +10,8 @@ Expected: up to 43 for base 10,000 at BERT's D = 768 (the paper's "about 50"), 6
 from __future__ import annotations
 
 import dataclasses
+import functools
+import pkgutil
 from collections.abc import Iterator
 
 import numpy as np
@@ -18,23 +20,22 @@ from pe_jax.configs.training import FORMATS, VECTOR
 from pe_jax.schema import Config, config_dict, key, task_key
 from pe_jax.values import integer, number, one_of, several
 
+# Name -> label, of a window of offsets.
+MEASURES = {
+    "turning_point": "ψ decreases up to offset m",
+    "monotonicity": "violation of monotonicity within {} offsets",
+    "monotonicity_weighted": "violation of monotonicity, weighted within {} offsets",
+}
 _WINDOW = integer(2, 10**6)  # A pair of offsets is the least to compare.
 _GRID = integer(2, 10**5)
-
-
-def _memory() -> int:
-    from pe_jax.properties.sweeps import MEMORY
-
-    return MEMORY
+_MEMORY = functools.partial(pkgutil.resolve_name, "pe_jax.properties.sweeps:MEMORY")
 
 
 @dataclasses.dataclass(frozen=True)
 class SweepConfig(Config):
     task: str = task_key("sweep")
     measure: str = key(
-        "turning_point",
-        one_of("pe_jax.reports.sinusoid_sweep:MEASURES"),
-        "Or monotonicity, monotonicity_weighted (violations).",
+        "turning_point", one_of(MEASURES), "Or monotonicity, monotonicity_weighted (violations)."
     )
     window: int = key(50, _WINDOW, "Offsets of monotonicity.")
     bases: tuple[float, float] = key(
@@ -46,7 +47,7 @@ class SweepConfig(Config):
     )
     dim_count: int = key(60, _GRID, "How many dimensions, at most.")
     length: int = key(512, integer(2, 10**6), "Offsets 0 .. length - 1.")
-    memory: int = key(_memory, integer(1, 2**50), "Bytes per device.")
+    memory: int = key(_MEMORY, integer(1, 2**50), "Bytes per device.")
     vector: str = key("", VECTOR, FORMATS)
 
     @property

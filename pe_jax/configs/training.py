@@ -61,10 +61,8 @@ class OptimizerConfig(Config):
     @property
     def ratios(self) -> dict[str, float]:
         """The ratio of the learning rate by pattern of the parameters' paths."""
-        return {
-            pattern: float(ratio)
-            for pattern, _, ratio in (rate.rpartition("=") for rate in self.rates)
-        }
+        pairs = (rate.rpartition("=") for rate in self.rates)
+        return {pattern: float(ratio) for pattern, _, ratio in pairs}
 
     def errors(self) -> Iterator[str]:
         patterns = [rate.rpartition("=")[0] for rate in self.rates]

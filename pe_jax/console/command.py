@@ -35,11 +35,7 @@ def main(
     """Parse the flags and run `command`; `--verbosity=1` adds the traceback of an error.
 
     What takes long to import, JAX included, is imported by the command: `--help` and a mistake in a
-    flag need none of it.
-
-    Args:
-      usage, script: for `help_text`.
-      classes: of the configs that `--config` takes.
+    flag need none of it. `usage` and `script` are for `help_text`.
     """
 
     def parse(args: list[str]) -> list[str]:
@@ -59,10 +55,8 @@ def main(
 
 
 def as_called(usage: str) -> str:
-    """Write `usage` with `pe-jax train` for `train.py`, and configs by name, if that was called.
-
-    A wheel has no train.py and no folder of configs. In a checkout `python` runs them.
-    """
+    """Write `usage` with `pe-jax train` for `train.py`, and configs by name, if that was called: a
+    wheel has no train.py and no folder of configs."""
     if not sys.argv[0].startswith("pe-jax "):
         return re.sub(r"^(\w+\.py)\b", r"python \1", usage, flags=re.MULTILINE)
     usage = re.sub(r"^(\w+)\.py\b", r"pe-jax \1", usage, flags=re.MULTILINE)
@@ -99,11 +93,7 @@ def _run(command: Callable[[], None], args: list[str]) -> None:
 def _parse(
     args: list[str], command_flags: flags.FlagValues, config: str, classes: Classes[Config]
 ) -> list[str]:
-    """Parse the flags and return the other arguments.
-
-    Raises:
-      ValueError: for a flag that does not exist, or a value that it does not take.
-    """
+    """Parse the flags; return the other arguments, or raise a ValueError for a mistake in one."""
     command_flags.append_flag_values(flags.FLAGS)  # absl's: --verbosity and others.
     try:
         rest = command_flags(args)

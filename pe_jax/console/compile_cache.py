@@ -15,9 +15,8 @@ from pe_jax.files import cache_folder
 def cache_compiled_programs() -> None:
     """Turn on JAX's persistent compilation cache, in the cache folder.
 
-    `JAX_COMPILATION_CACHE_DIR` in the environment takes precedence, even if it is empty. A folder
-    that cannot be written is reported, and nothing is cached. A compiled program is code: whoever
-    can write the cache can run code in this process.
+    `JAX_COMPILATION_CACHE_DIR` in the environment takes precedence, even if it is empty. A compiled
+    program is code: whoever can write the cache can run code in this process.
     """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return

@@ -25,9 +25,6 @@ def find_config(given: str) -> str:
 
     A path has a `/` or ends in `.py`. `configs/glue.py` means the shipped config where there is no
     such file.
-
-    Raises:
-      ValueError: if there is neither.
     """
     configs, path = shipped(), Path(given)
     is_path = "/" in given or path.suffix == ".py"

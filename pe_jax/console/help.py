@@ -21,13 +21,9 @@ def help_text(
     """Return the help of a command.
 
     Args:
-      usage: how it is used, in its own words.
       script: its name in the docstrings of configs, such as `train.py`; empty if it takes none.
       config: the value of `--config`, whose keys are listed; empty lists the configs instead.
       classes: of configs, which describe the keys.
-
-    Raises:
-      ValueError: if there is no such config.
     """
     lines = [usage.strip(), "", "Flags:"]
     for name in command_flags:

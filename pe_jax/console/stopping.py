@@ -71,14 +71,8 @@ def requested(step: int = 0) -> int:
 
 @contextlib.contextmanager
 def deferred() -> Iterator[Callable[..., int]]:
-    """Signals wait for the end of the context, whether the command catches them elsewhere or not.
-
-    Yields:
-      `requested`.
-
-    Raises:
-      Interrupted: at the end, if a signal came and nothing else is raised.
-    """
+    """Signals wait for the end of the context, whether the command catches them elsewhere or not;
+    then, if one came and nothing else is raised, Interrupted is. Yields `requested`."""
     global _deferring
     earlier = _received
     as_library = not (_handlers_before or _received)  # The caller's handlers return afterwards.

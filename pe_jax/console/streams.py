@@ -24,11 +24,8 @@ def prepare() -> None:
 
 
 def show(text: str) -> None:
-    """Print results to standard output, at once. A reader that leaves, as `head`, is no error.
-
-    Raises:
-      SystemExit: in one line, if they cannot be written, as on a full disk.
-    """
+    """Print results to standard output, at once. A reader that leaves, as `head`, is no error; a
+    full disk ends the command with one line."""
     try:
         print(text, flush=True)
     except BrokenPipeError:

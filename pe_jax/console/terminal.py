@@ -14,11 +14,9 @@ _quiet = False
 
 # Of the scalars that a run writes, for the terminal.
 _SHORT = {
-    "masked_lm": "MLM",
-    "next_sentence": "NSP",
-    "examples_per_second": "inputs/s",
+    "masked_lm": "MLM", "next_sentence": "NSP", "examples_per_second": "inputs/s",
     "accuracy": "acc",
-}
+}  # fmt: skip
 
 
 def be_quiet() -> None:
@@ -32,10 +30,7 @@ def is_quiet() -> bool:
 
 
 def log(line: str) -> None:
-    """Prints a line to standard error, above the progress bar if there is one.
-
-    Results go to standard output instead.
-    """
+    """Print a line to standard error, above the progress bar if there is one."""
     if _quiet:
         return
     try:
@@ -58,9 +53,8 @@ class Progress:
     """A bar with rate and remaining time on a terminal, plain lines elsewhere.
 
     Args:
-      total: how many there are; done: how many were done before.
-      unit: name of what is counted, singular.
-      job: name of the job, in front of the bar and of each line.
+      total, done: how many there are, and how many were done before.
+      unit, job: name of what is counted, singular; and of the job, in front of each line.
       lines: if not on a terminal, print progress about every tenth of the total, but at most once
         in so many seconds. None, for a job that reports numbers of its own, prints nothing.
     """
@@ -75,15 +69,9 @@ class Progress:
         lines: float | None = None,
     ):
         terminal = sys.stderr.isatty() and not _quiet
-        self._bar = tqdm(
-            total=total,
-            initial=done,
-            unit=unit,
-            desc=job or None,
-            disable=not terminal,
-            smoothing=0.1,
-            leave=None,  # A bar below another one disappears when it is done.
-        )
+        # A bar below another one disappears when it is done.
+        options = {"disable": not terminal, "smoothing": 0.1, "leave": None}
+        self._bar = tqdm(total=total, initial=done, unit=unit, desc=job or None, **options)
         self._total, self._done = total, done
         self._unit = f"{unit}es" if unit.endswith("ch") else f"{unit}s"
         self._job = f"{job}: " if job else ""
@@ -104,7 +92,7 @@ class Progress:
             log(f"{self._job}{numbers}, {now - self._start:.1f} s")
 
     def report(self, step: int, what: str, scalars: dict[str, float]) -> None:
-        """Prints scalars in one line; the rest, should they not fit, in lines below."""
+        """Print scalars in one line; the rest, should they not fit, in lines below."""
         line = f"step {step:>{len(str(self._total))}}/{self._total}  {what:8}"
         for name, value in scalars.items():
             for long, short in _SHORT.items():

@@ -5,31 +5,16 @@ GLUE is in `data.glue`, SQuAD in `data.squad`, and their batches in `data.rows`.
 
 from pe_jax.data.corpora import Corpus, open_corpus
 from pe_jax.data.packed import PackedExamples
-from pe_jax.data.pieces import pieces
 from pe_jax.data.pretraining import Examples, PretrainingExamples, batches
 from pe_jax.data.sources import TOKENIZED, open_source, prepare, prepare_tokenizer, tokenize
 from pe_jax.data.special_tokens import Vocabulary, vocabulary
-from pe_jax.data.tokenized import TokenizedCorpus
+from pe_jax.data.tokenized import TokenizedCorpus, pieces
 from pe_jax.data.tokenizer import load_tokenizer, train_tokenizer
 from pe_jax.data.variable_length import VariableLengthExamples
 
 __all__ = [
-    "TOKENIZED",
-    "Corpus",
-    "Examples",
-    "PackedExamples",
-    "PretrainingExamples",
-    "TokenizedCorpus",
-    "VariableLengthExamples",
-    "Vocabulary",
-    "batches",
-    "load_tokenizer",
-    "open_corpus",
-    "open_source",
-    "pieces",
-    "prepare",
-    "prepare_tokenizer",
-    "tokenize",
-    "train_tokenizer",
+    "TOKENIZED", "Corpus", "Examples", "PackedExamples", "PretrainingExamples", "TokenizedCorpus",
+    "VariableLengthExamples", "Vocabulary", "batches", "load_tokenizer", "open_corpus",
+    "open_source", "pieces", "prepare", "prepare_tokenizer", "tokenize", "train_tokenizer",
     "vocabulary",
-]
+]  # fmt: skip

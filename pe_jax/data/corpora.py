@@ -63,18 +63,6 @@ _OPENERS: dict[str, Callable[..., IO]] = {".gz": gzip.open, ".xz": lzma.open}
 _LONGEST_LINE = 2**28  # Bytes; a line takes ten times as much memory.
 
 
-def _files(pattern: str) -> list[Path]:
-    if pattern == "pydoc":
-        return [_PYDOC]
-    paths = [path for path in _matches(pattern) if path.is_file()]
-    if not paths:
-        raise ValueError(
-            f"source={pattern!r} matches no file. Give a path or glob of .txt or .jsonl "
-            "files (also .gz, .xz), 'pydoc', or 'tfds:NAME:SPLIT'."
-        )
-    return paths
-
-
 def _matches(pattern: str) -> list[Path]:
     """Return the local paths, or those in an object store, that a pattern matches."""
     if not is_remote(pattern):
@@ -90,7 +78,12 @@ def _matches(pattern: str) -> list[Path]:
 
 
 def _file_corpus(pattern: str, feature: str) -> Corpus:
-    paths = _files(pattern)
+    paths = [_PYDOC] if pattern == "pydoc" else [x for x in _matches(pattern) if x.is_file()]
+    if not paths:
+        raise ValueError(
+            f"source={pattern!r} matches no file. Give a path or glob of .txt or .jsonl "
+            "files (also .gz, .xz), 'pydoc', or 'tfds:NAME:SPLIT'."
+        )
     kinds = [_kind(path) for path in paths]
 
     def documents() -> Iterator[str]:
@@ -117,11 +110,7 @@ def _kind(path: Path) -> str:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield lines and their numbers, from 1.
-
-    Raises:
-      ValueError: where the file ends in the middle, is damaged, or is not UTF-8.
-    """
+    """Yield the lines of a file and their numbers, from 1."""
     number = 0
     try:
         # Decoded line by line: text files are decoded in blocks, so their errors name no line.
@@ -177,41 +166,29 @@ def _read_json_lines(path: Path, feature: str) -> Iterator[str]:
 
 _WIKI40B_MARKUP = re.compile(r"_START_(?:ARTICLE|SECTION|PARAGRAPH)_|_NEWLINE_")
 
-# Datasets (names without their configs) whose text contains markup.
-_CLEANING: dict[str, Callable[[str], str]] = {
-    "wiki40b": lambda text: _WIKI40B_MARKUP.sub("\n", text)
-}
-
-
-def _tfds_name(source: str) -> tuple[str, str]:
-    """Return the dataset and the split."""
-    _, _, rest = source.partition(":")
-    name, _, split = rest.partition(":")
-    if not name or not split:
-        raise ValueError(f"source={source!r} must be tfds:NAME:SPLIT, for tfds.")
-    return name, split
-
 
 def _tfds_corpus(source: str, feature: str, data_dir: str) -> Corpus:
-    name, split = _tfds_name(source)
+    name, _, split = source.removeprefix("tfds:").partition(":")
+    if not name or not split:
+        raise ValueError(f"source={source!r} must be tfds:NAME:SPLIT, for tfds.")
     builder = open_dataset(name, split, data_dir)
     if feature not in builder.info.features:
         raise ValueError(
             f"{source!r} has no feature {feature!r}; it has {sorted(builder.info.features)}. Set "
             "the one that holds the text: --config.data.feature=..."
         )
-
     described = builder.info.features[feature]
     if described.shape != () or np.dtype(described.np_dtype).kind not in "OSU":
         raise ValueError(
             f"{source!r}: the feature {feature!r} is {described}, not text. Set the one that holds "
             "the text: --config.data.feature=..."
         )
-    clean = _CLEANING.get(name.partition("/")[0], str)
+    has_markup = name.partition("/")[0] == "wiki40b"
 
     def documents() -> Iterator[str]:
         for place, example in examples(builder, name, split):
-            yield clean(decode(example, feature, place))
+            text = decode(example, feature, place)
+            yield _WIKI40B_MARKUP.sub("\n", text) if has_markup else text
 
     def fingerprint() -> str:
         info = builder.info  # A slice of a split has no size in bytes, the dataset has.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,19 +17,10 @@ from pe_jax.data.tfds import decode, examples, open_dataset
 
 
 class GlueTask(NamedTuple):
-    """A task.
-
-    Attributes:
-      texts: names of the one or two text features.
-      labels: names of the classes; empty for a regression.
-      metrics: names of the scores; checkpoints are selected by the first one.
-      validation: pairs of a name in the scores and a split.
-    """
-
-    texts: tuple[str, ...]
-    labels: tuple[str, ...]
-    metrics: tuple[str, ...]
-    validation: tuple[tuple[str, str], ...] = (("", "validation"),)
+    texts: tuple[str, ...]  # Names of the one or two text features.
+    labels: tuple[str, ...]  # Names of the classes; empty for a regression.
+    metrics: tuple[str, ...]  # Names of the scores; checkpoints are selected by the first one.
+    validation: tuple[tuple[str, str], ...] = (("", "validation"),)  # Name in the scores and split.
 
 
 _ENTAILMENT = ("entailment", "not_entailment")
@@ -55,15 +47,8 @@ GLUE: dict[str, GlueTask] = {
 
 
 class Examples(NamedTuple):
-    """Labelled texts.
-
-    Attributes:
-      texts: `[N]` strings for each text feature of the task.
-      labels: `[N]` int32 classes, or float32 values of a regression.
-    """
-
-    texts: tuple[list[str], ...]
-    labels: np.ndarray
+    texts: tuple[list[str], ...]  # `[N]` strings for each text feature of the task.
+    labels: np.ndarray  # `[N]` int32 classes, or float32 values of a regression.
 
     def empty(self) -> np.ndarray:
         """Return `[N]` bool: True where one of the texts is empty or only white space."""
@@ -76,11 +61,7 @@ class Examples(NamedTuple):
 
 
 def load_glue(name: str, split: str, data_dir: str = "") -> Examples:
-    """Load examples of the prepared tfds dataset `glue/NAME`, read without TensorFlow.
-
-    Args:
-      name: a key of `GLUE`.
-      data_dir: as for `open_dataset`.
+    """Load examples of the prepared tfds dataset `glue/NAME`, NAME a key of `GLUE`.
 
     Raises:
       ValueError: if there is no such dataset or split, or an example lacks a text or has an
@@ -103,9 +84,8 @@ def _label(value: float | None, task: GlueTask, place: str) -> float:
         return int(value)
     if not task.labels and value is not None and 0 <= value <= 5:  # STS-B's scale.
         return float(value)
-    accepted = (
-        f"0 to {len(task.labels) - 1} ({', '.join(task.labels)})" if task.labels else "0 to 5"
-    )
+    classes = f"0 to {len(task.labels) - 1} ({', '.join(task.labels)})"
+    accepted = classes if task.labels else "0 to 5"
     raise ValueError(
         f"{place} has the label {value!r}, but labels are {accepted}. Is it a test split?"
     )
@@ -121,13 +101,8 @@ def encode_examples(examples: Examples, tokenizer: Tokenizer, length: int) -> Ro
       length: the largest number of tokens of a row, special tokens included.
     """
     special, encoder = vocabulary(tokenizer), text_tokenizer(tokenizer)
-    columns = [
-        [
-            np.array(e.ids, np.int32)
-            for e in encoder.encode_batch_fast(texts, add_special_tokens=False)
-        ]
-        for texts in examples.texts
-    ]
+    encode = functools.partial(encoder.encode_batch_fast, add_special_tokens=False)
+    columns = [[np.array(x.ids, np.int32) for x in encode(texts)] for texts in examples.texts]
     template = require_cls(special.pair if len(columns) > 1 else special.single)
     room = length - template.size
     if room < len(columns):

@@ -32,13 +32,11 @@ def mask_words(
     """Mask whole words: a fraction `rate` of the maskable tokens, at most `max_predictions`.
 
     Of the chosen tokens 80 % become [MASK], 10 % a random token, 10 % stay unchanged. A word that
-    would exceed the limit is skipped for a shorter one; at least one token is chosen if any word
-    fits.
+    would exceed the limit is skipped for a shorter one; at least one token is chosen if any fits.
 
     Args:
-      tokens: `[L]` ids.
-      begins: `[L]` bool, True where a token begins a word.
-      maskable: `[L]` bool, False at special tokens and padding.
+      tokens, begins, maskable: `[L]` ids, True where one begins a word, and False at special tokens
+        and padding.
 
     Returns:
       tokens `[L]`; masked_positions `[P]` int32 of the chosen ones, ascending; masked_tokens `[P]`
@@ -49,7 +47,7 @@ def mask_words(
     # A word also begins after a gap (a special token), where its first tokens may have been cut.
     is_first = begins[candidates] | (np.diff(candidates, prepend=-2) > 1)
     bounds = np.append(np.flatnonzero(is_first), len(candidates))
-    chosen: list[np.ndarray] = []
+    chosen = [np.zeros(0, np.int64)]
     for word in rng.permutation(len(bounds) - 1):
         size = bounds[word + 1] - bounds[word]
         if size <= room:
@@ -57,7 +55,7 @@ def mask_words(
             room -= size
             if not room:
                 break
-    positions = np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, np.int64)
+    positions = np.sort(np.concatenate(chosen))
     labels = tokens[positions]
     draw = rng.random(len(positions))
     replaced = np.where(draw < 0.8, vocabulary.mask, labels)

@@ -1,17 +1,15 @@
 """Text packed into full rows of one length.
 
 The tokens of the documents follow one another and are cut into rows `[CLS] text [SEP]`, or what the
-tokenizer puts around a text: a row may end one document and begin the next. Only the last row of a
-corpus is padded.
-
-Rows of a masked language model keep documents apart: `[SEP] [CLS]` between two of them, positions
-that restart in each, and a number for each, so that attention can stay within it. A document that
-a row cuts goes on in the next row as another one.
+tokenizer puts around a text. Only the last row of a corpus is padded. Rows of a masked language
+model keep documents apart: `[SEP] [CLS]` between two of them, positions that restart in each, and a
+number for each, so that attention can stay within it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -30,9 +28,6 @@ class PackedExamples:
       max_predictions: P, the most tokens of a row to predict. 0 masks nothing, and lets documents
         follow one another without anything between them.
       mask_rate: the fraction of tokens to predict.
-      stops: `[N]` index of one past each document's last token in the corpus.
-      ends: `[N]` number of tokens up to each document's end, over the documents and what is between
-        them.
     """
 
     corpus: TokenizedCorpus
@@ -41,14 +36,13 @@ class PackedExamples:
     length: int
     max_predictions: int = 0
     mask_rate: float = 0.15
-    stops: np.ndarray = dataclasses.field(init=False, repr=False)
-    ends: np.ndarray = dataclasses.field(init=False, repr=False)
 
-    def __post_init__(self):
+    @functools.cached_property
+    def _ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """`[N]` end of each document in the corpus, and in the tokens of all documents and gaps."""
         starts = self.corpus.sentences[self.corpus.documents]
-        sizes = starts[self.documents + 1] - starts[self.documents]
-        object.__setattr__(self, "stops", starts[self.documents + 1])
-        object.__setattr__(self, "ends", np.cumsum(sizes + len(self._gap)))
+        stops = starts[self.documents + 1]
+        return stops, np.cumsum(stops - starts[self.documents] + len(self._gap))
 
     @staticmethod
     def element_spec(length: int, max_predictions: int) -> ElementSpec:
@@ -69,19 +63,17 @@ class PackedExamples:
 
     @property
     def _total(self) -> int:
-        return int(self.ends[-1]) - len(self._gap)
+        return int(self._ends[1][-1]) - len(self._gap)
 
     def __len__(self) -> int:
         return -(-self._total // self._room)
 
     def __call__(self, number: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return a row.
+        """Return a row, arrays `[L]`.
 
-        With masks: positions `[L]` int32, from 0 in each document; documents `[L]` int32, 1 for the
-        first in this row, and 0 at padding; and tokens with their targets, see `mask_words`.
-
-        Without masks, the same in every epoch: tokens `[L]` int32; valid `[L]` bool, False at
-        padding; and begins `[L]` bool, True where a word begins.
+        With masks: int32 positions, from 0 in each document; int32 documents, 1 for the first in
+        this row, 0 at padding; and what `mask_words` returns. Without: int32 tokens; bool valid,
+        False at padding; and bool begins, True where a word begins.
         """
         begin, template = number * self._room, self.vocabulary.single
         text, begins, owner, is_text = self._text(begin, min(begin + self._room, self._total))
@@ -94,10 +86,9 @@ class PackedExamples:
             return {"tokens": tokens, "valid": valid, "begins": np.pad(begins, pad)}
         documents = np.where(valid, np.pad(owner, pad, mode="edge") - owner[0] + 1, 0)
         starts = np.searchsorted(documents[valid], documents)
-        maskable, most = np.pad(is_text, pad), self.max_predictions
-        words = (np.pad(begins, pad), maskable, self.vocabulary)
+        words = (np.pad(begins, pad), np.pad(is_text, pad), self.vocabulary)
         return {
-            **mask_words(tokens, *words, rng, most, self.mask_rate),
+            **mask_words(tokens, *words, rng, self.max_predictions, self.mask_rate),
             "positions": np.where(valid, np.arange(self.length) - starts, 0).astype(np.int32),
             "documents": documents.astype(np.int32),
         }
@@ -105,12 +96,12 @@ class PackedExamples:
     def _text(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return tokens `begin` to `end` over the documents: their ids, True where they begin a
         word, the index in `documents` of each one's document, and False between documents."""
-        gap = self._gap
+        gap, (stops, ends) = self._gap, self._ends
         place = np.arange(begin, end)
-        owner = np.searchsorted(self.ends, place, side="right")
-        left = self.ends[owner] - place  # Tokens up to the document's end, this one included.
+        owner = np.searchsorted(ends, place, side="right")
+        left = ends[owner] - place  # Tokens up to the document's end, this one included.
         is_text = left > len(gap)
-        last = self.stops[owner] - 1
+        last = stops[owner] - 1
         # By slices, which is how shards are read: one of each document.
         parts = np.split(
             np.where(is_text, last + 1 + len(gap) - left, last), np.flatnonzero(np.diff(owner)) + 1

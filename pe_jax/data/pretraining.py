@@ -5,16 +5,15 @@ time a chunk is drawn it is split in two at a random sentence, half of the time 
 replaced by text from a random other document, and words are masked (Devlin et al. 2018, section 3.1
 and A.2).
 
-Example n of the stream is a pure function of (seed, n), and so is each epoch's draw: a run that
-resumes at step n gets the batches of an uninterrupted one. Each global batch is split into equal
-blocks of rows, one per host, so it is the same for any number of hosts.
-
-Shapes: B batch rows of this host, L length, P max_predictions (padded).
+Example n of the stream is a pure function of (seed, n): a run that resumes at step n gets the
+batches of an uninterrupted one. Each global batch is split into equal blocks of rows, one per host,
+so it is the same for any number of hosts.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -41,17 +40,18 @@ class PretrainingExamples:
     max_predictions: int
     mask_rate: float = 0.15
     short_probability: float = 0.1
-    chunks: np.ndarray = dataclasses.field(init=False, repr=False)  # See `chunks`.
 
     def __post_init__(self):
         require_cls(self.vocabulary.pair)
-        rows = chunks(self.corpus, self.documents, self._room)
-        if not len(rows):
+        if not len(self.chunks):
             raise ValueError(
                 "No document of this corpus has two sentences, so no sentence pair can be made. "
                 "In text files, a blank line separates documents."
             )
-        object.__setattr__(self, "chunks", rows)
+
+    @functools.cached_property
+    def chunks(self) -> np.ndarray:
+        return chunks(self.corpus, self.documents, self._room)
 
     @staticmethod
     def element_spec(length: int, max_predictions: int) -> ElementSpec:
@@ -98,11 +98,8 @@ class PretrainingExamples:
         }
 
     def pair(self, number: int, rng: np.random.Generator) -> tuple[range, range, int]:
-        """Draw the two parts of a chunk: at least one token each, and together as many as fit.
-
-        Returns:
-          Where both parts are in the tokens of the corpus, and IS_NEXT or IS_RANDOM.
-        """
+        """Draw the two parts of a chunk, at least one token each, together as many as fit: where
+        they are in the tokens of the corpus, and IS_NEXT or IS_RANDOM."""
         document, begin, stop = self.chunks[number].tolist()
         max_tokens = self._room
         if rng.random() < self.short_probability:
@@ -134,10 +131,8 @@ class PretrainingExamples:
     def _random_text(
         self, document: int, begin: int, stop: int, size: int, rng: np.random.Generator
     ) -> range:
-        """Draw sentences of at least `size` tokens from a random position of another document.
-
-        If there is no other, from outside the chunk; fewer tokens where the document ends.
-        """
+        """Draw sentences of at least `size` tokens, fewer where a document ends, at random from
+        another document, or where there is none from outside the chunk."""
         starts, others = self.corpus.sentences, self.documents
         if len(others) > 1:
             other = int(others[rng.integers(len(others) - 1)])
@@ -185,10 +180,7 @@ def batches(
       begin: number of the first batch.
       batch_size: rows of the global batch, over all hosts; a multiple of their number.
       host, hosts: this one, which makes its rows only, and how many there are.
-      workers: see `in_workers`.
-
-    Returns:
-      Dicts of arrays: B of each that the `element_spec` of the examples names.
+      workers: processes, see `in_workers`.
     """
     dataset = (
         grain.MapDataset.range(len(examples))

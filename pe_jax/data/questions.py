@@ -47,13 +47,9 @@ def read_questions(source: str, data_dir: str) -> list[Question]:
 
 
 def load_questions(name: str, split: str, data_dir: str = "") -> list[Question]:
-    """Load the questions of a prepared tfds dataset with SQuAD's features, without TensorFlow.
+    """Load the questions of a prepared tfds dataset with SQuAD's features, such as `squad/v1.1`.
 
     The "plausible answers" of v2.0's unanswerable questions are not answers, and not read.
-
-    Args:
-      name: as tfds writes it: `squad/v1.1`, `squad/v2.0`, `squad_shifts` ...
-      data_dir: as for `open_dataset`.
 
     Raises:
       ValueError: if there is no such dataset or split, or it lacks a feature.
@@ -69,11 +65,10 @@ def load_questions(name: str, split: str, data_dir: str = "") -> list[Question]:
     questions = []
     for place, example in examples(builder, name, split):
         number, question, context = (decode(example, key, place) for key in _FEATURES[:3])
+        texts, starts = (example["answers"][key] for key in ("text", "answer_start"))
         answers = tuple(
             Answer(decode({"text": text}, "text", f"{place}, answers"), int(start))
-            for text, start in zip(
-                example["answers"]["text"], example["answers"]["answer_start"], strict=True
-            )
+            for text, start in zip(texts, starts, strict=True)
         )
         context = contexts.setdefault(context, context)
         questions.append(Question(number, question, context, answers))
@@ -116,11 +111,7 @@ _T = TypeVar("_T")
 
 
 def _field(record: object, name: str, kind: type[_T], place: str) -> _T:
-    """Return a field of a JSON object, which is at `place` of the file.
-
-    Raises:
-      ValueError: if it is missing, or of another type.
-    """
+    """Return a field of the JSON object at `place` of the file."""
     if not isinstance(record, dict):
         raise ValueError(f"{place or 'the file'} is {_shown(record)}, not an object")
     value = record.get(name)

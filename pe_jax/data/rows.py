@@ -1,9 +1,9 @@
 """Tokenized inputs of many lengths, and padded batches of them.
 
-A batch takes its rows from one bucket of lengths and is padded to that bucket's length only. Batch
-n is a pure function of (seed, n): a run that resumes gets the batches of an uninterrupted one. The
-order of the batches' lengths is the same for every seed: so batches of several seeds have one shape
-at every step, and each seed gets the batches that it would get alone.
+A batch takes its rows from one bucket of lengths and is padded to that bucket's length. Batch n is
+a pure function of (seed, n): a run that resumes gets the batches of an uninterrupted one. The order
+of the batches' lengths is the same for every seed: batches of several seeds have one shape at every
+step, and each seed gets the batches that it would get alone.
 
 Shapes: N rows, T tokens of all rows, S seeds, B rows of a batch, L its length.
 """
@@ -60,14 +60,8 @@ def concatenate(
 
 
 def pad_rows(rows: Rows, numbers: np.ndarray, length: int) -> dict[str, np.ndarray]:
-    """Return some rows as a batch.
-
-    Args:
-      numbers: `[*B]` indices, of rows that are not longer than `length`.
-
-    Returns:
-      tokens, token_type_ids `[*B, L]` int32, valid `[*B, L]` bool (False at padding),
-      targets `[*B]`.
+    """Return the rows `numbers` `[*B]`, none longer than `length`, as a batch: tokens and
+    token_type_ids `[*B, L]` int32, valid `[*B, L]` bool (False at padding), targets `[*B]`.
     """
     position = np.arange(length)
     begin, end = rows.bounds[numbers][..., None], rows.bounds[numbers + 1][..., None]
@@ -162,11 +156,9 @@ def training_batches(source: TrainingBatches, begin: int = 0) -> grain.IterDatas
 def evaluation_batches(
     rows: Rows, lengths: Sequence[int], batch_size: int
 ) -> list[tuple[dict[str, np.ndarray], np.ndarray]]:
-    """Return all rows once, ascending in size, each batch padded to the smallest length that fits.
-
-    Returns:
-      Batches as from `pad_rows`, the last one filled up by repeating its last row; and the indices
-      of each one's rows, `[n]`, n <= B, without the repeated ones.
+    """Return all rows once, ascending in size, each batch padded to the smallest length that fits:
+    batches as from `pad_rows`, the last filled up by repeating its last row; and the indices of the
+    rows of each, `[n]`, n <= B, without the repeated ones.
     """
     sizes = rows.sizes()
     order = np.argsort(sizes, kind="stable")

@@ -83,11 +83,7 @@ def prepare_tokenizer(
 
 
 def tokenize(corpus: Corpus, tokenizer: Tokenizer, cache_dir: Path) -> TokenizedCorpus:
-    """Return the corpus as token ids, from the cache if it is there.
-
-    Raises:
-      ValueError: if the corpus holds no sentence.
-    """
+    """Return the corpus as token ids, from the cache if it is there; ValueError if it is empty."""
     inputs = digest(_FORMAT, corpus.fingerprint(), tokenizer.to_str())[:20]
     write = functools.partial(_write, corpus, tokenizer)
     return TokenizedCorpus(make_once(cache_dir / f"corpus-{inputs}", write))
@@ -112,11 +108,7 @@ def prepare(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> TokenizedCorp
 
 
 def _open_prepared(folder: Path, tokenizer: Tokenizer | None) -> tuple[TokenizedCorpus, Tokenizer]:
-    """Return what `prepare` has written, once its files are verified, and its tokenizer.
-
-    Raises:
-      ValueError: if the folder is not complete or damaged, or of another `tokenizer`.
-    """
+    """Return what `prepare` has written, once its files are verified, and its tokenizer."""
     about = folder / "about.json"
     if is_remote(folder) or not about.is_file():
         raise ValueError(
@@ -162,12 +154,9 @@ def _write(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> None:
     np.save(folder / "sentences.npy", _starts(np.concatenate(sizes)))
     np.save(folder / "documents.npy", _starts([len(size) for size in sizes]))
     about = {
-        "format": _FORMAT,
-        "source": corpus.source,
-        "tokens": count,
-        "documents": len(sizes),
+        "format": _FORMAT, "source": corpus.source, "tokens": count, "documents": len(sizes),
         "empty": documents.count - len(sizes),
-    }
+    }  # fmt: skip
     (folder / "about.json").write_text(json.dumps(about, indent=2), encoding="utf-8")
 
 

@@ -31,20 +31,14 @@ _NOT_IN_TEXT = "\U0010ffff"
 
 
 class Vocabulary(NamedTuple):
-    """Ids and templates that masks, padding and rows need of a tokenizer.
+    """Ids and templates that masks, padding and rows need of a tokenizer."""
 
-    Attributes:
-      size: number of ids.
-      ordinary: ids of all tokens that are not special.
-      single, pair: the special tokens around a text, and around two.
-    """
-
-    size: int
+    size: int  # Number of ids.
     pad: int
     mask: int
-    ordinary: np.ndarray
-    single: Template
-    pair: Template
+    ordinary: np.ndarray  # Ids of all tokens that are not special.
+    single: Template  # The special tokens around a text,
+    pair: Template  # and around two.
 
 
 def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
@@ -57,14 +51,9 @@ def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     (pad,), (mask,) = (_ids(tokenizer, names[role]) or [-1] for role in ("pad", "mask"))
     if min(pad, mask) < 0:
         raise ValueError(f"tokenizer: it needs special tokens for pad and mask, and has {names}.")
-    return Vocabulary(
-        size=size,
-        pad=pad,
-        mask=mask,
-        ordinary=np.setdiff1d(np.arange(size), _ids(tokenizer, *_special_names(tokenizer))),
-        single=_template(tokenizer, pair=False),
-        pair=_template(tokenizer, pair=True),
-    )
+    ordinary = np.setdiff1d(np.arange(size), _ids(tokenizer, *_special_names(tokenizer)))
+    templates = (_template(tokenizer, pair=pair) for pair in (False, True))
+    return Vocabulary(size, pad, mask, ordinary, *templates)
 
 
 def special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
@@ -80,8 +69,8 @@ def special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
 
 def _ids(tokenizer: Tokenizer, *names: str) -> list[int]:
     """Return the ids of those names that are not empty and are tokens."""
-    found = (tokenizer.token_to_id(name) for name in names if name)
-    return [number for number in found if number is not None]
+    ids = (tokenizer.token_to_id(name) for name in names if name)
+    return [number for number in ids if number is not None]
 
 
 def _template(tokenizer: Tokenizer, *, pair: bool) -> Template:
@@ -89,31 +78,31 @@ def _template(tokenizer: Tokenizer, *, pair: bool) -> Template:
         return post_processor_template(tokenizer, pair=pair)
     names = _named(tokenizer)
     cls, sep = (_ids(tokenizer, names[role]) for role in ("cls", "sep"))
-    return bert_template(cls, sep, pair=pair) if cls and sep else bert_template([], [], pair=pair)
+    return bert_template(cls if sep else [], sep if cls else [], pair=pair)
 
 
 def _named(tokenizer: Tokenizer) -> dict[str, str]:
     """Return the names that the files beside a tokenizer give, or its model, or well-known ones."""
-    flagged, special = {*_flagged(tokenizer)}, set[str]()
-    if is_word_piece(tokenizer):  # "[CLS]" in such a vocabulary is no ordinary word.
-        special |= tokenizer.get_vocab().keys()
+    # "[CLS]" in a vocabulary of WordPiece is no ordinary word. Names that are flagged come first:
+    # MPNet's vocabulary has "<mask>", which is, and BERT's "[MASK]".
+    words = tokenizer.get_vocab() if is_word_piece(tokenizer) else ()
+    special = (_flagged(tokenizer), words)
     known = {
-        # MPNet's vocabulary has "<mask>", which is flagged, and BERT's "[MASK]".
-        role: next((name for part in (flagged, special) for name in names if name in part), "")
+        role: next((name for part in special for name in names if name in part), "")
         for role, names in KNOWN_NAMES.items()
     }
     unknown = getattr(tokenizer.model, "unk_token", None)
     return {**known, **({"unk": unknown} if unknown else {}), **getattr(tokenizer, NAMES, {})}
 
 
-def _flagged(tokenizer: Tokenizer) -> list[str]:
+def _flagged(tokenizer: Tokenizer) -> set[str]:
     added = tokenizer.get_added_tokens_decoder().values()
-    return [token.content for token in added if token.special]
+    return {token.content for token in added if token.special}
 
 
 def _special_names(tokenizer: Tokenizer) -> set[str]:
     """Return the names of all special tokens, whatever they are for."""
-    return {*_flagged(tokenizer), *filter(None, special_tokens(tokenizer).values())}
+    return _flagged(tokenizer) | {*filter(None, special_tokens(tokenizer).values())}
 
 
 def is_word_piece(tokenizer: Tokenizer) -> bool:
@@ -122,10 +111,8 @@ def is_word_piece(tokenizer: Tokenizer) -> bool:
 
 @functools.lru_cache(maxsize=2)
 def text_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a copy to which the names of special tokens are ordinary text.
-
-    Its ids are those of `tokenizer`; it splits a "[MASK]" that is written in a text as any word.
-    """
+    """Return a copy with the same ids, to which a "[MASK]" that is written in a text is a word as
+    any other."""
     spec = json.loads(tokenizer.to_str())
     new_names = {name: _NOT_IN_TEXT + name for name in _special_names(tokenizer)}
 

@@ -25,26 +25,18 @@ _BATCH = 2_000  # Texts per call: the tokenizer's offsets take far more memory t
 
 
 class Windows(NamedTuple):
-    """All windows of some questions, grouped by question, in order.
-
-    Attributes:
-      length: L, of a padded input.
-      rows: the W inputs, without targets.
-      question: `[W]` int32, index of the window's question.
-      context_start: `[W]` int32, position in the input of its first context token.
-      context_sizes: `[W]` int32, the number of its context tokens.
-      first: `[W]` int32, index of the first one in the question's context.
-      offsets: for each question, `[C, 2]` int32: first and one past the last character of each
-        token of its context; shared by questions on one context.
-    """
+    """All windows of some questions, grouped by question, in order."""
 
     questions: Sequence[Question]
-    length: int
-    rows: Rows
+    length: int  # L, of a padded input.
+    rows: Rows  # The W inputs, without targets.
+    # `[W]` int32 each: index of the window's question,
     question: np.ndarray
-    context_start: np.ndarray
-    context_sizes: np.ndarray
-    first: np.ndarray
+    context_start: np.ndarray  # position in the input of its first context token,
+    context_sizes: np.ndarray  # the number of its context tokens,
+    first: np.ndarray  # and the index of the first one in the question's context.
+    # For each question, `[C, 2]` int32: first and one past the last character of each token of its
+    # context; shared by questions on one context.
     offsets: Sequence[np.ndarray]
 
 
@@ -172,11 +164,7 @@ def _answer_span(question: Question, ids: np.ndarray, offsets: np.ndarray) -> tu
 
 
 def _windows(
-    encoded: Sequence[_Encoded],
-    tokenizer: Tokenizer,
-    length: int,
-    max_query: int,
-    stride: int,
+    encoded: Sequence[_Encoded], tokenizer: Tokenizer, length: int, max_query: int, stride: int
 ) -> Windows:
     special = vocabulary(tokenizer)
     template = require_cls(special.pair)
@@ -197,14 +185,7 @@ def _windows(
             inputs.append(template.join(query, part))
             seconds.append(template.type_start(len(query), len(inputs[-1])))
             facts.append((number, start, len(part), begin))
-    question, context_start, context_sizes, first = np.array(facts, np.int32).T
-    return Windows(
-        questions=[question for question, *_ in encoded],
-        length=length,
-        rows=concatenate(inputs, seconds, special.pad, {}),
-        question=question,
-        context_start=context_start,
-        context_sizes=context_sizes,
-        first=first,
-        offsets=[offsets for *_, offsets in encoded],
-    )
+    questions, *_, offsets = zip(*encoded)
+    rows = concatenate(inputs, seconds, special.pad, {})
+    question, context_start, sizes, first = np.array(facts, np.int32).T
+    return Windows(questions, length, rows, question, context_start, sizes, first, offsets)

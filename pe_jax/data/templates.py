@@ -10,13 +10,11 @@ from tokenizers import Tokenizer
 
 
 class Template(NamedTuple):
-    """The special tokens of a row: `before`, text, `after`; or `before`, first, `between`, second,
-    `after`.
+    """The special tokens, int32, of a row: `before`, text, `after`; or `before`, first, `between`,
+    second, `after`.
 
-    Attributes:
-      before, between, after: int32 ids; `between` is empty for one text.
-      second: where token type 1 begins in a pair, relative to its second text: at most 0. None:
-        every token is of type 0, as in RoBERTa.
+    `second` is where token type 1 begins in a pair, relative to its second text: at most 0. None:
+    every token is of type 0, as in RoBERTa.
     """
 
     before: np.ndarray
@@ -44,11 +42,7 @@ class Template(NamedTuple):
 
 
 def require_cls(template: Template) -> Template:
-    """Return a template that begins with a special token, such as [CLS].
-
-    Raises:
-      ValueError: for one that begins with the text.
-    """
+    """Return the template; ValueError if it begins with the text, not with a token as [CLS]."""
     if not len(template.before):
         raise ValueError(
             "tokenizer: its post-processor puts no special token before a text, but next-sentence "
@@ -83,11 +77,8 @@ def post_processor_template(tokenizer: Tokenizer, *, pair: bool) -> Template:
     between = slice(texts[0][-1] + 1, texts[-1][0]) if pair else slice(end, end)
     second = int(np.argmax(types)) - int(texts[-1][0]) if pair and types.any() else None
     is_ordered = (np.diff(owner[owner >= 0]) >= 0).all() and (np.diff(types) >= 0).all()
-    if (
-        not is_ordered
-        or types.max() > 1
-        or not (second is None or -len(ids[between]) <= second <= 0)
-    ):
+    is_near = second is None or -len(ids[between]) <= second <= 0
+    if not (is_ordered and is_near) or types.max() > 1:
         raise ValueError(
             f"tokenizer: its post-processor gives a text and a second one the order "
             f"{owner.tolist()} and the types {types.tolist()} (-1 is a special token). Accepted "

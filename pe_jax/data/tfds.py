@@ -44,11 +44,7 @@ def open_dataset(name: str, split: str, data_dir: str = "") -> DatasetBuilder:
 
 
 def examples(builder: DatasetBuilder, name: str, split: str) -> Iterator[tuple[str, Json]]:
-    """Yield the examples of a split, each after its place, by which messages name it.
-
-    Raises:
-      ValueError: for a record that cannot be read.
-    """
+    """Yield the examples of a split, each after its place, by which messages name it."""
     place = f"{name}, {split}"
     try:
         source = builder.as_data_source(split)
@@ -60,11 +56,7 @@ def examples(builder: DatasetBuilder, name: str, split: str) -> Iterator[tuple[s
 
 
 def decode(example: Json, feature: str, place: str) -> str:
-    """Return a text feature of an example as a string.
-
-    Raises:
-      ValueError: if it is missing, no text, or not UTF-8; the message begins with `place`.
-    """
+    """Return a text feature of an example; if it is none, a ValueError begins with `place`."""
     if feature not in example:
         raise ValueError(f"{place} has no {feature!r}; it has {sorted(example)}.")
     text = example[feature]

@@ -17,6 +17,7 @@ from tokenizers import Encoding, Tokenizer
 from pe_jax.data.special_tokens import is_word_piece, text_tokenizer
 from pe_jax.data.words import word_rule
 from pe_jax.disk_cache import DIGESTS
+from pe_jax.shapes import Bool, Int
 
 # Characters per call of the tokenizer: enough for its threads. Its tokens take some 100 bytes each
 # until they are arrays.
@@ -87,25 +88,38 @@ class TokenizedCorpus:
         return np.arange(len(self.documents) - 1)
 
     def split(self, held_out: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return documents for training and for validation: every n-th if held_out = 1 / n.
-
-        Args:
-          held_out: a fraction in (0, 0.5].
+        """Return documents for training and for validation: every n-th for a fraction of 1 / n.
 
         Raises:
           ValueError: if no document would be held out.
         """
         numbers = self.all_documents()
         # Rounded, so that 0.1 · 30 is 3.
-        is_held_out = (
-            np.diff(np.floor(np.round(held_out * np.append(numbers, len(numbers)), 6))) > 0
-        )
+        ends = np.round(held_out * np.arange(len(numbers) + 1), 6)
+        is_held_out = np.diff(np.floor(ends)) > 0
         if not is_held_out.any():
             raise ValueError(
                 f"held_out={held_out} holds out none of {len(numbers)} document(s). Raise it, or "
                 "give a validation source with --config.data.validation=..."
             )
         return numbers[~is_held_out], numbers[is_held_out]
+
+
+def pieces(
+    corpus: TokenizedCorpus, documents: np.ndarray, count: int, size: int
+) -> tuple[Int[np.ndarray, "N S"], Bool[np.ndarray, "2 N S"]]:
+    """Return evenly spread pieces of `size` tokens, each within a document: all that there are, or
+    `count` of them. Their ids, without special tokens, and where words and where sentences begin.
+    """
+    starts = corpus.sentences[corpus.documents]
+    first, last = starts[documents], starts[documents + 1]
+    whole = (last - first) // size
+    number = np.concatenate([np.arange(n) for n in whole])
+    begin = np.repeat(first, whole) + size * number
+    chosen = begin[np.linspace(0, len(begin) - 1, min(count, len(begin))).round().astype(int)]
+    places = chosen[:, None] + np.arange(size)
+    tokens, begins_sentence = corpus.tokens[places], np.isin(places, corpus.sentences)
+    return tokens["id"], np.stack([tokens["begins"], begins_sentence])
 
 
 def sentences(document: str) -> list[str]:
@@ -124,13 +138,8 @@ def sentences(document: str) -> list[str]:
     longest = _LONGEST_SENTENCE if _STOP.search(document) else _LONGEST_LINE
     if len(document) > longest * max(1, len(parts)):
         return _strip(_WINDOW.findall(document))
-    if max(map(len, parts), default=0) > _MOST_CHARACTERS:
-        return [window for part in parts for window in _windows(part)]
-    return parts
-
-
-def _windows(part: str) -> list[str]:
-    return [part] if len(part) <= _MOST_CHARACTERS else _strip(_WINDOW.findall(part))
+    limited = ([x] if len(x) <= _MOST_CHARACTERS else _strip(_WINDOW.findall(x)) for x in parts)
+    return list(itertools.chain.from_iterable(limited))
 
 
 def _split(document: str) -> Iterator[str]:
@@ -158,9 +167,8 @@ def tokenize_documents(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the tokens `[n]` of each document, and uint32 `[s]`, how many each sentence has.
 
-    The ids are those of the whole document, without special tokens: names of special tokens in it
-    are ordinary text. A token belongs to the sentence of its last character. Sentences and
-    documents without a token are dropped.
+    The ids are those of the whole document, without special tokens. A token belongs to the sentence
+    of its last character. Sentences and documents without a token are dropped.
     """
     dtype = token_dtype(tokenizer)
     encoder = text_tokenizer(tokenizer)
@@ -170,31 +178,27 @@ def tokenize_documents(
         for number, document in enumerate(documents)
         for part in _parts(document, is_word_piece(encoder))
     )
-    tokenized = (
-        (number, *_tokens(encoding, text, starts, find_words(encoding, text), dtype))
-        for batch in _batches(parts)
-        for (number, text, starts), encoding in zip(
-            batch,
-            encoder.encode_batch([text for _, text, _ in batch], add_special_tokens=False),
-            strict=True,
-        )
-    )
-    for _, group in itertools.groupby(tokenized, operator.itemgetter(0)):
+
+    def tokenized() -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        for batch in _batches(parts):
+            texts = [text for _, text, _ in batch]
+            encodings = encoder.encode_batch(texts, add_special_tokens=False)
+            for (number, text, starts), encoding in zip(batch, encodings, strict=True):
+                begins = find_words(encoding, text)
+                yield number, *_tokens(encoding, starts, begins, dtype)
+
+    for _, group in itertools.groupby(tokenized(), operator.itemgetter(0)):
         _, tokens, sizes = zip(*group)
         counts = np.concatenate(sizes)
         if counts.any():
             yield np.concatenate(tokens), counts[counts > 0]
 
 
-_Part = tuple[str, list[int]]  # A text, and where its sentences start.
+def _parts(document: str, only_at_spaces: bool) -> Iterator[tuple[str, list[int]]]:
+    """Yield a document in parts of at most `_BATCH` characters, and where their sentences start.
 
-
-def _parts(document: str, only_at_spaces: bool) -> Iterator[_Part]:
-    """Yield a document in parts for the tokenizer: whole, unless it is longer than `_BATCH`.
-
-    Args:
-      only_at_spaces: also cut it before sentences that no space precedes: a WordPiece tokenizer
-        takes words of 100 characters at most.
+    With `only_at_spaces` it is also cut before sentences that no space precedes: WordPiece takes
+    words of 100 characters at most.
     """
     begin, end, starts = 0, 0, list[int]()
     for sentence in sentences(document):
@@ -222,7 +226,7 @@ def _batches(parts: Iterable[tuple[int, str, list[int]]]) -> Iterator[list]:
 
 
 def _tokens(
-    encoding: Encoding, text: str, starts: list[int], begins: np.ndarray, dtype: np.dtype
+    encoding: Encoding, starts: list[int], begins: np.ndarray, dtype: np.dtype
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the stored tokens of a part, and how many each of its sentences has."""
     tokens = np.empty(len(encoding), dtype)

@@ -16,8 +16,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from pe_jax.data.special_tokens import KNOWN_NAMES, NAMES, is_word_piece, special_tokens
 from pe_jax.files import Json, read_json, to_path
 
-# Longer words are [UNK], whatever the vocabulary.
-_LONGEST_WORD = 100
+_LONGEST_WORD = 100  # Longer ones are [UNK], whatever the vocabulary.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _FILES_OF_NAMES = ("tokenizer_config.json", "special_tokens_map.json")
 # Classes of tokenizer_config.json that split a text as BERT does, by vocab.txt.
@@ -32,11 +31,10 @@ _Settings: TypeAlias = dict[str, bool | None]
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Return the tokenizer of a `tokenizer.json` or a BERT `vocab.txt`.
+    """Return the tokenizer of a `tokenizer.json` or a BERT `vocab.txt`; it never truncates or pads.
 
     The files next to it are read too: the names of special tokens (see `special_tokens`), and for a
     `vocab.txt` the settings of `tokenizer_config.json`; without it, a text is lower-cased.
-    Truncation and padding, which some published files enable, are disabled.
 
     Raises:
       ValueError: for a file that is missing, of another type, or lacks a special token.
@@ -67,8 +65,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def tokenizer_files(tokenizer: Tokenizer) -> dict[str, str]:
-    """Return the content of the files that `load_tokenizer` reads a tokenizer from, by their names:
-    `tokenizer.json`, and the names of special tokens that it was loaded with, if any."""
+    """Return the files that `load_tokenizer` reads a tokenizer from, content by name."""
     files = {"tokenizer.json": tokenizer.to_str(pretty=True)}
     if names := getattr(tokenizer, NAMES, {}):
         config = {f"{role}_token": name for role, name in names.items()}
@@ -78,15 +75,13 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, str]:
 
 def _check_ids(path: Path, tokens: Mapping[str, int]) -> None:
     ids = sorted(tokens.values())
-    twice = next((a for a, b in itertools.pairwise(ids) if a == b), None)
-    if twice is not None:
+    for twice in (a for a, b in itertools.pairwise(ids) if a == b):
         names = sorted(token for token, number in tokens.items() if number == twice)
         raise ValueError(
             f"{path} gives the id {twice} to several tokens: {', '.join(map(repr, names[:5]))}. "
             "Every token needs a different id."
         )
-    unused = next((n for n, number in enumerate(ids) if n != number), None)
-    if unused is not None:
+    for unused in (n for n, number in enumerate(ids) if n != number):
         raise ValueError(
             f"The ids of {path} have gaps: no token has id {unused}, but the last of {len(tokens)} "
             f"tokens has id {ids[-1]}. Ids must count up from 0."
@@ -109,7 +104,6 @@ def _names_beside(path: Path, tokens: Mapping[str, int]) -> dict[str, str]:
 
 
 def _read_object(path: Path) -> Json:
-    """Return a JSON object; an empty one if there is no such file."""
     return read_json(path, "Download it again.") if path.is_file() else {}
 
 
@@ -153,15 +147,11 @@ def _read_json(path: Path) -> Tokenizer:
 
 
 def _read_vocab(path: Path) -> Tokenizer:
-    """Return the tokenizer of a file with a token a line.
-
-    Only line feeds end one (with a carriage return before it or not): tokens may have other
-    characters that Unicode takes for line breaks.
-    """
+    """Return the tokenizer of a file with a token a line. Tokens may have characters that Unicode,
+    and so `splitlines`, takes for line breaks."""
     text = path.read_text(encoding="utf-8").replace("\r\n", "\n")
-    lines = text.removesuffix("\n").split("\n")
     vocab: dict[str, int] = {}
-    for number, token in enumerate(lines):
+    for number, token in enumerate(text.removesuffix("\n").split("\n")):
         if not token.strip(" \t") or token in vocab:
             what = f"repeats line {vocab[token] + 1}" if token in vocab else "is blank"
             raise ValueError(

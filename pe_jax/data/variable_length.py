@@ -21,11 +21,10 @@ _SHORTEST = 8  # Tokens of an input, special ones included; at least two of them
 
 @dataclasses.dataclass(frozen=True)
 class VariableLengthExamples:
-    """Rows of one length: a random map for grain, from a row's number and a generator.
+    """Rows of one length, half of which are cut into inputs of random lengths, from 8 tokens on.
 
-    Half of the rows are one input. The others are cut into inputs of random lengths, from 8 tokens
-    on. Half of the inputs are a pair, such as `[CLS] first [SEP] second [SEP]`, split at a random
-    place. The special tokens replace those of the text.
+    Half of these are a pair, such as `[CLS] first [SEP] second [SEP]`, split at a random place. The
+    special tokens replace those of the text.
 
     Attributes:
       rows: without masks.
@@ -49,14 +48,14 @@ class VariableLengthExamples:
         return len(self.rows)
 
     def __call__(self, number: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return a row: tokens; token_type_ids, 1 in the second part of a pair, if the tokenizer
-        has types; documents, which are 1 in the first input of the row and 0 at padding; each `[L]`
-        int32. And text, `[L]` bool, False at special tokens and padding; `teacher_windows`; and
-        order, `[L]` int32: the shuffled row has at place i the row's token at `order[i]`. Words
-        stay in their input and in their part of a pair."""
+        """Return a row, arrays `[L]`: int32 tokens; token_type_ids, 1 in the second part of a pair,
+        if the tokenizer has types; documents, 1 in the first input of the row and 0 at padding;
+        bool text, False at special tokens and padding; `teacher_windows`; and order: the shuffled
+        row has at place i the row's token at `order[i]`, words in their part of an input."""
         row = self.rows(number, rng)
         tokens, size = row["tokens"].copy(), int(row["valid"].sum())
-        words, shortest = self.rows.vocabulary, self._shortest
+        words = self.rows.vocabulary
+        shortest = max(_SHORTEST, 2 + words.pair.size)  # Of an input, if its row is not shorter.
         token_type_ids, documents = np.zeros_like(tokens), np.zeros_like(tokens)
         is_text = np.zeros_like(row["valid"])
         bounds = _bounds(size, self.rows.length, shortest, rng)
@@ -81,11 +80,6 @@ class VariableLengthExamples:
             **(teacher_windows(documents, self.window) if 0 < self.window < len(tokens) else {}),
             **({"order": _order(row["begins"], documents, is_text, rng)} if self.shuffle else {}),
         }
-
-    @property
-    def _shortest(self) -> int:
-        """The fewest tokens of an input, if its row is not shorter."""
-        return max(_SHORTEST, 2 + self.rows.vocabulary.pair.size)
 
 
 def _order(

@@ -44,17 +44,13 @@ def _splits(tokenizer: Tokenizer, text: str) -> bool:
 
 
 def _at_spaces(offsets: np.ndarray, text: str) -> np.ndarray:
-    """Return True at tokens that begin with white space or follow a line break or tab.
-
-    Several tokens of white space are one word with what follows them.
-    """
+    """Return True at tokens that begin with white space, of several at the first, or that follow a
+    line break or tab."""
     codes = np.frombuffer(f"{text} ".encode("utf-32-le"), "<u4")
     is_space = np.isin(codes, _SPACES)
     first, last = offsets[:, 0], np.maximum(offsets[:, 1] - 1, offsets[:, 0])
     before = np.roll(last, 1)
-    starts_with_space, after_space = is_space[first], is_space[before]
-    begins = (starts_with_space & ~after_space) | (
-        ~starts_with_space & after_space & (codes[before] != ord(" "))
-    )
+    after_break = is_space[before] & (codes[before] != ord(" "))
+    begins = np.where(is_space[first], ~is_space[before], after_break)
     begins[0] = True
     return begins

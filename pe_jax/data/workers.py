@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -29,16 +28,13 @@ def in_workers(dataset: grain.IterDataset, workers: int) -> Iterable[dict[str, n
 
 
 def _received(dataset: grain.IterDataset) -> Iterator[dict[str, np.ndarray]]:
-    """Yield the batches of worker processes.
-
-    Raises:
-      ChildProcessError: if one of them is killed.
-    """
+    """Yield the batches of worker processes; ChildProcessError if one of them is killed."""
     try:
         with _safe_path():
             batches = iter(dataset)
-            first = list(itertools.islice(batches, 1))  # Starts the processes.
-        yield from itertools.chain(first, batches)
+            first = next(batches)  # Starts the processes.
+        yield first
+        yield from batches
     except RuntimeError as error:
         if "terminated unexpectedly" not in str(error):  # An error within a worker.
             raise

@@ -8,8 +8,6 @@ from pe_jax.figures.maps import Panel, correlation_map, head_profiles, matrix_gr
 from pe_jax.figures.style import save
 
 __all__ = [
-    "Curve", "Panel", "correlation_map", "head_profiles",
-    "layer_shares", "matrix_grid", "model_curves", "offset_curves",
-    "prediction_plot", "save",
-    "sweep_map",
+    "Curve", "Panel", "correlation_map", "head_profiles", "layer_shares", "matrix_grid",
+    "model_curves", "offset_curves", "prediction_plot", "save", "sweep_map",
 ]  # fmt: skip

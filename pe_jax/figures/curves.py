@@ -14,27 +14,17 @@ from pe_jax.figures import style
 
 
 class Curve(NamedTuple):
-    """A quantity of one model, in the panel of that quantity.
+    """A quantity of one model, in the panel of that quantity."""
 
-    Attributes:
-      panel: the quantity with its unit, the label of the y axis.
-      label: of the x axis.
-      model: in the legend.
-      encoding: its position encoding, which decides colour and dashes; empty for other lines.
-      x, y, error: points and their standard errors, all `[N]`.
-      least: the least range of the y axis: rounding errors are not drawn as if they were a shape.
-      mark: index of a point to mark.
-    """
-
-    panel: str
-    label: str
-    model: str
-    encoding: str
-    x: np.ndarray
+    panel: str  # The quantity with its unit, the label of the y axis.
+    label: str  # Of the x axis.
+    model: str  # In the legend.
+    encoding: str  # Its position encoding, for colour and dashes; empty for other lines.
+    x: np.ndarray  # `[N]`, as the next two.
     y: np.ndarray
-    error: np.ndarray | None = None
-    least: float = 0.0
-    mark: int | None = None
+    error: np.ndarray | None = None  # Standard errors.
+    least: float = 0.0  # Range of y: rounding errors are not drawn as if they were a shape.
+    mark: int | None = None  # Index of a point to mark.
 
 
 @style.applied
@@ -50,8 +40,7 @@ def prediction_plot(
 
     Args:
       panels: title, predicted positions `[N]`.
-      positions: the true ones `[N]`.
-      train: bool mask `[N]` of the training positions.
+      positions, train: the true ones `[N]`, and True at those of training.
       quantity: name of the predicted quantity, for the axes.
     """
     figure, grid = style.new_panels(len(panels), (4.2, 3.9), (0, 0), title, least_width=5.6)
@@ -83,16 +72,14 @@ def offset_curves(
     Args:
       panels: title, mean over the heads `[M]` at the offsets from -(L - 1) to L - 1, its spread
         over the positions at an offset `[M]`, and single heads `[H, M]`; NaN where there is none.
-      label: of the quantity, with its unit.
     """
     figure, grid = style.new_panels(len(panels), (2.7, 2.2), (0.6, 0.7), title)
     for axes, (name, mean, spread, heads) in zip(grid, panels, strict=True):
         offsets = np.arange(len(mean)) - len(mean) // 2
         axes.plot(offsets, heads.T, color="0.7", lw=0.6)
-        axes.fill_between(
-            offsets, mean - spread, mean + spread, color=style.COLOURS[0], alpha=0.25, lw=0
-        )
-        axes.plot(offsets, mean, color=style.COLOURS[0], lw=1.4)
+        blue, low, high = style.COLOURS[0], mean - spread, mean + spread
+        axes.fill_between(offsets, low, high, color=blue, alpha=0.25, lw=0)
+        axes.plot(offsets, mean, color=blue, lw=1.4)
         axes.set_title(style.wrapped(name))
         axes.grid(alpha=0.3)
     figure.supxlabel("offset j − i of the key from the query", fontsize=9)
@@ -129,8 +116,7 @@ def model_curves(
         for curve in lines:
             _, _, model, _, x, y, error, _, mark = curve
             look = looks[model]
-            # Dots of many points would hide the dashes.
-            dots = "o" if len(x) <= 40 else ""
+            dots = "o" if len(x) <= 40 else ""  # Those of many points would hide the dashes.
             (drawn[model],) = axes.plot(x, y, marker=dots, ms=2.5, lw=1.2, **look)
             if error is not None:
                 axes.fill_between(x, y - error, y + error, color=look["color"], alpha=0.15, lw=0)
@@ -177,7 +163,6 @@ def layer_shares(
 
     Args:
       panels: title, and name of a share -> `[N]`. Shares sum to 1 or less; the rest is not drawn.
-      label: of the shares.
     """
     figure, grid = style.new_panels(len(panels), (2.5, 2.1), (0.6, 1.0), title, sharey=True)
     bars = {}

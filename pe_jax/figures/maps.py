@@ -13,18 +13,12 @@ from pe_jax.figures import style
 
 
 class Panel(NamedTuple):
-    """A matrix, NaN where it has no entries.
-
-    Attributes:
-      title: of the panel.
-      first: the number of the first row and of the first column, such as an offset.
-      rows, columns: labels of the axes.
-    """
+    """A matrix, NaN where it has no entries."""
 
     title: str
     matrix: np.ndarray
-    first: int = 0
-    rows: str = "position"
+    first: int = 0  # Number of the first row and of the first column, such as an offset.
+    rows: str = "position"  # Labels of the axes.
     columns: str = "position"
 
 
@@ -80,9 +74,7 @@ def head_profiles(
 
     Args:
       panels: title, numbers `[N, H, M]`, NaN where a layer has none.
-      columns: name of the M.
-      label: of the colour scale.
-      limits: ends of the scale.
+      columns, label, limits: name of the M; of the colour scale, and its ends.
     """
     layers, heads, _ = panels[0][1].shape
     height = min(max(0.09 * layers * heads, 2.2), 7.0)

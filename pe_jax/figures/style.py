@@ -100,11 +100,7 @@ def _folder(name: str) -> str:
 
 
 def colour_map(limits: tuple[float, float]) -> str:
-    """For a scale with these ends: signed quantities have a neutral colour at 0.
-
-    Raises:
-      ValueError: for a signed scale whose middle is not 0.
-    """
+    """For a scale with these ends: signed quantities have a neutral colour at 0, its middle."""
     low, high = limits
     if low < 0 and low != -high:
         raise ValueError(f"A signed scale must be symmetric, got {limits}.")
@@ -129,12 +125,8 @@ def new_panels(
     least_width: float = 4.6,
     sharey: bool = False,
 ) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure with panels in balanced rows: six are two rows of three.
-
-    Args:
-      size: width and height of a panel, in inches.
-      margins: width and height of all that is around them.
-    """
+    """Return an empty figure with panels in balanced rows: six are two rows of three. `size` and
+    `margins` are width and height, in inches, of a panel and of all that is around them."""
     rows = -(-count // _COLUMNS)
     columns = -(-count // rows)
     width = max(size[0] * columns + margins[0], least_width)
@@ -165,13 +157,11 @@ def legend_below(figure: Figure, lines: Mapping[str, Artist]) -> None:
 
 @applied
 def save(figure: Figure, path: str | Path, vector: str = "") -> Path:
-    """Write a figure as PNG to `path`, and beside it as `vector` ("pdf" or "svg") if given.
-
-    The PNG has 256 colours, each within 6 of 255 of its own: a third of the bytes.
-    """
+    """Write a figure as PNG to `path`, and beside it as `vector` ("pdf" or "svg") if given."""
     path = to_path(path)
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=130)
+    # 256 colours, each within 6 of 255 of its own: a third of the bytes.
     few = Image.open(drawn).convert("RGB")
     few = few.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     with writing(path):

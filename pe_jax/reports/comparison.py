@@ -12,6 +12,7 @@ from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.console.terminal import log
 from pe_jax.files import Json
 from pe_jax.properties import Estimate
+from pe_jax.reports.pages import page
 from pe_jax.reports.tables import Column, Row, number_table, write_report
 from pe_jax.tasks.pretraining import build
 from pe_jax.tasks.run import run_config, saved_tokenizer
@@ -22,7 +23,6 @@ from pe_jax.training.step import make_eval_step
 
 _LOSS = "masked_lm_loss"
 _NEXT_SENTENCE = "next_sentence_accuracy"  # Packed runs have none.
-
 
 # Name -> sums and counts of each of N held-out examples, `[N]` both.
 Examples = dict[str, tuple[np.ndarray, np.ndarray]]
@@ -53,19 +53,16 @@ def compare(folders: list[Path], out: Path) -> str:
     rows = [row | _difference(examples[_LOSS], base_examples[_LOSS]) for row, _, examples in runs]
     rows.sort(key=lambda row: -row[_LOSS])
     run, facts, _ = runs[0]
-    lines = [
-        f"# Held-out scores of {len(rows)} runs",
-        "",
+    text = page(
+        f"Held-out scores of {len(rows)} runs",
         f"Held-out text: {facts['examples']:,} {facts['inputs']} of length {facts['length']}, "
-        f"{facts['masked_tokens']:,} masked tokens; loss in nats;",
+        f"{facts['masked_tokens']:,} masked tokens; loss in nats;\n"
         f"differences paired by example, ± standard error; {run['step']:,} steps, "
         f"seed {run['seed']}.",
-        "",
-        *_table(rows, base["position"]),
-        *_undecided_lines(rows, base["position"]),
-        "",
-    ]
-    return write_report(out, "comparison", rows, "\n".join(lines))
+        _table(rows, base["position"]),
+        _undecided(rows, base["position"]),
+    )
+    return write_report(out, "comparison", rows, text)
 
 
 def score(folder: Path) -> tuple[Json, Json, Examples]:
@@ -115,14 +112,15 @@ def _difference(
     return {"loss_difference": mean, "loss_difference_standard_error": error}
 
 
-def _undecided_lines(rows: list[Json], base: str) -> list[str]:
-    """Return a sentence on the runs within two standard errors of the one compared with."""
-
-    def undecided(row: Json) -> bool:
-        return abs(row["loss_difference"]) <= 2 * row["loss_difference_standard_error"]
-
-    names = [x["position"] for x in rows if undecided(x) and x["position"] != base]
-    return ["", f"No difference from {base} seen in the loss: {', '.join(names)}."] if names else []
+def _undecided(rows: list[Json], base: str) -> str:
+    """Return a sentence on the runs within two standard errors of the one compared with, if any."""
+    names = [
+        row["position"]
+        for row in rows
+        if row["position"] != base
+        and abs(row["loss_difference"]) <= 2 * row["loss_difference_standard_error"]
+    ]
+    return f"No difference from {base} seen in the loss: {', '.join(names)}." if names else ""
 
 
 def _table(rows: list[Json], base: str) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.files import Json
 from pe_jax.properties import SHUFFLES
+from pe_jax.reports.pages import page
 from pe_jax.reports.tables import Row, number_table, write_report
 from pe_jax.tasks.distillation import NONE, TEACHER
 from pe_jax.tasks.run import run_config
@@ -61,36 +62,35 @@ def _by_layer(scores: Scalars, length: int) -> list[float]:
 
 
 def _readable(numbers: Json) -> str:
-    lines = [
-        f"# Distilled into {numbers['position']}: {numbers['step']:,} steps",
-        "",
-        "R² of the student's hidden states on held-out text: 1 minus their squared distance from",
-        "the teacher's, over the variance of the teacher's. `none` has the teacher's parameters",
-        "and no positions but its windows; `before` has the new positions, not trained. A length",
-        "is that of a row, which holds inputs of up to so many tokens.",
-        f"Teacher: {numbers['teacher']}.",
-    ]
+    blocks: list[str | list[str]] = []
     for length, by_source in numbers["r2"].items():
-        count = len(by_source["after"])
+        none, after = by_source["none"], by_source["after"]
         rows = [
             [str(layer + 1), *(values[layer] if values else None for values in by_source.values())]
-            for layer in range(count)
+            for layer in range(len(after))
         ]
         columns = [(name, ".3f") for name in by_source]
-        lines += ["", f"Length {length}:", "", *number_table(["layer", *columns], rows)]
-        none, after = by_source["none"], by_source["after"]
+        blocks += [f"Length {length}:", number_table(["layer", *columns], rows)]
         if none and after[-1] <= none[-1]:
-            lines += ["", "The last layer is no nearer to the teacher's than without positions."]
-    return "\n".join([*lines, *_order_lines(numbers["order"])]) + "\n"
+            blocks.append("The last layer is no nearer to the teacher's than without positions.")
+    return page(
+        f"Distilled into {numbers['position']}: {numbers['step']:,} steps",
+        "R² of the student's hidden states on held-out text: 1 minus their squared distance from\n"
+        "the teacher's, over the variance of the teacher's. `none` has the teacher's parameters\n"
+        "and no positions but its windows; `before` has the new positions, not trained. A length\n"
+        "is that of a row, which holds inputs of up to so many tokens.\n"
+        f"Teacher: {numbers['teacher']}.",
+        *blocks,
+        *_order_sensitivity(numbers["order"]),
+    )
 
 
-def _order_lines(order: dict[str, Scalars]) -> list[str]:
-    """Return a table by kind of shuffle; nothing where the log has none."""
+def _order_sensitivity(order: dict[str, Scalars]) -> list[str | list[str]]:
+    """Return a text and a table by kind of shuffle; nothing where the log has none."""
     columns = [
         ("pooled: teacher", "teacher", "pooled", ".4f"), ("student", "after", "pooled", ".4f"),
-        ("R²", "after", "pooled_r2", ".3f"),
-        ("by token: teacher", "teacher", "token", ".3f"), ("student", "after", "token", ".3f"),
-        ("R²", "after", "token_r2", ".3f"),
+        ("R²", "after", "pooled_r2", ".3f"), ("by token: teacher", "teacher", "token", ".3f"),
+        ("student", "after", "token", ".3f"), ("R²", "after", "token_r2", ".3f"),
     ]  # fmt: skip
     rows: list[Row] = [
         [kind, *(order[source].get(f"order/{kind}/{field}") for _, source, field, _ in columns)]
@@ -99,10 +99,8 @@ def _order_lines(order: dict[str, Scalars]) -> list[str]:
     if not any(value is not None for _, *values in rows for value in values):
         return []
     return [
-        "",
-        "Order sensitivity: how far the last states of a held-out text move when its order is",
-        "shuffled, pooled (1 − cosine of the mean states) and by token (in units of their spread);",
-        "R² of the student's changes against the teacher's.",
-        "",
-        *number_table(["shuffle", *((title, form) for title, *_, form in columns)], rows),
+        "Order sensitivity: how far the last states of a held-out text move when its order is\n"
+        "shuffled, pooled (1 − cosine of the mean states) and by token (in units of their spread);"
+        "\nR² of the student's changes against the teacher's.",
+        number_table(["shuffle", *((title, form) for title, *_, form in columns)], rows),
     ]

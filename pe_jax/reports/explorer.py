@@ -26,12 +26,8 @@ def base_size(name: str) -> PositionEncoding:
 
 
 def untrained(title: str, name: str = "", options: Mapping[str, Any] | None = None) -> Entry:
-    """Return the entry of an encoding of `base_size`, with parameters as they are drawn.
-
-    Args:
-      title: the encoding as configs write it.
-      name, options: as the list of choices shows it; default the title, without options.
-    """
+    """Return the entry of an encoding of `base_size`, with parameters as they are drawn: `title` as
+    configs write it, and as the list of choices shows it, by default the same without options."""
     encoding = base_size(title)
     return Entry(
         name=name or title, options=dict(options or {}), title=title, note=formulas(encoding),
@@ -50,9 +46,6 @@ def layers_of_run(subject: Subject) -> list[Entry]:
 
     Proximities are the mean logits, times √d, of 16 pairs of random words that fill the inputs, see
     `properties.offset_kernel`; numbers are means over the heads.
-
-    Raises:
-      ValueError: if the vocabulary has fewer than two whole words.
     """
     model = subject.bert
     words, rng = jnp.asarray(subject.words, jnp.int32), jax.random.key(0)
@@ -62,9 +55,8 @@ def layers_of_run(subject: Subject) -> list[Entry]:
         batch = batch_size(2 * length**2 * model.num_heads * model.num_layers, 8)
         kernel = properties.offset_kernel(kernel_map(model), subject.params, tokens, batch=batch)
         matrices[length] = kernel.mean  # [N, H, L, L]
-    note = (
-        f"{subject.encoding.name}, step {subject.step:,}, trained on up to {subject.length} tokens."
-    )
+    step, name = f"step {subject.step:,}", subject.encoding.name
+    note = f"{name}, {step}, trained on up to {subject.length} tokens."
     return [_layer(subject, i, matrices, note) for i in range(model.num_layers)]
 
 

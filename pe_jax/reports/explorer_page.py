@@ -18,30 +18,17 @@ TEMPLATE = Path(__file__).with_name("explorer.html")
 
 
 class Entry(TypedDict):
-    """A choice on the page.
+    """A choice on the page."""
 
-    Attributes:
-      name: in the list of choices; entries that share it differ by their options.
-      options: a list of values each, or none; all entries of a name have the same ones.
-      title: in legends and in the address of the page, unique.
-      note: sentences below the choice.
-      picture: what `pe_jax.properties.picture` returns. `heat` may be None where it follows from
-        the curve.
-    """
-
-    name: str
-    options: dict[str, Any]
-    title: str
-    note: str
-    picture: dict[str, Any]
+    name: str  # In the list of choices; entries that share it differ by their options.
+    options: dict[str, Any]  # All entries of a name have the same ones.
+    title: str  # In legends and in the address of the page, unique.
+    note: str  # Sentences below the choice.
+    picture: dict[str, Any]  # Of `pe_jax.properties.picture`, see `without_repetition`.
 
 
 def plotly_source() -> str:
-    """Return plotly.min.js of the package plotly.
-
-    Raises:
-      SystemExit: if it is not installed; the message names the command that installs it.
-    """
+    """Return plotly.min.js of the package plotly; SystemExit says how to install it."""
     with extra("explore", SystemExit):
         from plotly.offline import get_plotlyjs
     source: str = get_plotlyjs()
@@ -64,8 +51,7 @@ def page(entries: Iterable[Entry], *, title: str, about: str, plotly: str = "") 
     """
     data = json.dumps(list(entries), ensure_ascii=False, separators=(",", ":"))
     texts = {
-        "title": html.escape(title),
-        "about": html.escape(about),
+        "title": html.escape(title), "about": html.escape(about),
         "library": f"<script>{plotly}</script>" if plotly else f"<script {FROM_FOLDER}></script>",
         "data": data.replace("<", r"\u003c"),
     }  # fmt: skip

@@ -45,19 +45,15 @@ _NOT_SETTINGS = {
 
 
 class Results(NamedTuple):
-    """Scores of one encoding on one set, over the seeds of one run or of several pooled ones.
-
-    `scores`: metric -> seed -> points. `settings`: dotted config keys that scores depend on, except
-    the encoding and the pretrained weights.
-    """
+    """Scores of one encoding on one set, over the seeds of one run or of several pooled ones."""
 
     folder: Path
     dataset: str
-    trained_on: str
+    trained_on: str  # Mostly the same.
     position: str
     init: str
-    scores: dict[str, dict[int, float]]
-    settings: Json
+    scores: dict[str, dict[int, float]]  # Metric -> seed -> points.
+    settings: Json  # Dotted config keys that scores depend on, but for `position` and `init`.
 
     @property
     def seeds(self) -> set[int]:
@@ -65,7 +61,6 @@ class Results(NamedTuple):
 
     @property
     def sets(self) -> tuple[str, str]:
-        """The set that it was scored on and the one it was trained on, mostly the same."""
         return self.dataset, self.trained_on
 
     @property
@@ -102,17 +97,11 @@ def read(folder: Path) -> Results | None:
         for key, value in flatten(workdir.saved_values(folder)).items()
         if key.rpartition(".")[2] not in without
     }
-    return Results(
-        folder=folder,
-        dataset=dataset,
-        trained_on=results["trained_on"].partition(" -> ")[0],
-        position=results["position"].replace(" ", ""),
-        init=results["init"],
-        scores={
-            name: _by_seed(path, seeds, results["scores"], name) for name, _ in metrics(dataset)
-        },
-        settings={**settings, "select": results["select"]},
-    )
+    trained_on = results["trained_on"].partition(" -> ")[0]
+    position, init = results["position"].replace(" ", ""), results["init"]
+    scores = {name: _by_seed(path, seeds, results["scores"], name) for name, _ in metrics(dataset)}
+    settings["select"] = results["select"]
+    return Results(folder, dataset, trained_on, position, init, scores, settings)
 
 
 def metrics(dataset: str) -> list[tuple[str, str]]:
@@ -142,11 +131,8 @@ def _by_seed(path: Path, seeds: list[int], scores: Json, name: str) -> dict[int,
 
 
 def pool(runs: Iterable[Results]) -> list[Results]:
-    """Return one `Results` for each encoding and sets, over all seeds.
-
-    Raises:
-      ValueError: if two runs of one cell share a seed, or differ in more than their seeds.
-    """
+    """Return one `Results` for each encoding and sets, over all seeds; ValueError if two runs of
+    one cell share a seed, or differ in more than their seeds."""
     pooled: dict[tuple[str, ...], Results] = {}
     for run in runs:
         key = (*run.sets, run.position)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Sequence
 from html import escape
 from itertools import pairwise
 from pathlib import Path
@@ -24,11 +25,14 @@ _GLOSSARY: dict[str, tuple[str, str]] = json.loads(
 )
 
 
-def write_page(path: Path, text: str) -> str:
-    """Write a page in Markdown to `path`, and beside it as .html; return the text.
+def page(title: str, *blocks: str | Sequence[str]) -> str:
+    """Return Markdown: a title, then texts or lists of lines, but for empty ones."""
+    texts = ["\n".join([block] if isinstance(block, str) else block) for block in blocks]
+    return "\n\n".join([f"# {title}", *filter(None, texts)]) + "\n"
 
-    The HTML is one file: figures of the page's folder are inside of it.
-    """
+
+def write_page(path: Path, text: str) -> str:
+    """Write a page to `path`, and beside it as one file of HTML with figures; return the text."""
     write_text(path, text)
     write_text(path.with_suffix(".html"), to_html(text, path.parent))
     return text

@@ -14,17 +14,8 @@ from pe_jax import encodings
 from pe_jax.configs.tables import TablesConfig
 from pe_jax.errors import did_you_mean
 from pe_jax.files import Json, write_text
-from pe_jax.reports import table_formats
-from pe_jax.reports.finetuning_results import (
-    GLUE,
-    SELECTED_STEP,
-    SQUAD,
-    Results,
-    different_settings,
-    metrics,
-    pool,
-    read,
-)
+from pe_jax.reports import finetuning_results, table_formats
+from pe_jax.reports.finetuning_results import GLUE, Results, metrics
 from pe_jax.reports.table_formats import TITLES
 from pe_jax.reports.tables import write_report
 
@@ -41,9 +32,9 @@ def write_tables(folders: list[Path], config: TablesConfig, out: Path) -> str:
       ValueError: if no run has finished, results are damaged or cannot be pooled, or no run has the
         baseline.
     """
-    by_folder = {folder: read(folder) for folder in folders}
+    by_folder = {folder: finetuning_results.read(folder) for folder in folders}
     unfinished = [str(folder) for folder, run in by_folder.items() if run is None]
-    runs = pool(run for run in by_folder.values() if run)
+    runs = finetuning_results.pool(run for run in by_folder.values() if run)
     if not runs:
         raise ValueError(
             f"None of the {len(folders)} runs has finished: no results.json in "
@@ -63,13 +54,9 @@ def write_tables(folders: list[Path], config: TablesConfig, out: Path) -> str:
 
 
 def welch(scores: Sequence[float], baseline: Sequence[float]) -> Json | None:
-    """Compare scores with a baseline of possibly different variance by Welch's two-sided t-test.
-
-    Returns:
-      the "difference", "t", "df", "p", and "interval", 95 % confidence bounds of the difference.
-      All but the difference are None if neither side varies over its seeds: the test measures a
-      difference in units of that variation. None below two seeds.
-    """
+    """Compare scores with a baseline of possibly different variance by Welch's two-sided t-test:
+    "difference", "t", "df", "p", and "interval", 95 % confidence bounds of the difference. All but
+    the difference are None if neither side varies over its seeds. None below two seeds."""
     from scipy import stats  # As long to import as all of JAX, and only needed here.
 
     if min(len(scores), len(baseline)) < 2:
@@ -97,10 +84,8 @@ def summarize(seeds: Sequence[int], scores: Sequence[float]) -> Json:
 
 
 def mean_over_tasks(cells: Sequence[Json | None]) -> Json | None:
-    """Return each seed's mean over tasks; None if a task is missing or has other seeds.
-
-    The spread of a row's mean is thus over seeds, as in the paper, not over tasks.
-    """
+    """Return each seed's mean over tasks, whose spread is thus over seeds, as in the paper; None if
+    a task is missing or has other seeds."""
     present = [cell for cell in cells if cell]
     seeds = [cell["seeds"] for cell in present]
     if not present or len(present) < len(cells) or any(other != seeds[0] for other in seeds):
@@ -170,7 +155,7 @@ def _build(name: str, runs: Sequence[Results], config: TablesConfig) -> Json:
 
 def _place(sets: tuple[str, str]) -> tuple[bool, int, str, str]:
     """Sort key of columns: the paper's first, in its order; then those trained on another set."""
-    (dataset, trained_on), known = sets, [*GLUE, *SQUAD]
+    (dataset, trained_on), known = sets, [*GLUE, *finetuning_results.SQUAD]
     place = known.index(dataset) if dataset in known else len(known)
     return (trained_on != dataset, place, dataset, trained_on)
 
@@ -202,7 +187,8 @@ def _means(
 def _notes(name: str, rows: Json, runs: Sequence[Results], config: TablesConfig) -> list[str]:
     """Return sentences on the numbers, on the tasks, and on the tests of a table."""
     selected = {run.settings["select"] for run in runs}
-    which = f" {SELECTED_STEP[selected.pop()]}" if len(selected) == 1 else ""
+    steps = finetuning_results.SELECTED_STEP
+    which = f" {steps[selected.pop()]}" if len(selected) == 1 else ""
     cells = [cell for row in rows.values() for cell in row.values() if cell]
     usual = table_formats.usual_count(rows)
     varies = any(cell["n"] != usual for cell in cells)
@@ -237,7 +223,7 @@ def _warnings(runs: Sequence[Results], every_sets: Sequence[tuple[str, str]]) ->
     labels: dict[str, list[str]] = defaultdict(list)
     for sets in every_sets:
         in_column = [run for run in runs if run.sets == sets]
-        for key, values in different_settings(in_column).items():
+        for key, values in finetuning_results.different_settings(in_column).items():
             positions: dict[str, list[str]] = defaultdict(list)
             for run, value in zip(in_column, values):
                 positions[json.dumps(value)].append(run.position)
@@ -248,14 +234,11 @@ def _warnings(runs: Sequence[Results], every_sets: Sequence[tuple[str, str]]) ->
     inits: dict[str, set[str]] = defaultdict(set)
     for run in runs:
         inits[run.position].add(run.init)
+    different = {position: sorted(names) for position, names in inits.items() if len(names) > 1}
     return [
-        *(
-            f"Warning: rows of {', '.join(names)} differ in settings: {difference}."
-            for difference, names in labels.items()
-        ),
-        *(
-            f"Warning: runs of {position} start from different weights: {', '.join(sorted(names))}."
-            for position, names in inits.items()
-            if len(names) > 1
-        ),
+        f"Warning: rows of {', '.join(names)} differ in settings: {difference}."
+        for difference, names in labels.items()
+    ] + [
+        f"Warning: runs of {position} start from different weights: {', '.join(names)}."
+        for position, names in different.items()
     ]

@@ -11,6 +11,7 @@ from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.markdown import table
 from pe_jax.files import Json
+from pe_jax.reports.pages import page
 from pe_jax.reports.property_report.render import render
 from pe_jax.reports.property_report.subjects import trained
 from pe_jax.reports.property_report.vectors import position_vectors
@@ -47,8 +48,8 @@ def report_pretraining(
         params = {**params, "bert": {**params["bert"], "position": position}}
         subject = trained("", folder, config, tokenizer, step, params)
         if section := render(position_vectors, [subject], PropertiesConfig(), out):
-            numbers["properties"], lines, pictures = section
-            figure = f"![dot products of the position vectors]({pictures[0].name})"
+            numbers["properties"], lines, (picture, *_) = section
+            figure = f"![dot products of the position vectors]({picture.name})"
             text += "\n".join(["", *lines, "", figure, ""])
     return write_report(out, "report", numbers, text)
 
@@ -87,7 +88,6 @@ def _unigram(run: TextRun[PretrainingConfig]) -> np.ndarray:
 
 
 def _readable(numbers: Json) -> str:
-    """Return the scores as Markdown that also reads well on a terminal."""
     scores = numbers["held_out"]
     rows = [
         [name, format(scores[key], form), format(scores[baseline], form)]
@@ -98,22 +98,18 @@ def _readable(numbers: Json) -> str:
         )
         if key in scores
     ]
+    inputs, label = f"{scores.get('rows', 0):,} rows of packed documents", ""
     if "pairs" in scores:
         inputs, label = f"{scores['pairs']:,} sentence pairs", ", or the more frequent label"
-    else:
-        inputs, label = f"{scores['rows']:,} rows of packed documents", ""
-    lines = [
-        f"# What the run learned: {numbers['position']}, {numbers['step']:,} steps",
-        "",
+    chance = ", ".join(_not_learned(scores))
+    return page(
+        f"What the run learned: {numbers['position']}, {numbers['step']:,} steps",
         f"On held-out text: {inputs} of length {scores['length']}, "
-        f"{scores['masked_tokens']:,} masked tokens. The baseline",
+        f"{scores['masked_tokens']:,} masked tokens. The baseline\n"
         f"always predicts the most frequent token{label}.",
-        "",
-        *table(["", "model", "baseline"], rows),
-    ]
-    if chance := _not_learned(scores):
-        lines += ["", f"No better than the baseline: {', '.join(chance)}. Train for more steps."]
-    return "\n".join(lines) + "\n"
+        table(["", "model", "baseline"], rows),
+        f"No better than the baseline: {chance}. Train for more steps." if chance else "",
+    )
 
 
 def _not_learned(scores: Json) -> list[str]:

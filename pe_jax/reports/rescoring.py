@@ -12,6 +12,7 @@ from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import log
 from pe_jax.files import Json
+from pe_jax.reports.pages import page
 from pe_jax.reports.tables import mean_and_spread, write_report
 from pe_jax.schema import changed
 from pe_jax.tasks.finetuning import build, fit_length
@@ -46,23 +47,16 @@ def rescore(folder: Path, out: Path, lengths: tuple[int, ...] = (), resize: str 
         for length in lengths
     ]
     rows = [_score(longer, config.model.max_length, folder, out) for longer in fitted]
-    names = list(rows[0]["scores"])
-    lines = [
-        f"# {rows[0]['dataset']}: {config.model.encoding().name}, step {rows[0]['step']:,}",
-        "",
+    text = page(
+        f"{rows[0]['dataset']}: {config.model.encoding().name}, step {rows[0]['step']:,}",
         f"Scores in points by the length of inputs; mean ± standard deviation over "
-        f"{len(rows[0]['seeds'])} seeds.",
-        "",
-        *table(
-            ["length", *names],
-            [
-                [f"{row['length']:,}", *(mean_and_spread(row["scores"][name]) for name in names)]
-                for row in rows
-            ],
+        f"{len(config.seeds)} seeds.",
+        table(
+            ["length", *rows[0]["scores"]],
+            [[f"{r['length']:,}", *map(mean_and_spread, r["scores"].values())] for r in rows],
         ),
-        "",
-    ]
-    return write_report(out, "rescored", rows, "\n".join(lines))
+    )
+    return write_report(out, "rescored", rows, text)
 
 
 def _score(config: FinetuningConfig, rows: int, folder: Path, out: Path) -> Json:
@@ -75,11 +69,8 @@ def _score(config: FinetuningConfig, rows: int, folder: Path, out: Path) -> Json
     run = build(config, out / f"length_{config.data.length}", saved_tokenizer(folder))
     step, params = newest_params(folder, run.program.shardings_of)
     if config.model.max_length > rows and "position" in params["bert"]:
-        resize = functools.partial(
-            run.program.model.encoding().resize,
-            length=config.model.max_length,
-            method=config.resize,
-        )
+        encoding, length = run.program.model.encoding(), config.model.max_length
+        resize = functools.partial(encoding.resize, length=length, method=config.resize)
         position = jax.vmap(resize)(params["bert"]["position"])
         params = {**params, "bert": {**params["bert"], "position": position}}
     scores = run.scorer.score(step, params)

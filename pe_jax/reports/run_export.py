@@ -25,7 +25,8 @@ def export(
     format: str = "transformers",
     dtype: str = "float32",
 ) -> str:
-    """Write the newest checkpoint of the run in `folder` to `out`.
+    """Write the newest checkpoint of the run in `folder` to `out`; return what the model is, and
+    the lines that load it.
 
     Args:
       seed: which seed of a fine-tuned run that has several.
@@ -33,12 +34,9 @@ def export(
         `"stablehlo"` (`interop.save_stablehlo`).
       dtype: of a model as ONNX.
 
-    Returns:
-      what the model is, and the lines that load it.
-
     Raises:
-      ValueError: if the folder holds no run with a checkpoint, the run has no such seed, or the
-        model cannot be exported in this format.
+      ValueError: for a folder without a checkpoint, a seed that the run does not have, or a model
+        that cannot be exported in this format.
     """
     if dtype != "float32" and format != "onnx":
         raise ValueError(f"config.dtype={dtype!r} needs config.format='onnx', not {format!r}.")
@@ -46,35 +44,33 @@ def export(
     tokenizer = load_tokenizer(saved_tokenizer(folder))
     step, params = newest_params(folder)
     if isinstance(config, FinetuningConfig):
-        number = _number(config, seed)
+        number = _number(config.seeds, seed)
         params = jax.tree.map(lambda leaf: leaf[number], params)
     elif seed not in (None, config.seed):
         raise ValueError(f"{folder} holds a run of seed {config.seed}, but config.seed is {seed}.")
-    glue = GLUE.get(config.task)
+    labels = GLUE[config.task].labels if config.task in GLUE else ()
     model = dataclasses.replace(config.model, vocab_size=tokenizer.get_vocab_size())
-    labels = glue.labels if glue else ()
     parts = out, model, jax.device_get(params), tokenizer
-    of_run = f"of {folder}, step {step:,}"
+    of_run, more = f"of {folder}, step {step:,}", f"    (more in {out}/README.md)"
     if format == "stablehlo":
         outputs = save_stablehlo(*parts, labels=labels)
         return (
             f"StableHLO {of_run}: {outputs}. In Python, with JAX alone:\n"
             f'  file = open("{out}/model.stablehlo", "rb")\n'
             "  model = jax.export.deserialize(bytearray(file.read()))\n"
-            f"  model.call(tokens, token_type_ids, mask)    (more in {out}/README.md)"
+            f"  model.call(tokens, token_type_ids, mask){more}"
         )
     if format == "onnx":
-        sentences = _sentences(config)
+        # The folder of sentence-transformers that the encoder was distilled from, if any.
+        is_encoder = config.init and not isinstance(config, FinetuningConfig)
+        source = Path(config.init) if is_encoder else None
+        sentences = source if source and (source / MODULES).exists() else None
         outputs = save_onnx(*parts, labels=labels, dtype=dtype, sentences=sentences)
-        text = (
+        use = f'\n  SentenceTransformer("{out}", trust_remote_code=True)    for its embeddings'
+        return (
             f"ONNX {of_run}: {outputs}. In Python, with onnxruntime alone:\n"
-            f'  onnxruntime.InferenceSession("{out}/model.onnx")    (more in {out}/README.md)'
+            f'  onnxruntime.InferenceSession("{out}/model.onnx"){more}{use if sentences else ""}'
         )
-        if sentences:
-            text += (
-                f'\n  SentenceTransformer("{out}", trust_remote_code=True)    for its embeddings'
-            )
-        return text
     architecture = save_bert(*parts, labels=labels)
     return (
         f"{architecture} {of_run}. In Python with torch and transformers:\n"
@@ -83,16 +79,8 @@ def export(
     )
 
 
-def _sentences(config: EncoderTrainingConfig | FinetuningConfig) -> Path | None:
-    """Return the folder of sentence-transformers that the encoder was distilled from, if any."""
-    source = Path(config.init)
-    encodes = config.init and not isinstance(config, FinetuningConfig)
-    return source if encodes and (source / MODULES).exists() else None
-
-
-def _number(config: FinetuningConfig, seed: int | None) -> int:
-    """Return the index of a seed among those of a run."""
-    seeds = config.seeds
+def _number(seeds: tuple[int, ...], seed: int | None) -> int:
+    """Return the index of a seed, which may be None if there is only one."""
     if seed is None and len(seeds) == 1:
         return 0
     if seed is None or seed not in seeds:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax import figures, properties
-from pe_jax.configs.sweep import SweepConfig
+from pe_jax.configs.sweep import MEASURES, SweepConfig
 from pe_jax.console.terminal import Progress
 from pe_jax.files import write_text
 from pe_jax.properties import Toeplitz
@@ -22,35 +21,11 @@ from pe_jax.shapes import Array, Bool, Float
 _BERT = (10_000.0, 768.0)  # Base and dimension of the sinusoids of BERT-base.
 
 
-# Name -> label, and a function of ψ(0) .. ψ(L - 1) and of the window.
-MEASURES: dict[str, tuple[str, Callable[[jax.Array, int], jax.Array]]] = {
-    "turning_point": (
-        "ψ decreases up to offset m",
-        lambda psi, window: properties.turning_point(psi),
-    ),
-    "monotonicity": (
-        "violation of monotonicity within {} offsets",
-        lambda psi, window: properties.monotonicity(Toeplitz(psi), window),
-    ),
-    "monotonicity_weighted": (
-        "violation of monotonicity, weighted within {} offsets",
-        lambda psi, window: properties.monotonicity(Toeplitz(psi), window, weighted=True),
-    ),
-}
-
-
 def sweep_sinusoids(config: SweepConfig, out: Path) -> str:
-    """Write `sweep.json`, `sweep.png`, `report.md` and `.html` to `out`; return the page.
-
-    All pairs of base and dimension run in one compiled program, frequencies padded to the largest
-    dimension.
-
-    Args:
-      config: of `configs/sweep.py`.
-    """
+    """Write `sweep.json`, `sweep.png`, `report.md` and `.html` to `out`; return the page."""
     bases = np.geomspace(config.bases[0], config.bases[1], config.base_count)
     dims = config.even_dims
-    label, last = MEASURES[config.measure][0].format(config.window), config.length - 1
+    label, last = MEASURES[config.measure].format(config.window), config.length - 1
     values = _measured(bases, dims, config)
     swept = bases[0] <= _BERT[0] <= bases[-1] and dims[0] <= _BERT[1] <= dims[-1]
     figure = figures.sweep_map(
@@ -79,14 +54,17 @@ Least: {least}; greatest: {greatest}.
 
 
 def _measured(bases: np.ndarray, dims: np.ndarray, config: SweepConfig) -> np.ndarray:
-    """Return the measure of every pair, `[bases, dims]`."""
-    _, measure = MEASURES[config.measure]
+    """Return the measure of every pair, `[bases, dims]`, in one compiled program: frequencies are
+    padded to the largest dimension."""
     i = np.arange(dims[-1] // 2)
 
     def measured(setting: dict[str, jax.Array]) -> jax.Array:
         frequencies = setting["base"] ** (-2 * i / setting["dim"])
-        exists = i < setting["dim"] // 2
-        return measure(_psi(frequencies, exists, config.length), config.window)
+        psi = _psi(frequencies, i < setting["dim"] // 2, config.length)
+        if config.measure == "turning_point":
+            return properties.turning_point(psi)
+        weighted = config.measure == "monotonicity_weighted"
+        return properties.monotonicity(Toeplitz(psi), config.window, weighted=weighted)
 
     settings = {
         "base": np.repeat(bases, len(dims)).astype(np.float32),

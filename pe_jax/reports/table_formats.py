@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from pe_jax.console import markdown
 from pe_jax.files import Json
+from pe_jax.reports.pages import page
 
 TITLES = {"glue": "GLUE (table 2)", "squad": "SQuAD (table 3)"}
 DECIMALS = {"glue": 1, "squad": 2}  # As the paper prints them.
@@ -31,11 +32,7 @@ _LATEX = str.maketrans(
 def _printed(
     name: str, rows: Json, p_value: float, bold: str, escape: Callable[[str], str] = str
 ) -> list[list[str]]:
-    """Return the rows as text; the best mean of a column, as printed, is bold.
-
-    Args:
-      bold: the format of a bold mean.
-    """
+    """Return the rows as text; the best mean of a column, as printed, has the format `bold`."""
     decimals, usual = DECIMALS[name], usual_count(rows)
 
     def mean(cell: Json) -> str:
@@ -63,9 +60,8 @@ def _printed(
 def to_markdown(name: str, table: Json, p_value: float) -> str:
     """Return a heading, the table with its columns lined up, and its notes."""
     header = ["position encoding", *table["columns"].values()]
-    lines = markdown.table(header, _printed(name, table["rows"], p_value, "**{}**"))
-    notes = [line for note in table["notes"] for line in ("", note)]
-    return "\n".join([f"# {TITLES[name]}", "", *lines, *notes, ""])
+    rows = _printed(name, table["rows"], p_value, "**{}**")
+    return page(TITLES[name], markdown.table(header, rows), *table["notes"])
 
 
 def to_latex(name: str, table: Json, p_value: float) -> str:
@@ -92,10 +88,8 @@ def to_csv(table: Json) -> str:
     """Return a row for each encoding: mean, std, n and p of each column, empty if missing."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    numbers = ("mean", "std", "n", "p")
-    writer.writerow(
-        ["position", *(f"{key} {number}" for key in table["columns"] for number in numbers)]
-    )
+    keys = [f"{key} {number}" for key in table["columns"] for number in ("mean", "std", "n", "p")]
+    writer.writerow(["position", *keys])
     for position, cells in table["rows"].items():
         row = [position]
         for cell in cells.values():

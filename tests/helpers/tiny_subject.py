@@ -35,7 +35,7 @@ def texts(seed=0):
     tokens = rng.integers(1, VOCABULARY, (TEXTS, LENGTH)).astype(np.int32)
     where = np.zeros((TEXTS, LENGTH), bool)
     where[:, [2, 7]] = True
-    return Texts(tokens, np.where(where, 0, tokens), where, "random tokens")
+    return Texts("random tokens", tokens, np.where(where, 0, tokens), where)
 
 
 def subject(position, name=""):

@@ -132,7 +132,7 @@ def test_hidden_states_of_the_texts(config):
     expected = jax.jit(lambda *args: hidden_states(subject.model, *args))(subject.params, tokens)
     np.testing.assert_allclose(states, expected, atol=1e-5)
     reader = dataclasses.replace(subject, tokenizer="one")
-    reader.results["texts", config] = Texts(tokens, None, None, "")
+    reader.results["texts", config] = Texts("", tokens)
     inside, positions = states_of_texts(reader, config)
     np.testing.assert_array_equal(positions, np.arange(1, 23))
     np.testing.assert_array_equal(inside, states[:, :, 1:-1])

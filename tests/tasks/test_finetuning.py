@@ -16,7 +16,7 @@ from pe_jax.configs import squad as squad_config
 from pe_jax.configs.all_tasks import FINETUNING
 from pe_jax.data import glue
 from pe_jax.reports.comparison import score
-from pe_jax.reports.finetuning_report import page, report_finetuning, results
+from pe_jax.reports.finetuning_report import _readable, report_finetuning, results
 from pe_jax.reports.property_report.subjects import from_run
 from pe_jax.reports.rescoring import rescore
 from pe_jax.schema import changed, from_values
@@ -370,7 +370,7 @@ def test_the_best_step_of_each_seed(tmp_path):
     assert results(made, tmp_path)["scores"]["f1"] == [20.0, 10.0]
     made.config.select = "held_out"  # By another score than the one that is reported.
     assert results(made, tmp_path)["steps"] == [10, 5]
-    text = page(best, ["a note"])
+    text = _readable(best, ["a note"])
     assert "steps 5 to 10" in text and "trained on B: not comparable" in text
     assert "| f1    | 25.00 | 7.07 | –        | 20.00  | 30.00  |" in text
 

@@ -16,26 +16,15 @@ from pe_jax.encodings import Params
 from pe_jax.files import Json
 from pe_jax.models import BertConfig, attended, attention_map, kernel_map
 from pe_jax.properties import Estimate
-from pe_jax.reports.property_report import render
-from pe_jax.reports.property_report.matrices import (
-    Numbers,
-    average,
-    cells,
-    logit_panels,
-    violations,
-    violations_of_each,
-)
+from pe_jax.reports.property_report import matrices, render
+from pe_jax.reports.property_report.matrices import Numbers, cells, logit_panels, violations
 from pe_jax.reports.property_report.render import Figure, Findings, logit_figure
 from pe_jax.reports.property_report.subjects import Subject, once
 from pe_jax.reports.property_report.texts import batch_size, texts
 from pe_jax.reports.tables import Row
 from pe_jax.shapes import Bool, Int
 
-_WEIGHT_METRICS = {
-    "forward_share": "forward share",
-    "chen_locality": "Chen locality",
-    "chen_symmetry": "Chen symmetry",
-}
+_WEIGHT_METRICS = ("forward_share", "chen_locality", "chen_symmetry")
 
 # Random inputs by `config.kernel`: a function that draws them, texts in each, and a description.
 _INPUTS = {
@@ -77,7 +66,13 @@ def attention_among_copies(
             "symmetry (Chen et al. 2023, 1 = it holds) are of the softmaxed weights. By head: "
             "words.json."
         ),
-        ["model", render.VIOLATIONS, *((name, ".3f") for name in _WEIGHT_METRICS.values())],
+        [
+            "model",
+            render.VIOLATIONS,
+            ("forward share", ".3f"),
+            ("Chen locality", ".3f"),
+            ("Chen symmetry", ".3f"),
+        ],
     ),
 )
 def identical_words(subject: Subject, config: PropertiesConfig) -> Findings:
@@ -105,11 +100,7 @@ def identical_words(subject: Subject, config: PropertiesConfig) -> Findings:
 @once
 def kernel(subject: Subject, config: PropertiesConfig) -> Estimate:
     """Return Φ and its standard error `[N, H, L, L]` of all layers, NaN where nothing is attended
-    to.
-
-    Raises:
-      ValueError: if there are too few words.
-    """
+    to; ValueError if there are too few words."""
     model, (draw, texts, _) = subject.bert, _INPUTS[config.kernel]
     length = min(config.length, subject.length)
     if len(subject.words) < 2:
@@ -120,10 +111,9 @@ def kernel(subject: Subject, config: PropertiesConfig) -> Estimate:
     rng = jax.random.key(config.seed)
     tokens = draw(rng, words, count=_sample_count(config), length=length)
     size = length**2 * model.num_heads * model.num_layers * texts
-    where, batch = _entries(subject, length)[:, None], batch_size(size, 16 // texts)
-    return properties.offset_kernel(
-        kernel_map(model), subject.params, tokens, where=where, batch=batch
-    )
+    batch = batch_size(size, 16 // texts)
+    attend, where = kernel_map(model), _entries(subject, length)[:, None]
+    return properties.offset_kernel(attend, subject.params, tokens, where=where, batch=batch)
 
 
 def _sample_count(config: PropertiesConfig) -> int:
@@ -141,8 +131,8 @@ def violations_by_layer(
 ) -> list[list[Numbers]]:
     """Return the violations of Φ by layer and head."""
     phi, layers = kernel(subject, config).mean, []
-    for matrices, entries in zip(phi, _entries(subject, phi.shape[-1]), strict=True):
-        by_name = violations_of_each(matrices, windows, entries)
+    for matrix, entries in zip(phi, _entries(subject, phi.shape[-1]), strict=True):
+        by_name = matrices.violations_of_each(matrix, windows, entries)
         heads = zip(*(values.tolist() for values in by_name.values()), strict=True)
         layers.append([dict(zip(by_name, values, strict=True)) for values in heads])
     return layers
@@ -171,32 +161,30 @@ def offset_kernel(subject: Subject, config: PropertiesConfig) -> Findings:
     rows: list[Row] = []
     for i, heads in enumerate(violations_by_layer(subject, config, config.windows)):
         curve, spread = properties.offset_curve(phi[i], where=entries[i])
-        mean, noise = average(heads), _noise(phi[i], error[i])
+        mean, noise = matrices.average(heads), _noise(phi[i], error[i])
         curves = {"curve": curve, "spread": spread}
         layers.append({"average": mean, "heads": heads, "error": noise, **curves})
         rows.append([name, str(i), *cells(mean, config.windows), noise.mean()])
     if len(phi) == 1:  # All models of one layer share a figure.
         pictures = _kernel_figures({name: phi[0]}, "", "", config)
     else:
-        by_layer = {f"layer {i}": matrices for i, matrices in enumerate(phi)}
+        by_layer = {f"layer {i}": matrix for i, matrix in enumerate(phi)}
         pictures = _kernel_figures(by_layer, f"_{name}", f" of {name}", config)
     numbers = {"inputs": config.kernel, "samples": _sample_count(config), "layers": layers}
     return Findings({name: numbers}, rows, pictures)
 
 
-def _is_constant(phi: np.ndarray) -> np.ndarray:
-    """Return which of the matrices `[H, L, L]` are constant up to rounding, `[H]`."""
-    axes = (-2, -1)
-    return np.nanstd(phi, axes) <= 1e-6 * np.nanmax(np.abs(phi), axes)
+def _deviation(phi: np.ndarray) -> np.ndarray:
+    """Return the standard deviation of the entries of each matrix of `[H, L, L]`, 0 if it is that
+    of rounding errors."""
+    deviation = np.nanstd(phi, (-2, -1))
+    return np.where(deviation > 1e-6 * np.nanmax(np.abs(phi), (-2, -1)), deviation, 0)
 
 
 def _noise(phi: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """Return the standard error over the standard deviation of Φ's entries, of each head; 0 where
-    Φ is constant."""
-    constant = _is_constant(phi)
-    root = np.sqrt(np.nanmean(error**2, (-2, -1)))
-    deviation = np.where(constant, 1.0, np.nanstd(phi, (-2, -1)))
-    return np.where(constant, 0.0, root / deviation)
+    """Return the standard error over the standard deviation of each head; 0 if Φ is constant."""
+    deviation, root = _deviation(phi), np.sqrt(np.nanmean(error**2, (-2, -1)))
+    return np.divide(root, deviation, out=np.zeros_like(root), where=deviation > 0)
 
 
 def _kernel_figures(
@@ -222,7 +210,7 @@ def _curve(title: str, phi: np.ndarray) -> tuple[str, np.ndarray, np.ndarray, np
     """Return the panel of `figures.offset_curves` of a Φ."""
     entries = ~np.isnan(phi[0])
     shape = phi - np.nanmean(phi, (-2, -1), keepdims=True)
-    shape[_is_constant(phi)] *= 0  # Rounding errors are not drawn as if they were a shape.
+    shape[_deviation(phi) == 0] *= 0  # Rounding errors are not drawn as if they were a shape.
     mean, spread = map(np.asarray, properties.offset_curve(shape.mean(0), where=entries))
     return title, mean, spread, np.asarray(properties.offset_curve(shape, where=entries)[0])
 
@@ -248,13 +236,11 @@ def offset_share(subject: Subject, config: PropertiesConfig) -> Findings:
     whole, explained = map(np.asarray, properties.offset_variance(phi.mean, where, phi.error))
     observed = np.asarray(properties.offset_variance(phi.mean, where)[0])
     layers, rows = [], list[Row]()
-    for i in range(len(whole)):
-        total = whole[i].sum()
+    for i, total in enumerate(whole.sum(1)):
         numbers = {
-            "share": explained[i].sum() / total,
-            "deviation": np.sqrt(whole[i].mean()),
+            "share": explained[i].sum() / total, "deviation": np.sqrt(whole[i].mean()),
             "noise": 1 - total / observed[i].sum(),
-        }
+        }  # fmt: skip
         rows.append([subject.name, str(i), *numbers.values()])
         heads = {"share": explained[i] / whole[i], "deviation": np.sqrt(whole[i])}
         layers.append({**numbers, "heads": heads})
@@ -270,13 +256,8 @@ def _inner_pairs(length: int) -> Bool[np.ndarray, "L L"]:
 
 
 def _mean_logits(config: BertConfig, params: Params, tokens: Int[jax.Array, "B L"]) -> Estimate:
-    """Return the mean over texts of the logits that enter the softmax, and its standard error.
-
-    Returns:
-      `[N, H, L, L]` each, 0 outside `_inner_pairs`.
-    """
-    where = _inner_pairs(tokens.shape[1])
-    phi = properties.offset_kernel(
-        kernel_map(config), params, tokens[:, None], where=where, batch=4
-    )
+    """Return the mean over texts of the logits that enter the softmax, and its standard error, each
+    `[N, H, L, L]`, 0 outside `_inner_pairs`."""
+    attend, where = kernel_map(config), _inner_pairs(tokens.shape[1])
+    phi = properties.offset_kernel(attend, params, tokens[:, None], where=where, batch=4)
     return Estimate(*(jnp.where(where, x, 0) / config.head_size**0.5 for x in phi))

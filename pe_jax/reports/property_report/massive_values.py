@@ -77,33 +77,25 @@ def massive_values(subject: Subject, config: PropertiesConfig) -> Findings:
         largest = np.max(by_layer["largest"])
         rows.append([name, projection, chosen.mean(), largest, *means_over_layers])
     effects = _massive_effects(subject, means[:2], massive[:2], config)
-    more_rows: list[Row] = []
-    if effects or bands:
-        losses: list[Value] = [None] * 3
-        if effects:
-            (change, error), others = effects["massive"].values(), effects["others"]["change"]
-            range_of_others = f"{min(others):+.3f} to {max(others):+.3f}"
-            losses = [effects["loss"], Estimate(change, error), range_of_others]
-        in_bands = " / ".join(map(str, bands)) if bands else None
-        more_rows.append([name, int(massive[:2].sum()), in_bands, *losses])
+    losses: list[Value] = [None] * 3
+    if effects:
+        (change, error), others = effects["massive"].values(), effects["others"]["change"]
+        range_of_others = f"{min(others):+.3f} to {max(others):+.3f}"
+        losses = [effects["loss"], Estimate(change, error), range_of_others]
+    in_bands = " / ".join(map(str, bands)) if bands else None
+    more_rows: list[Row] = [[name, int(massive[:2].sum()), in_bands, *losses]]
     numbers |= ({"bands": bands} if bands else {}) | effects
     ratios = norms / np.maximum(norms.mean(-1, keepdims=True), 1e-30)
     figure = Figure(
-        f"massive_values_{name}",
-        figures.head_profiles,
-        list(zip(_PROJECTIONS, ratios, strict=True)),
-        title=f"Size of the dimensions of heads: {name}",
-        columns="dimension of the head",
-        label="M over its head's mean",
-        limits=(0.0, min(float(ratios.max()), config.massive)),
-    )
-    return Findings({name: numbers}, rows, [figure], more_rows=more_rows)
+        f"massive_values_{name}", figures.head_profiles, [*zip(_PROJECTIONS, ratios)],
+        title=f"Size of the dimensions of heads: {name}", columns="dimension of the head",
+        label="M over its head's mean", limits=(0.0, min(float(ratios.max()), config.massive)),
+    )  # fmt: skip
+    return Findings({name: numbers}, rows, [figure], {}, more_rows if effects or bands else [])
 
 
 @functools.cache
-def _moments(
-    config: BertConfig,
-) -> Callable[[Params, Int[Array, "B L"]], tuple[jax.Array, jax.Array]]:
+def _moments(config: BertConfig) -> Callable[..., tuple[jax.Array, jax.Array]]:
     """Return `moments(params, tokens) -> [B, 3, N, H, d]` twice, mean squares and means."""
 
     def moments(params: Params, tokens: Int[Array, "B L"]) -> tuple[jax.Array, jax.Array]:
@@ -142,8 +134,7 @@ def _massive_effects(
     config: PropertiesConfig,
 ) -> Json:
     """Return the loss, and what is added to it with massive dimensions of queries and keys at their
-    mean, then with as many others, draw by draw. Empty for a model without massive values or a
-    masked-LM head."""
+    mean, then with as many others, draw by draw. Empty without massive values or masked-LM head."""
     params = masked_lm(subject)
     if params is None or not massive.any():
         return {}

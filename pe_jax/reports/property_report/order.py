@@ -20,7 +20,6 @@ from pe_jax.reports.property_report import render
 from pe_jax.reports.property_report.render import Findings
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.reports.property_report.texts import texts
-from pe_jax.reports.tables import Value
 from pe_jax.tasks.pretrained_source import PretrainedSource
 from pe_jax.training import sharding, workdir
 from pe_jax.training.pytrees import Params
@@ -64,14 +63,10 @@ def order_sensitivity(subject: Subject, config: PropertiesConfig) -> Findings:
         of_teacher = properties.order_sensitivity(theirs, orders)
         numbers |= {f"teacher_{x}": np.asarray(getattr(of_teacher, x)) for x in ("pooled", "token")}
     fields = ("pooled", "teacher_pooled", "pooled_r2", "token", "teacher_token", "token_r2")
-    by_kind = {
-        kind: {field: values[i] for field, values in numbers.items()}
-        for i, kind in enumerate(SHUFFLES)
-    }
-    for kind, values in by_kind.items():
-        cells: list[Value] = [values.get(field) for field in fields]
-        findings.rows.append([name, kind, *cells])
-    findings.numbers[name] = {"texts": count, "length": length, "source": read.source, **by_kind}
+    findings.numbers[name] = {"texts": count, "length": length, "source": read.source}
+    for i, kind in enumerate(SHUFFLES):
+        values = findings.numbers[name][kind] = {key: x[i] for key, x in numbers.items()}
+        findings.rows.append([name, kind, *(values.get(field) for field in fields)])
     return findings
 
 

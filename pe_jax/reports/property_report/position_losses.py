@@ -46,8 +46,7 @@ def shift(subject: Subject, config: PropertiesConfig) -> Findings:
     name = subject.name
     # Half the longest input, at most `config.length`; real texts have three tokens.
     length = max(3, min(config.length, subject.length // 2))
-    reason = _refusal(subject, length)
-    if reason:
+    if reason := _refusal(subject, length):
         return Findings(notes={f"{name} is left out": [reason.removesuffix(".")]})
     numbers = shift_numbers(subject, length, config)
     curves, shifts = [], np.asarray(numbers["shifts"])
@@ -82,12 +81,8 @@ def shift_numbers(subject: Subject, length: int, config: PropertiesConfig) -> Js
     longest = subject.encoding.max_length
     last = _FARTHEST * length if longest is None else max(0, longest - length)
     shifts = np.unique([0, *(2**i for i in range(last.bit_length())), last])
-    curve = functools.partial(
-        properties.shift_curve,
-        shifts=shifts,
-        length=length,
-        batch=batch_size(length * max(model.vocab_size, length * model.num_heads), 64),
-    )
+    batch = batch_size(length * max(model.vocab_size, length * model.num_heads), 64)
+    curve = functools.partial(properties.shift_curve, shifts=shifts, length=length, batch=batch)
     states = curve(_state_change(model), subject.params, read.tokens)
     numbers: Json = {
         "length": length, "texts": len(read.tokens), "shifts": shifts.tolist(),
@@ -166,10 +161,8 @@ def place(subject: Subject, config: PropertiesConfig) -> Findings:
     losses = _losses_by_place(subject, config)
     places = properties.losses_by_place(losses)
     edges = properties.bin_edges(losses.shape[1], len(places["bins"].mean)) + 1
-    numbers = {
-        "texts": len(losses), "source": texts(subject, config).source, "loss": losses.mean(),
-        "edges": edges,
-    }  # fmt: skip
+    source = texts(subject, config).source
+    numbers = {"texts": len(losses), "source": source, "loss": losses.mean(), "edges": edges}
     estimates = {**places, "places": properties.mean_over_texts(losses)}
     numbers |= {key: estimate._asdict() for key, estimate in estimates.items()}
     first_bin = f"1–{edges[1] - 1}"
@@ -202,8 +195,7 @@ def _losses_by_place(subject: Subject, config: PropertiesConfig) -> Float[np.nda
 
 
 def disjoint_sets(count: int, length: int, seed: int) -> Bool[np.ndarray, "S N L"]:
-    """Return random sets of places of each text that together are all places but the ends, each
-    place in one set."""
+    """Return random sets of places of each text, all places but the ends in one set each."""
     inside = length - 2
     order = np.random.default_rng(seed).permuted(np.tile(np.arange(inside), (count, 1)), axis=1)
     sets = min(_SETS, inside)

@@ -64,17 +64,10 @@ class Figure:
 
 @dataclasses.dataclass
 class Findings:
-    """Measurements of one part.
+    """Measurements of one part: contents of its JSON file, rows of its table, figures, sentences
+    below the text of the table (beginning -> what it lists), and rows of a second table."""
 
-    Attributes:
-      numbers: contents of the part's JSON file, by subject in most parts.
-      rows: of the part's table.
-      figures: to draw.
-      notes: sentences below the text of the table: beginning -> what it lists.
-      more_rows: of the part's second table.
-    """
-
-    numbers: Json = dataclasses.field(default_factory=dict)
+    numbers: Json = dataclasses.field(default_factory=dict)  # By subject in most parts.
     rows: list[Row] = dataclasses.field(default_factory=list)
     figures: list[Figure] = dataclasses.field(default_factory=list)
     notes: dict[str, list[str]] = dataclasses.field(default_factory=dict)
@@ -96,21 +89,13 @@ Table: TypeAlias = tuple[str | Callable[[Findings, PropertiesConfig], str], Sequ
 
 
 class ReportSection(NamedTuple):
-    """A part of the report.
-
-    Attributes:
-      title: of its section.
-      needs: the subjects that it can measure, for an error message.
-      tables: one or two.
-      measure: `measure(subject, config)` returns the findings on a subject, without numbers if the
-        part cannot measure it.
-      is_joint: `measure(subjects, config, out)` has all subjects instead, and the folder of the
-        report.
-    """
+    """A part of the report."""
 
     title: str
-    needs: str
-    tables: Sequence[Table]
+    needs: str  # The subjects that it can measure, for an error message.
+    tables: Sequence[Table]  # One or two.
+    # `measure(subject, config)`, without numbers if the part cannot measure the subject; or of all
+    # subjects, `measure(subjects, config, out)` with the folder of the report.
     measure: Callable[..., Findings]
     is_joint: bool = False
 
@@ -118,23 +103,17 @@ class ReportSection(NamedTuple):
 def part(
     title: str, needs: str, *tables: Table, is_joint: bool = False
 ) -> Callable[[Callable[..., Findings]], ReportSection]:
-    """Decorate the `measure` of a part, see `Part`."""
+    """Decorate the `measure` of a part, see `ReportSection`."""
     return lambda measure: ReportSection(title, needs, tables, measure, is_joint)
 
 
 def render(
     part: ReportSection, subjects: Sequence[Subject], config: PropertiesConfig, out: Path
 ) -> tuple[Json, list[str], list[Path]] | None:
-    """Measure a part and draw its figures to `out`.
-
-    Returns:
-      numbers for the JSON file, lines of Markdown, and the files of the figures; None if the part
-      can measure none of the subjects.
-    """
-    findings = Findings()
-    if part.is_joint:
-        findings.add(part.measure(subjects, config, out))
-    else:
+    """Measure a part and draw its figures to `out`: numbers for the JSON file, lines of Markdown,
+    and the files of the figures; None if the part can measure none of the subjects."""
+    findings = part.measure(subjects, config, out) if part.is_joint else Findings()
+    if not part.is_joint:
         chosen = [s for s in subjects if part.needs != MODEL or s.model is not None]
         for subject in with_progress(chosen, part.title, "model"):
             findings.add(part.measure(subject, config))

@@ -53,11 +53,7 @@ _Layer = dict[str, Float[np.ndarray, "H F"]]
     ),
 )  # fmt: skip
 def rotary_frequencies(subject: Subject, config: PropertiesConfig) -> Findings:
-    """Measure norms by frequency, head and layer, and the loss without bands of frequencies.
-
-    Raises:
-      ValueError: for more bands than frequencies.
-    """
+    """Measure norms by frequency, head and layer, and the loss without bands of frequencies."""
     if subject.model is None or not any(rotations(subject.model, subject.params)):
         return Findings()
     name, count = subject.name, config.bands
@@ -89,11 +85,11 @@ def rotary_frequencies(subject: Subject, config: PropertiesConfig) -> Findings:
 
 
 def _rotating_layers(subject: Subject, config: PropertiesConfig) -> dict[int, _Layer]:
+    """Return frequencies and norms of the layers that rotate; ValueError for too many bands."""
     every = enumerate(rotations(subject.bert, subject.params))
     by_number = {number: rotation for number, rotation in every if rotation}
     pairs = [pairs for pairs, _ in by_number.values()]
-    least = min(map(len, pairs))
-    if config.bands > least:
+    if config.bands > (least := min(map(len, pairs))):
         raise ValueError(
             f"config.bands must be at most the {least} frequencies of {subject.name}, got "
             f"{config.bands}."
@@ -158,7 +154,6 @@ def _band_effects(subject: Subject, config: PropertiesConfig) -> Json:
 
 def _loss_without_bands(config: BertConfig, count: int) -> ChangedLoss:
     """Return the loss without the rotation of some bands, and without the dimensions of some."""
-    shape = config.num_heads, config.head_size
 
     def loss(params, change, tokens, targets):
         still, dropped = change  # [count] each: which bands.
@@ -166,16 +161,14 @@ def _loss_without_bands(config: BertConfig, count: int) -> ChangedLoss:
         def factors(frequencies: jax.Array) -> jax.Array:
             return jnp.where(still[properties.frequency_bands(frequencies, count=count)], 0.0, 1.0)
 
-        def dropped_dimensions(rotation: tuple[np.ndarray, Array] | None) -> jax.Array:
-            none = jnp.zeros(shape, bool)
-            if rotation is None:
-                return none
-            pairs, frequencies = rotation
-            chosen = dropped[properties.frequency_bands(frequencies, count=count)]
-            return none.at[:, pairs].set(chosen[..., None])
-
-        constant = jnp.stack(list(map(dropped_dimensions, rotations(config, params["bert"]))))
-        both = jnp.stack([constant, constant])
+        constant = []
+        for rotation in rotations(config, params["bert"]):
+            constant.append(jnp.zeros((config.num_heads, config.head_size), bool))
+            if rotation is not None:
+                pairs, frequencies = rotation
+                chosen = dropped[properties.frequency_bands(frequencies, count=count)]
+                constant[-1] = constant[-1].at[:, pairs].set(chosen[..., None])
+        both = jnp.stack([jnp.stack(constant)] * 2)
         scaled = dataclasses.replace(config, position=with_factors(config.encoding(), factors))
         return scores_with_constants(scaled, params, both, jnp.zeros(both.shape), tokens, targets)
 
@@ -191,15 +184,11 @@ def _norm_figure(subject: Subject, layers: dict[int, _Layer]) -> Figure:
         order = np.argsort(-np.abs(layer["frequencies"]), axis=-1, kind="stable")
         norms = np.stack([layer["queries"], layer["keys"]])
         norms = np.take_along_axis(norms, order[None], axis=-1)
-        shown[:, number, :, : norms.shape[-1]] = norms / np.maximum(
-            norms.mean(-1, keepdims=True), 1e-30
-        )
+        norms /= np.maximum(norms.mean(-1, keepdims=True), 1e-30)
+        shown[:, number, :, : norms.shape[-1]] = norms
     return Figure(
-        f"rotary_frequencies_{subject.name}",
-        figures.head_profiles,
+        f"rotary_frequencies_{subject.name}", figures.head_profiles,
         [("queries", shown[0]), ("keys", shown[1])],
-        title=f"Norms by rotary frequency: {subject.name}",
-        columns="pair, fastest to slowest",
-        label="mean norm of a pair over its head's mean",
-        limits=(0.0, float(np.nanmax(shown))),
-    )
+        title=f"Norms by rotary frequency: {subject.name}", columns="pair, fastest to slowest",
+        label="mean norm of a pair over its head's mean", limits=(0.0, float(np.nanmax(shown))),
+    )  # fmt: skip

@@ -44,10 +44,8 @@ _SCORE = "masked_lm_accuracy"
     is_joint=True,
 )  # fmt: skip
 def scores(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> Findings:
-    """Score every checkpoint of each run on held-out text of the last stage's length.
-
-    Scores are cached in `scores_cache/` of the output: a second call scores new checkpoints only.
-    """
+    """Score every checkpoint of each run on held-out text of the last stage's length, once: scores
+    are cached in `scores_cache/` of the output."""
     findings = Findings()
     for run in subjects:
         if run.folder is not None and workdir.saved_values(run.folder).get("task") == "pretraining":
@@ -72,10 +70,8 @@ def _measure_run(name: str, position: str, cached: Json) -> Findings:
     before = [c[_SCORE] for c in checkpoints if c["stage_length"] != length]
     last = checkpoints[-1]
     numbers = {"position": position, "length": length, "stages": stages, "checkpoints": checkpoints}
-    return Findings(
-        {name: numbers},
-        [[name, length, before[-1] if before else None, last[_SCORE], last["masked_lm_loss"]]],
-    )
+    row = [name, length, before[-1] if before else None, last[_SCORE], last["masked_lm_loss"]]
+    return Findings({name: numbers}, [row])
 
 
 def score_figure(numbers: Mapping[str, Json]) -> Figure:
@@ -117,10 +113,8 @@ def _stages(run: TextRun[PretrainingConfig]) -> list[Json]:
     stages, begin, epoch = [], 0, 0.0
     keys = run.config.stages.values()
     for stage, key, epochs in zip(run.stages, keys, run.data.epochs, strict=True):
-        stages.append(
-            {"epoch": epoch, "step": begin, "length": key.length,
-             "epochs_a_step": epochs / stage.steps}
-        )  # fmt: skip
+        facts = {"epoch": epoch, "step": begin, "length": key.length}
+        stages.append(facts | {"epochs_a_step": epochs / stage.steps})
         begin, epoch = begin + stage.steps, epoch + epochs
     return stages
 
@@ -144,19 +138,14 @@ def correlation(subjects: Sequence[Subject], config: PropertiesConfig, out: Path
 
     Scores are the last held-out ones of each run, or those of the CSV file `config.scores`: a
     header, then a row for each run that begins with its name; more is better.
-
-    Raises:
-      ValueError: for a CSV file that lacks runs, or has a cell that is not a number.
     """
-    del out
     runs = [subject for subject in subjects if subject.folder]
     if len(runs) < properties.MINIMUM_RUNS:
         return Findings()
     names = [run.name for run in runs]
-    if config.scores:
-        by_score = _from_csv(to_path(config.scores), names)
-    else:
-        by_score = _from_metrics([run.folder for run in runs if run.folder])
+    folders = [run.folder for run in runs if run.folder]
+    csv_file = to_path(config.scores) if config.scores else None
+    by_score = _from_csv(csv_file, names) if csv_file else _from_metrics(folders)
     measured = [
         violations(attention_among_copies(run, config, "logits").mean(0), config.windows)
         for run in runs

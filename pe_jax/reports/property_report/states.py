@@ -71,8 +71,7 @@ def _listed(findings: Findings, key: str, between: str) -> str:
     ),
 )  # fmt: skip
 def positional_basis(subject: Subject, config: PropertiesConfig) -> Findings:
-    """Measure shares of position, text and the rest in the variance of hidden states, and the
-    shape of the positions' share."""
+    """Measure the decomposition in every layer."""
     name = subject.name
     states, positions = states_of_texts(subject, config)
     # A layer at a time: all of them may not fit into memory.
@@ -87,19 +86,17 @@ def positional_basis(subject: Subject, config: PropertiesConfig) -> Findings:
         if is_clear:
             title = f"after {i} layer{'s' if i > 1 else ''}" if i else "input"
             panels.append(product_panel(title, gram, positions))
-    source, count = texts(subject, config).source, states.shape[1]
     keys = {"position": "position", "text": "context"}
     bars = {label: np.array([basis[key] for basis in layers]) for label, key in keys.items()}
     shares_figure = Figure(
-        "positional_basis",
-        figures.layer_shares,
-        [(name, bars)],
+        "positional_basis", figures.layer_shares, [(name, bars)],
         title="Shares of the variance of hidden states",
         label="share of the variance; the rest: tokens",
-    )
+    )  # fmt: skip
     title = f"Dot products of the positional basis: {name}"
     grams = [product_figure(f"positional_basis_gram_{name}", panels, title)] if panels else []
-    numbers = {"texts": source, "count": count, "layers": layers}
+    source = texts(subject, config).source
+    numbers = {"texts": source, "count": states.shape[1], "layers": layers}
     return Findings({name: numbers}, rows, [shares_figure, *grams])
 
 
@@ -125,18 +122,16 @@ def position_probe(subject: Subject, config: PropertiesConfig) -> Findings:
         "linear": properties.linear_probe(train, choose, test, ridge=config.ridge),
         "network": properties.mlp_probe(jax.random.key(config.seed), train, choose, test),
     }
-    length = len(positions)
     numbers: Json = {
-        "texts": texts(subject, config).source,
-        "positions": length,
+        "texts": texts(subject, config).source, "positions": len(positions),
         "tokens": [len(answers) for _, answers in (train, choose, test)],
         "error_of_a_guess": np.abs(test[1] - test[1].mean()).mean(),
-    }
+    }  # fmt: skip
     curves: list[figures.Curve] = []
     rows: list[Row] = []
     for kind, probe in probes.items():
         numbers[kind] = probe._asdict()
-        rows.append([name, kind, *_summary(probe, length)])
+        rows.append([name, kind, *_summary(probe, len(positions))])
         panel, layers = f"R² on other texts, {kind}", np.arange(len(probe.r2))
         curves.append(figures.Curve(panel, "layers passed", *subject.label, layers, probe.r2))
     title = "Position read off a token's hidden state"
@@ -148,11 +143,7 @@ def split(
     states: Float[np.ndarray, "M N T D"], positions: Int[np.ndarray, " T"], seed: int
 ) -> list[tuple[Float[np.ndarray, "M K D"], Int[np.ndarray, " K"]]]:
     """Return tokens of half of the texts, of a quarter and of another, drawn at random: their
-    states and positions. Where there are many texts, some tokens of each.
-
-    Raises:
-      ValueError: for fewer than four texts.
-    """
+    states and positions. Where there are many texts, some tokens of each."""
     _, count, length, _ = states.shape
     if count < _LEAST_TEXTS:
         raise ValueError(
@@ -221,23 +212,15 @@ def attention_flow(subject: Subject, config: PropertiesConfig) -> Findings:
     x = np.arange(model.num_layers)
     rows: list[Row] = [[name, str(i), *(values[i] for values in curves.values())] for i in x]
     rows.append([name, "even", *(float(even[key].mean()) for key in _HEADS), None, None, None])
-    by_layer = Figure(
-        "attention_flow",
-        figures.model_curves,
-        [
-            figures.Curve(title, "layer", *subject.label, x, values)
-            for title, values in curves.items()
-        ],
-        title="Where attention goes, by layer: means over heads and texts",
-    )
+    lines = [figures.Curve(panel, "layer", *subject.label, x, y) for panel, y in curves.items()]
+    title = "Where attention goes, by layer: means over heads and texts"
+    by_layer = Figure("attention_flow", figures.model_curves, lines, title=title)
     sinks = Figure(
-        "attention_flow_heads",
-        figures.matrix_grid,
+        "attention_flow_heads", figures.matrix_grid,
         [figures.Panel(name, np.asarray(by_head["first"].mean), 0, "layer", "head")],
         title="Attention to the first token, by head",
-        label="mean share of a query's attention",
-        limits=(0.0, 1.0),
-    )
+        label="mean share of a query's attention", limits=(0.0, 1.0),
+    )  # fmt: skip
     return Findings({name: numbers}, rows, [by_layer, sinks])
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -28,38 +28,24 @@ from pe_jax.training.step import init_state
 
 _FRESH_WORDS = 1_000  # Rows of the token embedding of a model that was never trained.
 
-P = ParamSpec("P")
-Result = TypeVar("Result")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subject:
-    """A position encoding with parameters, and the BERT around it if there is one.
+    """A position encoding with parameters, and the BERT around it if there is one."""
 
-    Attributes:
-      name: in tables and figures; empty if it is the only one.
-      encoding, position: the encoding over all layers, and its parameters.
-      length: the longest input it supports.
-      model, heads: sizes of the BERT, and its parameters with the heads that it has; None and empty
-        for a position table alone.
-      tokenizer: its own; an untrained model has none.
-      folder, step: those of a run and its newest checkpoint.
-      untrained: whether the parameters are random.
-      start: the position parameters that the run drew before its first step; None if it drew none.
-      results: of functions decorated with `once`.
-    """
-
-    name: str
-    encoding: PositionEncoding
-    position: Params
-    length: int
-    model: BertConfig | None = None
-    heads: Params = dataclasses.field(default_factory=dict)
+    name: str  # In tables and figures; empty if it is the only one.
+    encoding: PositionEncoding  # Over all layers,
+    position: Params  # and its parameters.
+    length: int  # The longest input it supports.
+    model: BertConfig | None = None  # None for a position table alone.
+    heads: Params = dataclasses.field(default_factory=dict)  # Of the BERT with its heads.
     tokenizer: Tokenizer | None = None
-    folder: Path | None = None
-    step: int | None = None
+    folder: Path | None = None  # Of a run,
+    step: int | None = None  # and of its newest checkpoint.
     untrained: bool = False
-    start: Params | None = None
+    start: Params | None = None  # The position parameters that the run drew, if it drew any.
     results: dict[Hashable, Any] = dataclasses.field(default_factory=dict, init=False)
 
     @property
@@ -88,61 +74,47 @@ class Subject:
         return np.arange(self.model.vocab_size if self.model else 0)
 
     def components(self, position: Params | None = None) -> list[Component]:
-        """Return the single encodings that have position vectors or frequencies.
-
-        Args:
-          position: parameters of the whole encoding at some step; default the subject's.
-        """
+        """Return the single encodings that have position vectors or frequencies, with their
+        parameters in `position`, of the whole encoding at some step; default the subject's."""
         bound = self.encoding.bind(self.position if position is None else position)
-        described = [
-            (place, part, params, part.metadata)
-            for place, (part, params) in bound.items()
-            if part.metadata and (part.metadata.vectors or part.metadata.frequencies)
-        ]
         components = []
-        for place, part, params, metadata in described:
-            label = f"{self.name}: {place}" if self.name and len(described) > 1 else self.name
-            clip = part.offsets.clip if part.offsets else None
-            longest = self.length if metadata.kind == "absolute" else clip
-            components.append(Component(label or place, part.name, metadata, params, longest))
-        return components
+        for place, (part, params) in bound.items():
+            metadata = part.metadata
+            if metadata and (metadata.vectors or metadata.frequencies):
+                clip = part.offsets.clip if part.offsets else None
+                longest = self.length if metadata.kind == "absolute" else clip
+                components.append(Component(place, part.name, metadata, params, longest))
+        if not self.name:
+            return components
+        several = len(components) > 1
+        return [x._replace(label=self.name + f": {x.label}" * several) for x in components]
 
     def with_vectors(self, position: Params | None = None) -> list[Component]:
         """Return the single encodings that have position vectors; `position` as above."""
         return [component for component in self.components(position) if component.metadata.vectors]
 
 
-def once(
-    function: Callable[Concatenate[Subject, PropertiesConfig, P], Result],
-) -> Callable[Concatenate[Subject, PropertiesConfig, P], Result]:
-    """Decorate `function(subject, config, *args)`: a subject keeps its results."""
+def once(function: F) -> F:
+    """Decorate `function(subject, *args)`: the `results` of a subject keep what it returned."""
 
     @functools.wraps(function)
-    def stored(
-        subject: Subject, config: PropertiesConfig, *args: P.args, **kwargs: P.kwargs
-    ) -> Result:
-        key = (function.__name__, config, *args)
+    def stored(subject: Subject, *args: Hashable) -> Any:
+        key = (function.__name__, *args)
         if key not in subject.results:
-            subject.results[key] = function(subject, config, *args, **kwargs)
+            subject.results[key] = function(subject, *args)
         return subject.results[key]
 
-    return stored
+    return cast(F, stored)
 
 
 class Component(NamedTuple):
-    """A single encoding of a subject.
+    """A single encoding of a subject."""
 
-    Attributes:
-      label: the subject's name, with the encoding's if there are several.
-      name: the encoding's.
-      longest: positions of an absolute encoding; the farthest offset that a relative one
-        distinguishes, None for no limit.
-    """
-
-    label: str
-    name: str
+    label: str  # The subject's name, with the encoding's if there are several.
+    name: str  # The encoding's.
     metadata: Metadata
     params: Params
+    # Positions of an absolute encoding; the farthest offset that a relative one distinguishes.
     longest: int | None
 
     @property
@@ -200,42 +172,25 @@ def trained(
         # Only what is returned of the state is compiled.
         draw = lambda rng: init_state(task, optax.identity(), rng).params["bert"]["position"]
         start = jax.jit(draw)(jax.random.key(config.seed))
+    # Measured on one device, whatever the model's shardings.
+    position = jax.device_put(position, jax.local_devices()[0])
+    length = max(stage.length for stage in config.stages.values())
     return Subject(
-        name=name,
-        encoding=model.encoding(),
-        # Measured on one device, whatever the model's shardings.
-        position=jax.device_put(position, jax.local_devices()[0]),
-        length=max(stage.length for stage in config.stages.values()),
-        model=model,
-        heads=params,
-        tokenizer=tokenizer,
-        folder=folder,
-        step=step,
+        name, model.encoding(), position, length, model, params, tokenizer, folder, step,
         start=start,
-    )
+    )  # fmt: skip
 
 
 def from_name(name: str, config: PropertiesConfig, seed: int) -> Subject:
-    """An encoding in a BERT of random parameters: one layer of `config.size`.
-
-    Raises:
-      ValueError: for an encoding or size that is not known.
-    """
+    """An encoding in a BERT of random parameters, of one layer; see `fresh_model`."""
     model = fresh_model(name, config)
     params = _init(model)(jax.random.key(seed))
-    return Subject(
-        name=f"{name} (untrained)",
-        encoding=model.encoding(),
-        position=params.get("position", {}),
-        length=config.length,
-        model=model,
-        heads={"bert": params},
-        untrained=True,
-    )
+    name, position, heads = f"{name} (untrained)", params.get("position", {}), {"bert": params}
+    return Subject(name, model.encoding(), position, config.length, model, heads, untrained=True)
 
 
 def fresh_model(name: str, config: PropertiesConfig) -> BertConfig:
-    """Return the BERT of `from_name`; raises as it does."""
+    """Return the BERT of `from_name`; ValueError for an encoding or size that is not known."""
     sizes = {"num_layers": 1, "vocab_size": _FRESH_WORDS, "max_length": config.length}
     return dataclasses.replace(preset(config.size, **sizes), position=name)
 
@@ -266,20 +221,10 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
     if family in ("", "bert") and is_encoder:
         model, params, *_ = load_bert(path, heads=("masked_lm",))
         tokenizer = load_tokenizer(published_tokenizer(path))
-        return Subject(
-            name=name,
-            encoding=model.encoding(),
-            position=params["bert"].get("position", {}),
-            length=model.max_length,
-            model=with_tokens(model, tokenizer.get_vocab_size()),
-            heads=params,
-            tokenizer=tokenizer,
-        )
+        encoding, position = model.encoding(), params["bert"].get("position", {})
+        model = with_tokens(model, tokenizer.get_vocab_size())
+        return Subject(name, encoding, position, model.max_length, model, params, tokenizer)
     vectors = load_position_table(path, family).vectors
     length, hidden_size = vectors.shape
-    return Subject(
-        name=name,
-        encoding=learned_absolute(max_length=length, hidden_size=hidden_size),
-        position={PUBLISHED[0]: {PUBLISHED[1]: vectors}},
-        length=length,
-    )
+    encoding = learned_absolute(max_length=length, hidden_size=hidden_size)
+    return Subject(name, encoding, {PUBLISHED[0]: {PUBLISHED[1]: vectors}}, length)

@@ -21,8 +21,6 @@ from pe_jax.reports.property_report.subjects import Component, Subject, from_nam
 from pe_jax.reports.tables import Value
 
 _MATRICES = ("vectors", "words", "kernel")
-
-
 _HEADINGS = ("TI", "mono. {config.table_window}", "mono. all", "symm.")
 
 
@@ -50,17 +48,15 @@ _HEADINGS = ("TI", "mono. {config.table_window}", "mono. all", "symm.")
     is_joint=True,
 )  # fmt: skip
 def table1(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> Findings:
-    """Measure the untrained encodings among the subjects, and below each the runs that trained it.
-
-    Before training, the numbers are means over `config.seeds` random models.
-    """
-    del out
+    """Measure the untrained encodings among the subjects, means over `config.seeds` random models,
+    and below each the runs that trained it."""
     findings = Findings()
     untrained = [subject.encoding for subject in subjects if subject.untrained]
     for encoding in render.with_progress(untrained, "Table 1", "encoding"):
         fresh = [from_name(encoding.name, config, seed) for seed in range(config.seeds)]
-        metadata, before = _metadata(encoding), _violations(fresh, config)
-        count, turn = _parameter_count(fresh[0]), _turn(fresh[0], config)
+        metadata, each = _metadata(encoding), [_violations(subject, config) for subject in fresh]
+        before = {matrix: average([numbers[matrix] for numbers in each]) for matrix in each[0]}
+        count, turn = parameter_count(encoding, fresh[0].bert.num_layers), _turn(fresh[0], config)
         trained: Json = {}
         findings.numbers[encoding.name] = {
             "formula": metadata.formula, "parameters": count, "turning_point": turn,
@@ -71,11 +67,12 @@ def table1(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> 
         findings.rows.append([*text, count, turn, *cells, metadata.paper])
         for run in subjects:
             if run.step and run.encoding.name == encoding.name:
-                after, turn = _violations([run], config), _turn(run, config)
+                after, turn = _violations(run, config), _turn(run, config)
                 trained[run.name] = {"turning_point": turn, **after}
                 # The row of the encoding shows the rest.
                 text, cells = [f"↳ {run.name}, step {run.step:,}", "", ""], _cells(after, config)
-                findings.rows.append([*text, _parameter_count(run), turn, *cells, ""])
+                count = parameter_count(run.encoding, run.bert.num_layers)
+                findings.rows.append([*text, count, turn, *cells, ""])
     return findings
 
 
@@ -89,10 +86,6 @@ def _metadata(encoding: PositionEncoding) -> Metadata:
     return Metadata(formula or "–", parameters=parameters or "0")
 
 
-def _parameter_count(subject: Subject) -> int:
-    return parameter_count(subject.encoding, subject.bert.num_layers)
-
-
 def _turn(subject: Subject, config: PropertiesConfig) -> int | None:
     """Return the turning point of ψ; None for an encoding without frequencies."""
     component = _single(subject)
@@ -102,15 +95,8 @@ def _turn(subject: Subject, config: PropertiesConfig) -> int | None:
     return int(properties.turning_point(psi))
 
 
-def _violations(subjects: Sequence[Subject], config: PropertiesConfig) -> dict[str, Numbers]:
-    """Return the violations by matrix, the mean over subjects of one encoding."""
-    each = [_violations_of_subject(subject, config) for subject in subjects]
-    return {matrix: average([numbers[matrix] for numbers in each]) for matrix in each[0]}
-
-
-def _violations_of_subject(subject: Subject, config: PropertiesConfig) -> dict[str, Numbers]:
-    """Return the violations by P·Pᵀ, if there are vectors, by identical words and by the offset
-    kernel."""
+def _violations(subject: Subject, config: PropertiesConfig) -> dict[str, Numbers]:
+    """Return the violations by P·Pᵀ, if there are vectors, by identical words and by the kernel."""
     window = config.table_window
     component = _single(subject)
     by_matrix: dict[str, Numbers] = {}

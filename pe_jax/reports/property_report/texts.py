@@ -43,22 +43,14 @@ ChangedLoss = Callable[[Params, PyTree, Int[Array, "B L"], Int[Array, "B L"]], j
 
 
 class Texts(NamedTuple):
-    """Texts as a model reads them, none padded.
+    """Texts as a model reads them, none padded: [CLS], L - 2 consecutive tokens of a document, and
+    [SEP]; or random words, without what follows `tokens`, where the model has no tokenizer."""
 
-    Attributes:
-      tokens: `[N, L]`; real ones are [CLS], L - 2 consecutive tokens of a document, [SEP].
-      masked: the same with 15 % of the tokens between the ends replaced by [MASK]; None where the
-        model has no tokenizer.
-      where: True at those.
-      source: what they are, for the report.
-      begins: where words and where sentences begin, without [CLS] and [SEP]; None where every token
-        is a word.
-    """
-
+    source: str  # What they are, for the report.
     tokens: Int[np.ndarray, "N L"]
-    masked: Int[np.ndarray, "N L"] | None
-    where: Bool[np.ndarray, "N L"] | None
-    source: str
+    masked: Int[np.ndarray, "N L"] | None = None  # With 15 % of those between the ends as [MASK].
+    where: Bool[np.ndarray, "N L"] | None = None  # True at those.
+    # Where words and where sentences begin, without [CLS] and [SEP].
     begins: Bool[np.ndarray, "2 N L-2"] | None = None
 
 
@@ -78,7 +70,7 @@ def texts(subject: Subject, config: PropertiesConfig, length: int = 0) -> Texts:
         # Independent of each other, which rotations of a text would not be.
         rng = np.random.default_rng(config.seed)
         drawn = rng.choice(subject.words, (config.texts, length)).astype(np.int32)
-        return Texts(drawn, None, None, "random words")
+        return Texts("random words", drawn)
     corpus, documents, source = _corpus(subject, subject.tokenizer, config.text)
     vocabulary = data.vocabulary(subject.tokenizer)
     template = vocabulary.single
@@ -99,7 +91,7 @@ def texts(subject: Subject, config: PropertiesConfig, length: int = 0) -> Texts:
     places = np.tile(np.arange(length - 2), (len(tokens), 1))
     order = np.random.default_rng(config.seed).permuted(places, axis=1)
     where = np.pad(order < max(1, round(_MASKED * (length - 2))), ((0, 0), (1, 1)))
-    return Texts(tokens, np.where(where, vocabulary.mask, tokens), where, source, begins)
+    return Texts(source, tokens, np.where(where, vocabulary.mask, tokens), where, begins)
 
 
 def _corpus(
@@ -128,11 +120,7 @@ def token_scores(
     targets: Int[Array, "B L"],
     positions: Positions | None = None,
 ) -> tuple[Float[Array, "B L"], Float[Array, "B L"]]:
-    """Return the masked-LM loss of every token, nats, and whether its target is the most likely.
-
-    Args:
-      params: of `BertForMaskedLM`, or a model with more heads.
-    """
+    """Return the masked-LM loss of every token, nats, and whether its target is the most likely."""
     everywhere = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
     model = BertForMaskedLM(config)
     logits = model.apply({"params": params}, tokens, everywhere, positions=positions)
@@ -179,24 +167,18 @@ def states_of_texts(
     size = min(_BATCH, count)
     for first in range(0, count, size):
         rows = np.arange(first, first + size).clip(max=count - 1)  # One shape, one program.
-        batch = _hidden_states(model)(subject.params, tokens[rows])
+        batch = _hidden_states(model, subject.params, tokens[rows])
         states[:, rows] = np.asarray(batch, np.float32)[:, :, positions]
     return states, positions
 
 
-@functools.cache
-def _hidden_states(model: BertConfig) -> Callable[[Params, np.ndarray], jax.Array]:
-    return jax.jit(functools.partial(hidden_states, model))
+_hidden_states = jax.jit(hidden_states, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnames=("f", "batch"))
 def by_text(f: Callable[..., PyTree], inputs: PyTree, *args: PyTree, batch: int = 0) -> PyTree:
-    """Return `f(*args, inputs [B, L]) -> [B, ...]` of all texts `[N, L]`, in memory of one batch.
-
-    Args:
-      f: pure; the same object compiles once.
-      batch: B; by default 1,024 tokens, for logits over the vocabulary.
-    """
+    """Return `f(*args, inputs [B, L]) -> [B, ...]` of all texts `[N, L]`, in memory of one batch of
+    B, by default of 1,024 tokens, for logits over the vocabulary. The same `f` compiles once."""
     length = jax.tree.leaves(inputs)[0].shape[1]
     batch = batch or max(1, _TOKENS // length)
     return properties.in_batches(functools.partial(f, *args), inputs, batch)
@@ -205,27 +187,21 @@ def by_text(f: Callable[..., PyTree], inputs: PyTree, *args: PyTree, batch: int 
 def changed_losses(
     loss: ChangedLoss, params: Params, changes: PyTree, read: Texts
 ) -> Float[np.ndarray, "C N"]:
-    """Return the mean loss of the masked tokens of each text, under each change of the model.
+    """Return the mean loss of the masked tokens of each text, under each change of the model, of
+    which `changes` has arrays `[C, ...]`."""
 
-    Args:
-      loss: pure.
-      changes: a tree of arrays `[C, ...]`.
-      read: texts with masked tokens.
-    """
-    assert read.masked is not None
+    def under_all(
+        params: Params, changes: PyTree, inputs: tuple[Array, Array, Array]
+    ) -> Float[Array, "B C"]:
+        tokens, targets, where = inputs
+
+        def under(change: PyTree) -> jax.Array:
+            return jnp.where(where, loss(params, change, tokens, targets), 0).sum(1) / where.sum(1)
+
+        return jax.lax.map(under, changes).T
+
     inputs = read.masked, read.tokens, read.where
-    return np.asarray(by_text(functools.partial(_under_all, loss), inputs, params, changes)).T
-
-
-def _under_all(
-    loss: ChangedLoss, params: Params, changes: PyTree, inputs: tuple[Array, Array, Array]
-) -> Float[Array, "B C"]:
-    tokens, targets, where = inputs
-
-    def under(change: PyTree) -> jax.Array:
-        return jnp.where(where, loss(params, change, tokens, targets), 0).sum(1) / where.sum(1)
-
-    return jax.lax.map(under, changes).T
+    return np.asarray(by_text(under_all, inputs, params, changes)).T
 
 
 def loss_changes(losses: Float[np.ndarray, "C N"]) -> Estimate:

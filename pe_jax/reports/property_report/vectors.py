@@ -14,15 +14,8 @@ import numpy as np
 from pe_jax import figures, properties
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.models import projections, query_key_matrices
-from pe_jax.reports.property_report import render
-from pe_jax.reports.property_report.matrices import (
-    Numbers,
-    average,
-    cells,
-    logit_panel,
-    product_panel,
-    violations,
-)
+from pe_jax.reports.property_report import matrices, render
+from pe_jax.reports.property_report.matrices import Numbers, cells, product_panel, violations
 from pe_jax.reports.property_report.render import Figure, Findings, logit_figure, product_figure
 from pe_jax.reports.property_report.subjects import Subject
 from pe_jax.training.checkpointing import params_by_step
@@ -68,12 +61,8 @@ def position_vectors(subject: Subject, config: PropertiesConfig) -> Findings:
 
 def likeness(phi: np.ndarray, x: np.ndarray) -> Numbers:
     """Return the mean cosine of two different vectors of near offsets, at most 8, and of far ones,
-    beyond half of the farthest, on the same side. Far offsets that merge come near 1. A number is
-    missing where an encoding has fewer than two such offsets.
-
-    Args:
-      phi: `[L, L]`, P·Pᵀ at the offsets `x` `[L]`.
-    """
+    beyond half of the farthest, on the same side, from P·Pᵀ `[L, L]` at the offsets `x` `[L]`. Far
+    offsets that merge come near 1. A number is missing with fewer than two such offsets."""
     size = np.sqrt(np.diagonal(phi))
     groups = {
         "likeness_near": (np.abs(x) <= _NEAR) & (x != 0),
@@ -162,16 +151,13 @@ def regression(subject: Subject, config: PropertiesConfig) -> Findings:
             for fit in fits
         ]
         best = max(fits, key=lambda fit: fit.r2["test"])
-        shown = {"least squares": fits[0]}
+        shown = [("least squares", "", fits[0])]
         if best is not fits[0]:  # A penalty helped.
-            shown[f"ridge {best.ridge:g}"] = best
-        panels = []
-        for name, fit in shown.items():
-            r2, error = fit.r2, fit.mean_absolute_error
-            scores = (r2["all"], r2["test"], error["all"], error["test"])
+            shown.append((f"ridge {best.ridge:g}", ", best on odd ones", best))
+        for name, _, fit in shown:
+            scores = [x[key] for x in (fit.r2, fit.mean_absolute_error) for key in ("all", "test")]
             findings.rows.append([label, len(x), name, *scores])
-            title = name if fit is fits[0] else f"{name}, best on odd ones"
-            panels.append((title, fit.predicted))
+        panels = [(name + why, fit.predicted) for name, why, fit in shown]
         title = f"The {axis} read off its vector by a linear map: {label}"
         options = {"positions": x, "train": x % 2 == 0, "title": title, "quantity": axis}
         figure = Figure(f"regression_{label}", figures.prediction_plot, panels, **options)
@@ -207,8 +193,7 @@ def frequencies(subject: Subject, config: PropertiesConfig) -> Findings:
         findings.rows.append([label, len(w), w.min(), np.median(w), w.max(), slow, fast, turn])
         # Five frequencies from the slowest to the fastest.
         chosen = np.sort(w)[np.unique(np.linspace(0, len(w) - 1, min(5, len(w))).astype(int))]
-        cosines = np.asarray(properties.cosines(chosen, offsets))
-        axis = "offset m, positions"
+        axis, cosines = "offset m, positions", np.asarray(properties.cosines(chosen, offsets))
         waves = [
             figures.Curve("cos(ω m)", axis, f"ω = {x:.2g}", "", offsets, values)
             for x, values in zip(chosen, cosines, strict=True)
@@ -241,32 +226,21 @@ def frequencies(subject: Subject, config: PropertiesConfig) -> Findings:
 )
 def positions_by_head(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> Findings:
     """Measure P·W_Q·W_Kᵀ·Pᵀ of absolute components by head, and each layer's W_Q·W_Kᵀ."""
-    del out
-    products_of_all: dict[str, list[Numbers]] = {}
-    layers_of_all: dict[str, list[Numbers]] = {}
-    findings = Findings({"position_products": products_of_all, "layers": layers_of_all})
+    findings = Findings({"position_products": {}, "layers": {}})
     models = [subject for subject in subjects if subject.model is not None]
     for subject in models:
         products = _products(subject, config, findings.figures)
-        matrices = query_key_matrices(subject.params, subject.bert.num_layers)
-        layers = [
-            {"symmetry": symmetry, "directionality": directionality}
-            for symmetry, directionality in zip(
-                np.asarray(properties.saponati_symmetry(matrices)),
-                np.asarray(properties.saponati_directionality(matrices)),
-            )
-        ]
-        products_of_all |= products
-        layers_of_all[subject.name] = layers
+        findings.numbers["position_products"] |= products
         for label, heads in products.items():
             by_head = {str(h): numbers for h, numbers in enumerate(heads)}
-            shown = by_head if len(models) == 1 else {"mean": average(heads)}
-            findings.rows += [
-                [label, head, *cells(numbers, config.windows)] for head, numbers in shown.items()
-            ]
-        findings.more_rows += [
-            [subject.name, str(i), *numbers.values()] for i, numbers in enumerate(layers)
-        ]
+            shown = by_head if len(models) == 1 else {"mean": matrices.average(heads)}
+            findings.rows += [[label, h, *cells(x, config.windows)] for h, x in shown.items()]
+        weights = query_key_matrices(subject.params, subject.bert.num_layers)
+        measures = properties.saponati_symmetry, properties.saponati_directionality
+        layers = [*zip(*(np.asarray(measure(weights)) for measure in measures))]
+        names = ("symmetry", "directionality")
+        findings.numbers["layers"][subject.name] = [dict(zip(names, layer)) for layer in layers]
+        findings.more_rows += [[subject.name, str(i), *layer] for i, layer in enumerate(layers)]
     return findings
 
 
@@ -282,7 +256,7 @@ def _products(
         kernels = projections(subject.params, layer)
         products = np.asarray(properties.position_products(component.vectors(x), *kernels))
         by_label[label] = [violations(phi, config.windows) for phi in products]
-        panels = [logit_panel(f"head {h}", phi) for h, phi in enumerate(products)]
+        panels = [matrices.logit_panel(f"head {h}", phi) for h, phi in enumerate(products)]
         title = f"P·W_Q·W_Kᵀ·Pᵀ by head, layer {layer}: {label}"
         drawings.append(logit_figure(f"figure7_heads_{label}", panels, title, "product"))
     return by_label
