@@ -11,8 +11,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from pe_jax.data.rows import Rows, concatenate
-from pe_jax.data.special_tokens import text_tokenizer, vocabulary
-from pe_jax.data.templates import require_cls
+from pe_jax.data.special_tokens import require_cls, text_tokenizer, vocabulary
 from pe_jax.data.tfds import decode, examples, open_dataset
 
 

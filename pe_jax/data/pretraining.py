@@ -21,8 +21,7 @@ import grain
 import numpy as np
 
 from pe_jax.data.masking import ElementSpec, mask_words, masked_spec
-from pe_jax.data.special_tokens import Vocabulary
-from pe_jax.data.templates import require_cls
+from pe_jax.data.special_tokens import Vocabulary, require_cls
 from pe_jax.data.tokenized import TokenizedCorpus
 from pe_jax.data.workers import in_workers
 
@@ -174,7 +173,7 @@ def batches(
     hosts: int = 1,
     workers: int = 0,
 ) -> Iterable[dict[str, np.ndarray]]:
-    """Return an endless stream of batches, reshuffled each epoch.
+    """Return an endless stream of batches, dicts of arrays `[B, ...]`, reshuffled each epoch.
 
     Args:
       begin: number of the first batch.

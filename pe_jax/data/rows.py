@@ -23,21 +23,13 @@ _ORDER_SEED = 20_210_503  # For the order of lengths, the same in every run.
 
 
 class Rows(NamedTuple):
-    """Inputs of one or two texts, concatenated, and their labels.
+    """Inputs of one or two texts, concatenated, and their labels."""
 
-    Attributes:
-      tokens: `[T]` int32, special tokens included, without padding.
-      bounds: `[N + 1]` int64, index in `tokens` of each input's first token, then T.
-      second: `[N]` int32, position in the input where token type 1 begins.
-      pad: id of the padding token.
-      targets: `[N]` arrays, by their names in a batch.
-    """
-
-    tokens: np.ndarray
-    bounds: np.ndarray
-    second: np.ndarray
-    pad: int
-    targets: dict[str, np.ndarray]
+    tokens: np.ndarray  # `[T]` int32, special tokens included, without padding.
+    bounds: np.ndarray  # `[N + 1]` int64, index in `tokens` of each input's first token, then T.
+    second: np.ndarray  # `[N]` int32, position in the input where token type 1 begins.
+    pad: int  # Id of the padding token.
+    targets: dict[str, np.ndarray]  # `[N]` each, by their names in a batch.
 
     def sizes(self) -> np.ndarray:
         """`[N]` int64: number of tokens of each row."""
@@ -85,9 +77,6 @@ class TrainingBatches:
       lengths: of the buckets, ascending; no row is longer than the last.
       batch_size: B, rows of the global batch of one seed; a multiple of the number of hosts.
       host, hosts: this one, which makes its rows only, and how many there are.
-
-    Raises:
-      ValueError: for fewer rows than a batch has.
     """
 
     def __init__(

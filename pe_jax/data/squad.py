@@ -18,8 +18,7 @@ from tokenizers import Tokenizer
 
 from pe_jax.data.questions import Question
 from pe_jax.data.rows import Rows, concatenate
-from pe_jax.data.special_tokens import text_tokenizer, vocabulary
-from pe_jax.data.templates import require_cls
+from pe_jax.data.special_tokens import require_cls, text_tokenizer, vocabulary
 
 _BATCH = 2_000  # Texts per call: the tokenizer's offsets take far more memory than arrays.
 
@@ -55,9 +54,6 @@ def evaluation_windows(
       max_query: questions are truncated to this many tokens.
       stride: tokens from the start of a window to the start of the next (BERT's `doc_stride`), if
         it has room for so many.
-
-    Raises:
-      ValueError: if there is no question.
     """
     if not questions:
         raise ValueError("There are no questions. Check the split.")
@@ -81,10 +77,7 @@ def training_windows(
     Returns:
       The windows, see `evaluation_windows`, whose rows have the targets `start` and `end`:
       positions of the answer's first and last token, or 0, that of [CLS], if it is not entirely
-      inside the window; and the number of skipped questions, by reason.
-
-    Raises:
-      ValueError: if every question is skipped.
+      inside the window; and the number of skipped questions, by reason. All is a ValueError.
     """
     encoded = _encode(questions, tokenizer)
     spans = [_answer_span(question, ids, offsets) for question, ids, _, offsets in encoded]
@@ -185,7 +178,7 @@ def _windows(
             inputs.append(template.join(query, part))
             seconds.append(template.type_start(len(query), len(inputs[-1])))
             facts.append((number, start, len(part), begin))
-    questions, *_, offsets = zip(*encoded)
+    questions, *_, offsets = map(list, zip(*encoded))
     rows = concatenate(inputs, seconds, special.pad, {})
     question, context_start, sizes, first = np.array(facts, np.int32).T
     return Windows(questions, length, rows, question, context_start, sizes, first, offsets)

@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 def open_dataset(name: str, split: str, data_dir: str = "") -> DatasetBuilder:
     """Return the tfds builder of a dataset that is on disk as array_record files.
 
-    Args:
-      name: as tfds writes it, e.g. `squad/v1.1`.
-      split: may be a slice, `train[:10%]`, or a sum of splits, `train+test`.
-      data_dir: the folder of tfds datasets; empty means tfds's own default.
+    `split` may be a slice, `train[:10%]`, or a sum of splits, `train+test`. `data_dir` is a folder
+    of tfds datasets; empty means tfds's own default.
 
     Raises:
       ValueError: if tfds is not installed, or there is no such dataset or split.

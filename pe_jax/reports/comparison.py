@@ -66,12 +66,8 @@ def compare(folders: list[Path], out: Path) -> str:
 
 
 def score(folder: Path) -> tuple[Json, Json, Examples]:
-    """Score the newest checkpoint in `folder` on each held-out example.
-
-    Returns:
-      the run and its mean scores; what runs must have in common to be compared; the scores of each
-      example.
-    """
+    """Score the newest checkpoint in `folder`: return the run and its mean scores, what runs must
+    have in common to be compared, and the scores of each held-out example."""
     config = run_config(folder, PretrainingConfig)
     run = build(config, saved_tokenizer(folder))
     program = run.program
@@ -86,13 +82,9 @@ def score(folder: Path) -> tuple[Json, Json, Examples]:
     scored = [jax.device_get(score_batch(params, batch)) for batch in run.data.held_out[-1]]
     examples = jax.tree.map(lambda *parts: np.concatenate(parts).astype(np.float64), *scored)
     encoding = program.model.encoding()
-    row = {
-        "position": encoding.name,
-        "parameters": encodings.parameter_count(encoding, program.model.num_layers),
-        "step": step,
-        "seed": config.seed,
-        **{name: float(sums.sum() / counts.sum()) for name, (sums, counts) in examples.items()},
-    }
+    count = encodings.parameter_count(encoding, program.model.num_layers)
+    row = {"position": encoding.name, "parameters": count, "step": step, "seed": config.seed}
+    row |= {name: float(sums.sum() / counts.sum()) for name, (sums, counts) in examples.items()}
     same_for_all = {
         "source": config.data.source, "validation": config.data.validation,
         "vocabulary": run.data.text.vocabulary.size, "length": [*config.stages.values()][-1].length,

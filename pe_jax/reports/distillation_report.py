@@ -21,9 +21,6 @@ def report_distillation(folder: Path, out: Path) -> str:
 
     The numbers are those that the run has logged: with the first step those of the student before
     training and of one without positions, and the last evaluation.
-
-    Raises:
-      ValueError: if the folder holds no run of distillation, or none that was evaluated yet.
     """
     config = run_config(folder, DistillationConfig)
     evaluations = metrics.read_evaluations(folder)

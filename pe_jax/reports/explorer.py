@@ -49,7 +49,7 @@ def layers_of_run(subject: Subject) -> list[Entry]:
     """
     model = subject.bert
     words, rng = jnp.asarray(subject.words, jnp.int32), jax.random.key(0)
-    matrices = {}
+    matrices: dict[int, jax.Array] = {}
     for length in _lengths(subject.encoding):
         tokens = properties.random_words(rng, words, count=WORD_PAIRS, length=length)
         batch = batch_size(2 * length**2 * model.num_heads * model.num_layers, 8)
@@ -57,21 +57,21 @@ def layers_of_run(subject: Subject) -> list[Entry]:
         matrices[length] = kernel.mean  # [N, H, L, L]
     step, name = f"step {subject.step:,}", subject.encoding.name
     note = f"{name}, {step}, trained on up to {subject.length} tokens."
-    return [_layer(subject, i, matrices, note) for i in range(model.num_layers)]
+
+    def entry(i: int) -> Entry:
+        encoding = subject.encoding.layer(i)
+        params = subject.encoding.layer_params(subject.position, i)
+        phi = {length: mirrored(encoding, x[i]) for length, x in matrices.items()}
+        picture = from_proximities(encoding, params, "logits of trained heads", phi)
+        return Entry(
+            name=subject.name, options={"layer": i}, title=f"{subject.name}, layer {i}", note=note,
+            picture=without_repetition(picture),
+        )  # fmt: skip
+
+    return [entry(i) for i in range(model.num_layers)]
 
 
 def _lengths(encoding: PositionEncoding) -> list[int]:
     """Return the lengths that an encoding has positions for, or else the longest that it has."""
     longest = encoding.max_length
     return [n for n in LENGTHS if longest is None or n <= longest] or [longest or 0]
-
-
-def _layer(subject: Subject, i: int, matrices: Mapping[int, jax.Array], note: str) -> Entry:
-    encoding = subject.encoding.layer(i)
-    params = subject.encoding.layer_params(subject.position, i)
-    phi = {length: mirrored(encoding, x[i]) for length, x in matrices.items()}
-    picture = from_proximities(encoding, params, "logits of trained heads", phi)
-    return Entry(
-        name=subject.name, options={"layer": i}, title=f"{subject.name}, layer {i}", note=note,
-        picture=without_repetition(picture),
-    )  # fmt: skip

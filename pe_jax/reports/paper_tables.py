@@ -24,13 +24,11 @@ IN_MEAN: tuple[str, ...] = tuple(name for name in GLUE if name != "glue/wnli")
 
 
 def write_tables(folders: list[Path], config: TablesConfig, out: Path) -> str:
-    """Write both tables to `out`, as JSON, Markdown, CSV and LaTeX; return the Markdown.
-
-    `tables.json` and `tables.md` hold both; `glue.*` and `squad.*` one each, if it has a run.
+    """Write `tables.json` and `tables.md` of both tables to `out`, and those with a run as `.md`,
+    `.csv` and `.tex`; return the Markdown.
 
     Raises:
-      ValueError: if no run has finished, results are damaged or cannot be pooled, or no run has the
-        baseline.
+      ValueError: if no run has finished, results cannot be pooled, or no run has the baseline.
     """
     by_folder = {folder: finetuning_results.read(folder) for folder in folders}
     unfinished = [str(folder) for folder, run in by_folder.items() if run is None]
@@ -95,11 +93,7 @@ def mean_over_tasks(cells: Sequence[Json | None]) -> Json | None:
 
 def build_all(runs: Sequence[Results], config: TablesConfig) -> dict[str, Json]:
     """Return the tables that have a run, of runs that are pooled over seeds, as in `tables.json`:
-    "columns" (key -> heading), "rows" (encoding -> key -> cell or None) and "notes".
-
-    Raises:
-      ValueError: if no run has the baseline.
-    """
+    "columns" (key -> heading), "rows" (encoding -> key -> cell or None) and "notes"."""
     positions = {run.position: None for run in runs} | dict.fromkeys(encodings.PAPER)
     if config.baseline not in positions:
         raise ValueError(

@@ -21,18 +21,13 @@ from pe_jax.training.checkpointing import newest_params
 
 
 def rescore(folder: Path, out: Path, lengths: tuple[int, ...] = (), resize: str = "") -> str:
-    """Score the newest checkpoint of a fine-tuned run; return a table of the lengths.
+    """Score the newest checkpoint of a fine-tuned run on inputs of `lengths`, by default its own.
 
-    Writes `rescored.json`, `rescored.md` and the predictions to `out`.
-
-    Args:
-      lengths: of inputs, in tokens; default the run's own.
-      resize: the method that lengthens a learned table of positions for longer inputs, see
-        `pe_jax.encodings.resize_table`.
+    Writes `rescored.json`, `rescored.md`, which it returns, and the predictions to `out`. `resize`
+    is the method of `encodings.resize_table` that lengthens a learned table of positions.
 
     Raises:
-      ValueError: if the folder holds no run with a checkpoint, or inputs are longer than a learned
-        table and `resize` is empty.
+      ValueError: for a folder without a checkpoint, or if a table is too short without `resize`.
     """
     config: FinetuningConfig = run_config(folder, FINETUNING)
     # All lengths first: one that does not fit is an error before anything is scored.
@@ -60,11 +55,7 @@ def rescore(folder: Path, out: Path, lengths: tuple[int, ...] = (), resize: str 
 
 
 def _score(config: FinetuningConfig, rows: int, folder: Path, out: Path) -> Json:
-    """Return scores of the run in `folder` under `config`.
-
-    Args:
-      rows: positions that the run's model has; `config` may have more.
-    """
+    """Return scores of the run in `folder`, whose model has `rows` positions, under `config`."""
     log(f"Inputs of {config.data.length} tokens")
     run = build(config, out / f"length_{config.data.length}", saved_tokenizer(folder))
     step, params = newest_params(folder, run.program.shardings_of)

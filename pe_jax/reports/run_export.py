@@ -26,13 +26,7 @@ def export(
     dtype: str = "float32",
 ) -> str:
     """Write the newest checkpoint of the run in `folder` to `out`; return what the model is, and
-    the lines that load it.
-
-    Args:
-      seed: which seed of a fine-tuned run that has several.
-      format: `"transformers"` (`interop.save_bert`), `"onnx"` (`interop.save_onnx`) or
-        `"stablehlo"` (`interop.save_stablehlo`).
-      dtype: of a model as ONNX.
+    the lines that load it. The arguments are the keys of `configs/export.py`.
 
     Raises:
       ValueError: for a folder without a checkpoint, a seed that the run does not have, or a model

@@ -5,7 +5,7 @@ import pytest
 
 from pe_jax import data
 from pe_jax.data import masking
-from pe_jax.data.templates import bert_template
+from pe_jax.data.special_tokens import bert_template
 
 VOCABULARY = data.Vocabulary(
     size=50,

@@ -42,12 +42,8 @@ def measure_properties(
 ) -> str:
     """Write `PART.json`, figures, `report.md` and `.html` to `out`; return the page.
 
-    Args:
-      config: `config.parts` chooses parts, by default all that apply.
-      where_possible: leave out chosen parts that do not apply.
-
-    Raises:
-      ValueError: for a chosen part that does not apply to the subjects.
+    `config.parts` chooses parts, by default all that apply. One that does not apply to the subjects
+    is a ValueError, or left out `where_possible`.
     """
     if not subjects:
         raise ValueError(

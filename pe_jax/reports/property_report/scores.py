@@ -166,13 +166,12 @@ def correlation(subjects: Sequence[Subject], config: PropertiesConfig, out: Path
 
 def heat_maps(correlations: Sequence[properties.Correlation], title: str) -> list[Figure]:
     """Return maps of Pearson's and of Spearman's correlations, every violation by every score."""
-
-    def draw(name: str) -> Figure:
+    maps = []
+    for name in ("pearson", "spearman"):
         cells = [(*c[:2], getattr(c, name), getattr(c, f"{name}_p")) for c in correlations]
-        title_of = f"{title} ({name.capitalize()})"
-        return Figure(f"correlation_{name}", figures.correlation_map, cells, title=title_of)
-
-    return [draw("pearson"), draw("spearman")]
+        options = {"title": f"{title} ({name.capitalize()})"}
+        maps.append(Figure(f"correlation_{name}", figures.correlation_map, cells, **options))
+    return maps
 
 
 def _from_metrics(folders: list[Path]) -> dict[str, list[float]]:

@@ -143,11 +143,7 @@ class Component(NamedTuple):
 
 
 def from_run(folder: Path) -> Subject:
-    """The newest checkpoint of a run, named as its folder.
-
-    Raises:
-      ValueError: if the folder holds no run, or none with a checkpoint yet.
-    """
+    """The newest checkpoint of a run, named as its folder; ValueError if there is none."""
     config: EncoderTrainingConfig = run_config(folder, ENCODERS)
     step, params = newest_params(folder)
     tokenizer = load_tokenizer(saved_tokenizer(folder))
@@ -202,15 +198,8 @@ def _init(model: BertConfig) -> Callable[[jax.Array], Params]:
 
 
 def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
-    """A published BERT, or only the position table of another family (RoBERTa, GPT-2).
-
-    Args:
-      family: of the table, if the file does not say; see `pe_jax.interop`.
-      name: default the name of the folder or file.
-
-    Raises:
-      ValueError: for a file that cannot be read, or lacks what a BERT or a position table needs.
-    """
+    """A published BERT, named as its folder or file by default; or only the position table of a
+    model of another family (RoBERTa, GPT-2), which is given if the file does not say."""
     from pe_jax.interop import ENCODERS, load_bert, load_position_table, open_checkpoint
     from pe_jax.interop.position_tables import MODEL_TYPES
     from pe_jax.tasks.pretrained_source import published_tokenizer

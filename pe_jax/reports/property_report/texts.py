@@ -57,14 +57,8 @@ class Texts(NamedTuple):
 @once
 def texts(subject: Subject, config: PropertiesConfig, length: int = 0) -> Texts:
     """Return at most `config.texts` texts for a model: those that its run held out, else of
-    `config.text`, and random words for a model without a tokenizer.
-
-    Args:
-      length: L, by default the longest that is measured.
-
-    Raises:
-      ValueError: if no document is long enough.
-    """
+    `config.text`, and random words for a model without a tokenizer. L is by default the longest
+    length that is measured."""
     length = length or min(config.length, subject.length)
     if subject.tokenizer is None:
         # Independent of each other, which rotations of a text would not be.
