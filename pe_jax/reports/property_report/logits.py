@@ -56,25 +56,17 @@ def attention_among_copies(
 
 @render.part(
     "Identical words",
-    render.MODEL,
-    (
-        lambda findings, config: (
-            f"Copies of one word fill the input; attention {config.attention} of layer "
-            f"{config.layer}, averaged over "
-            f"{min(numbers['words'] for numbers in findings.numbers.values())} random words and "
-            "the heads. The violations are of that matrix; forward share (-1 to 1), locality and "
-            "symmetry (Chen et al. 2023, 1 = it holds) are of the softmaxed weights. By head: "
-            "words.json."
-        ),
-        [
-            "model",
-            render.VIOLATIONS,
-            ("forward share", ".3f"),
-            ("Chen locality", ".3f"),
-            ("Chen symmetry", ".3f"),
-        ],
+    lambda findings, config: (
+        f"Copies of one word fill the input; attention {config.attention} of layer "
+        f"{config.layer}, averaged over "
+        f"{min(numbers['words'] for numbers in findings.numbers.values())} random words and "
+        "the heads. The violations are of that matrix; forward share (-1 to 1), locality and "
+        "symmetry (Chen et al. 2023, 1 = it holds) are of the softmaxed weights. By head: "
+        "words.json."
     ),
-)
+    ["model", render.VIOLATIONS, ("forward share", ".3f"), ("Chen locality", ".3f"),
+     ("Chen symmetry", ".3f")],
+)  # fmt: skip
 def identical_words(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure Ā, averaged over the heads and by head, and the attention weights."""
     logits = np.asarray(attention_among_copies(subject, config, "logits"))
@@ -140,17 +132,14 @@ def violations_by_layer(
 
 @render.part(
     "Offset kernel",
-    render.MODEL,
-    (
-        lambda findings, config: (
-            f"Mean logits (times √d, before softmax) over {_sample_count(config)} "
-            f"{_INPUTS[config.kernel][2]}. Violations of Φ[i, j] off the diagonal and within "
-            "reach, the mean over the heads; error: the standard error of Φ, its level left out, "
-            "over Φ's standard deviation. By head, and as functions of the offset: "
-            "offset_kernel.json."
-        ),
-        ["model", "layer", render.VIOLATIONS, ("error", ".2f")],
+    lambda findings, config: (
+        f"Mean logits (times √d, before softmax) over {_sample_count(config)} "
+        f"{_INPUTS[config.kernel][2]}. Violations of Φ[i, j] off the diagonal and within "
+        "reach, the mean over the heads; error: the standard error of Φ, its level left out, "
+        "over Φ's standard deviation. By head, and as functions of the offset: "
+        "offset_kernel.json."
     ),
+    ["model", "layer", render.VIOLATIONS, ("error", ".2f")],
 )
 def offset_kernel(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure Φ by layer, of each head and their mean, and as a function of the offset."""
@@ -217,15 +206,12 @@ def _curve(title: str, phi: np.ndarray) -> tuple[str, np.ndarray, np.ndarray, np
 
 @render.part(
     "Share of positional logits that offsets explain",
-    render.MODEL,
-    (
-        "Positional logits: the logits that enter the softmax, averaged over texts. Their variance "
-        "along the keys of a query is what positions do to attention; the share is what a bias of "
-        "the offset would reproduce, the heads weighted by their variance. σ: the root of the mean "
-        "variance of the heads. Noise: the variance of the estimate, which is taken off, over the "
-        "whole. By head: offset_share.json.",
-        ["model", "layer", ("share", ".3f"), ("σ", ".2f"), ("noise", ".3f")],
-    ),
+    "Positional logits: the logits that enter the softmax, averaged over texts. Their variance "
+    "along the keys of a query is what positions do to attention; the share is what a bias of the "
+    "offset would reproduce, the heads weighted by their variance. σ: the root of the mean "
+    "variance of the heads. Noise: the variance of the estimate, which is taken off, over the "
+    "whole. By head: offset_share.json.",
+    ["model", "layer", ("share", ".3f"), ("σ", ".2f"), ("noise", ".3f")],
 )
 def offset_share(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure the share by layer and head on `config.texts` texts."""

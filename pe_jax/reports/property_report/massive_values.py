@@ -35,15 +35,12 @@ _DRAWS = 4  # Of as many other dimensions, to compare the massive ones with.
 
 @render.part(
     "Massive values",
-    render.MODEL,
-    (
-        "M: root mean square over tokens of a dimension; massive: above {config.massive:g} times "
-        "its head's mean. Overlap: massive dimensions that two heads of a layer have in common, "
-        "over those that either has. Agreement: correlation of M between heads. Means over layers; "
-        "by layer: massive_values.json.",
-        ["model", "of", ("massive", ".2%"), ("largest M / mean", ".2f"), ("overlap", ".2f"),
-         ("agreement", ".2f")],
-    ),
+    "M: root mean square over tokens of a dimension; massive: above {config.massive:g} times its "
+    "head's mean. Overlap: massive dimensions that two heads of a layer have in common, over those "
+    "that either has. Agreement: correlation of M between heads. Means over layers; by layer: "
+    "massive_values.json.",
+    ["model", "of", ("massive", ".2%"), ("largest M / mean", ".2f"), ("overlap", ".2f"),
+     ("agreement", ".2f")],
     (
         "Massive dimensions of queries and keys in {config.bands} bands of rotary frequencies, the "
         "fastest first; the change of the masked-LM loss (nats, ± standard error over texts) when "

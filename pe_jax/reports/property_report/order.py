@@ -27,16 +27,13 @@ from pe_jax.training.pytrees import Params
 
 @render.part(
     "Order sensitivity",
-    render.MODEL,
-    (
-        "How far the states of the last layer move when a text is shuffled: all words, "
-        "neighbouring words in pairs, or sentences. Pooled: 1 − cosine of the mean states. By "
-        "token: √(Σ‖h′ − h‖² / Σ‖h − mean‖²), each token followed to its new place. A distilled "
-        "model is compared with its teacher on the same shuffles: the teacher's numbers, and R² of "
-        "the changes, 1 if they are the teacher's, 0 if they are as far from them as no change.",
-        ["model", "shuffle", ("pooled", ".4f"), ("teacher", ".4f"), ("R²", ".3f"),
-         ("by token", ".3f"), ("teacher", ".3f"), ("R²", ".3f")],
-    ),
+    "How far the states of the last layer move when a text is shuffled: all words, neighbouring "
+    "words in pairs, or sentences. Pooled: 1 − cosine of the mean states. By token: √(Σ‖h′ − h‖² / "
+    "Σ‖h − mean‖²), each token followed to its new place. A distilled model is compared with its "
+    "teacher on the same shuffles: the teacher's numbers, and R² of the changes, 1 if they are the "
+    "teacher's, 0 if they are as far from them as no change.",
+    ["model", "shuffle", ("pooled", ".4f"), ("teacher", ".4f"), ("R²", ".3f"),
+     ("by token", ".3f"), ("teacher", ".3f"), ("R²", ".3f")],
 )  # fmt: skip
 def order_sensitivity(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure changes of the last hidden states by kind of shuffle, and those of the teacher."""

@@ -28,17 +28,14 @@ _SETS = 7  # Sets of places, masked one after the other: about 15 % each.
 
 @render.part(
     "Shift of all positions",
-    render.MODEL,
-    (
-        "All positions of a text shifted by k: texts of half the longest input, so that a table "
-        "has positions to shift to, up to its last; other encodings up to 16 times the text. Loss "
-        "and accuracy of the masked tokens, and their change against k = 0, ± standard error over "
-        "texts, where a model has the head. States: √(Σ‖h′ − h‖² / Σ‖h − mean‖²) of the tokens in "
-        "the last layer, 0 = no change. Shown are the largest shifts up to half the text, the "
-        "text, and all; every shift: shift.json.",
-        ["model", ("L", "d"), ("shift", "d"), ("loss, nats", ".3f"), ("change", ".3f"),
-         ("accuracy", ".1%"), ("change", ".1f"), ("states", ".2g")],
-    ),
+    "All positions of a text shifted by k: texts of half the longest input, so that a table has "
+    "positions to shift to, up to its last; other encodings up to 16 times the text. Loss and "
+    "accuracy of the masked tokens, and their change against k = 0, ± standard error over texts, "
+    "where a model has the head. States: √(Σ‖h′ − h‖² / Σ‖h − mean‖²) of the tokens in the last "
+    "layer, 0 = no change. Shown are the largest shifts up to half the text, the text, and all; "
+    "every shift: shift.json.",
+    ["model", ("L", "d"), ("shift", "d"), ("loss, nats", ".3f"), ("change", ".3f"),
+     ("accuracy", ".1%"), ("change", ".1f"), ("states", ".2g")],
 )  # fmt: skip
 def shift(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure loss, accuracy and states of texts of half the longest input, at positions from 0,
@@ -144,14 +141,12 @@ def _shift_rows(name: str, numbers: Json) -> list[Row]:
 
 @render.part(
     "Loss by place",
-    "a model with a masked-LM head",
-    (
-        "Every token between the ends masked once, a seventh of a text at a time. The first and "
-        "last bin of places less the middle half, in nats, ± standard error over texts. By bin and "
-        "by place: place.json.",
-        ["model", ("L", "d"), ("loss, nats", ".3f"), "first places", ("first − middle", ".3f"),
-         ("last − middle", ".3f")],
-    ),
+    "Every token between the ends masked once, a seventh of a text at a time. The first and last "
+    "bin of places less the middle half, in nats, ± standard error over texts. By bin and by "
+    "place: place.json.",
+    ["model", ("L", "d"), ("loss, nats", ".3f"), "first places", ("first − middle", ".3f"),
+     ("last − middle", ".3f")],
+    needs="a model with a masked-LM head",
 )  # fmt: skip
 def place(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure losses of all tokens between the ends, each of them masked once."""

@@ -85,7 +85,8 @@ class Findings:
 
 # Text above a table, or a function of the findings that returns it; then headings of text, heading
 # and format of numbers, or `VIOLATIONS`. `{config.KEY}` is replaced in texts and headings.
-Table: TypeAlias = tuple[str | Callable[[Findings, PropertiesConfig], str], Sequence[Column]]
+About: TypeAlias = str | Callable[[Findings, PropertiesConfig], str]
+Table: TypeAlias = tuple[About, Sequence[Column]]
 
 
 class ReportSection(NamedTuple):
@@ -101,9 +102,11 @@ class ReportSection(NamedTuple):
 
 
 def part(
-    title: str, needs: str, *tables: Table, is_joint: bool = False
-) -> Callable[[Callable[..., Findings]], ReportSection]:
+    title: str, about: About, columns: Sequence[Column], *more: Table,
+    needs: str = MODEL, is_joint: bool = False,
+) -> Callable[[Callable[..., Findings]], ReportSection]:  # fmt: skip
     """Decorate the `measure` of a part, see `ReportSection`."""
+    tables = ((about, columns), *more)
     return lambda measure: ReportSection(title, needs, tables, measure, is_joint)
 
 

@@ -41,16 +41,13 @@ _Layer = dict[str, Float[np.ndarray, "H F"]]
 
 @render.part(
     "Use of rotary frequencies",
-    "a run, an encoding or a BERT with a rotary encoding",
-    (
-        "Pairs of dimensions in {config.bands} bands by their frequency ω (radians per position), "
-        "band 0 the fastest. ‖q‖, ‖k‖: of a pair, the mean over tokens, heads and layers. The "
-        "changes are of the masked-LM loss (nats, ± standard error over texts) when a band does "
-        "not rotate in any layer, and when its dimensions are 0. By head and layer: "
-        "rotary_frequencies.json.",
-        ["model", "band", ("fastest ω", ".3g"), ("slowest ω", ".3g"), ("‖q‖", ".3g"),
-         ("‖k‖", ".3g"), ("not rotated", ".3f"), ("dropped", ".3f")],
-    ),
+    "Pairs of dimensions in {config.bands} bands by their frequency ω (radians per position), band "
+    "0 the fastest. ‖q‖, ‖k‖: of a pair, the mean over tokens, heads and layers. The changes are "
+    "of the masked-LM loss (nats, ± standard error over texts) when a band does not rotate in any "
+    "layer, and when its dimensions are 0. By head and layer: rotary_frequencies.json.",
+    ["model", "band", ("fastest ω", ".3g"), ("slowest ω", ".3g"), ("‖q‖", ".3g"),
+     ("‖k‖", ".3g"), ("not rotated", ".3f"), ("dropped", ".3f")],
+    needs="a run, an encoding or a BERT with a rotary encoding",
 )  # fmt: skip
 def rotary_frequencies(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure norms by frequency, head and layer, and the loss without bands of frequencies."""

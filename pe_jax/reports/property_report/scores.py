@@ -33,14 +33,12 @@ _SCORE = "masked_lm_accuracy"
 
 @render.part(
     "Scores across the switch of lengths",
-    "a run with checkpoints of two steps or more",
-    (
-        "Held-out masked-LM accuracy at the last stage's length, of every checkpoint: before "
-        "the switch the models have only seen shorter inputs. An epoch is a pass over the "
-        "examples of its stage.",
-        ["run", ("length", "d"), ("before the switch", ".1%"), ("at the end", ".1%"),
-         ("masked-LM loss at the end, nats", ".3f")],
-    ),
+    "Held-out masked-LM accuracy at the last stage's length, of every checkpoint: before the "
+    "switch the models have only seen shorter inputs. An epoch is a pass over the examples of its "
+    "stage.",
+    ["run", ("length", "d"), ("before the switch", ".1%"), ("at the end", ".1%"),
+     ("masked-LM loss at the end, nats", ".3f")],
+    needs="a run with checkpoints of two steps or more",
     is_joint=True,
 )  # fmt: skip
 def scores(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> Findings:
@@ -121,16 +119,14 @@ def _stages(run: TextRun[PretrainingConfig]) -> list[Json]:
 
 @render.part(
     "Properties against scores",
-    "four runs or more that have scores",
-    (
-        lambda findings, config: (
-            "Over the runs, violations by the logits of identical words against scores. More is "
-            "better: below 0, more violation goes with worse scores. p-values are two-sided, not "
-            f"corrected for the {len(findings.rows)} pairs. A dash: one of the two is constant."
-        ),
-        ["violation", "score", ("n", "d"), ("Pearson", "+.2f"), ("p", ".3f"),
-         ("Spearman", "+.2f"), ("p", ".3f")],
+    lambda findings, config: (
+        "Over the runs, violations by the logits of identical words against scores. More is "
+        "better: below 0, more violation goes with worse scores. p-values are two-sided, not "
+        f"corrected for the {len(findings.rows)} pairs. A dash: one of the two is constant."
     ),
+    ["violation", "score", ("n", "d"), ("Pearson", "+.2f"), ("p", ".3f"),
+     ("Spearman", "+.2f"), ("p", ".3f")],
+    needs="four runs or more that have scores",
     is_joint=True,
 )  # fmt: skip
 def correlation(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> Findings:

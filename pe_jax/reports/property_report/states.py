@@ -54,21 +54,18 @@ def _listed(findings: Findings, key: str, between: str) -> str:
 
 @render.part(
     "Positional basis",
-    render.MODEL,
-    (
-        lambda findings, config: (
-            "Hidden states as mean + position + text + rest (Song & Zhong, 2023) after 0 layers "
-            f"(the input of the first), 1, 2, …, of {_listed(findings, 'count', ' or ')} texts "
-            f"({_listed(findings, 'texts', ' and ')}). Percentages of the variance; floor: the "
-            "share subtracted from position, which the mean of so many texts keeps of the rest. "
-            "Then of position, where it is above its floor: its stable rank; the dimensions that "
-            "hold 95 % of it; its norm over that of the hidden states; its share in the ten lowest "
-            "frequencies; its mean |cos| with texts."
-        ),
-        ["model", "layers", ("position %", ".1f"), ("text %", ".1f"), ("rest %", ".1f"),
-         ("floor %", ".1f"), ("stable rank", ".1f"), ("dim. 95 %", ".0f"), ("rel. norm", ".2f"),
-         ("smooth", ".2f"), ("|cos|", ".2f")],
+    lambda findings, config: (
+        "Hidden states as mean + position + text + rest (Song & Zhong, 2023) after 0 layers "
+        f"(the input of the first), 1, 2, …, of {_listed(findings, 'count', ' or ')} texts "
+        f"({_listed(findings, 'texts', ' and ')}). Percentages of the variance; floor: the "
+        "share subtracted from position, which the mean of so many texts keeps of the rest. "
+        "Then of position, where it is above its floor: its stable rank; the dimensions that "
+        "hold 95 % of it; its norm over that of the hidden states; its share in the ten lowest "
+        "frequencies; its mean |cos| with texts."
     ),
+    ["model", "layers", ("position %", ".1f"), ("text %", ".1f"), ("rest %", ".1f"),
+     ("floor %", ".1f"), ("stable rank", ".1f"), ("dim. 95 %", ".0f"), ("rel. norm", ".2f"),
+     ("smooth", ".2f"), ("|cos|", ".2f")],
 )  # fmt: skip
 def positional_basis(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure the decomposition in every layer."""
@@ -102,16 +99,13 @@ def positional_basis(subject: Subject, config: PropertiesConfig) -> Findings:
 
 @render.part(
     "Position probe",
-    render.MODEL,
-    (
-        "The position of a token predicted from its hidden state after 0 layers (the input of the "
-        "first), 1, 2, … (Haviv et al., 2022), by ridge regression and by a network of one hidden "
-        "layer: trained on half of the texts, penalty and steps chosen on a quarter, R² (guessing "
-        "the mean: 0) and mean absolute error of the last quarter. Decay: R² after all layers over "
-        "the best. After each layer: position_probe.json.",
-        ["model", "probe", ("R², input", ".3f"), ("best R²", ".3f"), ("layers", "d"),
-         ("error, positions", ".1f"), "of length", ("R², last", ".3f"), ("decay", ".2f")],
-    ),
+    "The position of a token predicted from its hidden state after 0 layers (the input of the "
+    "first), 1, 2, … (Haviv et al., 2022), by ridge regression and by a network of one hidden "
+    "layer: trained on half of the texts, penalty and steps chosen on a quarter, R² (guessing the "
+    "mean: 0) and mean absolute error of the last quarter. Decay: R² after all layers over the "
+    "best. After each layer: position_probe.json.",
+    ["model", "probe", ("R², input", ".3f"), ("best R²", ".3f"), ("layers", "d"),
+     ("error, positions", ".1f"), "of length", ("R², last", ".3f"), ("decay", ".2f")],
 )  # fmt: skip
 def position_probe(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure R² and errors in every layer, of a linear map and of a small network."""
@@ -178,18 +172,15 @@ def _summary(probe: Probe, length: int) -> list[Value]:
 
 @render.part(
     "Attention flow",
-    render.MODEL,
-    (
-        "Attention weights on texts, means over queries, texts and the heads of a layer: the share "
-        "that goes to the first token, to the last ([CLS] and [SEP], except in random words) and "
-        "to the key that gets most in each text; exp of the entropy; the distance to the attended "
-        "keys. Rollout: the composition of a layer's outputs, through all layers up to it (0.5 A + "
-        f"0.5 I): the first token, the token itself, and tokens within ± {_WINDOW}. Even: "
-        "attention that is equal on all keys within reach. By head: attention_flow.json.",
-        ["model", "layer", ("to the first", ".3f"), ("to the last", ".3f"),
-         ("to the largest", ".3f"), ("effective keys", ".1f"), ("distance", ".1f"),
-         ("rollout: first", ".3f"), ("rollout: own", ".3f"), (f"rollout: ± {_WINDOW}", ".3f")],
-    ),
+    "Attention weights on texts, means over queries, texts and the heads of a layer: the share "
+    "that goes to the first token, to the last ([CLS] and [SEP], except in random words) and "
+    "to the key that gets most in each text; exp of the entropy; the distance to the attended "
+    "keys. Rollout: the composition of a layer's outputs, through all layers up to it (0.5 A + "
+    f"0.5 I): the first token, the token itself, and tokens within ± {_WINDOW}. Even: "
+    "attention that is equal on all keys within reach. By head: attention_flow.json.",
+    ["model", "layer", ("to the first", ".3f"), ("to the last", ".3f"),
+     ("to the largest", ".3f"), ("effective keys", ".1f"), ("distance", ".1f"),
+     ("rollout: first", ".3f"), ("rollout: own", ".3f"), (f"rollout: ± {_WINDOW}", ".3f")],
 )  # fmt: skip
 def attention_flow(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure statistics of the attention weights of all layers, means over texts."""

@@ -26,25 +26,23 @@ _HEADINGS = ("TI", "mono. {config.table_window}", "mono. all", "symm.")
 
 @render.part(
     "Table 1, generated",
-    "untrained encodings (--encodings)",
-    (
-        lambda findings, config: (
-            f"Sizes before training: {config.size} (D = {preset(config.size).hidden_size}, "
-            f"d = {preset(config.size).head_size}), length {config.length}; mean of {config.seeds} "
-            "random models. Violations by P·Pᵀ (plain), by the logits of identical words, averaged "
-            f"over heads, in layer {config.layer} (Ā), and by the offset kernel, means over heads "
-            "and layers (Φ): 0 = the property holds; 0 without decimals is exact; a dash: there is "
-            "no such matrix, or it has one side only. S(ω, x) = […, sin(ω_i x), cos(ω_i x), …], "
-            "where x is a position, m an offset, clipped where there is a clip. mono. is "
-            "monotonicity, 0.5 = no order; ψ decreases up to the offset where the dot product of "
-            "two vectors turns. The paper judges absolute encodings by P·Pᵀ, relative ones by what "
-            "they do in attention."
-        ),
-        ["encoding", "position vectors", "parameters", ("number", ",d"),
-         ("ψ decreases up to", "d"),
-         *((f"{matrix}{heading}", ".3f") for matrix in ("", "Ā ", "Φ ") for heading in _HEADINGS),
-         "paper: TI, mono., symm."],
+    lambda findings, config: (
+        f"Sizes before training: {config.size} (D = {preset(config.size).hidden_size}, "
+        f"d = {preset(config.size).head_size}), length {config.length}; mean of {config.seeds} "
+        "random models. Violations by P·Pᵀ (plain), by the logits of identical words, averaged "
+        f"over heads, in layer {config.layer} (Ā), and by the offset kernel, means over heads "
+        "and layers (Φ): 0 = the property holds; 0 without decimals is exact; a dash: there is "
+        "no such matrix, or it has one side only. S(ω, x) = […, sin(ω_i x), cos(ω_i x), …], "
+        "where x is a position, m an offset, clipped where there is a clip. mono. is "
+        "monotonicity, 0.5 = no order; ψ decreases up to the offset where the dot product of "
+        "two vectors turns. The paper judges absolute encodings by P·Pᵀ, relative ones by what "
+        "they do in attention."
     ),
+    ["encoding", "position vectors", "parameters", ("number", ",d"),
+     ("ψ decreases up to", "d"),
+     *((f"{matrix}{heading}", ".3f") for matrix in ("", "Ā ", "Φ ") for heading in _HEADINGS),
+     "paper: TI, mono., symm."],
+    needs="untrained encodings (--encodings)",
     is_joint=True,
 )  # fmt: skip
 def table1(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> Findings:

@@ -27,13 +27,11 @@ _PANELS = 8  # Of the figure over training.
 
 @render.part(
     "Position vectors",
-    "an encoding with position vectors",
-    (
-        "Violations by P·Pᵀ, from 0 (the property holds exactly) to 1: translation invariance, of "
-        "all positions and without the first; monotonicity within windows of offsets; symmetry, "
-        "which every matrix of dot products has. Relative vectors are compared offset with offset.",
-        ["position vectors", "when", "kind", render.VIOLATIONS],
-    ),
+    "Violations by P·Pᵀ, from 0 (the property holds exactly) to 1: translation invariance, of all "
+    "positions and without the first; monotonicity within windows of offsets; symmetry, which "
+    "every matrix of dot products has. Relative vectors are compared offset with offset.",
+    ["position vectors", "when", "kind", render.VIOLATIONS],
+    needs="an encoding with position vectors",
 )
 def position_vectors(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure P·Pᵀ of every component that has vectors and, for runs, before training."""
@@ -79,11 +77,9 @@ def likeness(phi: np.ndarray, x: np.ndarray) -> Numbers:
 
 @render.part(
     "Position vectors while training",
-    "a run of a learned encoding with checkpoints of two steps or more",
-    (
-        "Violations by P·Pᵀ at the checkpoints; step 0 is before training.",
-        ["position vectors", "step", render.VIOLATIONS],
-    ),
+    "Violations by P·Pᵀ at the checkpoints; step 0 is before training.",
+    ["position vectors", "step", render.VIOLATIONS],
+    needs="a run of a learned encoding with checkpoints of two steps or more",
 )
 def evolution(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure P·Pᵀ at the start and at every checkpoint of a run that learns its vectors."""
@@ -128,15 +124,13 @@ def _last_steps(folder: Path) -> dict[int, int]:
 
 @render.part(
     "Regression probe",
-    "an encoding with position vectors",
-    (
-        "A linear map from position vector to position, trained on the even positions. R² and the "
-        "mean absolute error (in positions) on all positions, and on the odd ones, never seen: by "
-        "least squares, and with the ridge penalty (a multiple of the largest squared singular "
-        "value) that is best on the odd ones. All penalties: regression.json.",
-        ["position vectors", ("N", "d"), "fit", ("R², all", ".3f"), ("R², odd", ".3f"),
-         ("error, all", ".2f"), ("error, odd", ".2f")],
-    ),
+    "A linear map from position vector to position, trained on the even positions. R² and the mean "
+    "absolute error (in positions) on all positions, and on the odd ones, never seen: by least "
+    "squares, and with the ridge penalty (a multiple of the largest squared singular value) that "
+    "is best on the odd ones. All penalties: regression.json.",
+    ["position vectors", ("N", "d"), "fit", ("R², all", ".3f"), ("R², odd", ".3f"),
+     ("error, all", ".2f"), ("error, odd", ".2f")],
+    needs="an encoding with position vectors",
 )  # fmt: skip
 def regression(subject: Subject, config: PropertiesConfig) -> Findings:
     """Fit linear maps on even positions and test them on all that the vectors have."""
@@ -167,14 +161,12 @@ def regression(subject: Subject, config: PropertiesConfig) -> Findings:
 
 @render.part(
     "Frequencies",
-    "a sinusoidal encoding",
-    (
-        "Frequencies in radians per position. Cosines below π/{config.length} decrease over all "
-        "{config.length} positions, those above π alternate from one position to the next. ψ(m) = "
-        "Σ cos(ω_i m) decreases up to the turning point.",
-        ["sinusoids", ("F", "d"), ("least", ".2g"), ("median", ".2g"), ("greatest", ".3g"),
-         ("below π/{config.length}", ".0%"), ("above π", ".0%"), ("turn", "d")],
-    ),
+    "Frequencies in radians per position. Cosines below π/{config.length} decrease over all "
+    "{config.length} positions, those above π alternate from one position to the next. ψ(m) = Σ "
+    "cos(ω_i m) decreases up to the turning point.",
+    ["sinusoids", ("F", "d"), ("least", ".2g"), ("median", ".2g"), ("greatest", ".3g"),
+     ("below π/{config.length}", ".0%"), ("above π", ".0%"), ("turn", "d")],
+    needs="a sinusoidal encoding",
 )  # fmt: skip
 def frequencies(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure ψ(m), its turning point, and the range of frequencies of sinusoidal components."""
@@ -210,13 +202,10 @@ def frequencies(subject: Subject, config: PropertiesConfig) -> Findings:
 
 @render.part(
     "Positions by head",
-    render.MODEL,
-    (
-        "P·W_Q·W_Kᵀ·Pᵀ of layer {config.layer}: the term that absolute positions add to the "
-        "logits, without words. Violations; of several subjects the means over their heads "
-        "(each head is in heads.json).",
-        ["position vectors", "head", render.VIOLATIONS],
-    ),
+    "P·W_Q·W_Kᵀ·Pᵀ of layer {config.layer}: the term that absolute positions add to the logits, "
+    "without words. Violations; of several subjects the means over their heads (each head is in "
+    "heads.json).",
+    ["position vectors", "head", render.VIOLATIONS],
     (
         "W_Q·W_Kᵀ of each layer (Saponati et al. 2025): symmetry from -1 (antisymmetric) over "
         "0 (random) to 1; directionality from -1 (rows stand out) to 1 (columns do).",
