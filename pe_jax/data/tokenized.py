@@ -88,7 +88,7 @@ class TokenizedCorpus:
         return np.arange(len(self.documents) - 1)
 
     def split(self, held_out: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return documents for training and for validation: every n-th for a fraction of 1 / n.
+        """Return documents for training and, a fraction in (0, 0.5], for validation: evenly spread.
 
         Raises:
           ValueError: if no document would be held out.
