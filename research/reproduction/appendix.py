@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,8 @@ from research.reproduction.verdict_tables import TITLES, effects, members
 
 _COMMAND = "python research/reproduction/run.py"
 SETTINGS = "settings.md"  # Beside the page: its section on settings, written by hand.
-_ABOUT_SCORES = "Mean ± sample standard deviation over seeds; scores in points."
+FINDINGS = "findings.toml"  # Beside the page: what opens a section, by its heading.
+_ABOUT_SCORES = "The table has means ± sample standard deviations over seeds, scores in points."
 _ABOUT_MEASURE = {
     LOSS: "Losses are in nats, at the length of the last stage.",
     LOSS_UNSEEN: "*Added by unseen lengths* is the loss at that length of the last checkpoint "
@@ -50,17 +52,18 @@ _ABOUT_MEASURE = {
 }
 _ABOUT_TRIVIAL = """\
 *A trivial answer* is the first sentence of the context, or the better of two constant labels.
-*Models above it*: by Student's one-sided t-test over seeds, p < 0.025, not corrected."""
+*Models above it* counts those whose scores are higher by Student's one-sided t-test over seeds,
+p < 0.025, not corrected."""
 _TRIVIAL, _ABOVE = "*a trivial answer*", "*models above it*"
 _ABOUT_SELECTION = """\
-Points by which each seed's best step on the validation set is above the step that is best on
-held-out training data; the paper reports the former for SQuAD."""
+The paper reports, for SQuAD, each seed's best step on the validation set. The table has the points
+by which that step is above the one that is best on held-out training data."""
 _ABOUT_PROPERTIES = """\
-Violations, 0 where the property holds: of dot products of position vectors before and after
-training; of the logits of identical words in the first layer (*words*); and of the mean logits
-between random words by position (*kernel*, see
-[offset kernel](../../docs/measures/offset_kernel.md)), the mean over layers. Local monotonicity is
-within 10 offsets, 0.5 without any order. Symmetry is 0.5 for noise."""
+The table has violations, 0 where the property holds. *vectors* are dot products of position
+vectors before and after training, *words* the logits of identical words in the first layer, and
+*kernel* the mean logits between random words by position ([offset
+kernel](../../docs/measures/offset_kernel.md)), mean over layers. Local monotonicity is within 10
+offsets, 0.5 without any order. Symmetry is 0.5 for noise."""
 _MODELS = {
     SCRATCH: "a BERT-mini from scratch",
     REPLACED: "a published BERT with its positions replaced",
@@ -73,7 +76,7 @@ def appendix(results: Results, out: Path) -> str:
     Args:
       results: the content of a results file (`research.reproduction.results_file`).
       out: the folder of the page; it shows the figures in `figures/`, and the section on settings
-        in `settings.md`, if there is one.
+        in `settings.md` and findings in `findings.toml`, if there are any.
     """
     every = values(results)
     arms = list(dict.fromkeys(name.partition("/")[0] for name in results["runs"]))
@@ -94,7 +97,16 @@ def appendix(results: Results, out: Path) -> str:
     if (out / SETTINGS).is_file():
         sections.append((out / SETTINGS).read_text(encoding="utf-8"))
     sections.append(_origin(results))
-    return "\n".join(section for section in sections if section)
+    path = out / FINDINGS
+    findings = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return "\n".join(_opened(section, findings) for section in sections if section)
+
+
+def _opened(section: str, findings: Mapping[str, str]) -> str:
+    """Return a section with its findings below the heading."""
+    heading, _, rest = section.partition("\n")
+    found = findings.get(heading.removeprefix("## "))
+    return f"{heading}\n\n{found}\n{rest}" if found else section
 
 
 def _section(title: str, *blocks: Sequence[str]) -> str:
@@ -106,36 +118,23 @@ def _section(title: str, *blocks: Sequence[str]) -> str:
 
 def _head(results: Results, arms: Sequence[str]) -> str:
     config, runs = results["config"], results["runs"]
-    models = [_MODELS[arm] for arm in arms]
     done = sum(entry is not None for entry in runs.values())
-    options = map(shlex.quote, results["options"])
     return "\n".join(
         [
             "# Appendix: scores, methods and figures",
             "",
-            "How the paper's comparison was run on a small scale, and all that it gave; the claims "
-            "are on [one page](./README.md). Run the first command again to continue a stopped "
-            "study; `--dry_run` shows its plan and time. The second command writes both pages:",
+            "This appendix has all scores of a small copy of the paper's comparison, how its "
+            "claims were judged, and the figures. The findings and claims are on "
+            "[one page](./README.md).",
             "",
-            "```sh",
-            " \\\n    ".join(
-                [f"{_COMMAND} --config=research/reproduction/config.py --workdir=S", *options]
-            ),
-            f"{_COMMAND} --workdir=S --out=research/reproduction",
-            "```",
-            "",
-            "`config.published` is the folder of a published BERT, `config.data_dir` that of tfds "
-            "datasets ([checkpoints](../../docs/checkpoints.md), "
-            "[data](../../docs/finetuning.md#data)).",
-            "",
-            f"Models: {' and '.join(models)}; {len(config['squad']['seeds'])} seeds of fine-tuning "
-            f"on questions, {len(config['glue']['seeds'])} on other tasks. "
+            f"The models are {' and '.join(_MODELS[arm] for arm in arms)}, with "
+            f"{len(config['squad']['seeds'])} seeds of fine-tuning on questions and "
+            f"{len(config['glue']['seeds'])} on other tasks. "
             "**No number here is comparable with the paper's**: its models are BERT-base and "
             "BERT-medium, trained on Wikipedia and books (16 GB); they are fine-tuned on SQuAD's "
             f"own questions, ours on `{config['squad']['data']['train']}`. Only the direction of "
             "differences between encodings that were trained alike is comparable, on tasks that "
-            "these models learn. Where a trivial answer has a score, the last row of a table "
-            "counts the models above it.",
+            "these models learn.",
             "",
             f"{done:,} of {len(runs):,} runs are done"
             + (f"; left out below: {_missing(results)}." if done < len(runs) else "."),
@@ -236,6 +235,7 @@ def _origin(results: Results) -> str:
     hours = sum(run["seconds"] for run in entries) / 3600
     machines = Counter(f"{run['device']} with {counted(run['cores'], 'core')}" for run in entries)
     code = Counter(run["code"] for run in entries)
+    options = map(shlex.quote, results["options"])
     return "\n".join(
         [
             "## How it was made",
@@ -246,6 +246,18 @@ def _origin(results: Results) -> str:
             f"[{FILE}](./{FILE}) every value by seed. A model whose weights were not kept "
             "is retrained with the same seed and settings if an unfinished run needs it; its "
             "numbers may then come from two pretrainings, which do not agree in every digit.",
+            "",
+            "The first command runs the study, and continues one that was stopped; `--dry_run` "
+            "shows its plan and time. The second writes both pages. `config.published` is the "
+            "folder of a published BERT, `config.data_dir` that of tfds datasets "
+            "([checkpoints](../../docs/checkpoints.md), [data](../../docs/finetuning.md#data)).",
+            "",
+            "```sh",
+            " \\\n    ".join(
+                [f"{_COMMAND} --config=research/reproduction/config.py --workdir=S", *options]
+            ),
+            f"{_COMMAND} --workdir=S --out=research/reproduction",
+            "```",
             "",
         ]
     )
