@@ -88,7 +88,14 @@ def test_options_have_defaults_and_meanings():
     assert "- `base=10000`: base of the frequencies\n" in CARDS["rope"]
     assert "- `layout='half'`: which dimensions make a pair" in CARDS["rope_linear"]
     for line in re.findall(r"^- `\w+=.*", "".join(GALLERY.values()), re.M):
-        assert re.search(r"`.*?`(, required)?: \S{1,}", line), line
+        assert re.search(r"`.*?`(, required)?: \S", line), line
+
+
+def test_an_option_without_a_meaning(monkeypatch):
+    row = next(row for row in ROWS if row.key == "alibi")
+    monkeypatch.delitem(card.OPTIONS, "alibi")
+    with pytest.raises(ValueError, match=r"alibi: the options \['directed', 'learnable'"):
+        card._options(row)
     assert "- `beta_slow=1`: rotations within L at the ends of the ramp\n" in CARDS["rope_yarn"]
 
 

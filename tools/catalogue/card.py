@@ -80,7 +80,7 @@ def family_page(
             f"Acts on: {declared.acts(variants[0])}. Source: {source(variants[0])}. Code: "
             f"[`{key}`](../../{source_file(key)})",
             "",
-            f"**When to use it.** {ADVICE[key]}",
+            f"**When to use it.** {ADVICE.get(key, '')}",
             "",
             *_images(variants[0], pictures),
             f"```python\n{snippets[key]}\n```",
@@ -235,6 +235,11 @@ def _options(row: Entry) -> list[str]:
         name: f"{_short(text(name, value))}`, required" for name, value in row.required.items()
     }
     defaults = {name: f"{text(name, value)}`" for name, value in row.options.items()}
+    if missing := [name for name in examples | defaults if name not in meanings]:
+        raise ValueError(
+            f"{row.key}: the options {missing} have no meaning. Add it to Args of its docstring or "
+            "to tools/catalogue/options.toml."
+        )
     lines = [
         f"- `{start}: {'if True, ' * (row.options.get(name) is False)}{meanings[name]}"
         for name, start in (examples | defaults).items()
