@@ -129,7 +129,7 @@ def _score(
         # JSON has no infinity.
         nulls = {p.id: min(p.null_difference, _LARGEST) for p in predictions}
         files["null_differences"] = nulls
-    return {k: v for k, v in scores.items() if k not in ("total", "missing")}, files
+    return {k: v for k, v in scores.items() if k != "total"}, files
 
 
 def _short_name(source: str, split: str) -> str:

@@ -18,15 +18,13 @@ class Prediction(NamedTuple):
 
     Attributes:
       id: of the question.
-      text: the answer; empty for "unanswerable", or if there is no candidate.
-      candidates: text, and start logit + end logit, of the best spans, best first.
+      text: the answer; empty for "unanswerable", or if there is no span.
       null_difference: the score of "unanswerable" minus that of the best span; infinite if there is
         no span.
     """
 
     id: str
     text: str
-    candidates: list[tuple[str, float]]
     null_difference: float
 
 
@@ -41,13 +39,11 @@ def best_answers(
 ) -> list[Prediction]:
     """A prediction for each question, in their order.
 
-    Candidates combine the `n_best` starts and the `n_best` ends in each window's context. A start
-    counts in the window where its token has the most context. Among equal scores the earlier span
-    comes first.
+    Spans combine the `n_best` starts and the `n_best` ends in each window's context. A start counts
+    in the window where its token has the most context. Among equal scores the earlier span wins.
 
     Args:
       start_logits, end_logits: `[W, L]` floats.
-      n_best: also how many candidates a question keeps.
       max_answer_tokens: the longest span.
       null_threshold: answer "" where the null difference is greater (as SQuAD v2.0 allows); the
         null score is the least sum over the question's windows of both logits at [CLS]. None:
@@ -60,38 +56,27 @@ def best_answers(
         if not np.isfinite(logits).all():
             raise ValueError(f"{name} logits contain NaN or infinity. Has training diverged?")
     start_logits, end_logits = start_logits.astype(np.float64), end_logits.astype(np.float64)
-    question, score, first, last = _spans(
-        windows, start_logits, end_logits, n_best, max_answer_tokens
-    )
     null = np.full(len(windows.questions), np.inf)
     np.minimum.at(null, windows.question, start_logits[:, 0] + end_logits[:, 0])
-
-    bounds = np.searchsorted(question, np.arange(len(windows.questions) + 1))
-    predictions = []
-    for number, asked in enumerate(windows.questions):
-        best = slice(bounds[number], min(bounds[number] + n_best, bounds[number + 1]))
-        offsets = windows.offsets[number]
-        begins, ends = offsets[first[best], 0].tolist(), offsets[last[best], 1].tolist()
-        texts = [_text(asked.context, begin, end) for begin, end in zip(begins, ends)]
-        scores = score[best].tolist()
-        difference = float(null[number]) - scores[0] if scores else np.inf
+    predictions = [Prediction(question.id, "", np.inf) for question in windows.questions]
+    spans = _best_spans(windows, start_logits, end_logits, n_best, max_answer_tokens)
+    for number, score, first, last in zip(*spans):
+        question, offsets = windows.questions[number], windows.offsets[number]
+        difference = float(null[number] - score)
         is_null = null_threshold is not None and difference > null_threshold
-        text = texts[0] if texts and not is_null else ""
-        predictions.append(Prediction(asked.id, text, [*zip(texts, scores)], difference))
+        text = "" if is_null else _text(question.context, offsets[first, 0], offsets[last, 1])
+        predictions[number] = Prediction(question.id, text, difference)
     return predictions
 
 
-def _spans(
+def _best_spans(
     windows: Windows,
     start_logits: np.ndarray,
     end_logits: np.ndarray,
     n_best: int,
     max_answer_tokens: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Question, score, first and last context token of candidates: by question, best first.
-
-    At most N of each window.
-    """
+    """The best span of each question that has one: question, score, first and last context token."""
     position = np.arange(windows.length)
     begin = windows.context_start[:, None]
     in_context = (position >= begin) & (position < begin + windows.context_sizes[:, None])
@@ -100,16 +85,14 @@ def _spans(
     scores = start_scores[:, :, None] + end_scores[:, None, :]  # [W, N, N]
     tokens = ends[:, None, :] - starts[:, :, None] + 1
     scores[(tokens < 1) | (tokens > max_answer_tokens)] = -np.inf
-    scores = scores.reshape(len(scores), -1)
-
-    pairs, scores = _top(scores, scores > -np.inf, n_best)
-    row, rank = np.nonzero(scores > -np.inf)
-    start, end = np.divmod(pairs[row, rank], ends.shape[1])
+    is_best = (scores == scores.max((1, 2), keepdims=True)) & (scores > -np.inf)
+    row, start, end = np.nonzero(is_best)  # Several in a window where scores are equal.
     to_context = windows.first[row] - windows.context_start[row]
     first, last = starts[row, start] + to_context, ends[row, end] + to_context
-    question, scores = windows.question[row], scores[row, rank]
-    order = np.lexsort((last, first, -scores, question))
-    return question[order], scores[order], first[order], last[order]
+    question, score = windows.question[row], scores[row, start, end]
+    order = np.lexsort((last, first, -score, question))
+    best = order[np.unique(question[order], return_index=True)[1]]
+    return question[best], score[best], first[best], last[best]
 
 
 def _top(scores: np.ndarray, allowed: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from pe_jax.data.questions import Question
 
@@ -16,11 +16,6 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 def normalise(answer: str) -> str:
     """Lower case, then no ASCII punctuation, then no articles, then single spaces."""
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
-
-
-def exact_match(prediction: str, gold: str) -> int:
-    """1 if both are equal after normalisation, else 0."""
-    return int(normalise(prediction) == normalise(gold))
 
 
 def f1(prediction: str, gold: str, *, empty: int = 1) -> float:
@@ -47,50 +42,37 @@ def score(
     Args:
       questions: with their gold answers.
       predictions: the answer to each question's id, "" for unanswerable.
-      version: v1.1, where a question without a prediction scores 0; or v2.0, where it is excluded
-        from all averages.
+      version: v1.1 or v2.0, where questions of one id count once.
 
     Returns:
-      exact, f1, total (questions averaged over) and missing (questions without a prediction); in
-      v2.0 exact, f1 and total also with the prefixes HasAns_ and NoAns_, if there are any.
+      exact, f1 and total (questions averaged over); in v2.0 also with the prefixes HasAns_ and
+      NoAns_, if there are any.
 
     Raises:
-      ValueError: for an unanswerable question in v1.1, or no prediction in v2.0.
+      ValueError: for an unanswerable question in v1.1.
     """
-    is_v2, exact, overlap = version == "v2.0", dict[str | int, float](), dict[str | int, float]()
+    is_v2 = version == "v2.0"
+    exact, overlap = dict[str | int, float](), dict[str | int, float]()
+    answerable: dict[str | int, bool] = {}
     for number, q in enumerate(questions):
         if not q.answers and not is_v2:
             raise ValueError(
                 f"The question {q.id!r} has no answer, which v1.1 does not allow: score it as "
                 "'v2.0'."
             )
-        key: str | int = q.id if is_v2 else number
-        if (answer := predictions.get(q.id)) is not None:
-            golds = [gold for gold, _ in q.answers if not is_v2 or normalise(gold)] or [""]
-            exact[key] = max(exact_match(answer, gold) for gold in golds)
-            overlap[key] = max(f1(answer, gold, empty=int(is_v2)) for gold in golds)
-        elif not is_v2:
-            exact[key] = overlap[key] = 0
-    if not exact:
-        raise ValueError(
-            f"None of the {len(questions)} questions has a prediction. Do the ids belong to "
-            "another file?"
-        )
-    scores = _averages("", exact.values(), overlap.values())
-    answerable = {q.id: bool(q.answers) for q in questions}
-    for prefix, kind in (("HasAns_", True), ("NoAns_", False)) if is_v2 else ():
-        ids = [id for id in answerable if answerable[id] == kind and id in exact]
-        if ids:
-            scores |= _averages(prefix, [exact[id] for id in ids], [overlap[id] for id in ids])
-    return scores | {"missing": sum(q.id not in predictions for q in questions)}
-
-
-def _averages(
-    prefix: str, exact: Collection[float], overlap: Collection[float]
-) -> dict[str, float]:
-    total = len(exact)
-    return {
-        f"{prefix}exact": 100 * sum(exact) / total,
-        f"{prefix}f1": 100 * sum(overlap) / total,
-        f"{prefix}total": total,
-    }
+        key, answer = q.id if is_v2 else number, predictions[q.id]
+        golds = [gold for gold, _ in q.answers if not is_v2 or normalise(gold)] or [""]
+        exact[key] = max(normalise(answer) == normalise(gold) for gold in golds)
+        overlap[key] = max(f1(answer, gold, empty=int(is_v2)) for gold in golds)
+        answerable[key] = bool(q.answers)
+    groups: dict[str, list[str | int]] = {"": [*exact]}
+    if is_v2:
+        groups["HasAns_"] = [key for key, value in answerable.items() if value]
+        groups["NoAns_"] = [key for key, value in answerable.items() if not value]
+    scores = {}
+    for prefix, keys in groups.items():
+        if keys:
+            scores[f"{prefix}exact"] = 100 * sum(exact[key] for key in keys) / len(keys)
+            scores[f"{prefix}f1"] = 100 * sum(overlap[key] for key in keys) / len(keys)
+            scores[f"{prefix}total"] = len(keys)
+    return scores
