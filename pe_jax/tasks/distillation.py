@@ -43,13 +43,11 @@ from pe_jax.training import sharding
 from pe_jax.training.loop import Stage, evaluate
 from pe_jax.training.metrics import HELD_OUT
 from pe_jax.training.optimizer import make_optimizer
-from pe_jax.training.pytrees import Batch, Metrics, Params, Scalars
-from pe_jax.training.step import TrainState
+from pe_jax.training.pytrees import Params, Scalars
 from pe_jax.training.transplant import transplant
 
 # Begin the names of scores of a student without positions and of the teacher in a run's log.
 NONE, TEACHER = "none/", "teacher/"
-
 
 Run = TextRun[DistillationConfig]
 
@@ -74,11 +72,8 @@ def teacher_model(config: DistillationConfig, student: BertConfig) -> BertConfig
 
 
 def resolve(config: DistillationConfig) -> DistillationConfig:
-    """Fill in the sizes of the student from its teacher; see `text_training.resolve`.
-
-    Raises:
-      ValueError: for an invalid value, or without a teacher, which resuming needs as well.
-    """
+    """Fill in the sizes of the student from its teacher; see `text_training.resolve`. A ValueError
+    for an invalid value, or without a teacher, which resuming needs as well."""
     if not config.init:
         raise ValueError(
             "config.init is required: the model to give other positions, a run's workdir or the "
@@ -154,11 +149,8 @@ def make_examples(
 
 
 def build(config: DistillationConfig, tokenizer: Path | None = None) -> Run:
-    """Build everything that `config` stands for; reads text and teacher, trains nothing.
-
-    Args:
-      tokenizer: see `text_training.read_data`.
-    """
+    """Build everything that `config` stands for; reads text, see `text_training.read_data`, and
+    teacher, and trains nothing."""
     if isinstance(config.model, ModelChanges):  # Otherwise the teacher would be opened once more.
         config = resolve(config)
     stages, mesh = [*config.stages.values()], sharding.data_mesh()
@@ -216,15 +208,11 @@ class Distillation:
         """Return a stage of the run."""
         config, keys = self.config, [*self.config.stages.values()][number]
         step = self.program.train_step(keys.accumulation)
-
-        def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-            return step(state, batch, *self.constants[number])
-
         return Stage(
             name=f"length {keys.length}",
             steps=self.data.steps[number],
             batches=self.data.batches[number],
-            train_step=train_step,
+            train_step=lambda state, batch: step(state, batch, *self.constants[number]),
             evaluate=lambda step, params: self.scores(number, params) | self._order[0](params),
             flops=functools.partial(step_flops, config, self.program.model, self.teacher),
             converged=functools.partial(
@@ -238,9 +226,7 @@ class Distillation:
         eval_step, held_out = (program or self.program).eval_step(), self.data.held_out
 
         def stage_scores(i: int) -> Scalars:
-            def step(params: Params, batch: Batch) -> Metrics:
-                return eval_step(params, batch, *self.constants[i])
-
+            step = lambda params, batch: eval_step(params, batch, *self.constants[i])
             return evaluate(step, params, held_out[i])
 
         scores = stage_scores(number)
@@ -257,13 +243,13 @@ class Distillation:
         untrained = changed(self.config, {"optimizer.rates": ()})  # They may name the heads.
         model = without_positions(self.program.model)
         without = make_program(untrained, self.program.mesh, model, self.teacher, 1)
-        scores = self.scores(0, {"bert": self._keep_mean(bert)}, without)
-        return {
-            **{f"{HELD_OUT}{name}": value for name, value in self.scores(0, params).items()},
-            **{f"{HELD_OUT}{name}": value for name, value in self._order[0](params).items()},
-            **{f"{NONE}{name}": value for name, value in scores.items()},
-            **{f"{TEACHER}{name}": value for name, value in self._order[1].items()},
+        student_order, teacher_order = self._order
+        groups = {
+            HELD_OUT: self.scores(0, params) | student_order(params),
+            NONE: self.scores(0, {"bert": self._keep_mean(bert)}, without),
+            TEACHER: teacher_order,
         }
+        return {f"{group}{name}": x for group, scores in groups.items() for name, x in scores.items()}
 
     @functools.cached_property
     def _order(self) -> tuple[Callable[[Params], Scalars], Scalars]:

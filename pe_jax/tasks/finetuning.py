@@ -62,12 +62,8 @@ class Scorer:
     length: int
 
     def score(self, step: int, params: Params) -> Scalars:
-        """Score all seeds; write predictions to `predictions/` of the folder.
-
-        Returns:
-          The mean of each score over the seeds by its name, and under `name/seed_0` and so on the
-          score of each seed.
-        """
+        """Write predictions to `predictions/` of the folder; return the mean of each score over the
+        seeds by its name, and under `name/seed_0` and so on the score of each seed."""
         by_seed: dict[str, list[float]] = collections.defaultdict(list)
         folder = self.folder / "predictions" / f"step_{step}"
         for held_out, outputs in self.held_out_outputs(params).items():
@@ -79,13 +75,10 @@ class Scorer:
                     by_seed[score_name(metric, held_out)].append(value)
                 for name, values in predictions.items():
                     write_text(folder / f"seed_{seed}_{name}.json", json.dumps(values))
-        means = {name: float(np.mean(values)) for name, values in by_seed.items()}
-        details = {
-            f"{name}/seed_{seed}": value
-            for name, values in by_seed.items()
-            for seed, value in zip(self.seeds, values, strict=True)
-        }
-        return {**means, **details}
+        scalars = {name: float(np.mean(values)) for name, values in by_seed.items()}
+        for name, values in by_seed.items():
+            scalars |= {f"{name}/seed_{seed}": x for seed, x in zip(self.seeds, values)}
+        return scalars
 
     def held_out_outputs(self, params: Params) -> dict[str, PyTree]:
         """Return the head's outputs for every held-out row, by set: leaves `[S, N, ...]`."""
@@ -124,13 +117,10 @@ class FinetuningRun(Run[FinetuningConfig]):
 
 
 def resolve(config: FinetuningConfig, folder: Path | None = None) -> FinetuningConfig:
-    """Fill in the model of `config` from the pretrained one that it starts from.
-
-    Args:
-      folder: of the run, which resumes also where `config.init` is gone.
+    """Fill in the model of `config` from the pretrained one, see `start_model`, and `fit_length`.
 
     Raises:
-      ValueError: for an invalid value, without a pretrained model, or see `fit_length`.
+      ValueError: for an invalid value, or without a pretrained model.
     """
     model = config.model
     if isinstance(model, ModelChanges):
@@ -204,11 +194,6 @@ def build(config: FinetuningConfig, folder: Path, tokenizer: Path | None = None)
         flops=functools.partial(train_flops, model, predictions=0),
     )
 
-    def start(fresh: Params) -> Params:
-        params, changes = start_from(config, program, fresh)
-        log(f"Parameters from {config.init}:\n{changes}")
-        return params
-
     # By default a kill costs a tenth of the run at most.
     checkpoint_every = config.checkpoint_every or -(-steps // 10)
     return FinetuningRun(
@@ -222,7 +207,7 @@ def build(config: FinetuningConfig, folder: Path, tokenizer: Path | None = None)
         },
         every=(config.log_every, config.eval_every, checkpoint_every),
         keep_checkpoints=config.keep_checkpoints,
-        start=start,
+        start=lambda fresh: start_from(config, program, fresh)[0],
         tokenizer=words,
         problem=problem,
         batches=batches,
@@ -241,8 +226,8 @@ def make_program(
 def start_from(
     config: FinetuningConfig, program: SeedsProgram, fresh: Params
 ) -> tuple[Params, Changes]:
-    """Return `fresh` parameters with everything that fits taken from the model at `config.init`;
-    ValueError if it has no parameters yet, or its encoder does not fit."""
+    """Return `fresh` parameters with everything that fits taken from the model at `config.init`, and
+    log what does; ValueError if it has no parameters yet, or its encoder does not fit."""
     replicated = sharding.replicated(program.mesh)
     old = PretrainedSource(config.init).params(
         lambda tree: jax.tree.map(lambda _: replicated, tree),
@@ -251,21 +236,19 @@ def start_from(
     )
     merge = functools.partial(transplant, heads=False)
     _, changes = merge(jax.eval_shape(program.task.init, jax.random.key(0)), old)
+    log(f"Parameters from {config.init}:\n{changes}")
     merge_seeds = jax.vmap(lambda params, old: merge(params, old)[0], in_axes=(0, None))
     return jax.jit(merge_seeds, out_shardings=program.shardings.params)(fresh, old), changes
 
 
 def run(config: FinetuningConfig, folder: Path, profile: range = range(0)) -> FinetuningRun:
-    """Fine-tune what `config` describes, or resume the run in `folder`; return it.
+    """Fine-tune what `config` describes, or resume the run in `folder`; see `pretraining.run`.
 
     Writes, next to what every run writes, `predictions/` (see `Scorer.score`).
-
-    Args:
-      profile: steps to trace, see `Loop`.
     """
     config = resolve(config, folder)
-    saved_tokenizer = log_run_header(folder, config)
+    tokenizer = log_run_header(folder, config)
     log_field("Data", f"{config.task}, read and tokenized now")
-    run = build(config, folder, saved_tokenizer)
+    run = build(config, folder, tokenizer)
     train(run, folder, profile)
     return run

@@ -94,18 +94,17 @@ def imitation_task(
         read = _with_shuffles(batch) if differences else batch
         ours, theirs = outputs(params, read, rng), teacher_outputs(teacher_params, read)
         hidden, targets = ours.hidden[1:], theirs.hidden[1:]
-        distance = functools.partial(_distance, real=_real(read))
         rows = len(batch["tokens"])
-        error = _distance(hidden[:, :rows], targets[:, :rows], _real(batch)) / statistics.hidden
+        error = _distance(hidden[:, :rows], targets[:, :rows], batch) / statistics.hidden
         if statistics.centre is not None:
             targets = _centred(targets, statistics.centre, read)
-        loss = distance(hidden, targets) / statistics.hidden
+        loss = _distance(hidden, targets, read) / statistics.hidden
         if attention:
-            attention_loss = distance(ours.attention, theirs.attention) / statistics.attention
-            loss = loss + attention * attention_loss
+            attention_loss = _distance(ours.attention, theirs.attention, read)
+            loss = loss + attention * attention_loss / statistics.attention
         if differences:
             changes = _change(hidden, batch["order"]), _change(targets, batch["order"])
-            change_loss = _distance(*changes, _real(batch)) / statistics.hidden
+            change_loss = _distance(*changes, batch) / statistics.hidden
             loss = (loss + differences * change_loss) / 2
         r2 = _real(batch).sum() - error
         by_layer = dict(zip(names, r2, strict=True))
@@ -155,11 +154,11 @@ def _targets_of(
 
 
 def _distance(
-    ours: Float[Array, "N B L D"], theirs: Float[Array, "N B L D"], real: Array
+    ours: Float[Array, "N B L D"], theirs: Float[Array, "N B L D"], batch: Batch
 ) -> Float[Array, " N"]:
     """Squared distances at real tokens, added up."""
     difference = ours.astype(jnp.float32) - theirs.astype(jnp.float32)
-    return jnp.where(real[..., None], difference**2, 0).sum((1, 2, 3))
+    return jnp.where(_real(batch)[..., None], difference**2, 0).sum((1, 2, 3))
 
 
 def _with_shuffles(batch: Batch) -> Batch:
@@ -203,9 +202,6 @@ def converged(evaluations: Sequence[Scalars], *, patience: int, min_gain: float)
     return max(values[-patience:]) < max(values[:-patience]) + min_gain
 
 
-# --- statistics of the teacher --------------------------------------------------------------------
-
-
 def measure(
     config: DistillationConfig,
     teacher: BertConfig,
@@ -213,21 +209,13 @@ def measure(
     params: Params,
     held_out: Sequence[Sequence[Batch]],
 ) -> list[Statistics]:
-    """Return the statistics of a teacher on held-out batches, for each stage.
-
-    Args:
-      params: of the teacher's `Bert`, with the shardings of `sharding.state_shardings`.
-    """
+    """Return the statistics of a teacher on held-out batches, for each stage; `params` of its `Bert`
+    have the shardings of `sharding.state_shardings`."""
     sums = _statistics_of(_targets_of(teacher, mesh, config.parallel), config.centred)
     shardings = sharding.state_shardings(mesh, config.parallel, params)
     step = sharding.compiled(sums, mesh, (shardings, sharding.by_rows(mesh)))
-    stages = [
-        [
-            jax.tree.map(lambda x: np.asarray(x, np.float64), jax.device_get(step(params, batch)))
-            for batch in batches
-        ]
-        for batches in held_out
-    ]
+    wide = functools.partial(jax.tree.map, lambda x: np.asarray(x, np.float64))
+    stages = [[wide(step(params, batch)) for batch in batches] for batches in held_out]
     centre = None
     if config.centred:
         centre = _centre(max(stages, key=lambda batches: len(batches[0]["texts"])))
@@ -271,10 +259,8 @@ def _mean_and_spread(x: Float[Array, "N B L D"], real: Array, name: str) -> Sums
 
 def _variance(batches: Sequence[dict[str, np.ndarray]], name: str) -> np.ndarray:
     """The variance of all tokens, within batches and between them."""
-    tokens, means, spreads = (
-        np.stack([batch[key] for batch in batches])
-        for key in ("tokens", f"{name}_mean", f"{name}_spread")
-    )
+    keys = "tokens", f"{name}_mean", f"{name}_spread"
+    tokens, means, spreads = (np.stack([batch[key] for batch in batches]) for key in keys)
     mean = np.average(means, axis=0, weights=tokens)
     between = np.average(((means - mean) ** 2).sum(-1), axis=0, weights=tokens)
     return (spreads.sum(0) / tokens.sum() + between).astype(np.float32)
@@ -282,22 +268,18 @@ def _variance(batches: Sequence[dict[str, np.ndarray]], name: str) -> np.ndarray
 
 def _centre(batches: Sequence[dict[str, np.ndarray]]) -> np.ndarray:
     """Return `[N, P, D]`, zero at positions without text."""
-    counts, by_position = (
-        functools.reduce(np.add, (batch[name] for batch in batches))
-        for name in ("texts", "by_position")
-    )
-    counts = counts[:, None]
+    counts = np.sum([batch["texts"] for batch in batches], axis=0)[:, None]
+    by_position = np.sum([batch["by_position"] for batch in batches], axis=0)
     mean = by_position.sum(1, keepdims=True) / counts.sum()
-    by_position = by_position / np.maximum(counts, 1)
-    return np.where(counts > 0, by_position - mean, 0).astype(np.float32)
+    return np.where(counts > 0, by_position / np.maximum(counts, 1) - mean, 0).astype(np.float32)
 
 
 def statistics_shapes(config: DistillationConfig, teacher: BertConfig) -> Statistics:
     """Return the shapes of what `measure` gives for a stage."""
-    layers, shape = teacher.num_layers, jax.ShapeDtypeStruct
-    longest = max(config.lengths)
-    centre = shape((layers, longest, teacher.hidden_size), jnp.float32)
-    variance = shape((layers,), jnp.float32)
+    layers = teacher.num_layers
+    shape = layers, max(config.lengths), teacher.hidden_size
+    centre = jax.ShapeDtypeStruct(shape, jnp.float32)
+    variance = jax.ShapeDtypeStruct((layers,), jnp.float32)
     return Statistics(variance, variance, centre if config.centred else None)
 
 

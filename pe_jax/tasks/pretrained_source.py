@@ -28,13 +28,10 @@ class PretrainedSource:
 
     Args:
       init: the workdir of a run of pretraining or distillation, or a published BERT, see
-        `interop.open_checkpoint`.
+        `interop.open_checkpoint`; a ValueError if there is neither.
 
     Attributes:
       model: its config, whose `position` is a name.
-
-    Raises:
-      ValueError: if there is neither.
     """
 
     def __init__(self, init: str):
@@ -73,8 +70,7 @@ class PretrainedSource:
         """Read the encoder, under "bert", and the pretraining heads that exist.
 
         Args:
-          max_length: of the model that takes them, to which tables of positions are resized;
-            default: they keep their length.
+          max_length: of the model that takes them, to which tables of positions are resized.
           resize: the method for tables that limit positions; empty leaves them as they are.
         """
         if self._is_run:
@@ -114,11 +110,8 @@ def load_run(workdir: str | Path) -> tuple[BertConfig, Params]:
 def start_model(
     config: EncoderTrainingConfig | FinetuningConfig, folder: Path | None
 ) -> BertConfig:
-    """Return the config of the model at `config.init`.
-
-    Where it is gone, a run with a checkpoint in `folder` resumes with its own config. Without one
-    that is a ValueError.
-    """
+    """Return the config of the model at `config.init`. Where it is gone, a run with a checkpoint in
+    `folder` resumes with its own config; without one that is a ValueError."""
     try:
         return PretrainedSource(config.init).model
     except ValueError:
@@ -130,12 +123,10 @@ def start_model(
 
 
 def model_of(config: EncoderTrainingConfig, longest: int, folder: Path | None = None) -> BertConfig:
-    """Return the model at `config.init` with the values that `config.model` gives.
+    """Return the model at `config.init`, see `start_model`, with the values that `config.model`
+    gives; ValueError if they do not fit.
 
     A learned table of positions that is kept keeps its length, if inputs of length `longest` fit.
-
-    Raises:
-      ValueError: for values that do not fit, or as `start_model`.
     """
     assert isinstance(config.model, ModelChanges)
     start = start_model(config, folder)
@@ -148,11 +139,8 @@ def model_of(config: EncoderTrainingConfig, longest: int, folder: Path | None = 
 
 
 def tokenizer_file(config: EncoderTrainingConfig) -> str:
-    """Return the tokenizer for a run of `config`; empty where the run trains its own.
-
-    Raises:
-      ValueError: if the run starts from a model with another vocabulary.
-    """
+    """Return the tokenizer for a run of `config`, empty where the run trains its own; ValueError if
+    it starts from a model with another vocabulary."""
     vocab = config.data.vocab
     if not config.init:
         return vocab

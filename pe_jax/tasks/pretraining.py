@@ -41,8 +41,7 @@ def run(config: PretrainingConfig, folder: Path, profile: range = range(0)) -> R
       profile: steps to trace, see `Loop`.
     """
     config = text_training.resolve(config, folder)
-    tokenizer = text_training.log_start(folder, config)
-    run = build(config, tokenizer)
+    run = build(config, text_training.log_start(folder, config))
     train(run, folder, profile)
     return run
 
@@ -111,11 +110,8 @@ def make_examples(
 
 
 def build(config: PretrainingConfig, tokenizer: Path | None = None) -> Run:
-    """Build everything that `config` stands for; reads the data, trains nothing.
-
-    Args:
-      tokenizer: see `text_training.read_data`.
-    """
+    """Build everything that `config` stands for; reads the data, see `text_training.read_data`, and
+    trains nothing."""
     config = text_training.resolve(config)
     mesh, packed = sharding.data_mesh(), config.data.packed
     examples = functools.partial(make_examples, config.data)

@@ -120,11 +120,7 @@ def saved_tokenizer(folder: Path) -> Path:
 
 
 def run_config(folder: Path, classes: Classes[C]) -> C:
-    """Read the config of the run in `folder`, with a complete `model`.
-
-    Raises:
-      ValueError: see `workdir.load_config`.
-    """
+    """Read the config of the run in `folder` by `workdir.load_config`, with a complete `model`."""
     config: Any = workdir.load_config(folder, classes)
     return dataclasses.replace(config, model=config.model.applied())
 

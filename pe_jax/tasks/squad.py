@@ -29,8 +29,6 @@ from pe_jax.training.step import Task, cache_by_arguments, make_task
 
 SpanLogits = tuple[Array, Array]  # Of the first and of the last token, `[B, L]` each.
 
-_LARGEST = float(np.finfo(np.float64).max)
-
 
 @cache_by_arguments
 def span_task(model: BertConfig) -> Task:
@@ -56,11 +54,8 @@ def span_task(model: BertConfig) -> Task:
 
 
 def squad_problem(config: SquadConfig, model: BertConfig, tokenizer: Tokenizer) -> FinetuningTask:
-    """The questions of `config.data.train` and `config.data.validation`.
-
-    Raises:
-      ValueError: if they do not exist, or none of them can be trained on.
-    """
+    """The questions of `config.data.train` and `config.data.validation`; ValueError if they do not
+    exist, or none of them can be trained on."""
     data = config.data
     sizes = {"max_query": data.max_query, "stride": data.stride}
     train, held_out = _split(read_questions(data.train, data.data_dir), data.held_out)
@@ -126,9 +121,8 @@ def _score(
     scores = squad_scores.score(windows.questions, texts, config.version)
     files: dict[str, Any] = {"answers": texts}
     if null_threshold is not None:
-        # JSON has no infinity.
-        nulls = {p.id: min(p.null_difference, _LARGEST) for p in predictions}
-        files["null_differences"] = nulls
+        largest = float(np.finfo(np.float64).max)  # JSON has no infinity.
+        files["null_differences"] = {p.id: min(p.null_difference, largest) for p in predictions}
     return {k: v for k, v in scores.items() if k != "total"}, files
 
 

@@ -70,10 +70,7 @@ def load_text(config: TextConfig, vocab: str, *, pairs: bool = True) -> TextSpli
         data_dir=config.data_dir,
         cache_dir=cache_folder(config.cache_dir),
     )
-    training: dict[str, Any] = {
-        "vocab_size": config.vocab_size,
-        "strip_accents": config.strip_accents,
-    }
+    training = {"vocab_size": config.vocab_size, "strip_accents": config.strip_accents}
     train, tokenizer = open_source("source", config.source, vocab=vocab, **training)
     _check(config.source, train, tokenizer, pairs)
     if not config.validation:

@@ -67,11 +67,8 @@ def make_run(
     start: Callable[[Params], Params] | None,
 ) -> TextRun[C]:
     """Return the run of these parts, with the intervals that `config` gives."""
-    text = text_data.text
-    summary = [
-        ("Documents", text.summary()),
-        ("Tokens", f"{text.vocabulary.size:,} in the vocabulary"),
-    ]
+    text, size = text_data.text, text_data.text.vocabulary.size
+    summary = [("Documents", text.summary()), ("Tokens", f"{size:,} in the vocabulary")]
     for stage, keys, epochs in zip(stages, config.stages.values(), text_data.epochs, strict=True):
         rows = f"{stage.name}, {keys.batch_size:,} rows"
         summary.append(("Batch", f"{rows}; {stage.steps:,} steps, {epochs:.2g} epochs"))
@@ -99,14 +96,8 @@ def log_start(folder: Path, config: EncoderTrainingConfig) -> Path | None:
 
 
 def resolve(config: C, folder: Path | None = None) -> C:
-    """Fill in what `config` leaves open of its model from the one that it starts from.
-
-    Args:
-      folder: of the run, which resumes even if `config.init` no longer exists.
-
-    Raises:
-      ValueError: for an invalid value, or if there is nothing to start from at `config.init`.
-    """
+    """Fill in what `config` leaves open of its model from the one that it starts from, see
+    `start_model`; ValueError for an invalid value, or if there is no such model."""
     if not config.stages:
         raise ValueError(
             "Nothing to train: set steps or epochs of config.stage1, config.stage2 or "

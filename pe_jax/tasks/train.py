@@ -38,14 +38,12 @@ _SCORES = {
 
 
 def log_run_header(folder: Path, config: EncoderTrainingConfig | FinetuningConfig) -> Path | None:
-    """Print where a run is, what it runs on and what it starts from, before anything takes time.
+    """Print where a run is, what it runs on and what it starts from, before anything takes time;
+    ValueError if the folder holds a run of another config.
 
     Returns:
       The run's tokenizer, if it has one and a checkpoint: a run that was killed before may start
       from another model or text.
-
-    Raises:
-      ValueError: if the folder holds a run of another config.
     """
     changes = workdir.check(folder, config)
     devices, hosts = jax.devices(), jax.process_count()
@@ -103,13 +101,8 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
         evaluations = metrics.read_evaluations(folder, begin)
         if profile:
             _check_profile(profile, begin, steps, folder)
-        checkpoints = Checkpoints(
-            folder,
-            keep=run.keep_checkpoints,
-            keep_best=run.keep_best,
-            run=identity,
-            origin=facts["origin"],
-        )
+        keep = {"keep": run.keep_checkpoints, "keep_best": run.keep_best}
+        checkpoints = Checkpoints(folder, **keep, run=identity, origin=facts["origin"])
         stack.enter_context(contextlib.closing(checkpoints))
         # Only now is the folder this run's: a config that cannot start does not occupy it.
         workdir.write_config(folder, run.config)
