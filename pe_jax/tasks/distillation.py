@@ -249,7 +249,9 @@ class Distillation:
             NONE: self.scores(0, {"bert": self._keep_mean(bert)}, without),
             TEACHER: teacher_order,
         }
-        return {f"{group}{name}": x for group, scores in groups.items() for name, x in scores.items()}
+        return {
+            f"{group}{name}": x for group, scores in groups.items() for name, x in scores.items()
+        }
 
     @functools.cached_property
     def _order(self) -> tuple[Callable[[Params], Scalars], Scalars]:

@@ -226,8 +226,8 @@ def make_program(
 def start_from(
     config: FinetuningConfig, program: SeedsProgram, fresh: Params
 ) -> tuple[Params, Changes]:
-    """Return `fresh` parameters with everything that fits taken from the model at `config.init`, and
-    log what does; ValueError if it has no parameters yet, or its encoder does not fit."""
+    """Return `fresh` parameters with everything that fits taken from the model at `config.init`,
+    and log it; ValueError if the model has no parameters yet, or its encoder does not fit."""
     replicated = sharding.replicated(program.mesh)
     old = PretrainedSource(config.init).params(
         lambda tree: jax.tree.map(lambda _: replicated, tree),

@@ -209,8 +209,8 @@ def measure(
     params: Params,
     held_out: Sequence[Sequence[Batch]],
 ) -> list[Statistics]:
-    """Return the statistics of a teacher on held-out batches, for each stage; `params` of its `Bert`
-    have the shardings of `sharding.state_shardings`."""
+    """Return the statistics of a teacher on held-out batches, for each stage; `params` are those of
+    its `Bert`, with the shardings of `sharding.state_shardings`."""
     sums = _statistics_of(_targets_of(teacher, mesh, config.parallel), config.centred)
     shardings = sharding.state_shardings(mesh, config.parallel, params)
     step = sharding.compiled(sums, mesh, (shardings, sharding.by_rows(mesh)))

@@ -76,7 +76,7 @@ def _best_spans(
     n_best: int,
     max_answer_tokens: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The best span of each question that has one: question, score, first and last context token."""
+    """Question, score, first and last context token of the best span of each that has one."""
     position = np.arange(windows.length)
     begin = windows.context_start[:, None]
     in_context = (position >= begin) & (position < begin + windows.context_sizes[:, None])

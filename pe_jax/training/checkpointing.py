@@ -163,15 +163,12 @@ def saved_steps(workdir: Path) -> list[int]:
 def restore_newest(
     workdir: Path, like: TrainState, run: str = ""
 ) -> tuple[TrainState, Json] | None:
-    """The newest state that can be restored, and the facts that were saved with it.
+    """The newest state that can be restored, and the facts that were saved with it: `totals` and
+    `ends`, see `Checkpoints.save`, and `origin`, see `Checkpoints`. None without any checkpoint.
 
     Args:
       like: a state, or its shapes with shardings, to restore to.
       run: the run's identity; the checkpoints of another run are not restored.
-
-    Returns:
-      None if there is no checkpoint. The facts are `totals` and `ends`, see `Checkpoints.save`, and
-      `origin`, see `Checkpoints`.
 
     Raises:
       ValueError: if there are checkpoints and none can be read.
@@ -199,13 +196,10 @@ def restore_newest(
 
 
 def restore_params(workdir: Path, step: int, shardings_of: ShardingsOf | None = None) -> Params:
-    """Only the parameters at `step`, whatever their shardings were when they were saved.
+    """Only the parameters at `step`, whatever their shardings were; any Exception if damaged.
 
     Args:
       shardings_of: default: all of each on this host's first device.
-
-    Raises:
-      Exception: any, if they are damaged.
     """
     with orbax_settings():
         metadata = ocp.checkpointables_metadata(_folder(workdir) / str(step)).metadata
@@ -227,11 +221,8 @@ def params_by_step(workdir: Path, *, skip: Collection[int] = ()) -> Iterator[tup
 
 
 def newest_params(workdir: Path, shardings_of: ShardingsOf | None = None) -> tuple[int, Params]:
-    """Step and parameters of the newest checkpoint that `restore_params` can read.
-
-    Raises:
-      ValueError: if the run has none yet, or none can be read.
-    """
+    """Step and parameters of the newest checkpoint that `restore_params` can read; ValueError if
+    there is none."""
     newest, _ = _newest(workdir, lambda step: (step, restore_params(workdir, step, shardings_of)))
     if newest is None:
         raise ValueError(f"The run in {workdir} has no checkpoint yet.")

@@ -5,18 +5,17 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
-from typing import TypeVar
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.shapes import Array
 from pe_jax.training.pytrees import PyTree, named_leaves
 
-Words = TypeVar("Words", np.ndarray, jax.Array)
-
 _MULTIPLIER = 0x9E3779B1  # Knuth's: neighbouring positions differ in many bits.
-_SMALL = 2**16  # Elements of a leaf that is examined without a program.
+_SMALL = 2**16  # Elements of a leaf that NumPy examines, in less time than a program compiles.
 
 
 def fingerprint(tree: PyTree) -> str:
@@ -46,49 +45,35 @@ def examine(tree: PyTree) -> tuple[dict[str, int], list[str]]:
     sums: dict[str, int] = {}
     not_finite = []
     for name, leaf in named_leaves(tree):
-        is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        is_small = leaf.size <= _SMALL and leaf.is_fully_addressable and not is_key
-        examine_leaf = _examine_small_leaf if is_small else _examine_leaf
-        leaf_sum, finite = examine_leaf(leaf)
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        if leaf.dtype.itemsize != 4:
+            raise TypeError(f"A fingerprint needs elements of 4 bytes, got {leaf.dtype}.")
+        if leaf.size <= _SMALL and leaf.is_fully_addressable:
+            leaf_sum, finite = _examine_leaf(np, np.asarray(leaf).ravel())
+        else:
+            leaf_sum, finite = _examine_on_devices(jnp, leaf)
         sums[name] = int(leaf_sum)
         if not finite:
             not_finite.append(name)
     return sums, not_finite
 
 
-@jax.jit
-def _examine_leaf(leaf: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The sum of a leaf's hashed words, and whether it is finite."""
-    finite = jnp.asarray(True)
-    if jnp.issubdtype(leaf.dtype, jnp.inexact):
-        finite = jnp.isfinite(leaf).all()
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        leaf = jax.random.key_data(leaf)
-    _check_size(leaf.dtype)
-    words = jax.lax.bitcast_convert_type(leaf, jnp.uint32)
-    position = jnp.zeros(words.shape, jnp.uint32)  # In the flattened leaf, which may be sharded.
-    for axis in range(words.ndim):
-        stride = jnp.uint32(math.prod(words.shape[axis + 1 :]) % 2**32)
-        position += jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis) * stride
-    return jnp.sum(_hash_words(words, position), dtype=jnp.uint32), finite
+def _examine_leaf(xp: ModuleType, leaf: Array) -> tuple[Array, Array]:
+    """The sum of a leaf's hashed words, and whether it is finite; `xp` is NumPy or `jax.numpy`."""
+    strides = [np.uint32(math.prod(leaf.shape[axis + 1 :]) % 2**32) for axis in range(leaf.ndim)]
+    index = xp.indices(leaf.shape, np.uint32, sparse=True)  # The leaf may be sharded.
+    position = sum((i * stride for i, stride in zip(index, strides)), xp.uint32(0))
+    hashes = _hash_words(leaf.view(np.uint32), position)
+    return xp.sum(hashes, dtype=np.uint32), xp.isfinite(leaf).all()
 
 
-def _examine_small_leaf(leaf: jax.Array) -> tuple[np.uint32, np.bool_]:
-    """`_examine_leaf` in NumPy, which takes less time than compiling it."""
-    _check_size(leaf.dtype)
-    values = np.asarray(leaf).ravel()
-    hashes = _hash_words(values.view(np.uint32), np.arange(leaf.size, dtype=np.uint32))
-    return np.sum(hashes, dtype=np.uint32), np.isfinite(values).all()
+_examine_on_devices = jax.jit(_examine_leaf, static_argnums=0)
 
 
-def _hash_words(words: Words, position: Words) -> Words:
+def _hash_words(words: Array, position: Array) -> Array:
     """Hash each uint32 word with its position: MurmurHash3's finalizer, which is a bijection."""
     words = words ^ position * np.uint32(_MULTIPLIER)
     words = (words ^ words >> 16) * np.uint32(0x85EBCA6B)
     words = (words ^ words >> 13) * np.uint32(0xC2B2AE35)
     return words ^ words >> 16
-
-
-def _check_size(dtype: np.dtype) -> None:
-    if dtype.itemsize != 4:
-        raise TypeError(f"A fingerprint needs elements of 4 bytes, got {dtype}.")

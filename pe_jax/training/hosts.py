@@ -72,7 +72,9 @@ def _check(coordinator: str, hosts: int | None, host: int | None) -> None:
             "--coordinator=auto finds the hosts; an address HOST:PORT needs --hosts and --host, "
             f"got coordinator={coordinator!r}, hosts={hosts}, host={host}."
         )
-    if not auto and not _is_address(coordinator):
+    address = r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+(?:%\w+)?\]):([0-9]{1,5})"  # IPv6 in brackets.
+    match = re.fullmatch(address, coordinator)
+    if not auto and not (match and 1 <= int(match[1]) <= 65535):
         raise ValueError(
             "--coordinator is 'auto' or HOST:PORT of host 0, with a port from 1 to 65535, such as "
             f"10.0.0.1:8476 or [::1]:8476; got {coordinator!r}."
@@ -84,11 +86,8 @@ def _check(coordinator: str, hosts: int | None, host: int | None) -> None:
 
 
 def check_devices(process_indices: Sequence[int]) -> None:
-    """Raise ValueError unless hosts have equally many devices: arrays of all have equal parts.
-
-    Args:
-      process_indices: the host of each device.
-    """
+    """Raise ValueError unless hosts have equally many devices, of which `process_indices` are the
+    hosts: arrays of all have equal parts."""
     counts = Counter(process_indices)
     if len(set(counts.values())) > 1:
         devices = ", ".join(f"host {host} has {counts[host]}" for host in sorted(counts))
@@ -115,10 +114,7 @@ def settings(config: Config) -> dict[str, str]:
 
 def agree(facts: Mapping[str, str]) -> None:
     """Compare what every host knows of the run, before it trains; every host has to call it.
-
-    Raises:
-      ValueError: on every host, if one has other `facts`; the message says which.
-    """
+    ValueError on every host, if one has other `facts`; the message says which."""
     facts_by_host = _gather_facts(dict(facts))
     names = dict.fromkeys(name for facts in facts_by_host for name in facts)
     different = [
@@ -136,11 +132,8 @@ def agree(facts: Mapping[str, str]) -> None:
 def check_shared(workdir: Path) -> None:
     """Check that all hosts write into the same folder; every host has to call it.
 
-    The first host writes a file there, which the others look for. Equal paths can be different
-    folders: a relative path, or local disks.
-
-    Raises:
-      ValueError: on every host, if one does not see the file.
+    The first host writes a file there, which the others look for: ValueError on every host, if one
+    does not see it. Equal paths can be different folders: a relative path, or local disks.
     """
     (token, *_) = (facts["token"] for facts in _gather_facts({"token": secrets.token_hex(8)}))
     path = workdir / f".hosts-{token}"
@@ -186,12 +179,6 @@ def stop_requests() -> Iterator[Callable[[int], int]]:
 
     with stopping.deferred():
         yield stop_requested
-
-
-def _is_address(text: str) -> bool:
-    """Return whether `text` is HOST:PORT; the host is a name, or an address, IPv6 in brackets."""
-    match = re.fullmatch(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+(?:%\w+)?\]):([0-9]{1,5})", text)
-    return match is not None and 1 <= int(match[1]) <= 65535
 
 
 def _gather_facts(facts: Json) -> list[Json]:

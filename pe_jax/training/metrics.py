@@ -22,7 +22,6 @@ HELD_OUT = "held_out/"  # Begins the names of scores on held-out data in a run's
 
 _SYNC_EVERY = 10.0  # Seconds, between writes of metrics to the disk or an object store.
 
-
 # By the name of a metric, its sum and count over several steps: `[2]`, or `[2, S]` of S seeds.
 Totals = dict[str, np.ndarray]
 
@@ -88,11 +87,8 @@ class Meter:
 
 
 def read_metrics(workdir: Path) -> list[Json]:
-    """The lines of a run's `metrics.jsonl`: the step, and scalars by name.
-
-    Raises:
-      ValueError: for a line that is damaged; the message names it.
-    """
+    """The lines of a run's `metrics.jsonl`: the step, and scalars by name; ValueError for a line
+    that is damaged."""
     path = workdir / "metrics.jsonl"
     # After the last line break there may be half a line.
     lines = path.read_bytes().decode("utf-8", "replace").split("\n")[:-1]
@@ -110,11 +106,7 @@ def read_metrics(workdir: Path) -> list[Json]:
 
 
 def read_evaluations(workdir: Path, step: int | None = None) -> dict[int, Scalars]:
-    """Read the held-out scores in a run's log by step, up to `step` if given.
-
-    Raises:
-      ValueError: for a line that is damaged; the message names it.
-    """
+    """Read the held-out scores in a run's log by step, up to `step` if given."""
     if not (workdir / "metrics.jsonl").exists():
         return {}
     evaluations = {}

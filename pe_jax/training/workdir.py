@@ -52,7 +52,6 @@ _INPUTS = ("init", "data.source", "data.validation", "data.train", "data.vocab",
 # devices; dropout masks are the same. With "pmap" they are not: it draws them per device.
 _EQUIVALENT = {"parallel": ("jit", "fsdp")}
 
-
 Changes = dict[str, tuple[object, object]]  # By key, the value of a run and the new one.
 
 
@@ -60,8 +59,8 @@ def check(workdir: Path, config: Config) -> Changes:
     """Check that `config` describes the run in `workdir`, if there is one; return what differs.
 
     Raises:
-      ValueError: if the folder holds a run of another config; the message shows the difference. Or
-        if Orbax would take its path for a pattern.
+      ValueError: if the folder holds a run of another config, with the differences, or if Orbax
+        would take its path for a pattern.
     """
     absolute = workdir if is_remote(workdir) else workdir.absolute()
     if wildcards := sorted(_WILDCARDS.intersection(str(absolute))):
@@ -125,17 +124,13 @@ def _determining(values: Json, *, resumed: bool) -> Json:
 
 @contextlib.contextmanager
 def lock_workdir(workdir: Path) -> Iterator[Callable[[], None]]:
-    """Lock the folder against a second run within the context.
+    """Lock the folder against a second run within the context; ValueError if another one has it.
 
-    The lock is on a file in it, and ends with the process, however that ends. Object stores and
-    some network file systems have no locks: there nothing is checked.
+    The lock is on a file in it, see `lock`, and ends with the process, however that ends. Object
+    stores and some network file systems have no locks: there nothing is checked.
 
     Yields:
       `check()`: raises an OSError if the folder, or the file, is not what was locked any more.
-
-    Raises:
-      ValueError: if another process has the folder.
-      OSError: see `lock`.
     """
     if jax.process_index() > 0 or is_remote(workdir):
         yield lambda: None
@@ -173,14 +168,8 @@ def write_config(workdir: Path, config: Config) -> None:
 
 
 def load_config(workdir: Path, classes: Classes[C]) -> C:
-    """Read the config of the run in `workdir`. Keys newer than the run have their defaults.
-
-    Args:
-      classes: of which it may be, see `from_values`.
-
-    Raises:
-      ValueError: if there is none, or one of another task.
-    """
+    """Read the config of the run in `workdir`, of one of `classes` (see `from_values`). Keys newer
+    than the run have their defaults. ValueError if there is none, or one of another task."""
     values = saved_values(workdir)
     task = values.get("task")
     names = classes_by_task(classes)
@@ -195,11 +184,7 @@ def load_config(workdir: Path, classes: Classes[C]) -> C:
 
 
 def saved_values(workdir: Path) -> Json:
-    """Read the config.json of the run in `workdir` as it is.
-
-    Raises:
-      ValueError: if there is none, or it is damaged.
-    """
+    """Read the config.json of the run in `workdir`; ValueError if it is missing or damaged."""
     path = workdir / "config.json"
     if not path.is_file():
         raise ValueError(
@@ -210,11 +195,7 @@ def saved_values(workdir: Path) -> Json:
 
 
 def matching_runs(pattern: str) -> list[Path]:
-    """Return the folders of runs that a glob matches, sorted.
-
-    Raises:
-      ValueError: if there are none.
-    """
+    """Return the folders of runs that a glob matches, sorted; ValueError if there are none."""
     paths = map(Path, sorted(glob.glob(str(to_path(pattern)))))
     runs = [path for path in paths if (path / "config.json").exists()]
     if not runs:

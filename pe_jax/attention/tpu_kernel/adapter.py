@@ -130,7 +130,6 @@ def _beside(term: Term, x: AttentionInputs) -> tuple[Array, Array, Array]:
 
     def wide(frequencies: Array) -> Array:
         p = sinusoid(positions_k, frequencies).astype(x.k.dtype)  # [Lk, d]
-        shape = (*x.k.shape[:3], p.shape[-1])
-        return jnp.broadcast_to(p[None, :, None], shape)
+        return jnp.broadcast_to(p[None, :, None], (*x.k.shape[:3], p.shape[-1]))
 
     return rotated, wide(w), wide(terms.value_frequencies(params))

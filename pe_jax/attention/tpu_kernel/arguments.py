@@ -151,9 +151,8 @@ def lay_out_terms(config: KernelConfig, terms: Shared, seed: Array | None) -> Sh
 
     bias = None
     if terms.bias is not None:
-        x = jnp.broadcast_to(
-            terms.bias.reshape(len(terms.bias), -1), (len(terms.bias), config.heads)
-        )
+        rows = len(terms.bias)
+        x = jnp.broadcast_to(terms.bias.reshape(rows, -1), (rows, config.heads))
         lay_out = _all_offsets if config.long_bias else _periodic
         bias = lay_out(config, x).reshape(-1, config.group, config.bias_lanes)
     return Shared(

@@ -98,10 +98,8 @@ def flash_attention(
       `[B, Lq, H, d]` in the dtype of `v`. Products are of the inputs' dtype, sums float32.
 
     Raises:
-      ValueError: for tables or a bias of an even number of rows, of fewer than 3, of unlike
-        numbers, or of a number of heads that is not that of q; for heads of k that do not divide
-        those of q; for q, k, v of unlike dtypes; for a negative reach; for a block that does not
-        fit; for a sink beside a key table.
+      ValueError: for tables, a bias, heads, dtypes, a reach or a block that do not fit, or for a
+        sink beside a key table.
     """
     if sink is not None and key_table is not None:
         # Inside, each query's product with the last row would have to be subtracted from it.
@@ -126,8 +124,7 @@ def flash_attention(
     rows = lay_out_rows(config, terms, q, k, v, valid)
     if document_ids is not None:
         rows = lay_out_document_ids(config, rows, document_ids)
-    out = _flash(config, shared, rows)
-    return out[:, : q.shape[1]].reshape(q.shape)
+    return _flash(config, shared, rows)[:, : q.shape[1]].reshape(q.shape)
 
 
 def fits(
@@ -154,9 +151,6 @@ def fits(
       packed: whether there are document ids.
       on_chip: bytes on the chip that the kernel may take. The default fits every TPU since v5; v5e
         and v6e have twice as much.
-
-    Raises:
-      ValueError: as `flash_attention`.
     """
     terms = Shared(None, key_table, bias, value_table)
     config = configure(q, k, terms, reach, offset, on_chip, packed=packed)

@@ -29,9 +29,14 @@ class _Operand:
     `place` is the block's index by row of the batch, group of heads, tile of queries and of keys.
     """
 
-    array: jax.ShapeDtypeStruct
+    shape: tuple[int, ...]
     block: tuple[int, ...] | None = None
     place: Callable[..., tuple] | None = None
+    dtype: DTypeLike = jnp.float32
+
+    @property
+    def array(self) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(self.shape, self.dtype)
 
     @property
     def spec(self) -> pl.BlockSpec:
@@ -105,11 +110,11 @@ def _layout(config: KernelConfig, dtype: DTypeLike, rows: int, backward: bool) -
         block, place = operand.block, operand.place
         assert block is not None and place is not None
         in_row = lambda b, *steps: (b, *place(b, *steps))
-        return _operand((rows, *operand.array.shape), (1, *block), in_row)
+        return _Operand((rows, *operand.shape), (1, *block), in_row)
 
     all_keys, kv_lanes = config.key_tiles * config.keys, config.kv_group * config.size
-    all_kv = (1, all_keys, kv_lanes), lambda b, h, i, j: (b, 0, h)
-    dk = _Operand(batched.k.array, *all_kv)
+    block, place = (1, all_keys, kv_lanes), lambda b, h, i, j: (b, 0, h)
+    dk = dataclasses.replace(batched.k, block=block, place=place)
     dshared = jax.tree.map(of_each_row, shared._replace(seed=None))
     sums = per_head(config.size), *[scratch(all_keys, kv_lanes)] * 2, *[per_head(LANES)] * 2
     long_bias = scratch(config.group, LANES, config.bias_lanes) if config.long_bias else None
@@ -120,15 +125,6 @@ def _layout(config: KernelConfig, dtype: DTypeLike, rows: int, backward: bool) -
     )
 
 
-def _operand(
-    shape: tuple[int, ...],
-    block: tuple[int, ...] | None = None,
-    place: Callable[..., tuple] | None = None,
-    dtype: DTypeLike = jnp.float32,
-) -> _Operand:
-    return _Operand(jax.ShapeDtypeStruct(shape, dtype), block, place)
-
-
 def _shared_operands(config: KernelConfig, dtype: DTypeLike) -> Shared:
     def table(count: int) -> _Operand | None:
         if not count:
@@ -136,19 +132,19 @@ def _shared_operands(config: KernelConfig, dtype: DTypeLike) -> Shared:
         width, size = config.width, config.size
         block = min(count, config.group), width, size
         place = lambda b, h, i, j: (h if count > 1 else 0, 0, 0)
-        return _operand((count, width, size), block, place, dtype)
+        return _Operand((count, width, size), block, place, dtype)
 
     bias = None
     if config.bias_lanes:
         block = config.group, config.bias_lanes
         shape = config.heads // config.group, *block
-        bias = _operand(shape, (1, *block), lambda b, h, i, j: (h, 0, 0))
+        bias = _Operand(shape, (1, *block), lambda b, h, i, j: (h, 0, 0))
     return Shared(
-        seed=_operand((2,), dtype=jnp.uint32),
+        seed=_Operand((2,), dtype=jnp.uint32),
         key_table=table(config.key_tables),
         bias=bias,
         value_table=table(config.value_tables),
-        sink=_operand((config.heads,)) if config.sink else None,
+        sink=_Operand((config.heads,)) if config.sink else None,
     )
 
 
@@ -162,37 +158,37 @@ def _batched_operands(config: KernelConfig, dtype: DTypeLike, rows: int) -> Batc
         first, end = config.window(i)
         return jnp.clip(jnp.minimum(first + j, end - 1), 0, config.key_tiles - 1)
 
-    queries = _operand(
+    queries = _Operand(
         (rows, all_queries, config.heads * config.size),
         (1, config.queries, lanes),
         lambda b, h, i, j: (b, i, h),
         dtype,
     )
-    keys = _operand(
+    keys = _Operand(
         (rows, all_keys, config.kv_heads * config.size),
         (1, config.keys, config.kv_group * config.size),
         lambda b, h, i, j: (b, key_tile(i, j), h),
         dtype,
     )
-    mask = _operand(
+    mask = _Operand(
         (rows, 1, all_keys), (1, 1, config.keys), lambda b, h, i, j: (b, 0, key_tile(i, j))
     )
-    log_sum = _operand(
+    log_sum = _Operand(
         (rows, groups, config.group, all_queries),
         (1, 1, config.group, config.queries),
         lambda b, h, i, j: (b, h, 0, i),
     )
     batched = Batched(
-        _operand((rows,), dtype=jnp.uint32), mask, queries, keys, keys, queries, log_sum, queries
+        _Operand((rows,), dtype=jnp.uint32), mask, queries, keys, keys, queries, log_sum, queries
     )
     if not config.packed:
         return batched
     return batched._replace(
-        document_ids_q=_operand(
+        document_ids_q=_Operand(
             (rows, 1, all_queries), (1, 1, config.queries), lambda b, h, i, j: (b, 0, i)
         ),
         document_ids_k=mask,
-        tiles=_operand((rows, 2, config.query_tiles), dtype=jnp.int32),
+        tiles=_Operand((rows, 2, config.query_tiles), dtype=jnp.int32),
     )
 
 
@@ -200,7 +196,7 @@ def _memory(config: KernelConfig, layout: _Layout) -> int:
     """Bytes on the chip: scratch, two buffers for each block that comes or goes, temporaries."""
     inputs, outputs, scratch = layout
     moving = sum(
-        2 * _tiled_bytes(operand.block, operand.array.dtype)
+        2 * _tiled_bytes(operand.block, operand.dtype)
         for operand in jax.tree.leaves((inputs, outputs))
         if operand.block
     )
@@ -221,7 +217,7 @@ def _cost(config: KernelConfig, layout: _Layout, backward: bool) -> pl.CostEstim
     """The cost that is reported to XLA's scheduler."""
     (shared, rows), outputs, _ = layout
     tiles = config.attended_tiles
-    heads = rows.q.array.shape[0] * config.heads
+    heads = rows.q.shape[0] * config.heads
     pairs = heads * sum(tiles) * config.queries * config.keys
     # Of products of queries and a table, and of bands that are unskewed.
     per_query = bool(config.key_tables) * (3 if backward else 1) * config.size
