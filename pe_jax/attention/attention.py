@@ -172,11 +172,8 @@ def attention_logits(
     params: Params | None,
     context: Context | None = None,
 ) -> Float[jax.Array, "B H Lq Lk"]:
-    """Return the logits with all terms, before masks and windows; float32.
-
-    They are scaled by 1/sqrt(d), unless the encoding changes the scale; measures of identical words
-    multiply them by sqrt(d).
-    """
+    """Return the logits with all terms, before masks and windows; float32. They are scaled by
+    1/sqrt(d), unless the encoding changes the scale."""
     context = completed(context, encoding, q.shape[:2], k.shape[:2])
     return naive.logits(apply_encoding(encoding, params, q, k, k, context, None))
 
@@ -238,15 +235,13 @@ def completed(
             raise ValueError(f"Context.{name} has {x.shape[1]} hidden states for {size} tokens.")
     if context.document_ids is not None:
         context = _with_document_ids(context, encoding, queries, keys)
-    if not encoding.parts:  # Positions of any kind are those of other layers.
-        return context._replace(
-            positions_q=default_positions(queries[1]), positions_k=default_positions(keys[1])
-        )
     positions = context.positions_q, context.positions_k
-    positions_q, positions_k = paired_positions(
-        *positions, queries, keys, encoding.axes, encoding.max_length
-    )
-    return context._replace(positions_q=positions_q, positions_k=positions_k)
+    if encoding.parts:
+        limits = encoding.axes, encoding.max_length
+        positions = paired_positions(*positions, queries, keys, *limits)
+    else:  # Positions of any kind are those of other layers.
+        positions = default_positions(queries[1]), default_positions(keys[1])
+    return context._replace(positions_q=positions[0], positions_k=positions[1])
 
 
 def _with_document_ids(

@@ -46,14 +46,11 @@ def forward(x: Block) -> tuple[Array, Array]:
         out, _, log_total = softmax.forward(_block(x, width, *cut))
         return out.swapaxes(1, 2), log_total
 
-    def step(_: None, block: tuple) -> tuple[None, tuple[Array, Array]]:
-        choice, cut = block
-        return None, jax.lax.switch(choice, branches, cut)
-
     x = _stored(x)
     widths = _widths(x)
     branches = [functools.partial(attend, width) for width in widths]
-    _, (out, log_total) = jax.lax.scan(step, None, _by_block(x, widths))
+    step = lambda block: jax.lax.switch(block[0], branches, block[1])
+    out, log_total = jax.lax.map(step, _by_block(x, widths))
     return join_axis(out, 2, x.num_queries).swapaxes(1, 2), log_total
 
 
@@ -131,9 +128,7 @@ def _is_cut(axis: int | None, array: Array) -> bool:
 
 def _alike(like: Block, x: Block) -> Block:
     """The arrays of `x` that `like` has as well."""
-    return jax.tree.map(
-        lambda a, b: b if a is not None else None, like, x, is_leaf=lambda a: a is None
-    )
+    return jax.tree.map(lambda a, b: None if a is None else b, like, x, is_leaf=lambda a: a is None)
 
 
 def _stored(x: Block) -> Block:
@@ -186,11 +181,8 @@ def _window(x: Block) -> tuple[int, int, int] | None:
 
 
 def _by_block(x: Block, widths: tuple[int, ...]) -> tuple[Array, tuple]:
-    """Cut all that differs between blocks.
-
-    Returns:
-      which of `widths` each block has, and the arguments of `_block` after the width.
-    """
+    """Cut all that differs between blocks: which of `widths` each has, and the arguments of
+    `_block` after the width."""
 
     def cut(axis: int | None, array: Array) -> Array | None:
         if axis is None or not _is_cut(axis, array):

@@ -53,9 +53,7 @@ def keep(seed: Any, rows: Array, columns: Array, rate: float) -> jax.Array:
     Args:
       seed: uint32 [2], see `seed`.
       rows, columns: uint32 numbers that broadcast against each other; any tile of the whole.
-
-    Raises:
-      ValueError: for a rate outside [0, 1).
+      rate: a ValueError outside [0, 1).
     """
     threshold = np.uint32(_threshold(rate))
     first = _mix(rows * _GOLDEN + seed[0])

@@ -98,11 +98,7 @@ def apply_encoding(
     mask: Bool[Array, "#B #H #Lq Lk"] | None,
 ) -> AttentionInputs:
     """Apply the maps of an encoding, scale the queries, and collect its terms and masks.
-
-    Raises:
-      ValueError: see `check_heads`, for a map that needs as many heads of keys as of queries, and
-        for keys out of order (`Traits.ordered`).
-    """
+    ValueError: see `check_heads` and `map_heads`, and for keys out of order (`Traits.ordered`)."""
     check_heads(encoding, q, k, v)
     heads = q.shape[2]
     context = context._replace(mask=mask)
@@ -208,11 +204,8 @@ def repeat_heads(x: Float[Array, "*B G d"], heads: int) -> Float[Array, "*B H d"
 
 
 def tables(terms: Sequence[Term], scale: ArrayLike) -> Tables:
-    """Evaluate terms of the offset, without rows of offsets that cannot occur.
-
-    Args:
-      scale: of the logits, by which vectors that join the queries are multiplied.
-    """
+    """Evaluate terms of the offset, without rows of offsets that cannot occur. Vectors that join
+    the queries are multiplied by `scale`, that of the logits."""
     limits = [(term.clip, farthest(context)) for term, _, context in terms]
     clip = max([1, *(min(n for n in pair if n is not None) for pair in limits)])
     x = np.arange(-clip, clip + 1)

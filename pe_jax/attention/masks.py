@@ -99,14 +99,9 @@ def whole_mask(
     lengths: tuple[Size, Size],
     shift: ArrayLike | None,
 ) -> Bool[Array, "#B #H #Lq Lk"] | None:
-    """`mask` without the keys that are out of reach.
-
-    Args:
-      limits: reaches over positions of queries `[#B, Lq]` and keys `[#B, Lk]`.
-      reach: over consecutive positions, of which the first key's minus the first query's is
-        `shift`.
-      lengths: Lq and Lk.
-    """
+    """`mask` without the keys that are out of reach: of `limits` over positions of queries
+    `[#B, Lq]` and keys `[#B, Lk]`, and of `reach` over consecutive positions, of which the first
+    key's minus the first query's is `shift`."""
     for limit, positions_q, positions_k in limits:
         mask = both(mask, limit.allows(offsets(positions_q, positions_k))[:, None])
     if reach is None or shift is None:

@@ -162,11 +162,8 @@ def _tiled_logits(
 def _cut_table(
     table: Array, clip: int, lengths: tuple[Size, Size], offset: ArrayLike
 ) -> tuple[Array, Callable[[Array], Array]]:
-    """Cut a table to the offsets between so many queries and keys, if it has all of these.
-
-    Returns:
-      the rows, and a function that lays out one term a row, `[B, H, Lq, M]`, along the keys.
-    """
+    """Cut a table to the offsets between so many queries and keys, if it has all of these; return
+    the rows, and a function that lays out one term a row, `[B, H, Lq, M]`, along the keys."""
     queries, keys = lengths
     if np.ndim(offset) or queries + keys > 2 * clip + 2:
         return table, functools.partial(_shifted, clip, keys, offset=offset)
@@ -182,13 +179,9 @@ def _table_rows(table: Array, clip: int, first: ArrayLike, count: int) -> Float[
 
 
 def _skew(keys: int, by_offset: Float[Array, "*B Lq M"]) -> Float[Array, "*B Lq Lk"]:
-    """Lay terms of consecutive offsets out along the keys: entry (i, j) is number j - i + Lq - 1.
-
-    Takes less time than `relative_shift`: it moves whole rows, each by one more than the last.
-
-    Args:
-      by_offset: M = Lq + Lk terms a query, or more.
-    """
+    """Lay M = Lq + Lk or more terms of consecutive offsets out along the keys: entry (i, j) is
+    number j - i + Lq - 1. Takes less time than `relative_shift`: it moves whole rows, each by one
+    more than the last."""
     *batch, queries, count = by_offset.shape
     flat = by_offset.reshape(*batch, queries * count)
     start = queries - 1

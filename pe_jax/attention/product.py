@@ -27,8 +27,7 @@ from pe_jax.dtypes import wide_dtype
 from pe_jax.manual_axes import vary_alike
 from pe_jax.shapes import Array, Float
 
-# Rows of ones: of a product with a single one XLA makes a sum again.
-_ONES = 8
+_ONES = 8  # Rows of ones: of a product with a single one XLA makes a sum again.
 
 product_p = Primitive("product")
 
@@ -62,13 +61,14 @@ def head_product(
     groups = min(counts)
     if max(counts) == groups:
         return multiply(spec, a, b)
+
+    def grouped(x: Array, term: str, count: int) -> Array:
+        axis = term.index("h")
+        shape = *x.shape[:axis], groups, -1, *x.shape[axis + 1 :]
+        return x if count == groups else x.reshape(shape)
+
     split = [term if n == groups else term.replace("h", "hr") for term, n in zip(terms, counts)]
-    operands = [
-        x.reshape(*x.shape[: (axis := term.index("h"))], groups, -1, *x.shape[axis + 1 :])
-        if n > groups
-        else x
-        for x, term, n in zip((a, b), terms, counts)
-    ]
+    operands = map(grouped, (a, b), terms, counts)
     out = multiply(f"{split[0]},{split[1]}->{split[2]}", *operands)
     axis = terms[2].index("h")
     return out if heads == groups else out.reshape(*out.shape[:axis], -1, *out.shape[axis + 2 :])
@@ -76,14 +76,11 @@ def head_product(
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def add_row(x: Float[Array, "M N"], row: Float[Array, " N"], dtype: DTypeLike) -> jax.Array:
-    """Return `x + row`, float32.
+    """Return `x + row`, float32 as both are.
 
-    The gradient of the row is a sum over rows, computed as a product with ones, as XLA's sum of
-    rows is slow on CPUs and TPUs. Beside other products this one costs nothing.
-
-    Args:
-      x, row: float32.
-      dtype: to which the gradient is rounded before the sum.
+    The gradient of the row is a sum over rows, rounded to `dtype` before and computed as a product
+    with ones, as XLA's sum of rows is slow on CPUs and TPUs. Beside other products it costs
+    nothing.
     """
     return x + row
 

@@ -22,13 +22,9 @@ from pe_jax.shapes import Array, Float
 def relative_shift(
     clip: int, keys: int, by_offset: Float[Array, "*B Lq M"], shift: ArrayLike
 ) -> Float[Array, "*B Lq Lk"]:
-    """Lay terms out along the keys: entry (i, j) is that of the offset clip(j - i + shift).
-
-    Args:
-      keys: how many.
-      by_offset: M = 2·clip + 1 terms a query, of offsets -clip .. clip.
-      shift: position of the first key minus position of the first query.
-    """
+    """Lay the M = 2·clip + 1 terms of a query, of offsets -clip .. clip, out along so many keys:
+    entry (i, j) is that of the offset clip(j - i + shift), with `shift` the position of the first
+    key minus that of the first query."""
     return relative_shift_p.bind(*vary_alike((by_offset, shift)), clip=clip, keys=keys)
 
 

@@ -18,13 +18,8 @@ reverse_only_p = Primitive("reverse_only")
 
 @jax.custom_jvp
 def reverse_only(x: Array) -> Array:
-    """Return `x` itself. Its tangents can be transposed, as by `jax.grad`, but not computed.
-
-    A compiled program contains nothing of it.
-
-    Raises:
-      TypeError: where its tangents are computed, as by `jax.jvp`.
-    """
+    """Return `x` itself. Its tangents can be transposed, as by `jax.grad`, but not computed, as by
+    `jax.jvp`: that is a TypeError. A compiled program contains nothing of it."""
     return x
 
 
@@ -35,11 +30,8 @@ def _reverse_only_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Ar
 
 @jax.custom_jvp
 def first_order(x: Array) -> Array:
-    """Return `x` itself, in a `jax.custom_vjp` whose two passes cannot be differentiated.
-
-    Raises:
-      TypeError: where they are, as by `jax.hessian`.
-    """
+    """Return `x` itself, in a `jax.custom_vjp` whose two passes cannot be differentiated, as by
+    `jax.hessian`: that is a TypeError."""
     return x
 
 

@@ -79,14 +79,12 @@ def attend(
     *,
     return_lse: bool = False,
 ) -> tuple[Float[Array, "B Lq H f"], Float[Array, "B Lq H"] | None]:
-    """Attention of inputs that have no `unsupported_reason`.
+    """Attention of inputs that have no `unsupported_reason`, and with `return_lse` the logarithm of
+    the softmax's denominator.
 
     Args:
       seed, rate: of dropout; no seed, no dropout.
       block: queries at a time, for memory linear in the length; None takes all at once.
-
-    Returns:
-      outputs and, with `return_lse`, the logarithm of the softmax's denominator.
     """
     queries = x.q.shape[1]
     ways = _by_computation(x)
