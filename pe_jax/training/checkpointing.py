@@ -121,7 +121,7 @@ class Checkpoints:
             self._read_back(step, state.params)
 
     def _read_back(self, step: int, params: Params) -> None:
-        """Read a checkpoint's parameters; raises OSError on every host, if one of them cannot."""
+        """Read a checkpoint's parameters; OSError on every host, if one of them cannot."""
         shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
         _, error = _attempt(lambda: restore_params(self._workdir, step, lambda _: shardings))
         if error is not None:

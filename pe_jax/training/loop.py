@@ -146,8 +146,7 @@ class Loop:
                 place = self.folder / "profile"
                 log(f"Profile of steps up to {step:,} in {place}: xprof --logdir=FOLDER")
             if step == steps[0]:  # Dispatching the others takes no time: this compiled.
-                seconds = time.perf_counter() - dispatched
-                log(f"{stage.name}: compiled in {seconds:.0f} s")
+                log(f"{stage.name}: compiled in {time.perf_counter() - dispatched:.0f} s")
             if unread is not None:
                 self._read(*unread, meter)
             unread = step, metrics, rows

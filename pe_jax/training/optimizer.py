@@ -124,39 +124,28 @@ def update_rule(
     ratios, frequency_rate = config.ratios, config.frequency_learning_rate
 
     def decayed(params: Params) -> PyTree:
-        return jax.tree.map_with_path(
-            lambda path, x, frequency: x.ndim > 1 and not frequency and path[-1].key not in _PLAIN,
-            params,
-            frequencies(params),
-        )
+        is_decayed = lambda path, x, mark: x.ndim > 1 and not mark and path[-1].key not in _PLAIN
+        return jax.tree.map_with_path(is_decayed, params, frequencies(params))
 
     def rates(params: Params) -> PyTree:
         by_group = by_path(params, ratios)
         if frequency_rate is None:
             return by_group
         common = frequency_rate / config.learning_rate
-        return jax.tree.map(
-            lambda ratio, frequency: common if frequency else ratio, by_group, frequencies(params)
-        )
-
-    def trained(params: Params) -> PyTree:
-        return jax.tree.map(bool, rates(params))
-
-    def frozen(params: Params) -> PyTree:
-        return jax.tree.map(operator.not_, rates(params))
-
-    def scale(updates: Params, _: Params | None) -> Params:
-        return jax.tree.map(jnp.multiply, updates, rates(updates))
+        marks = frequencies(params)
+        return jax.tree.map(lambda ratio, mark: common if mark else ratio, by_group, marks)
 
     clip = [_clip(config.clip_norm)] if config.clip_norm else []
     direction = _DIRECTIONS[config.name](config)
     if ratios:
+        frozen = lambda params: jax.tree.map(operator.not_, rates(params))
         clip = [optax.masked(optax.set_to_zero(), frozen), *clip]
-        direction = optax.masked(direction, trained)
+        direction = optax.masked(direction, lambda params: jax.tree.map(bool, rates(params)))
     parts = [*clip, direction, optax.add_decayed_weights(config.weight_decay, mask=decayed)]
     if config.name == "lamb":
         parts.append(optax.masked(optax.scale_by_trust_ratio(), decayed))
     if ratios or frequency_rate is not None:
+        scale = lambda updates, _: jax.tree.map(jnp.multiply, updates, rates(updates))
         parts.append(optax.stateless(scale))
     return optax.chain(*parts, optax.scale_by_learning_rate(schedule))
 
@@ -175,11 +164,8 @@ def _clip(largest: float) -> optax.GradientTransformation:
 
 def by_path(params: Params, ratios: Mapping[str, float]) -> PyTree:
     """Return the ratio of the last pattern that fits each parameter's path; 1 where none does.
-
-    Raises:
-      ValueError: for a pattern that fits no parameter. Those of position parameters and of token
-        types may: some encodings, and modern encoders, have none.
-    """
+    ValueError for a pattern that fits no parameter, unless it is one of position parameters or of
+    token types: some encodings, and modern encoders, have none."""
     paths = [path for path, _ in named_leaves(params)]
     ratio_by_path = dict.fromkeys(paths, 1.0)
     for pattern, ratio in ratios.items():
@@ -198,11 +184,9 @@ def by_path(params: Params, ratios: Mapping[str, float]) -> PyTree:
 def make_optimizer(
     config: OptimizerConfig, steps: int, model: BertConfig
 ) -> tuple[optax.Schedule, optax.GradientTransformation]:
-    """Return the learning rate and the optimizer of a run of `steps` steps.
-
-    Learnable frequencies of the model's encoding have no weight decay, and rows of the token
-    embedding that are unused stay as they are.
-    """
+    """Return the learning rate and the optimizer of a run of `steps` steps. Learnable frequencies
+    of the model's encoding have no weight decay; unused rows of token embeddings stay as they
+    are."""
     warmup = round(config.warmup * steps)
     # Rounding up both may give a step more than there are.
     decay = min(round(config.decay * steps), steps - warmup)

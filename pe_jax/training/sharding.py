@@ -76,8 +76,7 @@ def check_rows(name: str, rows: int, mesh: Mesh, accumulation: int = 1) -> None:
         )
 
 
-# The names of `config.parallel`.
-PARALLEL = ("jit", "fsdp", "pmap", "pmap_bfloat16")
+PARALLEL = ("jit", "fsdp", "pmap", "pmap_bfloat16")  # The names of `config.parallel`.
 
 
 def state_shardings(mesh: Mesh, parallel: str, state: T) -> T:
@@ -124,11 +123,8 @@ def gather(
 def parallelize(
     step: TrainStep, mesh: Mesh, parallel: str, shardings: PyTree, *constants: PyTree
 ) -> Wrapped:
-    """`step(state, batch, *constants) -> (state, metrics)`, compiled; the state is donated.
-
-    Args:
-      shardings, constants: from `state_shardings`.
-    """
+    """`step(state, batch, *constants) -> (state, metrics)`, compiled for shardings of
+    `state_shardings`; the state is donated."""
     if parallel in ("jit", "fsdp"):
         arguments, results = (shardings, by_rows(mesh), *constants), (shardings, replicated(mesh))
         return compiled(step, mesh, arguments, results, donate=(0,))

@@ -128,12 +128,11 @@ def state_shapes(task: Task, optimizer: optax.GradientTransformation) -> TrainSt
 def make_train_step(
     task: Task, optimizer: optax.GradientTransformation, *, accumulation: int = 1
 ) -> TrainStep:
-    """A step that runs the batch in `accumulation` micro-batches, with the result of one.
+    """Return a step that runs the batch in `accumulation` micro-batches, with the result of one:
+    `train_step(state, batch, *constants, axis=None, exchanged=None) -> (state, metrics)`.
 
-    Returns:
-      `train_step(state, batch, *constants, axis=None, exchanged=None) -> (state, metrics)`. `axis`
-      names the mapped device axis where the step runs per device; otherwise batch and sums are
-      global. `exchanged` is the dtype in which devices add their gradients; default: their own.
+    `axis` names the mapped device axis where the step runs per device; otherwise batch and sums are
+    global. `exchanged` is the dtype in which devices add their gradients; default: their own.
     """
 
     def train_step(

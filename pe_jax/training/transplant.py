@@ -12,6 +12,8 @@ import numpy as np
 
 from pe_jax.training.pytrees import Params, named_leaves
 
+_POSITION = "bert/position/"
+
 
 class Changes(NamedTuple):
     """Paths of the parameters that were kept from the old model, dropped from it, or are new."""
@@ -51,32 +53,19 @@ def transplant(
         for path in fresh.keys() & had.keys()
         if fresh[path].shape == had[path].shape and (position or not path.startswith(_POSITION))
     }
-    both = {_top(path) for path in fresh} & {_top(path) for path in had} if heads else {_ENCODER}
+    both = params.keys() & old.keys() if heads else {"bert"}
     wrong = [
         f"  {path}: {_shape(had.get(path))} there, {_shape(fresh.get(path))} here"
         for path in sorted((fresh.keys() | had.keys()) - fits)
-        if not path.startswith(_POSITION) and _top(path) in both
+        if not path.startswith(_POSITION) and path.partition("/")[0] in both
     ]
     if wrong:
         raise ValueError(
             "The two models differ in more than their position encoding:\n" + "\n".join(wrong)
         )
-    paths = list(fresh)
-    leaves, tree = jax.tree.flatten(params)
-    merged = [had[p] if p in fits else leaf for p, leaf in zip(paths, leaves, strict=True)]
-    changes = Changes(
-        kept=sorted(fits), dropped=sorted(had.keys() - fits), new=sorted(fresh.keys() - fits)
-    )
-    return jax.tree.unflatten(tree, merged), changes
-
-
-_ENCODER = "bert"
-_POSITION = "bert/position/"
-
-
-def _top(path: str) -> str:
-    """The encoder, or the head, that a parameter belongs to."""
-    return path.partition("/")[0]
+    merged = [had[path] if path in fits else leaf for path, leaf in fresh.items()]
+    changes = Changes(sorted(fits), sorted(had.keys() - fits), sorted(fresh.keys() - fits))
+    return jax.tree.unflatten(jax.tree.structure(params), merged), changes
 
 
 def _shape(leaf: jax.Array | None) -> str:
