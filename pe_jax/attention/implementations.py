@@ -17,12 +17,9 @@ from pe_jax.shapes import Size
 class Implementation(NamedTuple):
     """A way of computing attention."""
 
-    # As the formula stands, see `naive`; else as `xla` has it, wherever it can.
-    naive: bool = False
-    # Queries at a time, for memory linear in the length; None takes all at once.
-    block: int | None = None
-    # Runs as the TPU kernel where that supports the encoding, memory linear as well.
-    kernel: bool = False
+    naive: bool = False  # As the formula stands, see `naive`; else as `xla` has it, where it can.
+    block: int | None = None  # Queries at a time, for memory linear in the length; None takes all.
+    kernel: bool = False  # Runs as the TPU kernel where that supports the encoding.
     cudnn: bool = False  # Runs as cuDNN's flash attention where that supports the input.
 
 
@@ -83,13 +80,11 @@ def choose(
             platform = "tpu" if platform.startswith("tpu") else "gpu"
         if vectors and keys <= _NAIVE[platform]:
             return IMPLEMENTATIONS["naive"]
-        name = next(name for longest, name in _AUTO[platform] if keys <= longest)
-        chosen = IMPLEMENTATIONS[name]
-        block = IMPLEMENTATIONS["fused"].block
-        span = reach and reach.span
+        chosen = next(name for longest, name in _AUTO[platform] if keys <= longest)
+        block, span = IMPLEMENTATIONS["fused"].block, reach and reach.span
         if span is not None and block and keys >= _WINDOWS * (block + span):
-            return chosen._replace(block=block)
-        return chosen
+            return IMPLEMENTATIONS[chosen]._replace(block=block)
+        return IMPLEMENTATIONS[chosen]
     if implementation not in IMPLEMENTATIONS:
         raise ValueError(
             f"implementation must be one of auto, {', '.join(IMPLEMENTATIONS)}; "

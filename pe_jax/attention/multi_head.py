@@ -36,13 +36,10 @@ def attend(
 
     Args:
       inputs: hidden states `[B, L, D]` of queries, keys and values; keys default to queries, values
-        to keys.
+        to keys. ValueError for values without keys, or a cache and keys of another sequence.
       maps: projections to queries, keys and values.
       context: positions, and the rng of encodings that draw while training.
       mask: as `attention` takes it; with a cache over all of the cache.
-
-    Raises:
-      ValueError: for values without keys, or a cache and keys of another sequence.
     """
     x_q, x_k, x_v = inputs
     if x_k is None and x_v is not None:

@@ -25,11 +25,10 @@ def _of_rows_jvp(
     primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, object]
 ) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
     logits, labels = primals
-    log_total, _, _ = _sums(logits, labels)
-    # Backward, one pass that writes softmax minus one-hot; the gradient of a gather would be a
-    # scatter.
-    slope = jnp.exp(logits - log_total[..., None]) - _one_hot(logits, labels)
     loss, right = _of_rows(logits, labels)
+    log_total, _, _ = _sums(logits, labels)
+    # Backward, one pass that writes softmax minus one-hot; the gradient of a gather is a scatter.
+    slope = jnp.exp(logits - log_total[..., None]) - _one_hot(logits, labels)
     return (loss, right), ((slope * tangents[0]).sum(-1), jnp.zeros_like(right))
 
 
@@ -37,11 +36,8 @@ def _sums(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array, j
     """Logarithm of the softmax's denominator, logit of the label, largest logit."""
     largest = logits.max(-1)
     log_total = largest + jnp.log(jnp.exp(logits - largest[..., None]).sum(-1))
-    return (
-        log_total,
-        jax.lax.platform_dependent(logits, labels, cpu=_gathered_logits, default=_masked_logits),
-        largest,
-    )
+    choices = {"cpu": _gathered_logits, "default": _masked_logits}
+    return log_total, jax.lax.platform_dependent(logits, labels, **choices), largest
 
 
 def _gathered_logits(logits: jax.Array, labels: jax.Array) -> jax.Array:

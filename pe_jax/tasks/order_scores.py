@@ -30,15 +30,12 @@ _TEXTS, _LONGEST = 32, 128
 def order_scores(
     program: Program, teacher: BertConfig, params: Params, text: TextSplit, longest: int
 ) -> tuple[Callable[[Params], Scalars], Scalars]:
-    """Return `scores(params)` of the student of `program`, and the scores of its teacher.
+    """Return `scores(params)` of the student of `program`, and the scores of its teacher, whose
+    `Bert` has `params`; inputs have at most `longest` tokens.
 
     They are the fields of `OrderSensitivity` by kind of shuffle, `order/words/pooled` and so on, of
     at most 32 texts of at most 128 tokens. Those that are not defined are left out, such as of
     sentences where every text is one.
-
-    Args:
-      params: of the teacher's `Bert`.
-      longest: tokens of an input.
     """
     template = text.vocabulary.single
     starts = text.held_out.sentences[text.held_out.documents]

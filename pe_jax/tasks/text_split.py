@@ -61,8 +61,7 @@ def load_text(config: TextConfig, vocab: str, *, pairs: bool = True) -> TextSpli
       pairs: whether examples are sentence pairs.
 
     Raises:
-      ValueError: for a source, feature or tokenizer that does not exist, a text most of which is
-        [UNK] to the tokenizer, or, for pairs, one whose documents are mostly of one sentence.
+      ValueError: for a source, feature or tokenizer that does not exist, or see `_check`.
     """
     open_source = functools.partial(
         _open_source,
@@ -94,7 +93,8 @@ def _open_source(key: str, source: str, **options: Any) -> tuple[data.TokenizedC
 
 
 def _check(source: str, corpus: data.TokenizedCorpus, tokenizer: Tokenizer, pairs: bool) -> None:
-    """Raise ValueError if most of a text cannot be used; warn if much of it is [UNK]."""
+    """Raise ValueError if most of a text is [UNK] or, for pairs, in documents of one sentence; warn
+    if much of it is [UNK]."""
     tokens, single = np.diff(corpus.sentences[corpus.documents]), corpus.single_sentences
     lost = tokens[single].sum() / tokens.sum()
     if pairs and lost > 0.5:

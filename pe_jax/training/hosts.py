@@ -34,16 +34,14 @@ _VISIBLE = 5.0  # Seconds until a file of one host is there for all, on a networ
 
 
 def connect(coordinator: str, hosts: int | None, host: int | None, lost_after: int) -> None:
-    """Join the other hosts; must come before any other use of the devices.
+    """Join the other hosts; must come before any other use of the devices. ValueError for invalid
+    arguments, or if "auto" finds no cluster.
 
     Args:
       coordinator: host 0's address, `HOST:PORT`; with "auto" JAX finds all three on Cloud TPU pods,
         Slurm, Open MPI and Kubernetes.
       hosts, host: how many there are, and the index of this one.
       lost_after: seconds without a heartbeat until a host counts as lost, and the others end.
-
-    Raises:
-      ValueError: for invalid arguments, or if "auto" finds no cluster.
     """
     _check(coordinator, hosts, host)
     # JAX ends a process whose others do not come by a stack dump, so this is said before.
@@ -158,11 +156,8 @@ def check_shared(workdir: Path) -> None:
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[Callable[[int], int]]:
-    """Let SIGTERM or Ctrl-C to any host stop all of them after the same step.
-
-    Yields:
-      `stop_requested` of `Loop`. All hosts ask after every step, and get the same answer.
-    """
+    """Let SIGTERM or Ctrl-C to any host stop all of them after the same step. Yields
+    `stop_requested` of `Loop`: all hosts ask after every step, and get the same answer."""
     forwarded = False
     interrupt = stopping.EXIT_STATUS[signal.SIGINT]
 

@@ -75,15 +75,14 @@ class Meter:
             if pair.ndim == 2
             for i, (sum_, count) in enumerate(pair.T)
         }
-        scalars = {
-            **means(self.totals),
-            **by_seed,
+        rates = {
             "learning_rate": learning_rate,
             "examples_per_second": self._rows / seconds,
             "tokens_per_second": self._tokens / seconds,
             "data_wait": self._waited / seconds,
         }
-        return scalars | ({"mfu": self._flops / seconds / self._peak} if self._peak else {})
+        mfu = {"mfu": self._flops / seconds / self._peak} if self._peak else {}
+        return means(self.totals) | by_seed | rates | mfu
 
 
 def read_metrics(workdir: Path) -> list[Json]:
@@ -199,12 +198,8 @@ def _wandb_run(workdir: Path) -> Any:
 
 
 class _Events:
-    """Scalars as events in a file of their own, which TensorBoard reads.
-
-    Args:
-      folder: of the files of all starts of a run.
-      step: after which the run resumes; TensorBoard hides what earlier starts have of later steps.
-    """
+    """Scalars as events in a file of their own, in the folder of those of all starts of a run.
+    TensorBoard hides what earlier starts have of steps after `step`, from which the run resumes."""
 
     def __init__(self, folder: Path, step: int):
         import tensorboardX  # Only here, so that what reads runs starts at once.
