@@ -75,7 +75,9 @@ def choose(
     if implementation == "auto":
         if not isinstance(keys, int):
             return IMPLEMENTATIONS["table"]
-        platform = platform or _here()
+        if not platform:
+            kind = jax.devices()[0].device_kind.lower()
+            platform = kind if kind in _AUTO else jax.default_backend()
         if platform not in _AUTO:
             platform = "tpu" if platform.startswith("tpu") else "gpu"
         if vectors and keys <= _NAIVE[platform]:
@@ -93,9 +95,3 @@ def choose(
     if IMPLEMENTATIONS[implementation].block:
         check_length(keys, f"implementation={implementation!r}")
     return IMPLEMENTATIONS[implementation]
-
-
-def _here() -> str:
-    """The platform of this process."""
-    kind = jax.devices()[0].device_kind.lower()
-    return kind if kind in _AUTO else jax.default_backend()

@@ -181,19 +181,13 @@ def build(config: DistillationConfig, tokenizer: Path | None = None) -> Run:
 
 @dataclasses.dataclass(frozen=True)
 class Distillation:
-    """A student and its teacher, on the text of a run.
-
-    Attributes:
-      program: of the student.
-      params: of the teacher, with its heads.
-      constants: of `imitation_task`, for each of `data.held_out`.
-    """
+    """A student and its teacher, on the text of a run."""
 
     config: DistillationConfig
-    program: Program
+    program: Program  # Of the student.
     teacher: BertConfig
-    params: Params
-    constants: list[tuple[Params, Statistics]]
+    params: Params  # Of the teacher, with its heads.
+    constants: list[tuple[Params, Statistics]]  # Of `imitation_task`, for each of `data.held_out`.
     data: TextData
 
     def start(self, fresh: Params) -> Params:

@@ -45,21 +45,15 @@ _SECONDS_A_LINE = 10.0  # For a long evaluation, such as SQuAD's on a CPU.
 
 @dataclasses.dataclass(frozen=True)
 class Scorer:
-    """Scores of all seeds on held-out data.
+    """Scores of all seeds on held-out data."""
 
-    Attributes:
-      folder: of the run, where predictions are written.
-      outputs: `outputs(params, batch)` of all seeds: leaves `[S, B, ...]`.
-      held_out: batches by held-out set, each with the numbers of its rows.
-      length: L of the longest inputs.
-    """
-
-    folder: Path
+    folder: Path  # Of the run, where predictions are written.
     seeds: tuple[int, ...]
     problem: FinetuningTask
-    outputs: Callable[[Params, HostBatch], PyTree]
+    outputs: Callable[[Params, HostBatch], PyTree]  # Of all seeds: leaves `[S, B, ...]`.
+    # Batches by held-out set, each with the numbers of its rows.
     held_out: dict[str, list[tuple[HostBatch, np.ndarray]]]
-    length: int
+    length: int  # Of the longest inputs.
 
     def score(self, step: int, params: Params) -> Scalars:
         """Write predictions to `predictions/` of the folder; return the mean of each score over the

@@ -18,34 +18,22 @@ _SPLIT_SEED = 20_210_503
 
 
 class FinetuningTask(NamedTuple):
-    """Data, a head, and scores.
+    """Data, a head, and scores."""
 
-    Attributes:
-      dataset: what it is scored on; trained_on: what it is trained on.
-      task: the head's losses; its outputs are logits `[B, C]`, or `[B, L]` where `per_token`.
-      train: the training rows.
-      held_out: the rows to score, by name.
-      score: `score(name, outputs)` of one seed's outputs for one of `held_out`, `[N, C]`, or
-        `[N, L]` with L the length of the longest inputs, padded with the least float beyond the
-        length of a row's own batch. Returns scores in points by metric, and what to write, values
-        of JSON by the name of the file.
-      baseline: scores of a trivial answer.
-      metric: the score to select by; held_out_metric: that of training data that was kept for it,
-        empty if none was.
-      notes: what a reader should know about the data.
-    """
-
-    dataset: str
+    dataset: str  # What it is scored on.
     trained_on: str
-    task: Task
+    task: Task  # The head's losses; its outputs are logits `[B, C]`, or `[B, L]` if `per_token`.
     per_token: bool
     train: Rows
-    held_out: dict[str, Rows]
+    held_out: dict[str, Rows]  # The rows to score, by name.
+    # `score(name, outputs)` of one seed's outputs for one of `held_out`, `[N, C]`, or `[N, L]` with
+    # L the length of the longest inputs, padded with the least float beyond the length of a row's
+    # own batch: scores in points by metric, and what to write, values of JSON by name of the file.
     score: Callable[[str, PyTree], tuple[Scalars, dict[str, Any]]]
-    baseline: Scalars
-    metric: str
-    held_out_metric: str
-    notes: list[str]
+    baseline: Scalars  # Scores of a trivial answer.
+    metric: str  # The score to select by.
+    held_out_metric: str  # That of training data that was kept for it, empty if none was.
+    notes: list[str]  # What a reader should know about the data.
 
 
 def score_name(metric: str, held_out: str) -> str:

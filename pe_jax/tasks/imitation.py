@@ -27,17 +27,13 @@ from pe_jax.training.step import Task, cache_by_arguments
 
 
 class Statistics(NamedTuple):
-    """Statistics of the teacher's outputs on held-out text, float32.
+    """Statistics of the teacher's outputs on held-out text, float32. A variance is the mean squared
+    distance of a token's vector from the mean vector."""
 
-    Attributes:
-      hidden, attention: variance of each layer's output, and of its attention's: the mean squared
-        distance of a token's vector from the mean vector.
-      centre: how far the mean of the hidden states at a position is from the mean over positions;
-        None without `config.centred`.
-    """
-
-    hidden: Float[Array, " N"]
-    attention: Float[Array, " N"]
+    hidden: Float[Array, " N"]  # Variance of each layer's output.
+    attention: Float[Array, " N"]  # Variance of each layer's output of attention.
+    # How far the mean of the hidden states at a position is from the mean over positions; None
+    # without `config.centred`.
     centre: Float[Array, "N P D"] | None
 
 

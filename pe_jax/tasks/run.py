@@ -34,23 +34,16 @@ from pe_jax.training.step import (
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """Everything that a run compiles: initial state, train and eval steps, shardings; no data.
-
-    Attributes:
-      seeds: of parameters, dropout and data order; several train side by side.
-      schedule: learning rate of a step.
-      parallel: a name in `sharding.PARALLEL`.
-      constants: shapes of the task's constants, see `Task.sums`.
-    """
+    """Everything that a run compiles: initial state, train and eval steps, shardings; no data."""
 
     model: BertConfig
     task: Task
     optimizer: optax.GradientTransformation
-    schedule: optax.Schedule
+    schedule: optax.Schedule  # Learning rate of a step.
     mesh: Mesh
-    seeds: tuple[int, ...]
-    parallel: str
-    constants: tuple[PyTree, ...] = ()
+    seeds: tuple[int, ...]  # Of parameters, dropout and data order; several train side by side.
+    parallel: str  # A name in `sharding.PARALLEL`.
+    constants: tuple[PyTree, ...] = ()  # Shapes of the task's constants, see `Task.sums`.
 
     @functools.cached_property
     def shardings(self) -> TrainState:
@@ -90,28 +83,20 @@ class Program:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run(Generic[C]):
-    """A run as a task builds it from its config, before it is trained.
+    """A run as a task builds it from its config, before it is trained. A folder's run resumes only
+    with the same config and digests."""
 
-    Attributes:
-      config: the resolved config. A folder's run resumes only with the same.
-      summary: what to print before it trains: names and texts, see `log_field`.
-      digests: checksums of what it trains on, by name. A run resumes only with the same.
-      every: after how many steps to log, to evaluate and to save, see `Loop`.
-      keep_checkpoints, keep_best: see `Checkpoints`.
-      start: `start(fresh parameters)` takes some from another model; None trains from scratch.
-      tokenizer: of the run's text, kept in its folder.
-    """
-
-    config: C
+    config: C  # Resolved.
     program: Program
     stages: Sequence[Stage]
-    summary: Sequence[tuple[str, str]] = ()
-    digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    every: tuple[int, int, int] = (0, 0, 0)
-    keep_checkpoints: int = 1
+    summary: Sequence[tuple[str, str]] = ()  # To print before it trains, see `log_field`.
+    digests: Mapping[str, str] = dataclasses.field(default_factory=dict)  # Of its data, by name.
+    every: tuple[int, int, int] = (0, 0, 0)  # Steps between logs, evaluations, saves: see `Loop`.
+    keep_checkpoints: int = 1  # See `Checkpoints`, as `keep_best`.
     keep_best: int = 0
+    # `start(fresh parameters)` takes some from another model; None trains from scratch.
     start: Callable[[Params], Params] | None = None
-    tokenizer: Tokenizer | None = None
+    tokenizer: Tokenizer | None = None  # Of the run's text, kept in its folder.
 
 
 def saved_tokenizer(folder: Path) -> Path:

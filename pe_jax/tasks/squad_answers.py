@@ -14,18 +14,11 @@ from pe_jax.data.squad import Windows, max_context
 
 
 class Prediction(NamedTuple):
-    """The answer to a question.
+    """The answer to a question."""
 
-    Attributes:
-      id: of the question.
-      text: the answer; empty for "unanswerable", or if there is no span.
-      null_difference: the score of "unanswerable" minus that of the best span; infinite if there is
-        no span.
-    """
-
-    id: str
-    text: str
-    null_difference: float
+    id: str  # Of the question.
+    text: str  # Empty for "unanswerable", or if there is no span.
+    null_difference: float  # Score of "unanswerable" minus that of the best span; else infinite.
 
 
 def best_answers(

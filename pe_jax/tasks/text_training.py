@@ -36,19 +36,13 @@ MakeExamples = Callable[
 
 
 class TextData(NamedTuple):
-    """The text of a run, and batches to train on and to be scored on.
-
-    Attributes:
-      steps, epochs: of each stage, the epochs as passes over its examples.
-      batches: of each stage, see `Stage`.
-      held_out: global batches of held-out text for each stage, then for further lengths.
-    """
+    """The text of a run, and batches to train on and to be scored on."""
 
     text: TextSplit
-    steps: list[int]
-    epochs: list[float]
+    steps: list[int]  # Of each stage, as are epochs and batches.
+    epochs: list[float]  # Passes over its examples.
     batches: list[Batches]
-    held_out: list[list[Batch]]
+    held_out: list[list[Batch]]  # Global batches for each stage, then for further lengths.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -28,54 +28,41 @@ _ON_THE_TERMINAL = ("loss", "accuracy", "examples_per_second", "mfu")  # Ends of
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """A number of steps over one kind of data.
-
-    Attributes:
-      batches: `batches(n)` yields this host's NumPy batches without end, starting at batch n of the
-        stage. They are the same however many processes make them.
-      train_step: compiled, `(state, global batch) -> (state, metrics)`.
-      evaluate: `evaluate(step, params) -> {name: value}`, on held-out data. Names with a `/` are
-        details, for the files and not for the terminal.
-      flops: `flops(rows, length)`, model FLOPs of a step, see `pe_jax.models.flops`.
-      converged: `converged(scores of the stage so far, oldest first)`, True to end it early.
-      baselines: `baselines(params) -> {name: value}`, written once, if the run begins here.
-    """
+    """A number of steps over one kind of data."""
 
     name: str
     steps: int
+    # `batches(n)` yields this host's NumPy batches without end, starting at batch n of the stage.
+    # They are the same however many processes make them.
     batches: Callable[[int], Iterable[HostBatch]]
-    train_step: Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+    train_step: Callable[[TrainState, Batch], tuple[TrainState, Metrics]]  # Of global batches.
+    # `evaluate(step, params)`, on held-out data. Names with a `/` are details, for the files alone.
     evaluate: Callable[[int, Params], Scalars]
-    flops: Callable[[int, int], float]
+    flops: Callable[[int, int], float]  # `flops(rows, length)` of a step, see `models.flops`.
+    # `converged(scores of the stage so far, oldest first)`, True to end it early.
     converged: Callable[[Sequence[Scalars]], bool] = lambda evaluations: False
-    baselines: Callable[[Params], Scalars] | None = None
+    baselines: Callable[[Params], Scalars] | None = None  # Written once, if the run begins here.
 
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """The loop over the steps of a run in its folder.
+    """The loop over the steps of a run in its folder."""
 
-    Attributes:
-      every: intervals in steps, of writing metrics, evaluating and saving. All three happen at the
-        end of a stage too; 0 means only then.
-      profile: steps to trace, counted from 1, to `folder/profile`, for XProf; `trace` is open
-        while they run.
-      stop_requested: `stop_requested(step)`, 0 or the exit status of a run that is to stop there.
-      check_folder: called before anything is written; raises if the folder is another run's.
-      ends: the last steps of stages that ended early, by the last step before them.
-    """
-
+    # Intervals in steps, of writing metrics, evaluating and saving. All three happen at the end of
+    # a stage too; 0 means only then.
     every: tuple[int, int, int]
     batch_sharding: NamedSharding
     schedule: optax.Schedule
     folder: Path
-    profile: range
-    trace: contextlib.ExitStack
+    profile: range  # Steps to trace, counted from 1, to `folder/profile`, for XProf.
+    trace: contextlib.ExitStack  # Open while they run.
     checkpoints: Checkpoints
     writer: MetricsWriter
     progress: Progress
+    # `stop_requested(step)`, 0 or the exit status of a run that is to stop there.
     stop_requested: Callable[[int], int]
-    check_folder: Callable[[], None]
+    check_folder: Callable[[], None]  # Before anything is written; raises if it is another run's.
+    # The last steps of stages that ended early, by the last step before them.
     ends: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def fit(

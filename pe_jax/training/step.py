@@ -43,23 +43,15 @@ def cache_by_arguments(build: Callable[P, T]) -> Callable[P, T]:
 
 
 class Task(NamedTuple):
-    """A task to train, as pure functions.
+    """A task to train, as pure functions. Counts and sums are scalars under the same names."""
 
-    Attributes:
-      init: `init(rng) -> params`.
-      counts: `counts(batch) -> {name: denominator}`, scalars.
-      sums: `sums(params, batch, rng, *constants) -> {name: sum}`, scalars under the same names;
-        `rng` None means no dropout. Most tasks have no constants: they are trees of arrays that a
-        run does not train, such as a teacher.
-      losses: the names whose means add up to the objective.
-      outputs: `outputs(params, batch, rng=None)` of the model that `sums` is of.
-    """
-
-    init: Callable[[jax.Array], Params]
-    counts: Callable[[Batch], Sums]
+    init: Callable[[jax.Array], Params]  # `init(rng)`.
+    counts: Callable[[Batch], Sums]  # `counts(batch)`: denominators.
+    # `sums(params, batch, rng, *constants)`; `rng` None means no dropout. Most tasks have no
+    # constants: they are trees of arrays that a run does not train, such as a teacher.
     sums: Callable[..., Sums]
-    losses: tuple[str, ...]
-    outputs: Callable[..., Any]
+    losses: tuple[str, ...]  # The names whose means add up to the objective.
+    outputs: Callable[..., Any]  # `outputs(params, batch, rng=None)` of the model of `sums`.
 
 
 class TrainState(NamedTuple):
