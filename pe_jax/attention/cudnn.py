@@ -25,8 +25,7 @@ NEEDS = (
     "heads of one size that is a multiple of 8 up to 128, more than one token, and even lengths "
     "where there is a bias or a mask"
 )
-# Larger heads need a GPU of compute capability 9.0.
-_LARGEST_HEAD = 128
+_LARGEST_HEAD = 128  # Larger ones need a GPU of compute capability 9.0.
 
 
 def supports(x: AttentionInputs, seed: Array | None) -> bool:
@@ -51,8 +50,7 @@ def supports(x: AttentionInputs, seed: Array | None) -> bool:
 
 def attend(x: AttentionInputs, implementation: Literal["cudnn", "xla"]) -> Float[Array, "B Lq H f"]:
     """Attention of inputs that `supports` accepts; `"xla"` runs on any device."""
-    reach = _causal_reach(x)
-    lengths = x.q.shape[1], x.k.shape[1]
+    reach, lengths = _causal_reach(x), (x.q.shape[1], x.k.shape[1])
     rest = x.reach if reach is None else None
     mask = whole_mask(x.allowed, x.limits, rest, lengths, x.context.shift)
     added = xla.added_logits(x)

@@ -3,11 +3,8 @@
 Each entry's 32 bits come from hashing its row and column, so the mask is never stored, any tile of
 it can be made again in the backward pass, and every implementation of attention, tiling and
 sharding drops the same entries. (JAX's usual generator costs a CPU more than the matmuls beside
-it.)
-
-The hash is an invertible multiply-xorshift on 32 bits (Steele & Lea 2014's construction with the
-constants that Wellons found by search), keyed with 64 bits a row. It decides which entries to drop
-and is not meant for anything that needs a generator of proven quality.
+it.) The hash is an invertible multiply-xorshift on 32 bits (Steele & Lea 2014's construction with
+the constants that Wellons found by search), keyed with 64 bits a row; its quality is not proven.
 """
 
 from __future__ import annotations

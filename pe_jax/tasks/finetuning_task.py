@@ -42,10 +42,8 @@ def score_name(metric: str, held_out: str) -> str:
 
 
 def split_off(count: int, fraction: float) -> np.ndarray:
-    """Choose examples, or groups of them, to keep from training: `[count]` bool.
-
-    The same for all seeds and models; at least one is kept, and one left to train on.
-    """
+    """Choose examples, or groups of them, to keep from training: `[count]` bool, the same for all
+    seeds and models. At least one is kept, and one left to train on."""
     mask = np.zeros(count, bool)
     size = min(max(1, round(fraction * count)), count - 1) if fraction else 0
     mask[np.random.default_rng(_SPLIT_SEED).permutation(count)[:size]] = True

@@ -53,14 +53,12 @@ def glue_task(config: FinetuningConfig, model: BertConfig) -> Task:
 
 
 def glue_score(metric: str, labels: np.ndarray, predictions: np.ndarray) -> float:
-    """An official metric of GLUE in points: 100 times that of scikit-learn or scipy.
+    """An official metric of GLUE in points: 100 times that of scikit-learn or scipy. ValueError for
+    predictions that are not finite, or if scikit-learn is not installed.
 
     Args:
       metric: accuracy, f1, matthews, pearson or spearman.
       labels, predictions: `[N]` classes, or values of a regression.
-
-    Raises:
-      ValueError: for predictions that are not finite, or if scikit-learn is not installed.
     """
     _check_finite(predictions)
     if metric in ("pearson", "spearman"):

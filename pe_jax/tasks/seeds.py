@@ -148,10 +148,8 @@ def _outputs_by_seed(
 def _by_seed(
     function: Callable[P, T], mesh: Mesh, in_specs: PyTree, out_specs: PyTree
 ) -> Callable[P, T]:
-    """`function` on every device's own seeds; the compiler partitions the rows.
-
-    If it partitioned the seeds too, it would gather them where `vmap` is a loop over them.
-    """
+    """`function` on every device's own seeds; the compiler partitions the rows. If it partitioned
+    the seeds too, it would gather them where `vmap` is a loop over them."""
     return jax.shard_map(
         function,
         mesh=mesh,

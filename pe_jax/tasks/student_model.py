@@ -36,9 +36,8 @@ def windows_of(encoding: PositionEncoding) -> PositionEncoding:
 def with_windows(student: PositionEncoding, teacher: PositionEncoding) -> PositionEncoding:
     """Return a student's encoding with the windows of its teacher, unless it has its own.
 
-    Example:
-      `t5` becomes `t5+cycle(none, window(reach=64), window(reach=64))`, one table for all layers,
-      and `per_layer(t5)` becomes `per_layer(t5, t5+window(reach=64), t5+window(reach=64))`.
+    `t5` becomes `t5+cycle(none, window(reach=64), window(reach=64))`, one table for all layers, and
+    `per_layer(t5)` becomes `per_layer(t5, t5+window(reach=64), t5+window(reach=64))`.
     """
     windows = windows_of(teacher)
     if windows_of(student).all_parts or not windows.all_parts:
@@ -70,14 +69,11 @@ def without_positions(model: BertConfig) -> BertConfig:
 def keep_table_mean(
     teacher: BertConfig, teacher_params: Params, student_params: Params, length: int
 ) -> Params:
-    """Return the student's parameters with the mean of the teacher's first `length` position
-    vectors added to the embedding of token types, or to that of tokens where there is none.
+    """Return the parameters of the student's `Bert` with the mean of the teacher's first `length`
+    position vectors added to the embedding of token types, or of tokens where there is none.
 
     The mean is the same for all tokens. So it is no position, and a student without the table
     should keep it.
-
-    Args:
-      teacher_params, student_params: of `Bert`.
     """
     zeros = jnp.zeros((1, length, teacher.hidden_size))
     positions, tokens = teacher_params.get("position", {}), jnp.zeros((1, length), jnp.int32)

@@ -92,13 +92,8 @@ def check(workdir: Path, config: Config) -> Changes:
 
 
 def identity(config: Config, tokenizer: str, *, resumed: bool = False) -> str:
-    """A digest of all that a run's numbers depend on; keys that are newer than a run, with their
-    defaults, leave it as it was.
-
-    Args:
-      tokenizer: as JSON.
-      resumed: without what may change when the run resumes.
-    """
+    """A digest of all that a run's numbers depend on, with the tokenizer as JSON; if `resumed`,
+    without what may change then. Keys newer than a run, with their defaults, leave it as it was."""
     values = values_of(config, defaults=False)
     if resumed:  # A default source is replaced like any other.
         every = values_of(config)

@@ -182,26 +182,27 @@ def _all_offsets(config: KernelConfig, x: Array) -> jax.Array:
     return jnp.pad(inner, pad, mode="edge").T
 
 
+def _padded(x: Array, tile: int, value: float = 0) -> jax.Array:
+    """`x` with its axis 1 padded to whole tiles."""
+    pad = [(0, 0)] * x.ndim
+    pad[1] = (0, -x.shape[1] % tile)
+    return jnp.pad(x, pad, constant_values=value)
+
+
 def lay_out_rows(
     config: KernelConfig, terms: Shared, q: Array, k: Array, v: Array, valid: Array | None
 ) -> Batched:
     """Arrays with rows of the batch, padded to whole tiles, heads side by side."""
-    batch, keys = k.shape[:2]
-
-    def flat(x: Array, tile: int) -> jax.Array:
-        x = x.reshape(*x.shape[:2], -1)
-        return jnp.pad(x, ((0, 0), (0, -x.shape[1] % tile), (0, 0)))
-
     if terms.value_table is not None:
         v = _plus_row(v, terms.value_table[-1].reshape(-1, config.size))
-    mask = jnp.zeros((batch, keys)) if valid is None else jnp.where(valid, 0.0, MASKED)
-    mask = jnp.pad(mask, ((0, 0), (0, -keys % config.keys)), constant_values=MASKED)
+    flat_q, flat_k, flat_v = (x.reshape(*x.shape[:2], -1) for x in (q, k, v))
+    mask = jnp.zeros(k.shape[:2]) if valid is None else jnp.where(valid, 0.0, MASKED)
     return Batched(
-        numbers=jax.lax.iota(jnp.uint32, batch),
-        mask=mask.astype(jnp.float32)[:, None],
-        q=flat(q, config.queries),
-        k=flat(k, config.keys),
-        v=flat(v, config.keys),
+        numbers=jax.lax.iota(jnp.uint32, len(k)),
+        mask=_padded(mask, config.keys, MASKED).astype(jnp.float32)[:, None],
+        q=_padded(flat_q, config.queries),
+        k=_padded(flat_k, config.keys),
+        v=_padded(flat_v, config.keys),
     )
 
 
@@ -211,13 +212,11 @@ def lay_out_document_ids(config: KernelConfig, rows: Batched, document_ids: Arra
     real = document_ids > 0
 
     def by_tile(x: Array, other: int) -> jax.Array:
-        x = jnp.where(real, x, other)
-        x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % config.queries)), constant_values=other)
+        x = _padded(jnp.where(real, x, other), config.queries, other)
         return x.reshape(len(x), config.query_tiles, config.queries)
 
     def row(x: Array, tile: int, padding: int) -> jax.Array:
-        x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % tile)), constant_values=padding)
-        return x.astype(jnp.float32)[:, None]
+        return _padded(x, tile, padding).astype(jnp.float32)[:, None]
 
     first = by_tile(starts, document_ids.shape[1]).min(2) // config.keys
     end = -(-by_tile(ends, 0).max(2) // config.keys)
