@@ -71,7 +71,6 @@ def backward(
     widths = _widths(x)
     branches = [functools.partial(_differentiate, x, width) for width in widths]
     arrays, _ = halves(x)
-    assert x.size is not None
     by_row = [cut_axis(array, x.size, 1) for array in (out, g)]
     g_log_total = None if g_log_total is None else cut_axis(g_log_total, x.size, 2)
     blocks = _by_block(x, widths), *by_row, g_log_total, log_total
@@ -164,7 +163,6 @@ def _widths(x: Block) -> tuple[int, ...]:
     keys = _num_keys(x)
     if window := _window(x):
         left, right, _ = window
-        assert x.size is not None
         return (min(keys, x.size + left + right),)
     eighths = _EIGHTHS if x.document_ids_k is not None else (8,)
     return tuple(dict.fromkeys(-(-keys * count // 8) for count in eighths))
@@ -187,7 +185,6 @@ def _by_block(x: Block, widths: tuple[int, ...]) -> tuple[Array, tuple]:
     def cut(axis: int | None, array: Array) -> Array | None:
         if axis is None or not _is_cut(axis, array):
             return None
-        assert x.size is not None
         # Rows of padding repeat the last query: zeros might be where a function has no derivative.
         return cut_axis(array, x.size, axis % array.ndim, "edge")
 
@@ -197,7 +194,6 @@ def _by_block(x: Block, widths: tuple[int, ...]) -> tuple[Array, tuple]:
 
 def _first_keys(x: Block, widths: tuple[int, ...]) -> tuple[Array, tuple[Array, Array]]:
     """Return which of `widths` each block has, and the numbers of its first query and key."""
-    assert x.size is not None
     count, keys = -(-x.num_queries // x.size), _num_keys(x)
     query = jnp.arange(count, dtype=jnp.int32) * x.size
     choice = key = jnp.zeros_like(query)

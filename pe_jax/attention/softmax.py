@@ -74,7 +74,7 @@ class Block:
     rate: float  # Of dropout.
     reach: AttentionWindow | None
     ranges: tuple[range, range] | None  # Positions of queries and keys, where they are ranges.
-    size: int | None  # Queries of a block; None takes all at once and saves their weights.
+    size: int  # Queries of a block; 0 takes all at once and saves their weights.
     num_queries: Size  # Before they are cut into blocks, by which dropout numbers its rows.
     maps: tuple[Callable[..., jax.Array], ...]  # Of the finished logits, see `Part.logit_map`.
     limits: tuple[AttentionWindow, ...]  # Over the positions `limits_q` and `limits_k`.

@@ -130,7 +130,7 @@ def attend(
         rate=rate,
         reach=x.reach,
         ranges=ranges,
-        size=block,
+        size=block or 0,
         num_queries=queries,
         maps=maps,
         limits=limits,
@@ -179,7 +179,7 @@ def _attend(return_lse: bool, arrays: Block, rest: Block) -> Array | tuple[Array
 
 def _attend_forward(return_lse, arrays, rest):
     x = merged(arrays, rest)
-    if x.size is None:  # The weights are saved, which is quicker where they fit.
+    if not x.size:  # The weights are saved, which is quicker where they fit.
         out, saved, log_total = softmax.forward(x)
     else:
         out, saved = blocks.forward(x)
@@ -191,7 +191,7 @@ def _attend_forward(return_lse, arrays, rest):
 @standard_promotion
 def _attend_backward(return_lse, residuals, g):
     x, out, saved = residuals
-    module = softmax if x.size is None else blocks
+    module = blocks if x.size else softmax
     g, g_lse = g if return_lse else (g, None)
     g_log_total = None if g_lse is None else g_lse.swapaxes(1, 2)[..., None]
     return module.backward(x, saved, out, g, g_log_total), None

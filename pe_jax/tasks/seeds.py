@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -33,9 +33,6 @@ from pe_jax.training.step import (
     init_state,
     make_train_step,
 )
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 SEEDS = "seeds"
 _EACH: Any = 0
@@ -138,16 +135,14 @@ def _step_by_seed(train_step: TrainStep, mesh: Mesh, in_turn: bool) -> TrainStep
 
 @cache_by_arguments
 def _outputs_by_seed(
-    outputs: Callable[[Params, Batch], T], mesh: Mesh, in_turn: bool
-) -> Callable[[Params, Batch], T]:
+    outputs: Callable[[Params, Batch], PyTree], mesh: Mesh, in_turn: bool
+) -> Callable[[Params, Batch], PyTree]:
     seeds = PartitionSpec(SEEDS)
     seed_outputs = jax.vmap(sequential_vmap(outputs) if in_turn else outputs, (0, None))
     return _by_seed(seed_outputs, mesh, (seeds, PartitionSpec()), seeds)
 
 
-def _by_seed(
-    function: Callable[P, T], mesh: Mesh, in_specs: PyTree, out_specs: PyTree
-) -> Callable[P, T]:
+def _by_seed(function: Callable, mesh: Mesh, in_specs: PyTree, out_specs: PyTree) -> Callable:
     """`function` on every device's own seeds; the compiler partitions the rows. If it partitioned
     the seeds too, it would gather them where `vmap` is a loop over them."""
     return jax.shard_map(

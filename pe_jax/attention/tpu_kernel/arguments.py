@@ -25,7 +25,6 @@ def configure(
     terms: Shared,
     reach: AttentionWindow | None,
     offset: int,
-    on_chip: int = ON_CHIP,
     block: tuple[int, int] | None = None,
     packed: bool = False,
 ) -> KernelConfig:
@@ -85,7 +84,7 @@ def configure(
         tiles, tile_keys = _tiles(length, reach), _tiles(keys, reach)[0]
         choices = [with_tiles(n, tile_keys, is_long(n)) for n in tiles]
         choices += [with_tiles(n, tile_keys, False) for n in tiles if is_long(n)]
-        fitting = (c for c in choices if launch.on_chip_bytes(c, q.dtype) <= on_chip)
+        fitting = (c for c in choices if launch.on_chip_bytes(c, q.dtype) <= ON_CHIP)
         return next(fitting, choices[-1])
     if min(block) < 1 or any(n % LANES for n in block):
         raise ValueError(

@@ -106,7 +106,7 @@ def flash_attention(
         raise ValueError("sink is not supported beside key_table: use another implementation.")
     terms = Shared(None, key_table, bias, value_table)
     packed = document_ids is not None
-    config = configure(q, k, terms, reach, offset, ON_CHIP, block, packed)._replace(
+    config = configure(q, k, terms, reach, offset, block, packed)._replace(
         sink=sink is not None,
         scale=q.shape[-1] ** -0.5 if scale is None else scale,
         rate=0.0 if seed is None else dropout_rate,
@@ -137,24 +137,19 @@ def fits(
     reach: AttentionWindow | None = None,
     offset: int = 0,
     packed: bool = False,
-    on_chip: int = ON_CHIP,
 ) -> bool:
-    """Return whether `flash_attention` of these shapes fits the chip, gradients included.
+    """Return whether `flash_attention` of these shapes fits the chip, gradients included; if
+    `packed`, with document ids.
 
     Terms take memory on the chip in proportion to the offsets that occur, at most M and Lq + Lk − 1
     and those within reach: 4 bytes for each such offset (in steps of 128), query of a tile (128 at
     least), head of a program and direction (2 for logits, 2 for values). A bias that is the only
     term and reaches beyond a tile takes 512 bytes an offset and head. Gradients of keys and values
     take 2 KiB a key in bfloat16, 3 KiB in float32 (more where heads do not fill 128 lanes).
-
-    Args:
-      packed: whether there are document ids.
-      on_chip: bytes on the chip that the kernel may take. The default fits every TPU since v5; v5e
-        and v6e have twice as much.
     """
     terms = Shared(None, key_table, bias, value_table)
-    config = configure(q, k, terms, reach, offset, on_chip, packed=packed)
-    return launch.on_chip_bytes(config, q.dtype) <= on_chip
+    config = configure(q, k, terms, reach, offset, packed=packed)
+    return launch.on_chip_bytes(config, q.dtype) <= ON_CHIP
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
