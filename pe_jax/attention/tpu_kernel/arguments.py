@@ -181,7 +181,7 @@ def _all_offsets(config: KernelConfig, x: Array) -> jax.Array:
     return jnp.pad(inner, pad, mode="edge").T
 
 
-def _padded(x: Array, tile: int, value: float = 0) -> jax.Array:
+def _padded(x: Array, tile: int, value: int | float = 0) -> jax.Array:
     """`x` with its axis 1 padded to whole tiles."""
     pad = [(0, 0)] * x.ndim
     pad[1] = (0, -x.shape[1] % tile)
