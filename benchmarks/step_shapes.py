@@ -18,9 +18,10 @@ from pe_jax.configs.pretraining import (
 )
 from pe_jax.data.glue import GLUE
 from pe_jax.data.masking import ElementSpec
-from pe_jax.models import BertConfig, train_flops
+from pe_jax.models import Bert, BertConfig, train_flops
 from pe_jax.tasks import distillation, finetuning, pretraining, text_training
 from pe_jax.tasks.glue import glue_task
+from pe_jax.tasks.imitation import Statistics
 from pe_jax.tasks.pretrained_source import PretrainedSource, tokenizer_file
 from pe_jax.tasks.run import Program
 from pe_jax.tasks.seeds import seed_mesh
@@ -113,5 +114,18 @@ def abstract_arguments(
         for name, (shape, dtype) in element_spec(config, stage).items()
     }
     batch = sharding.abstract(shapes, program.batch_sharding)
-    constants = sharding.abstract(program.constants, program.shardings_of(program.constants))
-    return state, batch, constants
+    constants: tuple[PyTree, ...] = ()
+    if isinstance(config, DistillationConfig):
+        constants = _teacher_constants(config, distillation.teacher_model(config, program.model))
+    return state, batch, sharding.abstract(constants, program.shardings_of(constants))
+
+
+def _teacher_constants(config: DistillationConfig, teacher: BertConfig) -> tuple[PyTree, ...]:
+    """Return the shapes of the constants of `imitation_task`."""
+    tokens = jax.ShapeDtypeStruct((1, 8), np.int32)
+    params = jax.eval_shape(Bert(teacher).init, jax.random.key(0), tokens)["params"]
+    layers = teacher.num_layers
+    variance = jax.ShapeDtypeStruct((layers,), np.float32)
+    centre = (layers, max(config.lengths), teacher.hidden_size)
+    of_positions = jax.ShapeDtypeStruct(centre, np.float32) if config.centred else None
+    return params, Statistics(variance, variance, of_positions)

@@ -22,7 +22,7 @@ from pe_jax.configs.model import ModelChanges
 from pe_jax.configs.pretraining import StageConfig
 from pe_jax.console.terminal import log
 from pe_jax.data.teacher_windows import window_spec
-from pe_jax.models import Bert, BertConfig, forward_flops, train_flops
+from pe_jax.models import BertConfig, forward_flops, train_flops
 from pe_jax.schema import changed
 from pe_jax.tasks import text_training
 from pe_jax.tasks.imitation import (
@@ -30,7 +30,6 @@ from pe_jax.tasks.imitation import (
     converged,
     imitation_task,
     measure,
-    statistics_shapes,
     teacher_digest,
 )
 from pe_jax.tasks.order_scores import order_scores
@@ -120,8 +119,7 @@ def make_program(
     schedule, optimizer = make_optimizer(optimizer_config, steps, model)
     weights = config.layers, config.attention, config.differences
     task = imitation_task(model, teacher, mesh, config.parallel, *weights, heads)
-    shapes = jax.eval_shape(Bert(teacher).init, jax.random.key(0), jnp.zeros((1, 8), jnp.int32))
-    seeds, constants = (config.seed,), (shapes["params"], statistics_shapes(config, teacher))
+    seeds, constants = (config.seed,), 2  # Those of `imitation_task`.
     return Program(model, task, optimizer, schedule, mesh, seeds, config.parallel, constants)
 
 

@@ -208,8 +208,7 @@ def measure(
     """Return the statistics of a teacher on held-out batches, for each stage; `params` are those of
     its `Bert`, with the shardings of `sharding.state_shardings`."""
     sums = _statistics_of(_targets_of(teacher, mesh, config.parallel), config.centred)
-    shardings = sharding.state_shardings(mesh, config.parallel, params)
-    step = sharding.compiled(sums, mesh, (shardings, sharding.by_rows(mesh)))
+    step = sharding.compiled(sums, mesh, (None, None))  # With the shardings that both come with.
     wide = functools.partial(jax.tree.map, lambda x: np.asarray(x, np.float64))
     stages = [[wide(step(params, batch)) for batch in batches] for batches in held_out]
     centre = None
@@ -268,15 +267,6 @@ def _centre(batches: Sequence[dict[str, np.ndarray]]) -> np.ndarray:
     by_position = np.sum([batch["by_position"] for batch in batches], axis=0)
     mean = by_position.sum(1, keepdims=True) / counts.sum()
     return np.where(counts > 0, by_position / np.maximum(counts, 1) - mean, 0).astype(np.float32)
-
-
-def statistics_shapes(config: DistillationConfig, teacher: BertConfig) -> Statistics:
-    """Return the shapes of what `measure` gives for a stage."""
-    layers = teacher.num_layers
-    shape = layers, max(config.lengths), teacher.hidden_size
-    centre = jax.ShapeDtypeStruct(shape, jnp.float32)
-    variance = jax.ShapeDtypeStruct((layers,), jnp.float32)
-    return Statistics(variance, variance, centre if config.centred else None)
 
 
 def teacher_digest(teacher: BertConfig, params: Params) -> str:

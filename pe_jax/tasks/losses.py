@@ -36,8 +36,10 @@ def _sums(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array, j
     """Logarithm of the softmax's denominator, logit of the label, largest logit."""
     largest = logits.max(-1)
     log_total = largest + jnp.log(jnp.exp(logits - largest[..., None]).sum(-1))
-    choices = {"cpu": _gathered_logits, "default": _masked_logits}
-    return log_total, jax.lax.platform_dependent(logits, labels, **choices), largest
+    of_label = jax.lax.platform_dependent(
+        logits, labels, cpu=_gathered_logits, default=_masked_logits
+    )
+    return log_total, of_label, largest
 
 
 def _gathered_logits(logits: jax.Array, labels: jax.Array) -> jax.Array:

@@ -43,7 +43,7 @@ class Program:
     mesh: Mesh
     seeds: tuple[int, ...]  # Of parameters, dropout and data order; several train side by side.
     parallel: str  # A name in `sharding.PARALLEL`.
-    constants: tuple[PyTree, ...] = ()  # Shapes of the task's constants, see `Task.sums`.
+    constants: int = 0  # How many the task has, see `Task.sums`; they come with their shardings.
 
     @functools.cached_property
     def shardings(self) -> TrainState:
@@ -71,13 +71,11 @@ class Program:
     def train_step(self, accumulation: int = 1) -> jax.stages.Wrapped:
         """Return the jitted step: `(state, global batch, *constants) -> (state, metrics)`."""
         step = make_train_step(self.task, self.optimizer, accumulation=accumulation)
-        constants = self.shardings_of(self.constants)
-        return sharding.parallelize(step, self.mesh, self.parallel, self.shardings, *constants)
+        return sharding.parallelize(step, self.mesh, self.parallel, self.shardings, self.constants)
 
     def eval_step(self) -> Callable[..., Metrics]:
         """Return the jitted evaluation: `(params, global batch, *constants) -> metrics`."""
-        constants = self.shardings_of(self.constants)
-        arguments = (self.shardings.params, self.batch_sharding, *constants)
+        arguments = (self.shardings.params, self.batch_sharding, *[None] * self.constants)
         return sharding.compiled(make_eval_step(self.task), self.mesh, arguments)
 
 

@@ -101,8 +101,13 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
         evaluations = metrics.read_evaluations(folder, begin)
         if profile:
             _check_profile(profile, begin, steps, folder)
-        keep = {"keep": run.keep_checkpoints, "keep_best": run.keep_best}
-        checkpoints = Checkpoints(folder, **keep, run=identity, origin=facts["origin"])
+        checkpoints = Checkpoints(
+            folder,
+            keep=run.keep_checkpoints,
+            keep_best=run.keep_best,
+            run=identity,
+            origin=facts["origin"],
+        )
         stack.enter_context(contextlib.closing(checkpoints))
         # Only now is the folder this run's: a config that cannot start does not occupy it.
         workdir.write_config(folder, run.config)

@@ -121,15 +121,15 @@ def gather(
 
 
 def parallelize(
-    step: TrainStep, mesh: Mesh, parallel: str, shardings: PyTree, *constants: PyTree
+    step: TrainStep, mesh: Mesh, parallel: str, shardings: PyTree, constants: int = 0
 ) -> Wrapped:
-    """`step(state, batch, *constants) -> (state, metrics)`, compiled for shardings of
-    `state_shardings`; the state is donated."""
+    """`step(state, batch, *constants) -> (state, metrics)`, compiled for a state with shardings of
+    `state_shardings`, and for so many constants; the state is donated."""
     if parallel in ("jit", "fsdp"):
-        arguments, results = (shardings, by_rows(mesh), *constants), (shardings, replicated(mesh))
-        return compiled(step, mesh, arguments, results, donate=(0,))
+        arguments = (shardings, by_rows(mesh), *[None] * constants)  # None: as an array comes.
+        return compiled(step, mesh, arguments, (shardings, replicated(mesh)), donate=(0,))
     dtype = jnp.dtype(jnp.bfloat16) if parallel == "pmap_bfloat16" else None
-    return jax.jit(_by_device(step, mesh, dtype, len(constants)), donate_argnums=0)
+    return jax.jit(_by_device(step, mesh, dtype, constants), donate_argnums=0)
 
 
 @cache_by_arguments
