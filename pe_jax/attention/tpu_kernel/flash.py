@@ -166,7 +166,8 @@ def _forward_pass(config, shared, rows):
         sink=_cast(shared.sink, jnp.float32),
     )
     narrow, rows = jax.tree.map(first_order, (narrow, rows))
-    out, log_sum = _by_rows(functools.partial(launch.forward, config), narrow, rows)
+    run = functools.partial(launch.run, config, backward=False)
+    out, log_sum = _by_rows(run, narrow, rows)
     return out, (shared, narrow, rows._replace(out=out, log_sum=log_sum))
 
 
@@ -174,7 +175,7 @@ def _forward_pass(config, shared, rows):
 def _backward_pass(config, saved, grad):
     shared, narrow, rows = saved
     grad = first_order(grad)
-    run = functools.partial(launch.backward, config)
+    run = functools.partial(launch.run, config, backward=True)
     dshared, drows = _by_rows(run, narrow, rows._replace(grad=grad))
     # The sum over the batch is all that devices exchange.
     terms = shared._replace(seed=None, sink=None)

@@ -49,26 +49,19 @@ class _Operand:
 _Layout = tuple[Any, Any, tuple[pl.MemoryRef | None, ...]]
 
 
-def forward(config: KernelConfig, shared: Shared, rows: Batched) -> tuple[jax.Array, jax.Array]:
-    """The output [B, Lq, H · d], and `log_sum` of `Batched`."""
-    return _run(config, shared, rows, backward=False)
-
-
-def backward(config: KernelConfig, shared: Shared, rows: Batched) -> tuple[Shared, Batched]:
-    """Gradients for rows that have `out`, `log_sum` and `grad` as well.
-
-    Those of the tables are [B, 1 or H, width, d], of the bias [B, H / group, group, lanes].
-    """
-    return _run(config, shared._replace(sink=None), rows, backward=True)
-
-
 def on_chip_bytes(config: KernelConfig, dtype: DTypeLike) -> int:
     """Memory on the chip that the backward kernel needs, the larger of the two."""
     return _memory(config, _layout(config, dtype, 1, backward=True))
 
 
-def _run(config: KernelConfig, shared: Shared, rows: Batched, *, backward: bool) -> tuple:
-    """Run a kernel for each (row of the batch, group of heads, tile of queries, of keys)."""
+def run(config: KernelConfig, shared: Shared, rows: Batched, *, backward: bool) -> tuple:
+    """Run a kernel for each (row of the batch, group of heads, tile of queries, of keys).
+
+    Forward, it returns the output [B, Lq, H · d] and `log_sum` of `Batched`. Backward, `rows` have
+    these and `grad` as well, and it returns gradients, a `Shared` without a sink and a `Batched`:
+    those of the tables are [B, 1 or H, width, d], of the bias [B, H / group, group, lanes].
+    """
+    shared = shared._replace(sink=None) if backward else shared
     layout = _layout(config, rows.q.dtype, len(rows.q), backward)
     inputs, outputs, scratch = layout
     order = (_ANY, *[_IN_TURN if backward else _ANY] * 2, _IN_TURN)
