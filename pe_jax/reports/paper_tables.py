@@ -204,9 +204,10 @@ def _notes(name: str, rows: Json, runs: Sequence[Results], config: TablesConfig)
         test = "Nothing is tested: a test needs two seeds or more on both sides, and a spread."
     else:
         test = (
-            f"† significantly better than {config.baseline}, ‡ significantly worse: Welch's "
+            f"† better than {config.baseline}, ‡ worse: Welch's "
             f"two-sided t-test, p < {config.p_value:g}, where both have two seeds or more; not "
-            f"corrected for the number of comparisons ({tested})."
+            f"corrected for the number of comparisons ({tested}). Seeds are of fine-tuning alone: "
+            "the test says nothing about another pretraining or distillation of an encoding."
         )
     return [*notes, test]
 
