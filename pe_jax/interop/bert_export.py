@@ -19,9 +19,8 @@ from pe_jax.data.special_tokens import is_word_piece, special_tokens
 from pe_jax.encodings import Params, convert_layout, embed
 from pe_jax.interop import layout
 from pe_jax.interop.bert_import import config_of
-from pe_jax.interop.encoder_format import EncoderFormat
 from pe_jax.interop.export_folder import check_folder, new_folder, save_json, with_special_tokens
-from pe_jax.interop.hf_encoders import ACTIVATIONS
+from pe_jax.interop.hf_encoders import ACTIVATIONS, EncoderFormat
 from pe_jax.interop.hf_keys import first_row
 from pe_jax.interop.hf_registry import ENCODERS, FAMILIES
 from pe_jax.interop.rotary_keys import rotary_keys

@@ -14,8 +14,7 @@ import numpy as np
 from pe_jax.encodings import Params
 from pe_jax.interop import layout
 from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
-from pe_jax.interop.encoder_format import EncoderFormat
-from pe_jax.interop.hf_encoders import ACTIVATIONS, HEADS
+from pe_jax.interop.hf_encoders import ACTIVATIONS, HEADS, EncoderFormat
 from pe_jax.interop.hf_encoding import from_hf
 from pe_jax.interop.hf_keys import first_row
 from pe_jax.interop.hf_registry import ENCODERS, FIRST_NAMES

@@ -23,22 +23,20 @@ from pe_jax.encodings.relative.relative_key import relative_key, relative_key_qu
 from pe_jax.encodings.rotary.rotation import Layout
 from pe_jax.encodings.rotary.several_axes import AxialLayout
 from pe_jax.errors import did_you_mean
-from pe_jax.interop.hf_family import (
-    BY_LAYER,
+from pe_jax.interop.hf_keys import checked_config, described, first_row, parts_of
+from pe_jax.interop.hf_layers import (
     CHUNKED,
     FULL,
-    INKLING,
     LAYER_TYPES,
     NO_ATTENTION,
     SLIDING,
-    UNNAMED,
     Config,
-    HFFamily,
+    has_rope,
+    has_window,
+    layer_rule,
     required,
 )
-from pe_jax.interop.hf_keys import checked_config, described, first_row, parts_of
-from pe_jax.interop.hf_layers import has_rope, has_window, layer_rule
-from pe_jax.interop.hf_registry import FAMILIES
+from pe_jax.interop.hf_registry import BY_LAYER, FAMILIES, INKLING, UNNAMED, HFFamily
 from pe_jax.interop.hf_rope import BASES, rotation
 
 # What says which layers have full attention in a config without `model_type`.
@@ -205,13 +203,7 @@ def _layers(config: Config, family: HFFamily, layer_type: str | None) -> list[_L
 
 def _layer_types(config: Config, family: HFFamily) -> list[str]:
     """The type of each layer, or of one where all are the same."""
-    types = _types_without_slides(config, family)
-    if family.slides and has_window(config):
-        return [SLIDING if name == FULL else name for name in types]
-    return types
-
-
-def _types_without_slides(config: Config, family: HFFamily) -> list[str]:
+    slide = family.slides and has_window(config)
     count = config.get("num_hidden_layers")
     if config.get("layer_types"):
         types = [_known_layer("layer_types", name) for name in config["layer_types"]]
@@ -219,18 +211,21 @@ def _types_without_slides(config: Config, family: HFFamily) -> list[str]:
             raise ValueError(
                 f"layer_types must have an entry for each of {count} layers, got {len(types)}."
             )
-        return types
-    if family.is_full is None and (family.slides or not has_window(config)):
-        return [FULL]
-    rules = (layer_rule(rule) for key, rule in _PATTERNS.items() if config.get(key))
-    is_full = family.is_full or next(rules, None)
-    if is_full is None:
-        raise ValueError(
-            "sliding_window does not say for which layers it is. Add layer_types or model_type, or "
-            "build one kind of layer with from_hf(config, layer_type=...)."
-        )
-    kinds = (is_full(config, i) for i in range(required(config, "num_hidden_layers")))
-    return [kind if isinstance(kind, str) else FULL if kind else family.other for kind in kinds]
+    elif family.is_full is None and (family.slides or not has_window(config)):
+        types = [FULL]
+    else:
+        rules = (layer_rule(rule) for key, rule in _PATTERNS.items() if config.get(key))
+        is_full = family.is_full or next(rules, None)
+        if is_full is None:
+            raise ValueError(
+                "sliding_window does not say for which layers it is. Add layer_types or "
+                "model_type, or build one kind of layer with from_hf(config, layer_type=...)."
+            )
+        kinds = (is_full(config, i) for i in range(required(config, "num_hidden_layers")))
+        types = [
+            kind if isinstance(kind, str) else FULL if kind else family.other for kind in kinds
+        ]
+    return [SLIDING if name == FULL and slide else name for name in types]
 
 
 def _known_layer(key: str, name: object) -> str:

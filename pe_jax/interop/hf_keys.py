@@ -9,8 +9,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pe_jax.interop.hf_family import FULL, SIZE_KEYS, UNNAMED, Config, HFFamily, required
-from pe_jax.interop.hf_registry import FAMILIES, FIRST_NAMES, REFUSED, WITHOUT
+from pe_jax.interop.hf_layers import FULL, Config, required
+from pe_jax.interop.hf_registry import (
+    FAMILIES,
+    FIRST_NAMES,
+    REFUSED,
+    SIZE_KEYS,
+    UNNAMED,
+    WITHOUT,
+    HFFamily,
+)
 
 _MOST_LAYERS = 10_000
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")

@@ -1,10 +1,33 @@
-"""Which layers of a family have full attention, where its configs do not list them."""
+"""Types of layers, and which type each layer of a family has where its configs do not list them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
-from pe_jax.interop.hf_family import FULL, NO_ATTENTION, SLIDING, Config, IsFull, required
+Config = Mapping[str, Any]
+
+FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+NO_ATTENTION = "linear_attention"
+LAYER_TYPES = {
+    **{name: name for name in (FULL, SLIDING, CHUNKED, NO_ATTENTION)},
+    # Of all keys, some are chosen by their content.
+    **dict.fromkeys(("indexed_attention", "deepseek_sparse_attention"), FULL),
+    **dict.fromkeys(("qwen_sparse_attention", "minimax_m3_sparse"), FULL),
+    # Attention and a convolution or a recurrence.
+    "hybrid": FULL,
+    "hybrid_sliding": SLIDING,
+    "attention": FULL,
+    **dict.fromkeys(("conv", "mamba", "mlp", "moe", "recurrent"), NO_ATTENTION),
+}
+# `(config, layer) ->` full attention or not, or the layer's type.
+IsFull = Callable[[Config, int], bool | str]
+
+
+def required(config: Config, key: str) -> Any:
+    if config.get(key) is None:
+        raise ValueError(f"{key} is missing from the config; its position encoding needs it.")
+    return config[key]
 
 
 def has_window(config: Config) -> bool:

@@ -14,19 +14,11 @@ from pe_jax.encodings.rotary import rope_scaling
 from pe_jax.encodings.rotary.rope import Layout, rope
 from pe_jax.encodings.rotary.several_axes import AxialLayout, mrope, rope_axial
 from pe_jax.errors import did_you_mean
-from pe_jax.interop.hf_family import (
-    AXIAL,
-    CHUNKED,
-    FULL,
-    ORIGINAL,
-    SLIDING,
-    UNNAMED,
-    Config,
-    HFFamily,
-    required,
-)
 from pe_jax.interop.hf_keys import checked_setting, described
+from pe_jax.interop.hf_layers import CHUNKED, FULL, SLIDING, Config, required
+from pe_jax.interop.hf_registry import AXIAL, UNNAMED, HFFamily
 
+ORIGINAL = "original_max_position_embeddings"
 Options = dict[str, Any]
 
 

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from pe_jax.encodings import PUBLISHED
-from pe_jax.interop.encoder_format import POSITION_MODULE, EncoderFormat, Modules
+from pe_jax.interop.hf_encoders import POSITION_MODULE, EncoderFormat, Modules
 from pe_jax.models import (
     BertConfig,
     BertForClassification,

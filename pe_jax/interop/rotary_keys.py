@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pe_jax.interop.hf_family import FULL, SLIDING
+from pe_jax.interop.hf_layers import FULL, SLIDING
 from pe_jax.models import BertConfig
 
 _LAYER = re.compile(r"rope(?:\(base=([0-9.e+]+)\))?(?:\+window\(reach=(\d+)\))?")

@@ -19,7 +19,7 @@ from helpers.huggingface_configs import cases
 
 from pe_jax.encodings import Context
 from pe_jax.interop import from_hf
-from pe_jax.interop.hf_family import FULL, SLIDING
+from pe_jax.interop.hf_layers import FULL, SLIDING
 from pe_jax.interop.hf_registry import DECODERS, TOWERS
 
 pytestmark = [
