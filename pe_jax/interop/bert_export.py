@@ -131,7 +131,11 @@ def their_config(
         config = dataclasses.replace(config, positions_from_mask=by_mask)
     keys = {**encoder.keys, **encoder.optional_keys}
     theirs: dict[str, Any] = {"model_type": model_type}
-    theirs |= {keys[name]: _their_value(name, getattr(config, name)) for name in keys}
+    for name, key in keys.items():
+        value = getattr(config, name)
+        if name.endswith("activation"):
+            value = next(name for name, ours in ACTIVATIONS.items() if ours == value)
+        theirs[key] = value
     if tokenizer is not None:
         theirs |= _token_ids(tokenizer)
     if "num_key_heads" in keys:
@@ -196,12 +200,6 @@ def _token_ids(tokenizer: Tokenizer) -> dict[str, int | None]:
     names = special_tokens(tokenizer)
     roles = {"pad": "pad", "cls": "cls", "bos": "cls", "sep": "sep", "eos": "sep"}
     return {f"{key}_token_id": tokenizer.token_to_id(names[role]) for key, role in roles.items()}
-
-
-def _their_value(name: str, value: Any) -> Any:
-    if name.endswith("activation"):
-        return next(theirs for theirs, ours in ACTIVATIONS.items() if ours == value)
-    return value
 
 
 def position_table(config: BertConfig, position: Params) -> np.ndarray:

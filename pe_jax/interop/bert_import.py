@@ -143,12 +143,8 @@ def _title(encoder: EncoderFormat) -> str:
 def _complete(encoder: EncoderFormat) -> tuple[str, ...]:
     """Return the beginnings of names of which every tensor is read: `encoder.`, `cls.`."""
     tables = (encoder.embeddings, encoder.layer, *encoder.heads.values())
-    modules = [module for table in tables for module in table.values()]
-    names = [
-        name for module in modules for name in ((module,) if isinstance(module, str) else module)
-    ]
-    starts = {f"{name.split('.')[0]}." for name in names}
-    return tuple(starts - {"classifier.", "qa_outputs."})
+    names = [x if isinstance(x, str) else x[0] for table in tables for x in table.values()]
+    return tuple({f"{name.split('.')[0]}." for name in names} - {"classifier.", "qa_outputs."})
 
 
 def _read_params(checkpoint: Checkpoint, names: dict[str, str], leaves: list[Leaf]) -> Params:

@@ -18,8 +18,6 @@ from tokenizers import Tokenizer, processors
 from pe_jax.data.special_tokens import special_tokens
 from pe_jax.files import is_remote, writing
 
-PROGRAM_FORMAT = 1  # Of the folders of `save_program`.
-
 
 def check_folder(folder: str | Path) -> Path:
     """Return a local folder that is new or empty.
@@ -68,33 +66,32 @@ def with_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
     return copy
 
 
-def with_batches(tokenizer: Tokenizer, longest: int | None) -> Tokenizer:
-    """Return a copy with special tokens that pads a batch, and truncates to `longest` tokens."""
-    copy = with_special_tokens(tokenizer)
-    pad = special_tokens(tokenizer)["pad"]
-    if pad:
-        copy.enable_padding(pad_id=copy.token_to_id(pad), pad_token=pad)
-    if longest:
-        copy.enable_truncation(longest)
-    return copy
-
-
 def save_program(
     folder: Path, file: str, program: bytes | bytearray, about: dict[str, Any], tokenizer: Tokenizer
-) -> None:
+) -> str:
     """Write a model as a program: the program itself, `model.json`, the tokenizer and a README.
 
     Args:
       file: name of the program; its suffix says which README it gets.
       about: content of `model.json` besides its format and the checksum; "max_length" is where the
-        tokenizer truncates.
+        tokenizer, which pads batches, truncates.
+
+    Returns:
+      The names of the outputs, with their shapes.
     """
     (folder / file).write_bytes(program)
     checksum = hashlib.sha256(program).hexdigest()
-    save_json(folder / "model.json", {"format": PROGRAM_FORMAT, **about, "sha256": checksum})
-    with_batches(tokenizer, about["max_length"]).save(str(folder / "tokenizer.json"))
-    readme = Path(__file__).with_name(f"readme_{file.rpartition('.')[2]}.md")
-    shutil.copyfile(readme, folder / "README.md")
+    save_json(folder / "model.json", {"format": 1, **about, "sha256": checksum})
+    tokenizer = with_special_tokens(tokenizer)
+    if pad := special_tokens(tokenizer)["pad"]:
+        tokenizer.enable_padding(pad_id=tokenizer.token_to_id(pad), pad_token=pad)
+    if about["max_length"]:
+        tokenizer.enable_truncation(about["max_length"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    shutil.copyfile(
+        Path(__file__).with_name(f"readme_{Path(file).suffix[1:]}.md"), folder / "README.md"
+    )
+    return ", ".join(f"{name} {shape}" for name, shape in about["outputs"].items())
 
 
 def save_json(file: Path, values: dict[str, Any] | list[Any]) -> None:

@@ -11,25 +11,16 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import flax.traverse_util
 import jax
 import numpy as np
 
 from pe_jax.encodings import PUBLISHED
 from pe_jax.interop.hf_encoders import POSITION_MODULE, EncoderFormat, Modules
-from pe_jax.models import (
-    BertConfig,
-    BertForClassification,
-    BertForMaskedLM,
-    BertForPretraining,
-    BertForSpans,
-)
+from pe_jax.models import BertConfig, BertForClassification, BertForPretraining, BertForSpans
 
 POSITIONS = f"{POSITION_MODULE}/{PUBLISHED[1]}"
 DECODER = "masked_lm/decoder"
-# Axes that a dense layer contracts, if more than one.
-_CONTRACTED = {"attention/out/kernel": 2}
 
 
 class Leaf(NamedTuple):
@@ -44,8 +35,10 @@ class Leaf(NamedTuple):
     @property
     def tensor_shape(self) -> tuple[int, ...]:
         """The shape of each of the tensors."""
-        shape = self.shape if not self._inputs else (self._outputs, self._inputs)
-        if len(shape) > 1 and self.ours.endswith("/bias"):
+        shape = self.shape
+        if self._inputs:
+            shape = (math.prod(shape) // self._inputs, self._inputs)
+        elif self.ours.endswith("/bias"):
             shape = (math.prod(shape),)
         return (shape[0] // len(self.tensors) + self.skipped, *shape[1:])
 
@@ -54,12 +47,7 @@ class Leaf(NamedTuple):
         """The size that a kernel contracts; 0 for other parameters."""
         if not self.ours.endswith("/kernel"):
             return 0
-        axes = next((n for end, n in _CONTRACTED.items() if self.ours.endswith(end)), 1)
-        return math.prod(self.shape[:axes])
-
-    @property
-    def _outputs(self) -> int:
-        return math.prod(self.shape) // self._inputs
+        return math.prod(self.shape[: 2 if self.ours.endswith("attention/out/kernel") else 1])
 
     def to_ours(self, tensors: list[np.ndarray]) -> np.ndarray:
         """Return the parameter."""
@@ -97,9 +85,14 @@ def leaves(
     shapes = parameter_shapes(config, encoder, heads, classes)
     if "masked_lm" in heads and config.tied_decoder:
         shapes.pop(DECODER, None)
+    tables = [(encoder.embeddings, "")]
+    for i in range(config.num_layers):
+        tables += [({f"bert/layer_{i}/{ours}": x for ours, x in encoder.layer.items()}, str(i))]
+    tables += [(encoder.heads[head], "") for head in heads]
     model_leaves = [
         leaf._replace(skipped=skipped) if leaf.ours == POSITIONS else leaf
-        for leaf in _all_leaves(encoder, config.num_layers, heads, shapes)
+        for table, layer in tables
+        for leaf in _of_table(encoder, table, shapes, layer)
     ]
     if missing := sorted(shapes.keys() - {leaf.ours for leaf in model_leaves}):
         raise ValueError(
@@ -109,22 +102,8 @@ def leaves(
     return model_leaves
 
 
-def _all_leaves(
-    encoder: EncoderFormat,
-    num_layers: int,
-    heads: tuple[str, ...],
-    shapes: dict[str, tuple[int, ...]],
-) -> Iterator[Leaf]:
-    yield from _of_table(encoder, encoder.embeddings, shapes)
-    for i in range(num_layers):
-        layer = {f"bert/layer_{i}/{ours}": theirs for ours, theirs in encoder.layer.items()}
-        yield from _of_table(encoder, layer, shapes, str(i))
-    for head in heads:
-        yield from _of_table(encoder, encoder.heads[head], shapes)
-
-
 def _of_table(
-    encoder: EncoderFormat, table: Modules, shapes: dict[str, tuple[int, ...]], layer: str = ""
+    encoder: EncoderFormat, table: Modules, shapes: dict[str, tuple[int, ...]], layer: str
 ) -> Iterator[Leaf]:
     """Yield the parameters that modules of a table have in this model."""
     for ours, theirs in table.items():
@@ -146,17 +125,16 @@ def parameter_shapes(
     """
     heads = encoder.head_parts(of_heads)
     few = dataclasses.replace(config, num_layers=min(2, config.num_layers))  # Others are the same.
-    models: list[nn.Module] = [BertForMaskedLM(few)]
-    if {"pooler", "next_sentence"} & heads:
-        models.append(BertForPretraining(few))
-    if "classifier" in heads:
-        models.append(BertForClassification(few, outputs=classes))
-    if "spans" in heads:
-        models.append(BertForSpans(few))
+    models = {
+        "bert": BertForPretraining(few),
+        "classifier": BertForClassification(few, classes),
+        "spans": BertForSpans(few),
+    }
     tree: dict[str, Any] = {}
     token = jax.ShapeDtypeStruct((1, 1), np.int32)
-    for model in models:
-        tree |= jax.eval_shape(model.init, jax.random.key(0), token, token)["params"]
+    for part, model in models.items():
+        if part in ("bert", *heads):
+            tree |= jax.eval_shape(model.init, jax.random.key(0), token, token)["params"]
     shapes = {
         path: leaf.shape
         for path, leaf in flax.traverse_util.flatten_dict(tree, sep="/").items()

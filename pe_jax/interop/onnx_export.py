@@ -85,10 +85,9 @@ def save_onnx(
         "difference_from_pe_jax": error,
     }
     with new_folder(folder) as temporary:
-        save_program(temporary, "model.onnx", program, about, tokenizer)
         if sentences:
             save_modules(temporary, sentences)
-    return ", ".join(f"{name} {shape}" for name, shape in outputs.items())
+        return save_program(temporary, "model.onnx", program, about, tokenizer)
 
 
 def _program(config: BertConfig, params: Params, dtype: str) -> tuple[bytes, float]:

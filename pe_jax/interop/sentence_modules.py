@@ -11,7 +11,6 @@ from pe_jax.interop.export_folder import save_json
 
 MODULES = "modules.json"
 _ENCODER = Path(__file__).with_name("onnx_encoder.py")
-_OWN = "sentence_transformers."  # Classes of the library, not code of a folder.
 
 
 def modules_after_encoder(source: Path) -> list[dict[str, Any]]:
@@ -20,13 +19,10 @@ def modules_after_encoder(source: Path) -> list[dict[str, Any]]:
     Raises:
       ValueError: for other files, and modules whose code is in the folder.
     """
-    entries = parse_json((source / MODULES).read_text(encoding="utf-8"))
+    entries = _json(source / MODULES)
     types = [entry["type"] for entry in entries]
-    if (
-        not types
-        or not types[0].endswith("Transformer")
-        or not all(x.startswith(_OWN) for x in types)
-    ):
+    others = [name for name in types if not name.startswith("sentence_transformers.")]
+    if others or not types or not types[0].endswith("Transformer"):
         raise ValueError(
             f"{source / MODULES} must begin with a Transformer and have modules of "
             f"sentence-transformers alone, got {', '.join(types) or 'none'}."
@@ -36,23 +32,21 @@ def modules_after_encoder(source: Path) -> list[dict[str, Any]]:
 
 def max_tokens(source: Path) -> int | None:
     """Return the number of tokens to which sentence-transformers cuts a text, if a file says."""
-    file = source / "sentence_bert_config.json"
-    return (
-        parse_json(file.read_text(encoding="utf-8")).get("max_seq_length")
-        if file.exists()
-        else None
-    )
+    return _json(source / "sentence_bert_config.json").get("max_seq_length")
 
 
 def pooling(source: Path) -> dict[str, Any]:
     """Return the settings of the modules after the encoder, by class."""
+    return {
+        module["type"].rpartition(".")[2]: _json(source / module["path"] / "config.json")
+        if module["path"]
+        else {}
+        for module in modules_after_encoder(source)
+    }
 
-    def settings(path: str) -> Any:
-        file = source / path / "config.json"
-        return parse_json(file.read_text(encoding="utf-8")) if path and file.exists() else {}
 
-    modules = modules_after_encoder(source)
-    return {module["type"].rpartition(".")[2]: settings(module["path"]) for module in modules}
+def _json(file: Path) -> Any:
+    return parse_json(file.read_text(encoding="utf-8")) if file.exists() else {}
 
 
 def save_modules(folder: Path, source: Path) -> None:
