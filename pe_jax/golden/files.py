@@ -12,7 +12,6 @@ import numpy as np
 from safetensors.numpy import save
 
 from pe_jax import __version__
-from pe_jax.encodings.encoding import PositionEncoding
 from pe_jax.files import write_bytes, write_text
 from pe_jax.golden.vectors import (
     FORMAT,
@@ -82,15 +81,15 @@ def _tensors(golden: Golden) -> dict[str, np.ndarray]:
 
 
 def _description(golden: Golden) -> str:
-    def of_layer(layer: PositionEncoding) -> dict[str, Any]:
-        reach = layer.reach
-        return {
+    layers = {
+        kind: {
             "encoding": layer.name,
             "head_size": head_size(layer) or golden.q.shape[-1],
             "attention_factor": attention_factor(layer),
-            "window": {"left": reach.left, "right": reach.right},
+            "window": layer.reach._asdict(),
         }
-
+        for kind, layer in golden.layers.items()
+    }
     cases = {
         name: {
             "what": case.what,
@@ -107,7 +106,7 @@ def _description(golden: Golden) -> str:
         "config": dict(golden.config),
         "trained_length": golden.trained_length,
         "pattern": golden.pattern,
-        "layers": {kind: of_layer(layer) for kind, layer in golden.layers.items()},
+        "layers": layers,
         "cases": cases,
     }
     return json.dumps(values, indent=1) + "\n"

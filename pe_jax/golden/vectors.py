@@ -118,12 +118,16 @@ def golden_vectors(config: Mapping[str, Any], cases: Collection[str] | None = No
     kinds = encoding.layers or (encoding,)
     names = [f"layer_{kinds.index(kind)}" for kind in kinds]
     layers = dict(zip(names, kinds))
-    if not encoding.all_parts:
+    parts = [part for layer in layers.values() for part in layer.parts]
+    if not parts:
         raise ValueError("The model has no positions in attention.")
-    for layer in layers.values():
-        _check(layer)
-    traits = [part.traits for layer in layers.values() for part in layer.parts]
-    heads = next((one.num_heads for one in traits if one.num_heads), _HEADS)
+    for part in parts:
+        if part.embed or parameter_count(PositionEncoding((part,))):
+            raise ValueError(
+                f"{part.name} has learned parameters, so no config determines its numbers. Golden "
+                "vectors are of rotations, fixed biases, temperatures and windows."
+            )
+    heads = next((n for part in parts if (n := part.traits.num_heads)), _HEADS)
     size = max(head_size(layer) or 0 for layer in layers.values()) or _HEAD_SIZE
     rng = np.random.default_rng(0)
     q, k, v = (rng.normal(size=(LENGTH, n, size)).astype(np.float32) for n in (heads, 1, 1))
@@ -141,15 +145,6 @@ def head_size(layer: PositionEncoding) -> int | None:
     """Return d of a kind of layer, whose inputs are the first d dimensions of q, k and v; None for
     all of them."""
     return next((size for part in layer.parts if (size := part.traits.head_size)), None)
-
-
-def _check(layer: PositionEncoding) -> None:
-    for part in layer.parts:
-        if part.embed or parameter_count(PositionEncoding((part,))):
-            raise ValueError(
-                f"{part.name} has learned parameters, so no config determines its numbers. Golden "
-                "vectors are of rotations, fixed biases, temperatures and windows."
-            )
 
 
 def _cases(trained: int, reaches: list[AttentionWindow], axes: int) -> dict[str, Case]:

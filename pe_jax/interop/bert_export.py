@@ -134,7 +134,7 @@ def their_config(
     for name, key in keys.items():
         value = getattr(config, name)
         if name.endswith("activation"):
-            value = next(name for name, ours in ACTIVATIONS.items() if ours == value)
+            value = next(published for published, ours in ACTIVATIONS.items() if ours == value)
         theirs[key] = value
     if tokenizer is not None:
         theirs |= _token_ids(tokenizer)
@@ -229,11 +229,10 @@ def _check_only_embeds(config: BertConfig) -> None:
     encoding = config.encoding()
     other_effects = []
     for part in encoding.parts:
-        adds = (
-            part.metadata is not None and part.metadata.kind == "absolute" and part.metadata.vectors
-        )
-        input_effects = () if adds or not part.embed else ("changes the input in a way of its own",)
-        other_effects += [f"{part.key} {effect}" for effect in (*part.effects, *input_effects)]
+        card = part.metadata
+        other_effects += [f"{part.key} {effect}" for effect in part.effects]
+        if part.embed and not (card and card.kind == "absolute" and card.vectors):
+            other_effects.append(f"{part.key} changes the input in a way of its own")
     if encoding.layers or other_effects:
         raise ValueError(
             "PyTorch's BERT has only a table of absolute positions, which cannot represent "
@@ -249,9 +248,8 @@ def _compare(config: BertConfig, position: Params, table: np.ndarray) -> None:
     for length in (config.max_length, -(-config.max_length // 2)):
         x = rng.normal(size=(2, length, config.hidden_size)).astype(np.float32)
         tokens = rng.integers(config.vocab_size, size=(2, length))
-        error = np.abs(
-            embed(encoding, position, x, range(length), tokens=tokens) - x - table[:length]
-        )
+        embedded = embed(encoding, position, x, range(length), tokens=tokens)
+        error = np.abs(embedded - x - table[:length])
         if not error.max() <= 1e-4 * max(1, np.abs(table).max()):
             raise ValueError(
                 f"PyTorch's BERT adds a table of positions to the word embeddings, which cannot "
@@ -273,10 +271,11 @@ def _tensors(
     classes = len(ours.get("classifier/bias", ()))
     leaves = layout.leaves(encoder, config, heads, classes, skipped)
     unknown = sorted(ours.keys() - {leaf.ours for leaf in leaves})
-    # Classes with heads hold the encoder as a submodule.
-    encoder_prefix = encoder.prefixes[0] if heads not in ((), ("pooler",)) else ""
+    # Classes with heads hold the encoder, and its pooler, as a submodule.
+    prefix = encoder.prefixes[0] if heads not in ((), ("pooler",)) else ""
+    in_encoder = ("bert/", "pooler/") if "pooler" in heads else ("bert/",)
     tensors = {
-        f"{encoder_prefix}{name}": value(config.max_length, config.head_size)
+        f"{prefix}{name}": value(config.max_length, config.head_size)
         for name, value in encoder.constants.items()
         if value is not None
     }
@@ -284,17 +283,12 @@ def _tensors(
     for leaf in leaves:
         if leaf.ours not in ours:
             errors.append(f"{leaf.ours}: missing")
-            continue
-        x = np.asarray(ours[leaf.ours], np.float32)
-        if x.shape != leaf.shape:
+        elif (x := np.asarray(ours[leaf.ours], np.float32)).shape != leaf.shape:
             errors.append(f"{leaf.ours}: {x.shape}, {leaf.shape} expected")
-            continue
-        in_encoder = leaf.ours.startswith("bert/") or (
-            "pooler" in heads and leaf.ours.startswith("pooler/")
-        )
-        prefix = encoder_prefix if in_encoder else ""
-        names = [f"{prefix}{name}" for name in leaf.tensors]
-        tensors |= zip(names, leaf.to_theirs(x), strict=True)
+        else:
+            start = prefix if leaf.ours.startswith(in_encoder) else ""
+            names = [f"{start}{name}" for name in leaf.tensors]
+            tensors |= zip(names, leaf.to_theirs(x), strict=True)
     if not config.tied_decoder:  # A bias that transformers ties to another, or adds alone.
         copies = layout.tied(encoder, config)
         tensors |= {own: tensors[first] for own, first in copies.items() if first in tensors}
@@ -314,11 +308,8 @@ def _labels(labels: Sequence[str]) -> dict[str, Any]:
 
 def _save_tokenizer(folder: Path, tokenizer: Tokenizer, config: dict[str, Any]) -> None:
     with_special_tokens(tokenizer).save(str(folder / "tokenizer.json"))
-    names = {role: name for role, name in special_tokens(tokenizer).items() if name}
-    values: dict[str, Any] = {
-        "model_max_length": config["max_position_embeddings"],
-        **{f"{role}_token": name for role, name in names.items()},
-    }
+    tokens = {f"{role}_token": name for role, name in special_tokens(tokenizer).items() if name}
+    values = {"model_max_length": config["max_position_embeddings"], **tokens}
     if not is_word_piece(tokenizer):
         values = {"tokenizer_class": "PreTrainedTokenizerFast", **values}
         return save_json(folder / "tokenizer_config.json", values)

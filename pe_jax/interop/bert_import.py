@@ -77,9 +77,8 @@ def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert
     present = tuple(head for head in head_tensors if head in heads and head in saved_heads)
     classifier = names.get(f"{encoder.heads.get('classifier', {}).get('classifier')}.weight", "")
     classes = checkpoint.shape(classifier)[0] if classifier else 0  # Any number of classes fits.
-    leaves = layout.leaves(
-        encoder, config, present, classes, first_row(theirs["model_type"], theirs)
-    )
+    skipped = first_row(theirs["model_type"], theirs)
+    leaves = layout.leaves(encoder, config, present, classes, skipped)
     expected = {name for leaf in leaves for name in leaf.tensors}
     unread = sorted(names.keys() - expected - {*encoder.constants, *ties})
     readable = set().union(*head_tensors.values())
@@ -96,43 +95,30 @@ def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert
         heading = f"{path} does not hold the {_title(encoder)} that its config.json describes:"
         raise ValueError("\n  ".join([heading, *errors]))
     params = _read_params(checkpoint, names, leaves)
-    return PublishedBert(
-        config,
-        params,
-        absent=tuple(head for head in PRETRAINING if head not in params),
-        unread=tuple(names[name] for name in unread),
-    )
+    absent = tuple(head for head in PRETRAINING if head not in params)
+    return PublishedBert(config, params, absent, tuple(names[name] for name in unread))
 
 
 def _heads(
-    encoder: EncoderFormat,
-    theirs: Mapping[str, Any],
-    of_heads: dict[str, set[str]],
-    names: Set[str],
+    encoder: EncoderFormat, theirs: Mapping[str, Any], tensors: dict[str, set[str]], names: Set[str]
 ) -> set[str]:
-    """Return the heads that a checkpoint has.
+    """Return the heads of which `names` has some of the `tensors`.
 
-    The heads of a ModernBERT have tensors with the same names. They are those of the spans in the
-    class for these, else of the classifier if there is one.
-
-    Args:
-      theirs: config.json.
-      of_heads: the tensors that each head of the family may have.
-      names: of the tensors, as in the tables of the family.
+    Those of a ModernBERT share names. They are of the spans in the class for these, else of the
+    classifier if there is one.
     """
     spans = any("QuestionAnswering" in str(name) for name in theirs.get("architectures") or ())
-    first = ("spans", "classifier") if spans else ("classifier", "spans")
-    by_output = [head for head in first if head in of_heads]
+    by_output = ["spans", "classifier"] if spans else ["classifier", "spans"]
     found: set[str] = set()
     free = set(names)
-    for head in (*by_output, *(head for head in of_heads if head not in first)):
-        shown_by = of_heads[head]
+    for head in sorted(tensors, key=[*by_output, *tensors].index):
+        shown_by = tensors[head]
         if head in by_output:
             output = encoder.heads[head][head]
             shown_by = {f"{output}.weight", f"{output}.bias"}
         if shown_by & free:
             found.add(head)
-            free -= of_heads[head]
+            free -= tensors[head]
     return found
 
 
@@ -154,11 +140,8 @@ def _read_params(checkpoint: Checkpoint, names: dict[str, str], leaves: list[Lea
     for leaf in leaves:
         with np.errstate(over="ignore"):  # Of float64: checked below.
             tensors = [checkpoint.read(names[name]).astype(np.float32) for name in leaf.tensors]
-        broken += [
-            names[name]
-            for name, tensor in zip(leaf.tensors, tensors)
-            if not np.isfinite(tensor).all()
-        ]
+        finite = [np.isfinite(tensor).all() for tensor in tensors]
+        broken += [names[name] for name, right in zip(leaf.tensors, finite) if not right]
         flat[leaf.ours] = leaf.to_ours(tensors)
     if broken:
         raise ValueError(

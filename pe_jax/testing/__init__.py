@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 
 from pe_jax.encodings import PositionEncoding
 from pe_jax.testing.checks import CHECKS
-from pe_jax.testing.problems import NotApplicable
+from pe_jax.testing.problems import NotApplicable, check_all, check_table
 from pe_jax.testing.reference import Pair, Reference, joined
-from pe_jax.testing.report import check_all, check_table
 from pe_jax.testing.subject import SIZES, Sizes, Subject
 
 __all__ = [

@@ -22,8 +22,15 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from pe_jax.shapes import Array, Float, Int
-from pe_jax.testing.problems import Checks, NotApplicable, Problems, add_check, differences
-from pe_jax.testing.report import check_all, check_table
+from pe_jax.testing.problems import (
+    Checks,
+    NotApplicable,
+    Problems,
+    add_check,
+    check_all,
+    check_table,
+    differences,
+)
 from pe_jax.testing.rows import ALONE, DOCUMENTS, document_differences, packed, padded, restarted
 from pe_jax.testing.subject import LENGTH, ROWS, Mask
 

@@ -1,16 +1,16 @@
-"""Checks, functions that yield the problems of a subject, and how arrays differ from others."""
+"""Checks, functions that yield the problems of a subject; their results, and tables of these."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
+from pe_jax.console.markdown import table as markdown
 from pe_jax.shapes import Array
-from pe_jax.testing.report import S
 from pe_jax.testing.subject import Result
 
 Problems = Iterator[str]
@@ -24,12 +24,12 @@ class NotApplicable(Exception):
     """A check does not apply to a subject; the message is the reason."""
 
 
-def add_check(checks: Checks, problems: Callable[[S], Problems]) -> Callable[..., str]:
+def add_check(checks: Checks, problems: Callable[[Any], Problems]) -> Callable[..., str]:
     """Turn a function that yields the problems of a subject into a check, added by its name."""
     claim = " ".join(str(problems.__doc__).split())
 
     @functools.wraps(problems)
-    def run(subject: S, excuse: str = "") -> str:
+    def run(subject: Any, excuse: str = "") -> str:
         cause = None
         try:
             lines = list(problems(subject))
@@ -79,3 +79,49 @@ def result_differences(
     """Yield what differs between two results of a layer."""
     yield from differences(f"{name}: out", values[0], expected[0], tolerance)
     yield from differences(f"{name}: gradient of ", values[1], expected[1], of_grads or tolerance)
+
+
+def check_all(subject: Any, checks: Checks, excused: Mapping[str, str]) -> dict[str, str]:
+    """Run all checks on a subject; see `pe_jax.testing.check`."""
+    if unknown := [name for name in excused if name not in checks]:
+        raise ValueError(
+            f"excused lists checks that do not exist, {unknown}. The checks are "
+            f"{', '.join(checks)}."
+        )
+    results, wrong = _results(subject, checks, excused)
+    assert not wrong, "\n".join(wrong.values())
+    return results
+
+
+def check_table(
+    title: str, subjects: Iterable[Any], checks: Checks, excused: Mapping[str, Mapping[str, str]]
+) -> str:
+    """Return subjects × checks as Markdown; see `pe_jax.testing.table`.
+
+    Args:
+      title: the header of the first column.
+    """
+    rows: list[list[str]] = []
+    notes: list[str] = []
+    for subject in subjects:
+        reasons = excused.get(subject.name, {})
+        results, wrong = _results(subject, checks, reasons)
+        words = {"ok": "ok", **dict.fromkeys(reasons.values(), "no")}
+        cells = ["WRONG" if c in wrong else words.get(results[c].strip(), "–") for c in checks]
+        rows.append([f"`{subject.name}`", *cells])
+        notes += [f"`{subject.name}`, {name}: {reason}." for name, reason in reasons.items()]
+        notes += wrong.values()
+    return "\n".join([*markdown([title, *checks], rows), *(f"\n{note}" for note in notes)])
+
+
+def _results(
+    subject: Any, checks: Checks, excused: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the result of each check, and the failures by check."""
+    results, wrong = {}, {}
+    for name, check in checks.items():
+        try:
+            results[name] = check(subject, excused.get(name, ""))
+        except AssertionError as error:
+            wrong[name] = str(error)
+    return results, wrong
