@@ -278,13 +278,8 @@ def _joined(
     window: int | tuple[int, int] | None = None,
     scale: float | None = None,
 ) -> PositionEncoding:
-    """`encoding` with what else the other library asks for, as parts of an encoding.
-
-    Args:
-      bias: broadcasts to `[*B, H, Lq, Lk]`.
-      window: how far a query attends to the left and to the right.
-      scale: of the logits, in place of 1 / sqrt(d).
-    """
+    """`encoding` joined with a bias that broadcasts to `[*B, H, Lq, Lk]`, a window to the left and
+    right, and a scale of the logits in place of 1 / sqrt(d)."""
     parts, traits = [], Traits(axes=encoding.axes)
     if bias is not None:
         added = _one_batch(bias, query.shape[:-3])

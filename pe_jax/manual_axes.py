@@ -33,6 +33,4 @@ def _cast(x: Array, axes: frozenset[str]) -> Array:
 
 
 def _axes(x: Array) -> frozenset[str]:
-    kind = jax.typeof(x)
-    # jax 0.9 calls it vma.
-    return kind.manual_axis_type.varying if hasattr(kind, "manual_axis_type") else kind.vma
+    return jax.typeof(x).manual_axis_type.varying

@@ -160,7 +160,7 @@ class MultiHeadAttention(nnx.Module):
             (inputs_q, inputs_k, inputs_v),
             (self.query, self.key, self.value),
             multi_head.in_attention(self.encoding),
-            _values(self.position),
+            nnx.as_pure(self.position),
             Context(positions_q, positions_k, rng=position_rng, document_ids=document_ids),
             mask=mask,
             cache=None if holder is None else holder.get_value(),
@@ -229,7 +229,7 @@ class PositionEmbedding(nnx.Module):
                 )
             positions = self.index[...][:, None] + jnp.arange(x.shape[1])
             self.index[...] += x.shape[1]
-        params = _values(self.position)
+        params = nnx.as_pure(self.position)
         return embed(self.encoding, params, x, positions, tokens=tokens, rng=position_rng)
 
 
@@ -281,7 +281,7 @@ class AttentionFn(nnx.Module):
         positions_q, positions_k = (None if x is None else x[...] for x in self.positions)
         context = Context(positions_q, positions_k)
         attend = attention_fn(
-            self.encoding, _values(self.position), context, implementation=self.implementation
+            self.encoding, nnx.as_pure(self.position), context, implementation=self.implementation
         )
         return attend(query, key, value, **arguments)
 
@@ -289,10 +289,3 @@ class AttentionFn(nnx.Module):
 def _init(encoding: PositionEncoding, rngs: nnx.Rngs) -> Params:
     """Parameters of an encoding, each an `nnx.Param`."""
     return jax.tree.map(nnx.Param, encoding.init(rngs.params()))
-
-
-def _values(position: Params) -> Params:
-    """The arrays of the parameters of `_init`."""
-    return jax.tree.map(
-        lambda leaf: leaf[...], position, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)
-    )

@@ -170,13 +170,13 @@ def _layers(config: Config, family: HFFamily, layer_type: str | None) -> list[_L
     """All layers, or one if they are the same; with `layer_type` one of this type."""
     if layer_type is not None and family is UNNAMED and not config.get("layer_types"):
         return [_Layer(layer_type)]
-    lists = {key: config.get(key) for key in ("no_rope_layers", "layer_rope_theta")}
     count = config.get("num_hidden_layers")
-    for key, listed in lists.items():
-        if listed and len(listed) != (count or len(listed)):
+    for key in ("layer_types", "no_rope_layers", "layer_rope_theta"):
+        if config.get(key) and len(config[key]) != (count or len(config[key])):
             raise ValueError(
-                f"{key} must have an entry for each of {count} layers, got {len(listed)}."
+                f"{key} must have an entry for each of {count} layers, got {len(config[key])}."
             )
+    lists = {key: config.get(key) for key in ("no_rope_layers", "layer_rope_theta")}
     types = _layer_types(config, family)
     given = [len(listed) for listed in lists.values() if listed]
     scaled = config.get("rope_scaling_layers")
@@ -203,14 +203,8 @@ def _layers(config: Config, family: HFFamily, layer_type: str | None) -> list[_L
 
 def _layer_types(config: Config, family: HFFamily) -> list[str]:
     """The type of each layer, or of one where all are the same."""
-    slide = family.slides and has_window(config)
-    count = config.get("num_hidden_layers")
     if config.get("layer_types"):
         types = [_known_layer("layer_types", name) for name in config["layer_types"]]
-        if count is not None and len(types) != count:
-            raise ValueError(
-                f"layer_types must have an entry for each of {count} layers, got {len(types)}."
-            )
     elif family.is_full is None and (family.slides or not has_window(config)):
         types = [FULL]
     else:
@@ -225,6 +219,7 @@ def _layer_types(config: Config, family: HFFamily) -> list[str]:
         types = [
             kind if isinstance(kind, str) else FULL if kind else family.other for kind in kinds
         ]
+    slide = family.slides and has_window(config)
     return [SLIDING if name == FULL and slide else name for name in types]
 
 

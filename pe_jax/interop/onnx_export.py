@@ -117,7 +117,7 @@ def _program(config: BertConfig, params: Params, dtype: str) -> tuple[bytes, flo
     except (NotImplementedError, TypeError) as error:
         raise ValueError(f"jax2onnx cannot convert {config.encoding().name!r}: {error}") from error
     if not any(attribute.HasField("g") for node in made.graph.node for attribute in node.attribute):
-        _broadcast_late(made)  # A graph in a node could use what this removes.
+        made = _broadcast_late(made)  # A graph in a node could use what this removes.
     if dtype == "float16":
         made = convert_float_to_float16(made, keep_io_types=True)
     _take_int64(made)
@@ -148,12 +148,15 @@ def _converter() -> ModuleType:
     return jax2onnx
 
 
-def _broadcast_late(model: ModelProto) -> None:
+def _broadcast_late(model: ModelProto) -> ModelProto:
     """Let operations on elements broadcast operands themselves, as ONNX can and JAX does before.
 
     In JAX their operands are numbers or have the shape of the result, so one that has its rank and
     is not expanded suffices.
     """
+    import onnx_ir
+    from onnx_ir.passes.common import RemoveUnusedNodesPass
+
     graph = model.graph
     sources = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Expand"}
     values = [*graph.value_info, *graph.input, *graph.output]
@@ -162,16 +165,7 @@ def _broadcast_late(model: ModelProto) -> None:
         own = [ranks.get(name) for name in node.input if name not in sources]
         if node.op_type in _ON_ELEMENTS and ranks.get(node.output[0], -1) in own:
             node.input[:] = [sources.get(name, name) for name in node.input]
-    while True:
-        used = {name for node in graph.node for name in node.input}
-        used |= {tensor.name for tensor in graph.output}
-        unused = [node for node in graph.node if not used.intersection(node.output)]
-        if not unused:
-            break
-        for node in unused:
-            graph.node.remove(node)
-    for tensor in [tensor for tensor in graph.initializer if tensor.name not in used]:
-        graph.initializer.remove(tensor)
+    return onnx_ir.to_proto(RemoveUnusedNodesPass()(onnx_ir.from_proto(model)).model)
 
 
 def _take_int64(model: ModelProto) -> None:

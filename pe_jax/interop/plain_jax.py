@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -45,20 +43,16 @@ def _evaluate(program: ClosedJaxpr, *inputs: Array) -> list[jax.Array]:
 
     for equation in program.jaxpr.eqns:
         operands = [value(variable) for variable in equation.invars]
-        with _computed_if_constant(equation, operands):
+        shapes = [getattr(variable.aval, "shape", ()) for variable in equation.outvars]
+        constant = (
+            equation.primitive.name != "dim_as_value"
+            and not any(isinstance(x, jax.core.Tracer) for x in operands)
+            and all(isinstance(size, int) for shape in shapes for size in shape)
+        )
+        with jax.ensure_compile_time_eval() if constant else contextlib.nullcontext():
             results = _apply(equation, operands)
         values |= zip(equation.outvars, results, strict=True)
     return [value(variable) for variable in program.jaxpr.outvars]
-
-
-def _computed_if_constant(equation: JaxprEqn, operands: list[Any]) -> AbstractContextManager[None]:
-    """Compute what depends on no input and has a known shape instead of tracing it."""
-    sizes = itertools.chain.from_iterable(getattr(x.aval, "shape", ()) for x in equation.outvars)
-    traced = any(isinstance(x, jax.core.Tracer) for x in operands)
-    if traced or equation.primitive.name == "dim_as_value":
-        return contextlib.nullcontext()
-    known = all(isinstance(size, int) for size in sizes)
-    return jax.ensure_compile_time_eval() if known else contextlib.nullcontext()
 
 
 def _apply(equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:

@@ -20,7 +20,7 @@ from pe_jax.testing.problems import (
     differences,
     result_differences,
 )
-from pe_jax.testing.rows import ALONE, DOCUMENTS, document_differences, packed, padded, restarted
+from pe_jax.testing.rows import ALONE, DOCUMENTS, document_differences, packed, padded
 from pe_jax.testing.subject import (
     BLOCKS,
     LENGTH,
@@ -97,7 +97,8 @@ def alone(s: Subject, first: int) -> Float[Array, "B l H d"]:
 @check
 def packing(s: Subject) -> Problems:
     """Documents in a row, positions reset, give what each gives alone."""
-    out = s.run(s.at(restarted(DOCUMENTS)), packed(DOCUMENTS))
+    positions, mask = packed()
+    out = s.run(s.at(positions), mask)
     yield from document_differences(out, functools.partial(alone, s))
     nowhere = np.abs(out[DOCUMENTS == 0]).max()
     if nowhere != 0:

@@ -31,7 +31,7 @@ from pe_jax.testing.problems import (
     check_table,
     differences,
 )
-from pe_jax.testing.rows import ALONE, DOCUMENTS, document_differences, packed, padded, restarted
+from pe_jax.testing.rows import ALONE, document_differences, packed, padded
 from pe_jax.testing.subject import LENGTH, ROWS, Mask
 
 # Takes x `[B, L, D]`, positions `[B, L]` and a mask `[B, 1, L, L]`; returns `[B, L, *E]`.
@@ -138,7 +138,8 @@ def shift(a: Attention) -> Problems:
 @_check
 def packing(a: Attention) -> Problems:
     """Packed documents whose positions restart give the same outputs as separate ones."""
-    out = np.asarray(a.run(a.x, restarted(DOCUMENTS), packed(DOCUMENTS) & CAUSAL))
+    positions, mask = packed()
+    out = np.asarray(a.run(a.x, positions, mask & CAUSAL))
     yield from document_differences(out, functools.partial(_alone, a))
 
 

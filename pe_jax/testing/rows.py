@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.attention import document_mask
+from pe_jax.attention import document_mask, document_positions
 from pe_jax.shapes import Array, Bool, Int
 from pe_jax.testing.problems import Problems, differences
 from pe_jax.testing.subject import LENGTH, ROWS, Mask
@@ -18,14 +18,10 @@ ALONE = 3  # Tokens of the documents that are compared with the same ones by the
 DOCUMENTS = np.array([[1, 1, 1, 2, 2, 2, 0, 0], [1, 1, 2, 2, 2, 3, 3, 3]])
 
 
-def restarted(document_ids: Int[Array, "B L"]) -> Int[Array, "B L"]:
-    """Index of each token in its own document."""
-    first = document_ids[:, :, None] == document_ids[:, None, :]
-    return np.arange(LENGTH) - np.argmax(first, axis=-1)
-
-
-def packed(document_ids: Int[Array, "B L"]) -> Mask:
-    return np.asarray(document_mask(jnp.asarray(document_ids), jnp.asarray(document_ids)))
+def packed() -> tuple[Int[np.ndarray, "B L"], Mask]:
+    """Return positions that restart in each of `DOCUMENTS`, and the mask of attention within."""
+    ids = jnp.asarray(DOCUMENTS)
+    return np.asarray(document_positions(ids)), np.asarray(document_mask(ids, ids))
 
 
 def document_differences(out: Array, outputs_alone: Callable[[int], Array]) -> Problems:
