@@ -187,7 +187,7 @@ def dot_product_attention(
     return attend
 
 
-@standard_promotion
+@standard_promotion()
 def attention_inputs(
     q: Float[Array, "B Lq H d"],
     k: Float[Array, "B Lk G d"],

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+import contextlib
+from collections.abc import Iterator
 
 import jax
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
+@contextlib.contextmanager
+def standard_promotion() -> Iterator[None]:
+    """Allow NumPy's promotion of ranks and dtypes in a `with` statement or a decorated function.
 
-def standard_promotion(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Decorate a function that is written for NumPy's promotion of ranks and dtypes.
-
-    The strict modes are for the caller's own code. A hand-written backward pass needs the decorator
-    as well: JAX traces it after the call.
+    The strict modes are for the caller's own code. A hand-written backward pass needs it as well:
+    JAX traces that after the call.
     """
-
-    @functools.wraps(function)
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-            return function(*args, **kwargs)
-
-    return call
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        yield

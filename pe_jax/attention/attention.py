@@ -45,7 +45,7 @@ def attention(
         (spec_of(q, 0, 1, 2),) * 2 if return_lse else spec_of(q, 0, 1, 2)
     )
 )
-@standard_promotion
+@standard_promotion()
 def attention(
     q: Float[Array, "B Lq H d"],
     k: Float[Array, "B Lk G d"],
@@ -164,7 +164,7 @@ def attention(
 
 
 @automatic_sharding(lambda q, *_, **__: spec_of(q, 0, 2, 1))
-@standard_promotion
+@standard_promotion()
 def attention_logits(
     q: Float[Array, "B Lq H d"],
     k: Float[Array, "B Lk G d"],
@@ -179,7 +179,7 @@ def attention_logits(
 
 
 @automatic_sharding(lambda q, *_, **__: spec_of(q, 0, 2, 1))
-@standard_promotion
+@standard_promotion()
 def attention_weights(
     q: Float[Array, "B Lq H d"],
     k: Float[Array, "B Lk G d"],

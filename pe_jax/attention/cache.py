@@ -95,7 +95,7 @@ def init_cache(
         jax.tree.map(lambda x: spec_of(x, *range(x.ndim)), cache),
     )
 )
-@standard_promotion
+@standard_promotion()
 def cached_attention(
     q: Float[Array, "B T H d"],
     k: Float[Array, "B T G d"],

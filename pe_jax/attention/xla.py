@@ -188,7 +188,7 @@ def _attend_forward(return_lse, arrays, rest):
     return results, (x, out, saved)
 
 
-@standard_promotion
+@standard_promotion()
 def _attend_backward(return_lse, residuals, g):
     x, out, saved = residuals
     module = blocks if x.size else softmax

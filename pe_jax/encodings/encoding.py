@@ -369,7 +369,7 @@ def _hint(make: Callable[..., object]) -> str:
 
 
 @automatic_sharding(lambda encoding, params, x, *_, **__: spec_of(x, 0, 1, 2))
-@standard_promotion
+@standard_promotion()
 def embed(
     encoding: PositionEncoding,
     params: Params | None,

@@ -23,7 +23,7 @@ from pe_jax.interop.export_folder import check_folder, new_folder, save_json, wi
 from pe_jax.interop.hf_encoders import ACTIVATIONS, EncoderFormat
 from pe_jax.interop.hf_keys import first_row
 from pe_jax.interop.hf_registry import ENCODERS, FAMILIES
-from pe_jax.interop.rotary_keys import rotary_keys
+from pe_jax.interop.hf_rope import rope_keys
 from pe_jax.models import BertConfig, with_tokens
 
 
@@ -144,7 +144,7 @@ def their_config(
     if encoder.has_table:
         _check_only_embeds(config)
     elif "rope" in family.encodings:
-        theirs |= rotary_keys(config, by_layer=family.is_full is not None)
+        theirs |= rope_keys(config.encoding(), config.num_layers, family.is_full is not None)
     back = config_of(theirs, "the exported model")
     differences = [
         f"{name} {getattr(config, name)!r}"

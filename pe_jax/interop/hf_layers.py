@@ -65,13 +65,6 @@ def by_pattern(config: Config, layer: int) -> bool:
     return (layer + 1) % pattern == 0
 
 
-def _every(period: str, first: int) -> IsFull:
-    """One layer in so many, a number or the key of one; `first=0` starts with layer 0."""
-    return lambda config, layer: (
-        (layer + first) % (int(period) if period.isdigit() else required(config, period)) == 0
-    )
-
-
 def _qwen2_moe(config: Config, layer: int) -> bool:
     return not has_window(config) or layer % 2 == 1 or not before_window(config, layer)
 
@@ -133,10 +126,10 @@ def layer_rule(text: str) -> IsFull:
         only listed in KEY         the layers of a list, none if there is none
     """
     match text.split():
-        case ["every", period]:
-            return _every(period, 1)
-        case ["every", period, "from", "0"]:
-            return _every(period, 0)
+        case ["every", n, *start] if start in ([], ["from", "0"]):
+            period = lambda config: int(n) if n.isdigit() else required(config, n)
+            offset = 0 if start else 1
+            return lambda config, layer: (layer + offset) % period(config) == 0
         case ["listed", "in", key]:
             return lambda config, layer: config.get(key) is None or layer in config[key]
         case ["only", "listed", "in", key]:

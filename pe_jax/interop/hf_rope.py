@@ -1,4 +1,4 @@
-"""Rope settings of transformers' configs, as encodings."""
+"""Rope settings of transformers' configs as encodings, and encodings as rope settings."""
 
 from __future__ import annotations
 
@@ -247,3 +247,39 @@ def _first(config: Config, keys: Iterable[str]) -> Any:
 
 def _present(options: Config) -> Options:
     return {key: value for key, value in options.items() if value is not None}
+
+
+# An encoding of `rope_keys` by name: base and window.
+_LAYER = re.compile(r"rope(?:\(base=([0-9.e+]+)\))?(?:\+window\(reach=(\d+)\))?")
+
+
+def rope_keys(encoding: PositionEncoding, num_layers: int, by_layer: bool) -> dict[str, Any]:
+    """Return `rope` as keys of a config, the same in all layers or, with a window, in some.
+
+    Args:
+      by_layer: the family tells layers with a window from the others.
+
+    Raises:
+      ValueError: for other encodings.
+    """
+    names = [encoding.layer(i).name for i in range(num_layers)]
+    matches = [_LAYER.fullmatch(name) for name in names]
+    layers = [(float(match[1] or 10_000), match[2]) for match in matches if match]
+    bases = {SLIDING if reach else FULL: base for base, reach in layers}
+    windows = {reach for _, reach in layers if reach}
+    several = len(set(layers)) != len(bases) or len(windows) > 1
+    if len(layers) < len(names) or several or (windows and not by_layer):
+        raise ValueError(
+            f"No model of transformers that is known here has the positions {encoding.name!r}: it "
+            "has rope, of one base in all layers, and of another in those with a window."
+        )
+    if not by_layer:
+        return {"rope_theta": bases[FULL]}
+    return {
+        "layer_types": [SLIDING if reach else FULL for _, reach in layers],
+        **({"local_attention": 2 * int(windows.pop())} if windows else {}),
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": bases.get(kind, 10_000.0)}
+            for kind in (FULL, SLIDING)
+        },
+    }

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import jax
@@ -95,7 +95,14 @@ def _program(config: BertConfig, params: Params, dtype: str) -> tuple[bytes, flo
     with extra("onnx", ValueError):
         import onnxruntime
         from onnxruntime.transformers.float16 import convert_float_to_float16
-    jax2onnx = _converter()
+    if importlib.util.find_spec("jax2onnx") is None:  # No extra can install it beside Orbax.
+        raise ValueError(
+            "jax2onnx is not installed. It asks for an older Orbax than pe_jax and works without "
+            "it: in a checkout of pe_jax, pip install '.[onnx]', then pip install --no-deps "
+            "jax2onnx==0.17.1"
+        )
+    import jax2onnx
+
     # As the formula stands: the other implementations have gradients in mind.
     model, outputs = model_function(dataclasses.replace(config, attention="naive"), params)
 
@@ -131,21 +138,6 @@ def _program(config: BertConfig, params: Params, dtype: str) -> tuple[bytes, flo
         )
 
     return data, check_program(config, params, run, _TOLERANCES[dtype])
-
-
-def _converter() -> ModuleType:
-    """Import jax2onnx, which no extra can install beside Orbax."""
-    try:
-        import jax2onnx
-    except ModuleNotFoundError as error:
-        if error.name != "jax2onnx":
-            raise
-        raise ValueError(
-            "jax2onnx is not installed. It asks for an older Orbax than pe_jax and works without "
-            "it: in a checkout of pe_jax, pip install '.[onnx]', then pip install --no-deps "
-            "jax2onnx==0.17.1"
-        ) from None
-    return jax2onnx
 
 
 def _broadcast_late(model: ModelProto) -> ModelProto:

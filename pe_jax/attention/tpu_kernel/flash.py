@@ -171,7 +171,7 @@ def _forward_pass(config, shared, rows):
     return out, (shared, narrow, rows._replace(out=out, log_sum=log_sum))
 
 
-@standard_promotion
+@standard_promotion()
 def _backward_pass(config, saved, grad):
     shared, narrow, rows = saved
     grad = first_order(grad)
