@@ -94,11 +94,7 @@ def check(function: Function, file: str | Path, dtype: str = "float32") -> list[
 
 
 def _read(path: Path) -> Golden:
-    """Return the golden vectors of a file.
-
-    Raises:
-      ValueError: for a file of another format.
-    """
+    """Return the golden vectors of a file; a ValueError for one of another format."""
     about = read_json(path.with_suffix(".json"), "Write it again with pe-jax golden.")
     if about.get("format") != FORMAT:
         raise ValueError(

@@ -83,11 +83,7 @@ def _converted(name: str, value: Any, kind: str) -> Any:
 
 
 def checked_setting(key: str, value: Any) -> Any:
-    """A rope setting as its kind.
-
-    Raises:
-      ValueError: for a value of another kind.
-    """
+    """A rope setting, converted to its kind; a ValueError for a value of another."""
     return _converted(key, value, _DATA["settings"].get(key, "number"))
 
 
@@ -111,11 +107,7 @@ def parts_of(config: Config) -> list[str]:
 
 
 def _part_of(config: Config, part: object) -> Config:
-    """The model under the keys `part`, joined by dots; the first may be in a text model's config.
-
-    Raises:
-      ValueError: if there is none.
-    """
+    """The model under the keys `part`, joined by dots; a text model's config may hold the first."""
     keys = part.split(".") if isinstance(part, str) else [""]
     for key in keys:
         while not isinstance(config.get(key), Mapping):
@@ -155,13 +147,9 @@ def checked_config(
     if name not in FAMILIES and name not in WITHOUT:
         name = name.removesuffix("_text")
     name = FIRST_NAMES.get(name, name)
-    if name in REFUSED:
-        raise ValueError(f"model_type {name!r} is not supported: {REFUSED[name]}.")
-    if name in WITHOUT:
-        raise ValueError(
-            f"model_type {name!r} is not supported: its code in transformers has no rotary, "
-            "relative or bias positions."
-        )
+    if name in REFUSED or name in WITHOUT:
+        absent = "its code in transformers has no rotary, relative or bias positions"
+        raise ValueError(f"model_type {name!r} is not supported: {REFUSED.get(name, absent)}.")
     family = FAMILIES.get(name) if name else UNNAMED
     if family is None:
         return dict(config), None

@@ -96,11 +96,7 @@ def check_all(subject: Any, checks: Checks, excused: Mapping[str, str]) -> dict[
 def check_table(
     title: str, subjects: Iterable[Any], checks: Checks, excused: Mapping[str, Mapping[str, str]]
 ) -> str:
-    """Return subjects × checks as Markdown; see `pe_jax.testing.table`.
-
-    Args:
-      title: the header of the first column.
-    """
+    """Return subjects × checks as Markdown, with a title of the subjects; see `testing.table`."""
     rows: list[list[str]] = []
     notes: list[str] = []
     for subject in subjects:
