@@ -30,19 +30,18 @@ def model_function(config: BertConfig, params: Params) -> tuple[Model, dict[str,
         model with the encoder under "bert", which then is taken alone.
     """
     config = dataclasses.replace(config, dropout_rate=0.0, attention_dropout_rate=0.0)
-    module: Bert | BertForClassification | BertForSpans = Bert(config)
-    outputs = {"hidden": f"[B, L, {config.hidden_size}]"}
-    variables = {"params": params["bert"]}
+    module: Bert | BertForClassification | BertForSpans
     if "classifier" in params:
         classes = len(params["classifier"]["bias"])
         module, outputs = BertForClassification(config, classes), {"logits": f"[B, {classes}]"}
-        variables = {"params": params}
     elif "spans" in params:
         module, outputs = BertForSpans(config), {"start": "[B, L]", "end": "[B, L]"}
-        variables = {"params": params}
+    else:
+        module, outputs = Bert(config), {"hidden": f"[B, L, {config.hidden_size}]"}
+        params = params["bert"]
 
     def model(tokens: Array, token_type_ids: Array, mask: Array) -> tuple[jax.Array, ...]:
-        out = module.apply(variables, tokens, token_type_ids, mask)
+        out = module.apply({"params": params}, tokens, token_type_ids, mask)
         return tuple(x.astype(jnp.float32) for x in jax.tree.leaves(out))
 
     return model, outputs
