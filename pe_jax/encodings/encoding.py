@@ -33,8 +33,7 @@ class PositionEncoding:
     Attributes:
       parts: they embed the input once and act in every layer, their parameters shared by all.
       layers: what layers have in addition, by `cycle` or `per_layer`: layer i has
-        `layers[i % len(layers)]`. One of these that embeds does so at the input of each layer that
-        takes it.
+        `layers[i % len(layers)]`, which embeds at its input.
       per_layer: every layer has parameters of its own for `layers`; else layers that take the same
         encoding share them.
 
@@ -178,8 +177,7 @@ class PositionEncoding:
         return split
 
     def bind(self, params: Params) -> dict[str, tuple[Part, Params]]:
-        """All parts with their parameters, by place: `rope`, or `cycle_1/rope` in some layers. What
-        layers share occurs once."""
+        """All parts with their parameters, by place: `rope`, or `cycle_1/rope` in some layers."""
         bound = {part.key: (part, values) for part, values in self.split(params)}
         names = params.keys() - bound.keys() if self.per_layer else ()
         numbers = sorted(int(name.removeprefix("layer_")) for name in names)

@@ -15,8 +15,7 @@ from pe_jax.shapes import Array, Float
 
 # Numbers that are computed at once: half a MiB, which fits into a cache of a CPU's core. Other
 # devices get more, to have enough to do (not measured).
-_AT_ONCE = {"cpu": 2**17}
-_AT_ONCE_ELSEWHERE = 2**20
+_AT_ONCE, _AT_ONCE_ELSEWHERE = {"cpu": 2**17}, 2**20
 
 
 def numbers_at_once() -> int:
@@ -29,9 +28,9 @@ def by_queries(
 ) -> Float[Array, "... Lq Lk"]:
     """Return `network(params, arrays)`, computed for a few queries at a time.
 
-    The backward pass computes the network again, so what it computes of a pair is never in memory
-    for all queries. A network is fastest with its units in front and all pairs as one axis: a CPU
-    takes several times as long to sum over several axes, or beside a short last one.
+    The backward pass computes the network again, so its units are never in memory for all queries.
+    It is fastest with its units in front and all pairs as one axis: a CPU takes several times as
+    long to sum over several axes, or beside a short last one.
 
     Args:
       network: from the parameters and the arrays of any number of queries to `[..., Lq, Lk]`.

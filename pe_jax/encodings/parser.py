@@ -24,16 +24,8 @@ _PAPERS_RELATIVE = ("learned_relative", "sinusoidal_relative", "learnable_sinuso
 _PAPERS_ABSOLUTE = ("learned_absolute", "sinusoidal_absolute", "learnable_sinusoidal_absolute")
 
 # The paper's rows of tables 2 and 3, in its order.
-PAPER: tuple[str, ...] = (
-    "none",
-    *_PAPERS_ABSOLUTE,
-    *_PAPERS_RELATIVE,
-    *(
-        f"{left}+{right}"
-        for left in ("learned_absolute", "learnable_sinusoidal_absolute")
-        for right in _PAPERS_RELATIVE
-    ),
-)
+_PAPERS_SUMS = [f"{x}+{y}" for x in _PAPERS_ABSOLUTE[::2] for y in _PAPERS_RELATIVE]
+PAPER: tuple[str, ...] = ("none", *_PAPERS_ABSOLUTE, *_PAPERS_RELATIVE, *_PAPERS_SUMS)
 _LAYERED = {"cycle": cycle, "per_layer": per_layer, "own": per_layer}
 _MOST_PARTS = 100  # Of a name; far more would exceed Python's depth of recursion.
 _LONGEST_SHOWN = 200  # Characters of a name in a message.

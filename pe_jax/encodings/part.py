@@ -173,14 +173,12 @@ class Traits(NamedTuple):
         `resize_table`; without `max_length`, `method` may be empty.
       axes: A, of a position.
       cacheable: True if the terms of a key do not change when the sequence grows.
-      causal_only: the reason why attention has to be causal (joined with `causal`); empty if it
-        need not be.
+      causal_only: the reason why attention has to be causal; empty if it need not be.
       reads_hidden_states: attention needs `Context.x_k`, so a cache has to keep hidden states.
       ordered: what a key adds depends on its neighbours in the row, so the keys that a query may
         attend to must be in the order of their positions. Attention refuses other orders; where
         positions or mask are traced, such queries give NaN.
-      frequency_params: names of the parameters that are frequencies, which have no weight decay
-        and may have a learning rate of their own.
+      frequency_params: names of frequencies among the parameters, without weight decay.
       hidden_size, head_size, num_heads: D, d and H that `named` built it for, None for any.
     """
 
@@ -214,8 +212,7 @@ class Metadata(NamedTuple):
       vectors: `(params, x [...]) -> [..., D or d]`, the position vectors P(x).
       frequencies: `params -> [F]` or `[#H, F]`, radians per position, of a sinusoidal or rotary
         encoding; if they depend on the length, those of short inputs.
-      pairs: two dimensions of a head for each of F pairs of a rotary encoding of one axis, which
-        multiplies frequencies by `Context.frequency_factors`.
+      pairs: two dimensions of a head for each of F pairs of a rotary encoding of one axis.
     """
 
     formula: str = ""
@@ -256,8 +253,7 @@ Heads = tuple[Array, Array, Array]  # Queries, keys and values, each `[B, L, H, 
 class Part:
     """A single encoding, as pure functions of its own parameters. A hook that is None is absent.
 
-    Parts that the same function made from equal options are equal, and can be pickled. Any other
-    part is equal to one with the same fields.
+    Parts that the same function made from equal options are equal, and can be pickled.
 
     Attributes:
       name: as a config writes it, options included: `"rope(base=500)"`.

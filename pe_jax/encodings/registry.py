@@ -47,8 +47,7 @@ def named(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
     """Turn a function that makes a part into one that makes an encoding, named after it.
 
     All arguments are keyword-only: the sizes in `SIZES` that it uses, then options. The name is
-    what a config writes: the function's own, with the options that differ from their defaults. Its
-    traits have the sizes that `make` leaves open.
+    what a config writes: the function's own, with the options that differ from their defaults.
     """
 
     @functools.wraps(make)
@@ -58,11 +57,8 @@ def named(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
         if not str(make.__module__).startswith("pe_jax."):
             part = with_notes(part, build.__name__)
         _check_parameters(build.__name__, part, arguments)
-        known: dict[str, Any] = {
-            size: arguments[size]
-            for size in SIZES[:3]
-            if size in arguments and getattr(part.traits, size) is None
-        }
+        open_sizes = [size for size in SIZES[:3] if getattr(part.traits, size) is None]
+        known: dict[str, Any] = {size: arguments.get(size) for size in open_sizes}
         params_key = part.params_key or make.__name__
         part = part._replace(traits=part.traits._replace(**known), params_key=params_key)
         return _encoding(part, build, arguments)

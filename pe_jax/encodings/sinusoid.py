@@ -65,10 +65,9 @@ def angles(x: Real[Array, "*B"], frequencies: Float[Array, "*F"]) -> Float[jax.A
     """w · x, `[*B, *F]`, up to whole turns where |x| > 4,096; float32, or float64 under
     `JAX_ENABLE_X64`.
 
-    A plain product would lose a radian's fraction with distance: at 2^17 all that a shift must not
-    change. So x is taken apart, exactly for all integers and for floats up to 2^24, into the digits
-    of x = (high · 1,024 + low) · 4,096 + near. Whole turns are removed before low and high are
-    multiplied out.
+    A plain product would lose precision with the distance. So x is taken apart, exactly for all
+    integers and for floats up to 2^24, into the digits of x = (high · 1,024 + low) · 4,096 + near,
+    and whole turns are removed before low and high are multiplied out.
     """
     dtype = jnp.result_type(float)
     if isinstance(x, jax.core.Tracer):

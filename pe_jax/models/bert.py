@@ -1,6 +1,4 @@
-"""BERT in Flax Linen, and the encoders that differ from it in settings.
-
-The position encoding is an argument. `pe_jax.configs.model.BertConfig` has the settings.
+"""BERT in Flax Linen, and the encoders that differ from it in settings (`BertConfig`).
 
 Shapes: B batch, L length, D hidden size.
 """

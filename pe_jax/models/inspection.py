@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -39,17 +39,11 @@ def layer_outputs(
       params: of `Bert`, what `BertForPretraining` holds under `"bert"`; other inputs as of `Bert`.
       rng: of dropout; None is no dropout.
     """
-    _, state = Bert(config).apply(
-        {"params": params},
-        tokens,
-        token_type_ids,
-        mask,
-        positions,
-        document_ids=document_ids,
-        deterministic=rng is None,
-        rngs=None if rng is None else {"dropout": rng},
-        mutable="intermediates",
-    )
+    inputs = tokens, token_type_ids, mask, positions
+    options: dict[str, Any] = {"document_ids": document_ids, "deterministic": rng is None}
+    rngs = None if rng is None else {"dropout": rng}
+    apply = functools.partial(Bert(config).apply, rngs=rngs, mutable="intermediates")
+    _, state = apply({"params": params}, *inputs, **options)
     return state["intermediates"]["outputs"][0]
 
 

@@ -150,22 +150,11 @@ class BertModule(nn.Module):
 
     config: BertConfig
 
-    def dense(
-        self,
-        features: int | tuple[int, ...],
-        name: str,
-        axes: int = 1,
-        kind: type[Dense] = Dense,
-        has_bias: bool = True,
-    ):
-        return kind(
-            features if isinstance(features, tuple) else (features,),
-            dtype=jnp.dtype(self.config.dtype),
-            stddev=self.config.initializer_stddev,
-            axes=axes,
-            has_bias=has_bias,
-            name=name,
-        )
+    def dense(self, features: int | tuple[int, ...], name: str, kind=Dense, **options: Any):
+        """A `Dense` of the config's dtype; `options` are its further attributes."""
+        features = features if isinstance(features, tuple) else (features,)
+        dtype, stddev = jnp.dtype(self.config.dtype), self.config.initializer_stddev
+        return kind(features, dtype=dtype, stddev=stddev, name=name, **options)
 
     def norm(self, name: str):
         c = self.config
@@ -175,12 +164,8 @@ class BertModule(nn.Module):
         return _LayerNorm(epsilon=epsilon, dtype=dtype, use_bias=c.norm_bias, name=name)
 
     def embedding(self, rows: int, name: str):
-        return nn.Embed(
-            rows,
-            self.config.hidden_size,
-            embedding_init=nn.initializers.normal(self.config.initializer_stddev),
-            name=name,
-        )
+        draw = nn.initializers.normal(self.config.initializer_stddev)
+        return nn.Embed(rows, self.config.hidden_size, embedding_init=draw, name=name)
 
 
 class SelfAttention(BertModule):

@@ -38,8 +38,7 @@ def to_unit_scale(matrix: Float[Array, "*B N M"]) -> Float[Array, "*B N M"]:
     """Multiply a matrix by the power of two that makes its largest entry about 1; exact.
 
     Squares of numbers far from 1 would overflow or vanish in float32. NaN throughout where an entry
-    is not finite. Gradients take the factor for a constant: right for metrics that no factor
-    changes.
+    is not finite. Gradients take the factor for a constant.
     """
     largest = jnp.abs(jax.lax.stop_gradient(matrix)).max((-2, -1), keepdims=True)
     info = jnp.finfo(matrix.dtype)

@@ -19,20 +19,17 @@ F = TypeVar("F", bound=Callable[..., object])
 def compiled(*static_argnames: str, refuse_nan: bool = False) -> Callable[[F], F]:
     """Decorate a function with `jax.jit`; type checkers still see the function's own signature.
 
-    Arguments annotated `Float[...]` are cast to float32 unless they are wider: sums in bfloat16
-    have two or three digits, and linear algebra does not support it. A complex one raises
+    Arguments annotated `Float[...]` are cast to float32 unless they are wider. A complex one raises
     `ValueError`, by name.
 
     Args:
-      refuse_nan: raise `ValueError` for NaN in these arguments as well, unless the call is traced,
-        where values are not known. For results that cannot be NaN themselves, such as integers.
+      refuse_nan: raise `ValueError` for NaN in these arguments as well, unless the call is traced.
+        For results that cannot be NaN themselves, such as integers.
     """
 
     def decorate(function: F) -> F:
-        annotations = {
-            name: str(parameter.annotation)
-            for name, parameter in inspect.signature(function).parameters.items()
-        }
+        parameters = inspect.signature(function).parameters
+        annotations = {name: str(parameters[name].annotation) for name in parameters}
 
         def mapped(leaf_function: Callable[[str, Array], Array], call: F) -> F:
             """Return `call` on arguments whose arrays went through `leaf_function(name, array)`."""

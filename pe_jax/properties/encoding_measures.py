@@ -2,7 +2,7 @@
 
 Proximities are the dot products P·Pᵀ of an encoding whose position vectors are added to the input
 (paper, section 5.1). For any other they are the attention logits of an input that repeats one word
-(section 3.1), with random projections of queries and keys: only positions differ.
+(section 3.1), with random projections of queries and keys.
 """
 
 from __future__ import annotations
@@ -98,8 +98,7 @@ def measure(
 def one_layer(
     encoding: PositionEncoding, params: Params | None, *, layer: int = 0, seed: int = 0
 ) -> tuple[PositionEncoding, Params]:
-    """Return a layer of an encoding, joined with `causal` if it is for causal attention alone, and
-    its parameters, by default those of `seed`."""
+    """Return a layer of an encoding, joined as in `measure`, and its parameters."""
     if params is None:
         params = jax.jit(encoding.init, static_argnums=1)(jax.random.key(seed), layer + 1)
     encoding, params = encoding.layer(layer), encoding.layer_params(params, layer)
@@ -111,8 +110,7 @@ def one_layer(
 def violations(
     encoding: PositionEncoding, phi: Float[Array, "N L L"]
 ) -> tuple[float, float, float | None]:
-    """Return the mean violations of translation invariance, monotonicity and symmetry; None for the
-    symmetry where queries attend to one side only."""
+    """Return the mean violations in the order of `Measures`, see there."""
     both_sides = None if encoding.is_causal else _mean(symmetry(phi))
     return _mean(translation_invariance(phi)), _mean(monotonicity(phi)), both_sides
 

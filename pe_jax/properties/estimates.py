@@ -64,8 +64,7 @@ def shift_curve(
     """Return `score` of inputs `[N, ...]` at positions k to k + length - 1, for each k.
 
     Attention that depends on offsets alone gives the same states for all k, up to rounding; a table
-    need not (Sinha et al. 2022, arXiv 2210.12574). One program for all shifts, in memory of one
-    batch.
+    need not (Sinha et al. 2022, arXiv 2210.12574). One program, in memory of one batch.
 
     Args:
       score: a pure function, a static argument of jit: pass the same object again.
@@ -105,8 +104,7 @@ def losses_by_place(losses: Float[Array, "N P"], *, bins: int = 16) -> dict[str,
 
     Returns:
       "bins": `[K]`, of places next to each other; "first" and "last": the first and the last bin
-      less the middle half of the places. The difference is taken in each text, so that the
-      difficulty of a text does not count as an error.
+      less the middle half of the places, text by text.
     """
     places = losses.shape[1]
     edges = bin_edges(places, bins)

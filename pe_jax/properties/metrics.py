@@ -136,8 +136,8 @@ def monotonicity(
         if where is None:
             return toeplitz.monotonicity(phi, window, length, weighted=weighted)
         phi = phi.matrix()
-    # Offsets increase by one from column to column, in Φ itself and in the band of offsets within
-    # the window, which is the smaller array if the window is narrow.
+    # Offsets increase by one from column to column, in Φ and in the band of offsets within the
+    # window, the smaller array if it is narrow.
     inside = _inside(positions, length, where)
     phi = to_unit_scale(jnp.where(inside, phi, 0))
     if 2 * window < positions:

@@ -40,11 +40,8 @@ def offset_fit(
 
 
 def _groups(present: Bool[Array, "L M"]) -> Int[Array, " M"]:
-    """Return the least index of the offsets that each offset is connected with by rows.
-
-    Rows and offsets are a bipartite graph, its edges the entries that are present. Each step hands
-    the least index on from offsets to rows and back, until nothing changes.
-    """
+    """Return the least index of the offsets that each offset is connected with by rows: each step
+    hands it on from offsets to rows and back, until nothing changes."""
     count = present.shape[-1]
 
     def step(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -71,8 +68,7 @@ def offset_variance(
         explained = whole - mean_ij (Φ_ij - r_i - ψ(j - i))²
 
     with ψ and r of `offset_fit`. Their ratio is the share: 1 where a bias of the offset gives the
-    same attention, 0 where knowing the offset does not help. Sums of both over heads give the share
-    of a layer.
+    same attention. Sums of both over heads give the share of a layer.
 
     Args:
       phi: mean logits, row = query.

@@ -1,7 +1,6 @@
 """The numbers of a picture of an encoding: a heat map, a curve over the offset, ψ, and properties.
 
-Proximities are those of `pe_jax.properties.encoding_measures`: P·Pᵀ of an encoding whose vectors
-are added to the input, the logits of an input that repeats one word for others.
+Proximities are those of `pe_jax.properties.encoding_measures`.
 """
 
 from __future__ import annotations
@@ -90,11 +89,10 @@ def from_proximities(
     apart = np.asarray(offsets(range(length), range(length)))
     phi = _mean_of_heads(matrices[length], np.asarray(encoding.reach.allows(apart)))
     shown, sigma = standardised(phi)
-    size = min(POSITIONS, length)
-    at = np.arange(-min(POSITIONS, length - 1), min(POSITIONS, length - 1) + 1)
-    mean, spread = (
-        np.asarray(x)[at + length - 1] for x in offset_curve(shown, where=~np.isnan(phi))
-    )
+    size, farthest = min(POSITIONS, length), min(POSITIONS, length - 1)
+    at = np.arange(-farthest, farthest + 1)
+    curves = offset_curve(shown, where=~np.isnan(phi))
+    mean, spread = (np.asarray(curve)[at + length - 1] for curve in curves)
     names = ("translation_invariance", "monotonicity", "symmetry")
     w = encoding_measures.frequencies(encoding, params)
     psi_of = None if w is None else np.asarray(psi(w, np.arange(max(LENGTHS)))) / w.size

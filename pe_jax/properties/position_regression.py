@@ -122,7 +122,6 @@ def ridge_maps(
 
 
 def r_squared(y: Real[Array, " N"], predicted: Real[Array, " N"]) -> float:
-    """Return R²: 1 for exact predictions, 0 for the mean, below 0 for worse; NaN if all `y` are
-    equal."""
+    """Return R², see `Fit`; NaN if all `y` are equal."""
     spread = ((y - y.mean()) ** 2).sum()
     return float(1 - ((y - predicted) ** 2).sum() / spread) if spread else float("nan")

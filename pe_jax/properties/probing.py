@@ -82,10 +82,8 @@ def offset_kernel(
 def _add_samples(
     carry: tuple[Array, ...], levels: Array, centred: Array, weights: Array
 ) -> tuple[Array, ...]:
-    """Merge a batch of samples into (their number, mean level, mean, squared deviations).
-
-    Two sets of samples are merged by their means: a sum of squares would cancel in float32.
-    """
+    """Merge a batch of samples into (their number, mean level, mean, squared deviations), by means:
+    a sum of squares would cancel in float32."""
     seen, level, mean, squares = carry
     new = weights.sum()
     batch_mean = (weights * centred).sum(0) / new
@@ -190,11 +188,8 @@ def position_products(
     query_kernel: Float[Array, "D H d"],
     key_kernel: Float[Array, "D H d"],
 ) -> Float[jax.Array, "H L L"]:
-    """Return P·W_Q·W_Kᵀ·Pᵀ of each head: the position-position term (figure 7).
-
-    Without token embeddings, biases and LayerNorm, as in the paper. A sinusoid's P·Pᵀ is
-    translation invariant; this need not be.
-    """
+    """Return P·W_Q·W_Kᵀ·Pᵀ of each head: the position-position term (figure 7), without token
+    embeddings, biases and LayerNorm."""
     q = jnp.einsum("xd,dhe->hxe", vectors, query_kernel)
     k = jnp.einsum("xd,dhe->hxe", vectors, key_kernel)
     return jnp.einsum("hxe,hye->hxy", q, k)

@@ -18,8 +18,7 @@ from pe_jax.shapes import Array, Float
 def distinctness(points: Float[Array, "*B N D"]) -> Float[jax.Array, "*B"]:
     """Return the smallest distance of two points over their root-mean-square distance, in [0, 1].
 
-    0 where two points coincide: a model cannot distinguish their positions. NaN for points that are
-    not finite.
+    0 where two points coincide; NaN for points that are not finite.
     """
     count = points.shape[-2]
     # Between the points themselves: distances from dot products would lose what is nearly equal.
@@ -36,8 +35,7 @@ def norm_growth(
 ) -> Float[jax.Array, "*B"]:
     """Return the largest norm of `far` points over that of `near` ones; 1 where all are 0.
 
-    About 1 for points of bounded size; for the bare index of a position by as much as the positions
-    themselves are farther.
+    About 1 for points of bounded size.
     """
     farthest, nearest = (jnp.sqrt((points**2).sum(-1)).max(-1) for points in (far, near))
     return ratio(farthest, nearest, 1.0)
@@ -47,12 +45,11 @@ def norm_growth(
 def relative_change(
     phi: Float[Array, "*B L L"], other: Float[Array, "*B L L"]
 ) -> Float[jax.Array, "*B"]:
-    """Return ‖Φ' - Φ‖² / ‖Φ - mean‖² off the diagonal: the part of Φ's variation that `other` does
-    not share.
+    """Return ‖Φ' - Φ‖² / ‖Φ - mean‖² off the diagonal: the part of Φ's variation that `other`, of
+    the same tokens in a longer input or at shifted positions, does not share.
 
-    0 if they agree, about 2 for unrelated ones of the same spread. With the proximities of the same
-    tokens in a longer input it measures how much an encoding depends on the length, with those at
-    shifted positions whether shifts agree. Infinite where a constant Φ changes.
+    0 if they agree, about 2 for unrelated ones of the same spread. Infinite where a constant Φ
+    changes.
     """
     count = phi.shape[-1] * (phi.shape[-1] - 1)
     off_diagonal = lambda x: jnp.where(jnp.eye(phi.shape[-1], dtype=bool), 0.0, x)

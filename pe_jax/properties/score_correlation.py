@@ -15,9 +15,9 @@ MINIMUM_RUNS = 4  # With three points almost any two columns correlate.
 class Correlation(NamedTuple):
     """The correlation of one property with one score over `n` runs; None if a column is constant.
 
-    The p-values are two-sided, of the null hypothesis of no correlation: Pearson's by the t
+    The p-values are two-sided and not corrected for the number of pairs: Pearson's by the t
     distribution, Spearman's by permuting the runs, all orders of up to seven of them and 9,999
-    random ones of more. They are not corrected for the number of pairs.
+    random ones of more.
     """
 
     violation: str
@@ -68,12 +68,10 @@ def _correlation(violation: str, score: str, x: np.ndarray, y: np.ndarray) -> Co
         warnings.simplefilter("ignore", stats.NearConstantInputWarning)
         pearson = stats.pearsonr(x, y)
     ranks_x, ranks_y = (stats.zscore(stats.rankdata(column)) for column in (x, y))
+    statistic = lambda permuted, axis: (permuted * ranks_y).mean(axis)
+    rng = np.random.default_rng(0)
     spearman = stats.permutation_test(
-        (ranks_x,),
-        lambda permuted, axis: (permuted * ranks_y).mean(axis),
-        permutation_type="pairings",
-        vectorized=True,
-        rng=np.random.default_rng(0),
+        (ranks_x,), statistic, permutation_type="pairings", vectorized=True, rng=rng
     )
     numbers = (pearson.statistic, pearson.pvalue, spearman.statistic, spearman.pvalue)
     return Correlation(violation, score, len(x), *map(float, numbers))

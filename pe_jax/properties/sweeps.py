@@ -73,10 +73,8 @@ def compile_sweep(
     sharding = NamedSharding(mesh, PartitionSpec("settings"))
 
     def compiled(size: int, sharding: NamedSharding | None = None) -> Compiled:
-        shapes = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((size, *np.shape(x)[1:]), jnp.asarray(x[:0]).dtype),
-            settings,
-        )
+        shape = lambda x: jax.ShapeDtypeStruct((size, *np.shape(x)[1:]), jnp.asarray(x[:0]).dtype)
+        shapes = jax.tree.map(shape, settings)
         mapped = jax.jit(jax.vmap(fn), in_shardings=sharding, out_shardings=sharding)
         return mapped.lower(shapes).compile()
 

@@ -1,8 +1,8 @@
 """Proximity that depends on the distance alone, Φ(x, y) = ψ(|y - x|) (paper, section 3.2).
 
-That of sinusoids is ψ(m) = sum_i cos(w_i m). Φ is then a symmetric Toeplitz matrix, and ψ says
-everything about it: translation invariance and symmetry hold exactly, and monotonicity takes L²
-comparisons in place of L³. The metrics take a `Toeplitz` in place of Φ.
+That of sinusoids is ψ(m) = sum_i cos(w_i m). Φ is then a symmetric Toeplitz matrix: translation
+invariance and symmetry hold exactly, and monotonicity takes L² comparisons in place of L³. The
+metrics take a `Toeplitz` in place of Φ.
 """
 
 from __future__ import annotations

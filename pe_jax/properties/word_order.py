@@ -30,8 +30,7 @@ class OrderSensitivity(NamedTuple):
       pooled: 1 - cosine of the mean states of a text and of its shuffle.
       token: `state_change` of the text's tokens, each followed to its new place.
       pooled_r2, token_r2: 1 - ‖Δ - Δ′‖² / ‖Δ′‖², with Δ the change of a mean state or of a token's
-        state and Δ′ the teacher's: 1 is the same change, 0 is as far from it as no change. None
-        without a teacher.
+        state and Δ′ the teacher's: 0 is as far from it as no change. None without a teacher.
     """
 
     pooled: Float[jax.Array, " K"]

@@ -54,8 +54,7 @@ def convolutional(*, hidden_size: int, width: int = 128, groups: int | None = No
         row = x.reshape(*x.shape[:2], count, channels)
         # Tokens whose positions differ as their places in the row do.
         starts = (as_array(context.positions_q) - np.arange(x.shape[1])).reshape(-1, x.shape[1])
-        before = width // 2
-        ends = (before, width - 1 - before)
+        ends = width // 2, (width - 1) // 2
         padded = jnp.pad(row, [(0, 0), ends, (0, 0), (0, 0)])
         padded_starts = jnp.pad(starts, [(0, 0), ends])
 

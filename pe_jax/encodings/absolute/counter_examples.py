@@ -19,7 +19,7 @@ from pe_jax.encodings.registry import registered
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.shapes import Array, Float, Real
 
-Share = Callable[[Real[Array, "*B L"]], Real[Array, "*B L"]]
+Share = Callable[[Array], Array]  # Of positions.
 
 
 @registered

@@ -47,9 +47,8 @@ def sinusoidal_2d(
         )
     check_at_least(1, width=width)
     quarter = hidden_size // 4
-    w = default_frequencies(hidden_size // 2, base)
-    if end:  # The exponents t / (quarter - 1) instead of t / quarter.
-        w = default_frequencies(hidden_size // 2, base ** (quarter / (quarter - 1)))
+    # With `end`, the exponents t / (quarter - 1) instead of t / quarter.
+    w = default_frequencies(hidden_size // 2, base ** (quarter / (quarter - 1)) if end else base)
 
     def vectors(params: Params, x: Real[Array, "..."]) -> Float[Array, "... D"]:
         if width is None:
@@ -104,11 +103,8 @@ def learned_2d(
     shapes = {**(halves if factorised else free), **({"cls": (hidden_size,)} if cls else {})}
 
     def init(rng: jax.Array) -> Params:
-        rngs = jax.random.split(rng, len(shapes))
-        return {
-            name: stddev * jax.random.normal(rng, shape)
-            for rng, (name, shape) in zip(rngs, shapes.items(), strict=True)
-        }
+        rngs = zip(shapes, jax.random.split(rng, len(shapes)))
+        return {name: stddev * jax.random.normal(rng, shapes[name]) for name, rng in rngs}
 
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
         if factorised:

@@ -23,10 +23,7 @@ def learned_absolute(*, max_length: int, hidden_size: int, stddev: float = 0.02)
     Params: `{"table": [max_length, D]}`, drawn from a normal of `stddev`. A position past the
     table is a ValueError (see `tables.look_up`).
     """
-
-    def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
-        return look_up(params["table"], x)
-
+    vectors = lambda params, x: look_up(params["table"], x)
     metadata = Metadata(
         "P_x free",
         "Gehring et al. 2017; Devlin et al. 2018",

@@ -14,8 +14,6 @@ from pe_jax.encodings.registry import registered
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float, Real
 
-_HOW_TO_MODIFY = "github.com/ofirpress/attention_with_linear_biases/issues/5"
-
 
 @registered
 def alibi(
@@ -75,7 +73,8 @@ def alibi(
         metadata=Metadata(
             f"−s_h |m|, {'s_h free' if learnable else f's_h = 2^(−{exponent:g}h/H)'}"
             + (", by side" if directed else ""),
-            "Press et al. 2021" + (f"; {_HOW_TO_MODIFY}" if directed else ""),
+            "Press et al. 2021"
+            + ("; github.com/ofirpress/attention_with_linear_biases/issues/5" if directed else ""),
             parameters=("2H" if directed else "H") if learnable else "0",
             invariant=True,
             monotone=not halves,

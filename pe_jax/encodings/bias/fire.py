@@ -31,10 +31,9 @@ def fire(
     Li et al. 2023; defaults, and what is learnable, as in the paper's listing. f is a network of
     one hidden layer of `width` ReLUs with an output for each head; c and L are learnable.
 
-    The paper is causal and normalises by max(L, i). For a query that attends to the right as well,
-    i becomes max(i, j), so the input of f stays within 0 .. 1; for keys to the left the formula is
-    the paper's. With `directed=True` the input has the sign of i - j, which leaves keys to the left
-    as they are. Positions may be any real numbers from 0 on.
+    The paper is causal and normalises by max(L, i). For keys to the right i becomes max(i, j), so
+    the input of f stays within 0 .. 1. With `directed=True` the input has the sign of i - j, which
+    leaves keys to the left as they are. Positions may be any real numbers from 0 on.
 
     Params: `{"c": [], "scale": [], "hidden": {"kernel": [width], "bias": [width]}, "out":
     {"kernel": [width, H], "bias": [H]}}`; L = |scale| · `threshold`, scale starting at 1 so that

@@ -15,8 +15,6 @@ from pe_jax.encodings.positions import offsets
 from pe_jax.encodings.registry import registered
 from pe_jax.shapes import Array, Float
 
-_GATES = {"query": ("query",), "key": ("key",), "both": ("query", "key")}
-
 
 @registered
 def grape_a(
@@ -39,7 +37,7 @@ def grape_a(
     `gate` leaves out. ω starts at ALiBi's slopes; v and u are drawn from a normal of 1/sqrt(d).
     """
     fixed = slopes(num_heads)
-    names = _GATES[gate]
+    names = ("query", "key") if gate == "both" else (gate,)
 
     def init(rng: jax.Array) -> Params:
         rngs = jax.random.split(rng, len(names))

@@ -34,10 +34,8 @@ def kerple(*, num_heads: int, kernel: Literal["log", "power"] = "log") -> Part:
 
     def init(rng: jax.Array) -> Params:
         widths = {"r1": 2.0, "r2": 1.0} if kernel == "log" else {"r1": 1.0, "r2": 2.0}
-        return {
-            name: widths[name] * jax.random.uniform(rng, (num_heads,))
-            for name, rng in zip(widths, jax.random.split(rng))
-        }
+        rngs = zip(widths, jax.random.split(rng))
+        return {name: widths[name] * jax.random.uniform(rng, (num_heads,)) for name, rng in rngs}
 
     def bias(params: Params, x: Real[Array, "*B"], _: Context) -> Float[Array, "*B H"]:
         r1, r2 = _bounded(params["r1"]), _bounded(params["r2"], most)

@@ -50,9 +50,8 @@ def cable(
         return params if gate == "relu" else {**params, "bias": jnp.zeros(num_heads)}
 
     def lengths(params: Params, x: Array) -> jax.Array:
-        if gate == "relu":
-            return jax.nn.relu(x @ params["length"])
-        return jax.nn.softplus(x @ params["length"] + params["bias"])
+        y = x @ params["length"]
+        return jax.nn.relu(y) if gate == "relu" else jax.nn.softplus(y + params["bias"])
 
     def penalty(taken: tuple, sums: Array, shared: tuple, mask: Array | None) -> Logits:
         sums_q, *weights = (jnp.swapaxes(x, 1, 2)[..., None] for x in taken)

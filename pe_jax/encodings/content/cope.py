@@ -57,10 +57,8 @@ def cope(*, head_size: int, npos_max: int = 64) -> Part:
         p = jnp.minimum(jax.lax.cumsum(gates, axis=3, reverse=True), npos_max - 1)
         below = jnp.floor(p)
         row = below.astype(jnp.int32)
-        low, high = (
-            jnp.take_along_axis(integer_logits, index, axis=-1)
-            for index in (row, jnp.minimum(row + 1, npos_max - 1))
-        )
+        at = lambda index: jnp.take_along_axis(integer_logits, index, axis=-1)
+        low, high = at(row), at(jnp.minimum(row + 1, npos_max - 1))
         return low + (p - below) * (high - low)
 
     return Part(

@@ -34,9 +34,8 @@ def path_attention(
         w_t = y_t / sqrt(|y_t|² + 1e-6),   y_t = SiLU(Σ_n f_n (U V x_{t-n})),   n = 0 .. width-1
 
     The low-rank map U V, the convolution f and the 1e-6 are those of the authors' code
-    (flash-linear-attention). The paper's w has length 1, and so it is here where |y| is far above
-    1e-3. In small models parameters of the default `stddev` start with shorter ones: |w| is about
-    0.5 for a hidden size of 32 and 0.98 for 256.
+    (flash-linear-attention). The paper's w has length 1, as here where |y| is far above 1e-3: at
+    the start |w| is about 0.5 for a hidden size of 32 and 0.98 for 256.
 
     With W the unit lower triangular matrix of β_l w_l·w_m, m < l, the logits of all pairs are q·k
     less (q·w) W^-1 (β w·k), each factor up to its diagonal (section 3.2). The authors compute that
@@ -113,15 +112,12 @@ def _inverse(below: Float[Array, "*B L L"]) -> Float[jax.Array, "*B L L"]:
     """
     length = below.shape[-1]
     whole = 1 << max(length - 1, 0).bit_length()
-    pad = [(0, 0)] * (below.ndim - 2) + [(0, whole - length)] * 2
-    below = jnp.pad(below, pad)
+    below = jnp.pad(below, [(0, 0)] * (below.ndim - 2) + [(0, whole - length)] * 2)
     inverses = jnp.ones((*below.shape[:-1], 1, 1), below.dtype)  # [*B, blocks, size, size]
     while (size := inverses.shape[-1]) < whole:
         first, second = inverses[..., 0::2, :, :], inverses[..., 1::2, :, :]
         index = np.arange(0, whole, 2 * size)[:, None, None]
         rows, columns = np.arange(size, 2 * size)[:, None], np.arange(size)
         corner = -second @ below[..., index + rows, index + columns] @ first
-        top = jnp.concatenate([first, jnp.zeros_like(first)], axis=-1)
-        bottom = jnp.concatenate([corner, second], axis=-1)
-        inverses = jnp.concatenate([top, bottom], axis=-2)
+        inverses = jnp.block([[first, jnp.zeros_like(first)], [corner, second]])
     return inverses[..., 0, :length, :length]

@@ -44,7 +44,7 @@ def deberta(
     check_at_least(1, max_relative_positions=max_relative_positions)
     half = max_relative_positions if buckets is None else buckets
     clip = max_relative_positions
-    rows = _rows(buckets, max_relative_positions)
+    rows = _rows(buckets, clip)
 
     def of_offsets(table: Float[Array, " N *D"], x: Real[Array, "*B"]) -> Float[Array, "..."]:
         return look_up(table[rows], x.clip(-clip, clip) + clip)

@@ -3,8 +3,7 @@
     logit_ij = q_i · (k_j + P(j - i)) / sqrt(d)        out_i = sum_j a_ij (v_j + P(j - i))
 
 Offsets are clipped to -clip .. clip, and one set of vectors of the head's size d is shared by all
-heads and layers (paper, A.3; Shaw et al. 2018). The key's and the value's vectors are the same P;
-`separate=True` learns two.
+heads and layers (paper, A.3; Shaw et al. 2018), keys and values; `separate=True` learns two.
 """
 
 from __future__ import annotations

@@ -42,7 +42,6 @@ def relative_key_query(*, head_size: int, max_length: int, stddev: float = 0.02)
 
 def _resize(params: Params, length: int, method: str) -> Params:
     """Return the table of `length` positions that has the same vector at each offset."""
-    del method
     more = length - (len(params["table"]) + 1) // 2
     if more < 0:
         return {"table": params["table"][-more:more]}

@@ -21,8 +21,8 @@ def tener(*, head_size: int, num_heads: int, base: float = 10_000.0, scale: bool
     projection W. The logits are not divided by sqrt(d); `scale=True` does. The factor sqrt(d)
     reaches the terms of encodings that this one is joined with, but for their biases.
 
-    **The sign** is the paper's, query minus key, as in `transformer_xl`. The authors' code also
-    adds k_j·R_{i-j}, which the paper does not have, nor this.
+    **The sign** is the paper's, query minus key, as in `transformer_xl`. The k_j·R_{i-j} of the
+    authors' code is neither in the paper nor here.
 
     By the identity of `rotate_pairs`, (q + v)·R_{i-j} is (q + v) rotated by i times a sinusoid of
     j: queries and keys grow to 2d, in linear memory.

@@ -32,8 +32,7 @@ def transformer_xl(
     has a W for each layer and u and v in common; with `per_layer(transformer_xl)` each layer has
     all three, as the authors' `untie_r` and XLNet.
 
-    The term v·W R enters as a bias, divided by sqrt(d) here: the factor of another encoding that
-    this one is joined with does not reach it.
+    The term v·W R is a bias, which the factor of another encoding does not reach.
 
     Params: `{"kernel": [D, H, d], "u": [H, d], "v": [H, d]}`, drawn from a normal of `stddev`.
 

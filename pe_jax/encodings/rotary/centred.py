@@ -55,11 +55,9 @@ def rope_centred(
     draws = max_shift > 0 or max_jitter > 1 or max_rescale > 1
 
     def moved(centres: Float[Array, "*B 2"], rng: jax.Array) -> Float[Array, "*B 2"]:
+        draw = lambda key, size, most: jax.random.uniform(key, (size,), minval=-most, maxval=most)
         limits = max_shift, math.log(max_jitter), math.log(max_rescale)
-        shift, jitter, rescale = (
-            jax.random.uniform(key, (size,), minval=-limit, maxval=limit)
-            for key, size, limit in zip(jax.random.split(rng, 3), (2, 2, 1), limits, strict=True)
-        )
+        shift, jitter, rescale = map(draw, jax.random.split(rng, 3), (2, 2, 1), limits)
         return (centres + shift) * jnp.exp(jitter + rescale)
 
     def rotated(x: Array, positions: Real[Array, "*B L"], rng: jax.Array | None) -> Array:

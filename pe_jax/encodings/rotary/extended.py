@@ -3,15 +3,14 @@ ones get offsets that the model has seen.
 
     logit_ij = q_i·R(ω f(i, j)) k_j / sqrt(d)        f(i, j) = j - i for near keys
 
-A far key's offset is e(j) - l(i), for the earlier and the later of two tokens. To the right, where
-the papers' attention is causal, offsets are mirrored (ours): f(i, j) = -f(j, i). Far logits are
-computed next to the near ones, at twice the products or more, and chosen by the offset.
+A far key's offset is e(j) - l(i), for the earlier and the later of two tokens, and to the right
+f(i, j) = -f(j, i) (ours; the papers are causal). Far logits are computed next to the near ones, at
+twice the products or more, and chosen by the offset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,15 +26,9 @@ from pe_jax.shapes import Array, Bool, Float, Real
 
 # `(positions, ω [F]) -> [..., F]`, angles.
 Angles = Callable[[Real[Array, "*P"], Float[Array, " F"]], Float[Array, "*P F"]]
-
-
-class _Far(NamedTuple):
-    """Pairs with offsets of their own."""
-
-    # `(later, earlier) -> bool` of two positions.
-    chosen: Callable[[Array, Array], Bool[Array, "..."]]
-    later: Angles  # The angles that the two tokens are rotated by.
-    earlier: Angles
+# Pairs with offsets of their own: `(later, earlier) -> bool` of two positions, and the angles that
+# the later and the earlier token are rotated by.
+Far = tuple[Callable[[Array, Array], Bool[Array, "..."]], Angles, Angles]
 
 
 @registered
@@ -62,7 +55,8 @@ def self_extend(
     check_at_least(1, window=window, group=group)
     grouped: Angles = lambda x, w: angles(x // group, w)
     shift = window - window // group
-    far = _Far(lambda i, j: i - j >= window, lambda x, w: grouped(x, w) + w * shift, grouped)
+    later: Angles = lambda x, w: grouped(x, w) + w * shift
+    far: Far = (lambda i, j: i - j >= window), later, grouped
     metadata = Metadata(
         f"f = ⌊j/{group}⌋ − ⌊i/{group}⌋ + {shift}·sign(m) where |m| ≥ {window}, else m",
         "Jin et al. 2024 (Self-Extend), 3",
@@ -93,7 +87,8 @@ def rerope(
     slope = 0.0 if factor is None else 1 / factor
     slow: Angles = lambda x, w: angles(x, w * slope)
     shift = window * (1 - slope)
-    far = _Far(lambda i, j: i - j >= window, lambda x, w: slow(x, w) + w * shift, slow)
+    later: Angles = lambda x, w: slow(x, w) + w * shift
+    far: Far = (lambda i, j: i - j >= window), later, slow
     reached = f"{window} + (|m| − {window})/{factor:g}" if factor else f"{window}"
     metadata = Metadata(f"|f| = {reached} where |m| ≥ {window}, else |m|", "Su 2023 (ReRoPE)")
     return _extended(head_size, base, layout, metadata._replace(invariant=True), far)
@@ -133,14 +128,12 @@ def dual_chunk(
         f"farther left, −f(j, i) to the right, s = {chunk}, c = {length}",
         "An et al. 2024 (dual chunk attention), 3",
     )
-    before = _Far(lambda i, j: i // chunk - j // chunk == 1, next_chunk, in_chunk)
-    further = _Far(lambda i, j: i // chunk - j // chunk > 1, last, in_chunk)
+    before: Far = (lambda i, j: i // chunk - j // chunk == 1), next_chunk, in_chunk
+    further: Far = (lambda i, j: i // chunk - j // chunk > 1), last, in_chunk
     return _extended(head_size, base, layout, metadata, before, further)
 
 
-def _extended(
-    head_size: int, base: float, layout: Layout, metadata: Metadata, *cases: _Far
-) -> Part:
+def _extended(head_size: int, base: float, layout: Layout, metadata: Metadata, *cases: Far) -> Part:
     """RoPE, and terms that take its logits from far pairs and add their own."""
     w = frequencies(head_size, base).astype("float32")
     near = rotary(lambda params, context: jnp.array(w), w.size, layout, metadata)
@@ -152,8 +145,8 @@ def _extended(
             return rotate_by(widened(x), angles_of(positions, w)[..., None, :], layout)
 
         # To the left the query is the later of the two, to the right the earlier.
-        q_rotated = [rotated(q, i, at) for c in cases for at in (c.later, c.earlier)]
-        k_rotated = [rotated(k, j, at) for c in cases for at in (c.earlier, c.later)]
+        q_rotated = [rotated(q, i, at) for _, later, earlier in cases for at in (later, earlier)]
+        k_rotated = [rotated(k, j, at) for _, later, earlier in cases for at in (earlier, later)]
         q_near, k_near = rotated(q, i, angles), rotated(k, j, angles)
         return LogitTerms(term, (i, q_near, *q_rotated), (j, k_near, *k_rotated))
 
@@ -162,9 +155,9 @@ def _extended(
         i, j = jnp.asarray(i)[:, None, :, None], jnp.asarray(j)[:, None, None, :]
         products = [jnp.einsum("bqhd,bkhd->bhqk", *pair) for pair in zip(queries, keys)]
         total: jax.Array | float = 0.0
-        for n, case in enumerate(cases):
+        for n, (is_far, *_) in enumerate(cases):
             left, right = products[1 + 2 * n : 3 + 2 * n]
-            chosen = case.chosen(jnp.maximum(i, j), jnp.minimum(i, j))
+            chosen = is_far(jnp.maximum(i, j), jnp.minimum(i, j))
             total = jnp.where(chosen, jnp.where(j < i, left, right) - products[0], total)
         return jnp.asarray(total)
 

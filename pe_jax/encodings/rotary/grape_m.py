@@ -27,8 +27,7 @@ def grape_m(*, head_size: int, num_heads: int, base: float = 10_000.0) -> Part:
     depend on differences of positions.
 
     Sums of d/2 such generators (section 3.1) are `rope(learnable=True)`, with the planes of RoPE,
-    and `string(axes=1)`, with orthogonal planes that are learned. Generators that do not commute
-    (appendix D) are not here.
+    and `string(axes=1)`, with planes that are learned. Those of appendix D are not here.
 
     Params: `{"a": [H, d], "b": [H, d], "frequencies": [H]}`. As in the paper, a and b start with
     length 1 and at right angles, at random. ω_h starts at base^(-h/H), h = 0 .. H-1, radians per

@@ -5,8 +5,8 @@ pair (a, b) to (-b, a):
 
     R(angle) x = c x + s Q x
 
-Elsewhere Q moves halves of a head about. On a TPU these are lanes of a register, whose moves cost
-more than the attention around them, while a product with the matrix of Q costs next to nothing.
+Elsewhere Q moves halves of a head about. On a TPU such moves, of lanes of a register, cost more
+than the attention around them, while a product with the matrix of Q costs next to nothing.
 """
 
 from __future__ import annotations
@@ -107,11 +107,7 @@ def _by_product(layout: Layout, x: Array, cos: Array, sin: Array) -> jax.Array:
     heads = x.reshape(*x.shape[:2], width)
     # Exact, each entry being one of x: the highest precision matters to float32 alone.
     turned = jnp.einsum(
-        "blx,xy->bly",
-        heads,
-        every_head,
-        precision=jax.lax.Precision.HIGHEST,
-        preferred_element_type=wide_dtype(x),
+        "blx,xy->bly", heads, every_head, precision="highest", preferred_element_type=wide_dtype(x)
     )
     rotated = widened(heads) * flat(cos, 1.0) + turned * flat(sin, 0.0)
     return rotated.astype(x.dtype).reshape(x.shape)

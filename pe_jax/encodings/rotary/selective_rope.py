@@ -33,11 +33,9 @@ def selective_rope(
     with ω_m = base^(-2m/d): each token adds an angle of its own to each pair of each head. The
     low-rank map U V and the causal convolution c are those of the authors' code, and so is x': the
     hidden state, each of its H shares y divided by sqrt(|y|² + 1e-6). Options that the authors'
-    configs leave off (gates, biases, learned ω) are not here. The paper's models are causal; an
-    encoder can use it as well, with a convolution that looks to the left.
-
-    Tokens are in the order of the row, and hidden states of all keys are needed: see `row_order`.
-    The convolution starts again with each document.
+    configs leave off (gates, biases, learned ω) are not here. The paper's models are causal; in an
+    encoder the convolution looks to the left, too, and starts again with each document. Tokens are
+    in the order of the row, and hidden states of all keys are needed: see `row_order`.
 
     Params: `{"down": [D, rank], "up": [rank, H, d/2], "convolution": [width, H, d/2]}`, drawn from
     a normal of `stddev`, so that angles start near 0. Its last row belongs to the token itself. The

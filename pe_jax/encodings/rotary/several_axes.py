@@ -13,7 +13,7 @@ from pe_jax.encodings.part import Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import registered
 from pe_jax.encodings.rotary.rope import frequencies
 from pe_jax.encodings.rotary.rotation import Layout, both, rotate_by
-from pe_jax.encodings.sinusoid import angles, default_frequencies, rotate_pairs
+from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Float, Real
 
 AxialLayout = Literal["interleaved", "half", "half_by_axis"]
@@ -57,18 +57,12 @@ def rope_axial(
     def rotate(params: Params, x: Array, positions: Array) -> Array:
         if width is not None:
             positions = of_patch(positions, width)
-        if layout != "interleaved":
-            angle = angles(positions, frequencies)  # [..., A, F]
-            by_part = [angle.reshape(*angle.shape[:-2], -1)]
-            if layout == "half_by_axis":
-                by_part = [angle[..., axis, :] for axis in range(axes)]
-            parts = jnp.split(x, len(by_part), axis=-1)
-            turned = [rotate_by(part, w[..., None, :]) for part, w in zip(parts, by_part)]
+        angle = angles(positions, frequencies)  # [..., A, F]
+        if layout == "half_by_axis":
+            parts = jnp.split(x, axes, axis=-1)
+            turned = [rotate_by(y, angle[..., a, None, :]) for a, y in enumerate(parts)]
             return jnp.concatenate(turned, axis=-1)
-        shares = x.reshape(*x.shape[:-1], axes, head_size // axes)
-        # The pairs of `rotate_pairs` are (sine, cosine): RoPE rotates (x, y) the other way round.
-        rotated = rotate_pairs(shares, -positions[..., None, :], frequencies)
-        return rotated.reshape(x.shape).astype(x.dtype)
+        return rotate_by(x, angle.reshape(*angle.shape[:-2], 1, -1), layout)
 
     return Part(
         heads=both(rotate),

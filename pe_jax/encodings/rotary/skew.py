@@ -31,9 +31,8 @@ def rotation_of(skew: Float[Array, "*B n n"]) -> Float[jax.Array, "*B n n"]:
     """Return exp(A) of skew-symmetric matrices, rotations.
 
     By Taylor's series of exp(A / 2^s) and s squarings: products alone, which have derivatives of
-    any order and which batches of small matrices need (solving as many systems at once can block
-    the threads of a CPU). float32 loses as many digits as the norm has; norms up to 1.6e7 do not
-    overflow.
+    any order (solving as many systems at once can block the threads of a CPU). float32 loses as
+    many digits as the norm has; norms up to 1.6e7 do not overflow.
     """
     shape, size = skew.shape, skew.shape[-1]
     # One axis for the batch: on CPUs, the transposes of XLA's YNNPACK overrun a buffer for arrays

@@ -36,8 +36,7 @@ def xpos(
     ζ^(i/B) by itself vanishes or overflows far out, so exponents count from c, the middle of the
     row's keys, (i - c)/B and -(j - c)/B, which leaves the product as it is. float32 and bfloat16
     hold it exactly for rows of 36,000 positions (at B = 512), float16 for rows of 4,500. Further
-    from the middle exponents stay at a limit, and two tokens beyond it, on one side, no longer
-    decay with their distance. (The authors' code has no limit.)
+    from the middle exponents stay at a limit (the authors' code has none).
 
     Args:
       scale_base: B, 512 in the authors' code.
