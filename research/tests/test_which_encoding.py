@@ -1,5 +1,5 @@
 """The encodings of the comparison can be built, each once, controls first; trained models leave
-pictures and costs."""
+pictures."""
 
 import json
 
@@ -8,7 +8,7 @@ from helpers import tiny_run
 from pe_jax import encodings
 from pe_jax.tasks import pretraining
 from research.which_encoding.names import NOT_POSITIONS, encodings_to_compare
-from research.which_encoding.trained_model import step_ratio, trained_picture
+from research.which_encoding.trained_model import trained_picture
 
 
 def test_every_name_is_an_encoding():
@@ -21,11 +21,10 @@ def test_every_name_is_an_encoding():
     assert all(encoding.axes == 1 for encoding in built) and not NOT_POSITIONS & set(names)
 
 
-def test_a_trained_model_leaves_its_picture_and_the_cost_of_a_step(tmp_path):
+def test_a_trained_model_leaves_its_picture(tmp_path):
     changes = {"model.position": "rope", "model.max_length": 64, "stage1.steps": 0}
     changes |= {"stage2.steps": 1, "stage2.length": 64, "stage2.max_predictions": 9}
-    run = pretraining.run(tiny_run.config(tmp_path, **changes), tmp_path / "run")
-    assert 0.1 < step_ratio(run, rounds=1) < 10
+    pretraining.run(tiny_run.config(tmp_path, **changes), tmp_path / "run")
     numbers = trained_picture(tmp_path / "run")
     assert numbers["by"] == "logits" and len(numbers["heat"]) == 32 and numbers["sigma"] > 0
     assert len(json.dumps(numbers)) < 10_000

@@ -5,11 +5,10 @@
 For each seed and encoding, a BERT-mini is pretrained in bfloat16 as in configs/pretrain_books.py,
 on rows of 16 and then of 64 tokens, with half as many rows: a million tokens. Its masked-LM loss
 and accuracy are measured on held-out rows of 64 tokens; on rows of 256 and 512, which it has not
-seen; and of 256 after 100 more steps of 4 such rows. The time of a training step is that over the
-same with `none`, in turns. Each model is a line of --out, and a line of pictures.jsonl beside it
-with its picture (see `pe_jax.properties.picture`) after training. The same command resumes, and
-several processes may share the work: --part=0/2 takes every second model. BOOKS has
-train-*.jsonl.xz and valid.jsonl.xz.
+seen; and of 256 after 60 more steps of 4 such rows. Each model is a line of --out, and a line of
+pictures.jsonl beside it with its picture (see `pe_jax.properties.picture`) after training. The same
+command resumes, and several processes may share the work: --part=0/2 takes every second model.
+BOOKS has train-*.jsonl.xz and valid.jsonl.xz.
 
 Hardware: any; three to five minutes for each model on a core of a CPU.
 """
@@ -39,8 +38,9 @@ from pe_jax.schema import changed, from_values
 from pe_jax.tasks import pretraining
 from pe_jax.tasks.run import saved_tokenizer
 from pe_jax.training.checkpointing import newest_params
+from pe_jax.training.metrics import read_metrics
 from research.which_encoding.names import encodings_to_compare
-from research.which_encoding.trained_model import step_ratio, trained_picture
+from research.which_encoding.trained_model import trained_picture
 
 _BOOKS = flags.DEFINE_string("books", None, "Folder of books as JSON lines.", required=True)
 _OUT = flags.DEFINE_string("out", None, "JSON lines, to go on from.", required=True)
@@ -84,25 +84,23 @@ def measure(position: str, seed: int, folder: Path) -> tuple[dict[str, object], 
     model = run.program.model
     record: dict[str, object] = {
         "seconds": round(time.monotonic() - start, 1),
-        "step/none": round(step_ratio(run), 3),
         "parameters": parameter_count(model.encoding(), model.num_layers),
     }
 
-    def keep(name: str, scores: Mapping[str, float]) -> None:
-        record[f"loss/{name}"] = scores["masked_lm_loss"]
-        record[f"accuracy/{name}"] = scores["masked_lm_accuracy"]
+    def keep(name: str, scores: Mapping[str, float], prefix: str = "") -> None:
+        for score in ("loss", "accuracy"):
+            record[f"{score}/{name}"] = round(scores[f"{prefix}masked_lm_{score}"], 5)
 
+    keep(str(TRAINED), read_metrics(folder / "run")[-1], "held_out/")
     _, params = newest_params(folder / "run", run.program.shardings_of)
-    keep(str(TRAINED), run.stages[-1].evaluate(0, params))
-    long = rows("stage1", LONG, 4, 100) | {"stage2.steps": 0, "optimizer.learning_rate": 3e-4}
-    long |= {"init": str(folder / "run"), "eval_examples": 2**16 // LONG}
-    longer = long | rows("stage1", LONGER, 4, 1) | {"eval_examples": 2**16 // LONGER}
+    long = rows("stage1", LONG, 4, 60) | {"stage2.steps": 0, "optimizer.learning_rate": 3e-4}
+    long |= {"init": str(folder / "run"), "eval_examples": 2**15 // LONG}
+    longer = long | rows("stage1", LONGER, 4, 1) | {"eval_examples": 2**15 // LONGER}
     for length, changes in ((LONG, long), (LONGER, longer)):
         untrained = pretraining.build(config(common | changes), saved_tokenizer(folder / "run"))
         keep(str(length), untrained.stages[0].evaluate(0, params))
-    run = pretraining.run(config(common | long), folder / "long")
-    _, params = newest_params(folder / "long", run.program.shardings_of)
-    keep(f"{LONG} after 100 steps", run.stages[0].evaluate(0, params))
+    pretraining.run(config(common | long), folder / "long")
+    keep(f"{LONG} after 60 steps", read_metrics(folder / "long")[-1], "held_out/")
     return record, trained_picture(folder / "run")
 
 
