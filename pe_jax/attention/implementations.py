@@ -34,7 +34,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
 
 # For each platform, names up to a number of keys. The last one holds for all longer inputs.
 _AUTO: dict[str, tuple[tuple[float, str], ...]] = {
-    "cpu": ((1024, "table"), (float("inf"), "fused")),
+    "cpu": ((511, "table"), (float("inf"), "fused")),
     # Below 128 keys the kernel would work on padding.
     "tpu": ((127, "table"), (float("inf"), "kernel")),
     # Has no rotation of rows by different numbers of lanes, which the kernel is built on.
@@ -46,7 +46,7 @@ _AUTO: dict[str, tuple[tuple[float, str], ...]] = {
 # With vectors of the offset at ranges, "naive" up to so many keys.
 _NAIVE = {"cpu": 64, "tpu": 127, "tpu v4": 256, "gpu": 256}
 # A window is run in blocks, which skip what it does not reach, from so many times its keys on.
-_WINDOWS = 3
+_WINDOWS = {"cpu": 1, "tpu": 3, "tpu v4": 3, "gpu": 3}
 
 PLATFORMS = tuple(_AUTO)
 
@@ -84,7 +84,7 @@ def choose(
             return IMPLEMENTATIONS["naive"]
         chosen = next(name for longest, name in _AUTO[platform] if keys <= longest)
         block, span = IMPLEMENTATIONS["fused"].block, reach and reach.span
-        if span is not None and block and keys >= _WINDOWS * (block + span):
+        if span is not None and block and keys >= _WINDOWS[platform] * (block + span):
             return IMPLEMENTATIONS[chosen]._replace(block=block)
         return IMPLEMENTATIONS[chosen]
     if implementation not in IMPLEMENTATIONS:

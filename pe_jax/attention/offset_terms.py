@@ -212,8 +212,14 @@ def _bias_logits(
     bias = widened(bias if bias.ndim == 2 else bias[:, None])  # [M, #H]
     heads = bias.shape[1]
     if np.ndim(offset) == 0:
-        bias, lay_out = _cut_table(bias, clip, lengths, offset)
-        return lay_out(jnp.broadcast_to(bias.T[:, None], (1, heads, lengths[0], len(bias))))
+        queries, keys = lengths
+        if queries + keys < 2 * clip:  # A block of a long input meets a part of the table.
+            reach = (queries + keys) // 2
+            bias = _table_rows(bias, clip, offset - (queries - 1), 2 * reach + 1)
+            clip, offset = reach, queries - 1 - reach
+        # Not `_skew`: XLA would compute its indices again in each use of the logits.
+        by_offset = jnp.broadcast_to(bias.T[:, None], (1, heads, queries, len(bias)))
+        return relative_shift(clip, keys, by_offset, offset)
     rows = _rows(clip, lengths, offset)
     return jnp.moveaxis(bias.T[:, rows], 0, -3).reshape(-1, heads, *lengths)
 
