@@ -42,7 +42,6 @@ def deberta(
             f"= {max_relative_positions - 1}; got {buckets}. For none, use buckets=None."
         )
     check_at_least(1, max_relative_positions=max_relative_positions)
-    half = max_relative_positions if buckets is None else buckets
     clip = max_relative_positions
     rows = _rows(buckets, clip)
 
@@ -62,7 +61,7 @@ def deberta(
 
     queries, keys = (functools.partial(projected, which) for which in (0, 1))
     return Part(
-        init=normal_init(stddev, table=(2 * half, hidden_size)),
+        init=normal_init(stddev, table=(2 * (buckets or clip), hidden_size)),
         offsets=OffsetTerms(keys=keys, queries=queries, clip=clip),
         factor=lambda params, context: 3**-0.5,
         metadata=Metadata(

@@ -33,9 +33,7 @@ def lerope(part: Part) -> Part:
     def init(rng: jax.Array) -> Params:
         return {**part.init(rng), "log_factors": jnp.zeros(count)}
 
-    def learned(params: Params) -> jax.Array:
-        return jnp.exp(params["log_factors"])
-
+    learned = lambda params: jnp.exp(params["log_factors"])
     scaled = with_part_factors(part, lambda params: lambda w: learned(params))
     names = *part.traits.frequency_params, "log_factors"
     return scaled._replace(
