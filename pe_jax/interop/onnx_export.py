@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import logging
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +17,10 @@ from tokenizers import Tokenizer
 
 from pe_jax.encodings import Params
 from pe_jax.errors import extra
-from pe_jax.interop.export_folder import check_folder, new_folder, save_program
+from pe_jax.files import parse_json
+from pe_jax.interop.export_folder import check_folder, new_folder, save_json, save_program
 from pe_jax.interop.model_function import check_program, model_function, symbolic_inputs
 from pe_jax.interop.plain_jax import plain
-from pe_jax.interop.sentence_modules import max_tokens, pooling, save_modules
 from pe_jax.models import BertConfig
 from pe_jax.shapes import Array
 
@@ -30,6 +31,8 @@ INPUTS = ("input_ids", "token_type_ids", "attention_mask")  # int64 [B, L], as t
 # Names of outputs elsewhere.
 _OUTPUTS = {"hidden": "last_hidden_state", "start": "start_logits", "end": "end_logits"}
 _ON_ELEMENTS = ("Where", "Add", "Sub", "Mul", "Div", "Max", "Min", "And", "Or", "Pow")
+MODULES = "modules.json"  # Of sentence-transformers: an encoder and what follows it.
+_ENCODER = Path(__file__).with_name("onnx_encoder.py")
 # float16 keeps 11 bits, and a dozen layers add up their errors.
 _TOLERANCES = {"float32": 2e-5, "float16": 1e-2}
 
@@ -68,8 +71,8 @@ def save_onnx(
         while compiling, jax2onnx cannot convert the model, or the result does not reproduce it.
     """
     check_folder(folder)
-    settings = pooling(sentences) if sentences else {}
-    longest = (max_tokens(sentences) if sentences else None) or config.max_length
+    settings = _pooling(sentences) if sentences else {}
+    limits = _json(sentences / "sentence_bert_config.json") if sentences else {}
     outputs = {_OUTPUTS.get(x, x): shape for x, shape in model_function(config, params)[1].items()}
     if sentences and "last_hidden_state" not in outputs:
         raise ValueError(f"sentences={str(sentences)!r} is for an encoder alone, not {outputs}.")
@@ -80,13 +83,13 @@ def save_onnx(
         "outputs": outputs,
         "dtype": dtype,
         "labels": list(labels),
-        "max_length": longest,
+        "max_length": limits.get("max_seq_length") or config.max_length,
         "pooling": settings,
         "difference_from_pe_jax": error,
     }
     with new_folder(folder) as temporary:
         if sentences:
-            save_modules(temporary, sentences)
+            _save_modules(temporary, sentences)
         return save_program(temporary, "model.onnx", program, about, tokenizer)
 
 
@@ -169,3 +172,51 @@ def _take_int64(model: ModelProto) -> None:
         tensor.type.tensor_type.elem_type = onnx.TensorProto.INT64
         cast = onnx.helper.make_node("Cast", [tensor.name], [inner], to=onnx.TensorProto.INT32)
         model.graph.node.insert(0, cast)
+
+
+# --- folders of sentence-transformers ---
+
+
+def _modules_after_encoder(source: Path) -> list[dict[str, Any]]:
+    """Return the entries of `modules.json` after the first one, a transformer: pooling and others.
+
+    Raises:
+      ValueError: for other files, and modules whose code is in the folder.
+    """
+    entries = _json(source / MODULES)
+    types = [entry["type"] for entry in entries]
+    others = [name for name in types if not name.startswith("sentence_transformers.")]
+    if others or not types or not types[0].endswith("Transformer"):
+        raise ValueError(
+            f"{source / MODULES} must begin with a Transformer and have modules of "
+            f"sentence-transformers alone, got {', '.join(types) or 'none'}."
+        )
+    return entries[1:]
+
+
+def _pooling(source: Path) -> dict[str, Any]:
+    """Return the settings of the modules after the encoder, by class."""
+    return {
+        module["type"].rpartition(".")[2]: _json(source / module["path"] / "config.json")
+        if module["path"]
+        else {}
+        for module in _modules_after_encoder(source)
+    }
+
+
+def _json(file: Path) -> Any:
+    return parse_json(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def _save_modules(folder: Path, source: Path) -> None:
+    """Write `modules.json` with `onnx_encoder.py` first, and copy what the other modules read."""
+    encoder = {"idx": 0, "name": "0", "path": "", "type": "onnx_encoder.OnnxEncoder"}
+    modules = _modules_after_encoder(source)
+    save_json(folder / MODULES, [encoder, *modules])
+    shutil.copyfile(_ENCODER, folder / _ENCODER.name)
+    for module in modules:
+        if module["path"] and (source / module["path"]).is_dir():
+            shutil.copytree(source / module["path"], folder / module["path"])
+    settings = source / "config_sentence_transformers.json"
+    if settings.exists():  # Prompts and the similarity.
+        shutil.copyfile(settings, folder / settings.name)

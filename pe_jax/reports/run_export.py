@@ -13,7 +13,7 @@ from pe_jax.configs.pretraining import EncoderTrainingConfig
 from pe_jax.data import load_tokenizer
 from pe_jax.data.glue import GLUE
 from pe_jax.interop import save_bert, save_onnx, save_stablehlo
-from pe_jax.interop.sentence_modules import MODULES
+from pe_jax.interop.onnx_export import MODULES
 from pe_jax.tasks.run import run_config, saved_tokenizer
 from pe_jax.training.checkpointing import newest_params
 
