@@ -23,9 +23,9 @@ if typing.TYPE_CHECKING:
     from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
     from pe_jax.interop.onnx_export import save_onnx
     from pe_jax.interop.position_tables import PositionTable, load_position_table
-    from pe_jax.interop.stablehlo import save_stablehlo
+    from pe_jax.interop.programs import save_stablehlo
 else:
-    _LAZY = ("position_tables", "bert_import", "bert_export", "stablehlo", "onnx_export")
+    _LAZY = ("position_tables", "bert_import", "bert_export", "programs", "onnx_export")
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from pe_jax import encodings
 from pe_jax.encodings.parser import expand_names
-from pe_jax.interop import model_function, onnx_export, save_onnx, save_stablehlo, stablehlo
+from pe_jax.interop import onnx_export, programs, save_onnx, save_stablehlo
 from pe_jax.models import Bert, BertConfig, BertForClassification, BertForSpans
 
 SIZES = dict(vocab_size=40, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=16)
@@ -23,7 +23,7 @@ has_onnx = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("jax2onnx", "onnxruntime"))),
     reason="jax2onnx and the extra onnx are not installed",
 )
-FORMATS = {"stablehlo": (save_stablehlo, stablehlo), "onnx": (save_onnx, onnx_export)}
+FORMATS = {"stablehlo": (save_stablehlo, programs), "onnx": (save_onnx, onnx_export)}
 formats = pytest.mark.parametrize("format", ["stablehlo", pytest.param("onnx", marks=has_onnx)])
 
 
@@ -129,7 +129,7 @@ def test_what_is_refused(tmp_path, tokenizer, format, monkeypatch):
     (tmp_path / "full" / "file").touch()
     with pytest.raises(ValueError, match="is not empty"):
         save(tmp_path / "full", config, params, tokenizer)
-    check = model_function.check_program
+    check = programs.check_program
     zeros = lambda tokens, *_: [np.zeros((*tokens.shape, 16))]
     monkeypatch.setattr(module, "check_program", lambda *parts: check(*parts[:2], zeros))
     with pytest.raises(ValueError, match="differs from the model by 1 of .*: nothing is written"):

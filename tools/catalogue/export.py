@@ -8,7 +8,7 @@ import numpy as np
 
 from catalogue.entries import Entry
 from pe_jax.interop.bert_export import position_table
-from pe_jax.interop.model_function import model_function, symbolic_inputs
+from pe_jax.interop.programs import model_function, symbolic_inputs
 from pe_jax.models import Bert, BertConfig
 from pe_jax.testing import SIZES
 

@@ -1,4 +1,4 @@
-"""A model as a function of arrays with its weights in it, for export as a program.
+"""Models as programs: functions of arrays with the weights in them, exported as StableHLO.
 
 Shapes: B batch, L length, D hidden size, C classes.
 """
@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from tokenizers import Tokenizer
 
 from pe_jax.encodings import Params
+from pe_jax.errors import extra
+from pe_jax.interop.export_folder import check_folder, new_folder, save_program
 from pe_jax.models import Bert, BertConfig, BertForClassification, BertForSpans
 from pe_jax.shapes import Array, Bool, Int
 
@@ -20,6 +24,7 @@ from pe_jax.shapes import Array, Bool, Int
 Model = Callable[[Int[Array, "B L"], Int[Array, "B L"], Bool[Array, "B L"]], tuple[jax.Array, ...]]
 # The same outputs from the exported program.
 Program = Callable[[np.ndarray, np.ndarray, np.ndarray], Sequence[np.ndarray]]
+PLATFORMS = ("cpu", "cuda", "tpu")
 
 
 def model_function(config: BertConfig, params: Params) -> tuple[Model, dict[str, str]]:
@@ -85,3 +90,52 @@ def check_program(
             f"{config.encoding().name!r}."
         )
     return error
+
+
+def save_stablehlo(
+    folder: str | Path,
+    config: BertConfig,
+    params: Params,
+    tokenizer: Tokenizer,
+    *,
+    labels: Sequence[str] = (),
+) -> str:
+    """Write a folder with a model as a versioned StableHLO program of `jax.export`.
+
+    `model.stablehlo` has the weights; `jax.export.deserialize` reads it for as long as JAX's
+    compatibility guarantees hold. It takes `tokens` and `token_type_ids`, int32 [B, L], and `mask`,
+    bool [B, L], and gives what `model.json` says: hidden states [B, L, D], or logits of the
+    fine-tuned head, float32. `tokenizer.json` and a README lie next to it. The folder appears whole
+    or not at all.
+
+    Args:
+      params: as of `model_function`.
+      labels: names of the classes of a classifier.
+
+    Returns:
+      The names of the outputs, with their shapes.
+
+    Raises:
+      ValueError: if the folder is not empty or not local, an encoding needs a length that is known
+        while compiling, or the program does not reproduce the model.
+    """
+    check_folder(folder)
+    model, outputs = model_function(config, params)
+    exported = jax.export.export(jax.jit(model), platforms=PLATFORMS)(*symbolic_inputs(config))
+    with extra("stablehlo", ValueError):
+        try:
+            program = exported.serialize()
+        except ImportError as error:
+            raise ModuleNotFoundError(str(error), name="flatbuffers") from error
+    check_program(config, params, jax.export.deserialize(program).call)
+    kinds = {"tokens": "int32", "token_type_ids": "int32", "mask": "bool"}
+    about = {
+        "position": config.encoding().name,
+        "inputs": {name: f"{kind} [B, L]" for name, kind in kinds.items()},
+        "outputs": outputs,
+        "labels": list(labels),
+        "max_length": config.encoding().max_length,
+        "platforms": PLATFORMS,
+    }
+    with new_folder(folder) as temporary:
+        return save_program(temporary, "model.stablehlo", program, about, tokenizer)
