@@ -14,7 +14,8 @@ The models read a passage at once. The teacher reads it up to the end of its tab
 with a table stretched to the length ("stretched"), and in windows: their vectors are averaged
 ("mean of windows") or compared one by one ("best window"), or the states that a student imitates
 are averaged ("mean of targets"). Each line of --out is one model and length, and a second start
-goes on from there; then it prints the table.
+goes on from there; then it prints the table, and how many more sentences each model finds than the
+readers of the same passages, with a 95 % interval by bootstrap over documents.
 
 Hardware: any. A model of 6 layers of 384 takes about 5 minutes on an idle CPU core.
 """
@@ -127,15 +128,17 @@ def quarters(by_sentence: np.ndarray) -> list[float]:
     return np.moveaxis(by_sentence, 1, 0).reshape(4, -1).mean(1).tolist()
 
 
-def found(sentences: np.ndarray, passages: np.ndarray) -> list[float]:
-    """Return the share of sentences `[N * 4, D]` whose passage is the nearest, by quarter.
+def found(sentences: np.ndarray, passages: np.ndarray) -> dict[str, list]:
+    """Return the share of sentences `[N * 4, D]` whose passage is the nearest, by quarter, and
+    which are: 4 digits for each passage.
 
     Args:
       passages: unit vectors `[N, D]`, or `[N, K, D]`, of which the nearest counts.
     """
     vectors = passages.reshape(len(passages), -1, passages.shape[-1])
     nearest = np.einsum("sd,nkd->snk", unit(sentences), vectors).max(-1).argmax(-1)
-    return quarters((nearest.reshape(-1, 4) == np.arange(len(passages))[:, None]).astype(float))
+    hits = (nearest.reshape(-1, 4) == np.arange(len(passages))[:, None]).astype(int)
+    return {"found": quarters(hits), "hits": ["".join(map(str, row)) for row in hits]}
 
 
 def r2(ours: np.ndarray, theirs: np.ndarray) -> list[float]:
@@ -157,7 +160,7 @@ def measure(name: str, data: Passages, teacher: Model, targets: np.ndarray) -> d
         model = load(name)
     ours = states(model, tokens)
     sentences = states(model, data.sentences).mean(1)
-    scores = {"found": found(sentences, unit(ours.mean(1)))}
+    scores = found(sentences, unit(ours.mean(1)))
     return scores | ({"r2": r2(ours, targets)} if ours.shape == targets.shape else {})
 
 
@@ -176,6 +179,24 @@ def results_table(records: list[dict]) -> list[str]:
                 cells.append(f"{np.mean(values):.3f} ({by_place})" if values else "–")
             rows.append([name, measure, *cells])
     return table(["model", "measure", *map(str, lengths)], rows)
+
+
+def differences(records: list[dict]) -> list[str]:
+    """Return a table of the sentences that a model finds more than each other reader."""
+    rows, rng = [], np.random.default_rng(0)
+    records = [record for record in records if "hits" in record]
+    for a in records:
+        others = [b for b in records if b["length"] == a["length"] and b is not a]
+        for b in others if not a["model"].startswith("teacher, ") else ():
+            hits = [np.array([list(map(int, row)) for row in x["hits"]]).mean(1) for x in (a, b)]
+            document = np.arange(len(hits[0])) % a["documents"]  # As in `cut`.
+            sums, counts = np.bincount(document, hits[0] - hits[1]), np.bincount(document)
+            drawn = rng.integers(len(sums), size=(10_000, len(sums)))
+            low, high = np.quantile(sums[drawn].sum(1) / counts[drawn].sum(1), (0.025, 0.975))
+            mean = sums.sum() / counts.sum()
+            names = [a["model"], b["model"], str(a["length"])]
+            rows.append([*names, f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"])
+    return table(["model", "against", "length", "found, difference"], rows)
 
 
 def main(_: list[str]) -> None:
@@ -203,14 +224,15 @@ def main(_: list[str]) -> None:
             if name in windowed:
                 vectors = (unit(windows.mean(1)), windows, unit(targets.mean(1)))
                 sentences = states(teacher, data.sentences).mean(1)
-                scores = {"found": found(sentences, vectors[windowed.index(name)])}
+                scores = found(sentences, vectors[windowed.index(name)])
             else:
                 scores = measure(name, data, teacher, targets)
-            records.append({"model": name, "length": length, "passages": len(windows), **scores})
+            sizes = {"passages": len(windows), "documents": len(documents)}
+            records.append({"model": name, "length": length, **sizes, **scores})
             print(records[-1], f"{time.monotonic() - begin:.0f} s", flush=True)
             with out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(records[-1]) + "\n")
-    print("\n".join(results_table(records)))
+    print("\n".join([*results_table(records), "", *differences(records)]))
 
 
 if __name__ == "__main__":
