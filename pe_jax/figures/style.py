@@ -80,6 +80,11 @@ def encoding_styles(names: Sequence[str]) -> list[LineStyle]:
     return styles
 
 
+def encoding_family(name: str) -> str:
+    """The family of an encoding, a key of `FAMILIES`."""
+    return _family(name)[0]
+
+
 def _family(name: str) -> tuple[str, int]:
     """Return the family of an encoding and its place there; of combinations, a sum over places."""
     words = re.findall(r"\w+\b(?!\s*=)", name.removesuffix("+causal"))  # As decoders have it.

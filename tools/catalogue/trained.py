@@ -19,8 +19,7 @@ SCORES = {
     "accuracy/64": "accuracy",
     "loss/256": "loss, 256",
     "loss/512": "loss, 512",
-    "loss/256 after 100 steps": "256, after 100 steps",
-    "step/none": "step / `none`",
+    "loss/256 after 60 steps": "256, after 60 steps",
 }
 NOT_MEASURED = "not measured yet"
 
