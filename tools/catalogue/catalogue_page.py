@@ -137,8 +137,7 @@ with every encoding: a million tokens, in rows of 16 and then of 64. Absolute si
 - the masked-LM loss on held-out rows of 64 tokens, mean over seeds ± standard deviation, and its
   accuracy;
 - the loss on rows of 256 and of 512, which are longer than in training;
-- the loss on rows of 256 after 60 more steps of such rows;
-- the time of a training step, over that of `none`.
+- the loss on rows of 256 after 60 more steps of such rows.
 
 The picture after training is of the first layer: P·Pᵀ of vectors that are added to the input, else
 the logits of copies of one word, mean over 50 words and the heads.

@@ -1,0 +1,175 @@
+"""Quality against cost of the encodings that were compared, as docs/figures/which_encoding.png.
+
+python research/which_encoding/figure.py
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.transforms import Bbox
+
+from pe_jax.console.markdown import table
+from pe_jax.encodings.parser import without_options
+from pe_jax.figures.style import FAMILIES, encoding_family, legend_below, new, save
+from pe_jax.files import write_text
+from research.which_encoding.names import OPTIONS, encodings_to_compare
+
+ROOT = Path(__file__).resolve().parents[2]
+_ABOUT = """\
+# Which encodings learn most in a million tokens?
+
+{count} of {planned} encodings so far, each in a BERT-mini (4 layers of 256) from scratch on books:
+the same text, order and learning rate, half a million tokens in rows of 16 and then half a million
+in rows of 64. *Loss*: of masked words on held-out rows of 64 tokens, and of 256 and 512, which are
+longer than in training; in nats. *Time of attention*: 512 tokens, forward and backward, over that
+of `none` ([catalogue](../../docs/catalogue.md)). The conclusions are in
+[Which encoding?](../../docs/which-encoding.md).
+
+Seeds differ by {sd:.3f} (standard deviation of the loss at 64, pooled over {several} encodings with
+two or more). With one seed each, two encodings differ if their losses are {least:.2f} or more
+apart, two standard errors. "None seen": no difference to the best one was seen.
+"""
+_COMMANDS = """\
+The learning rate, 1e-3, is that of configs/pretrain_books.py; 2e-3 was worse for `rope` after the
+first half (4.99 against 4.71 on rows of 16). Absolute sinusoids have `scale=0.03`: at their
+default, 1, they drown the token embeddings of a model this small.
+
+## Run it
+
+```sh
+python research/which_encoding/run.py --books=BOOKS --out=research/which_encoding/results.jsonl
+python research/which_encoding/report.py && python tools/write_catalogue.py
+```
+
+The first command goes on from the lines that there are, about five minutes for a model on one core.
+"""
+# Offsets of a name from its mark, in points, the first that is free.
+_PLACES = [(x, y) for y in (0, 7, -7, 14, -14, 21, -21, 28, -28, 36, -36, 45, -45) for x in (6, -6)]
+
+
+def scores() -> dict[str, list[dict[str, float]]]:
+    """Return the lines of all seeds by name, the lowest loss at 64 tokens first."""
+    by_name = defaultdict(list)
+    lines = (ROOT / "research/which_encoding/results.jsonl").read_text(encoding="utf-8")
+    for record in map(json.loads, lines.splitlines()):
+        by_name[record["position"]].append(record)
+    return dict(sorted(by_name.items(), key=lambda item: mean(item[1], "loss/64")))
+
+
+def mean(records: Sequence[Mapping[str, float]], score: str) -> float:
+    return statistics.fmean(record[score] for record in records)
+
+
+def costs() -> dict[str, float]:
+    """Return times of attention, 512 tokens, forward and backward, over that of `none`."""
+    rows = json.loads((ROOT / "docs/catalogue.json").read_text(encoding="utf-8"))["rows"]
+    by_title = {title: row["cost"][0] for title, row in rows.items()}
+    return by_title | {options: by_title[name] for name, options in OPTIONS.items()}
+
+
+def deviation(by_name: Mapping[str, Sequence[Mapping[str, float]]]) -> float:
+    """Return the standard deviation of a loss at 64 tokens over seeds, pooled over encodings."""
+    several = [[r["loss/64"] for r in records] for records in by_name.values() if len(records) > 1]
+    squares = sum((len(values) - 1) * statistics.variance(values) for values in several)
+    return (squares / sum(len(values) - 1 for values in several)) ** 0.5
+
+
+def page(by_name: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+    """Return README.md: which encodings learned most, and which do not differ from the best."""
+    sd, times, best = deviation(by_name), costs(), next(iter(by_name.values()))
+    rows = []
+    for name, records in by_name.items():
+        losses = [mean(records, f"loss/{length}") for length in (64, 256, 512)]
+        error = sd * (1 / len(records) + 1 / len(best)) ** 0.5
+        differs = losses[0] - mean(best, "loss/64") >= 2 * error
+        rows.append([
+            f"`{name}`", str(len(records)), *(f"{loss:.2f}" for loss in losses),
+            f"{mean(records, 'accuracy/64'):.1%}", f"{times[name]:.2f}" if name in times else "–",
+            "" if records is best else "yes" if differs else "none seen",
+        ])  # fmt: skip
+    header = [
+        "encoding", "seeds", "loss, 64 tokens", "256", "512", "accuracy, 64", "time of attention",
+        "difference to the best",
+    ]  # fmt: skip
+    several = sum(len(records) > 1 for records in by_name.values())
+    about = _ABOUT.format(
+        count=len(by_name), planned=len(encodings_to_compare()), several=several, sd=sd,
+        least=2 * 2**0.5 * sd,
+    )  # fmt: skip
+    return "\n".join([about, *table(header, rows), "", _COMMANDS])
+
+
+def label(axes: Axes, marks: dict[str, tuple[float, float]], canvas: FigureCanvasAgg) -> None:
+    """Write each name beside its mark, where no other name or mark is."""
+    renderer = canvas.get_renderer()
+    at = axes.transData.transform(list(marks.values()))
+    taken = [Bbox.from_extents(x - 5, y - 5, x + 5, y + 5) for x, y in at]
+    limits = axes.get_window_extent(renderer)
+    for name, place in marks.items():
+        text = None
+        for x, y in _PLACES:
+            text = axes.annotate(
+                name, place, (x, y), textcoords="offset points", fontsize=8, va="center",
+                ha="left" if x > 0 else "right",
+                arrowprops={"arrowstyle": "-", "color": "0.7", "lw": 0.5} if abs(y) > 7 else None,
+            )  # fmt: skip
+            box = text.get_window_extent(renderer)
+            inside = limits.x0 < box.x0 and box.x1 < limits.x1 and limits.y0 < box.y0
+            if inside and not any(box.overlaps(other) for other in taken):
+                taken.append(box)
+                break
+            text.remove()
+
+
+def draw(marks: dict[str, tuple[float, float]]) -> None:
+    """Draw costs and losses by name."""
+    title = "In a million tokens, vectors and rotations by offset learn most"
+    figure = new(8.5, 5.6, title)
+    axes = figure.subplots()
+    axes.set_xscale("log")
+    ticks = [1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xticks([], minor=True)
+    shown = {}
+    for name, (cost, loss) in marks.items():
+        family = encoding_family(name)
+        shown[family] = axes.plot(cost, loss, "o", color=FAMILIES[family], markersize=6)[0]
+    axes.set_xlabel("time of attention, forward and backward, over that without positions")
+    axes.set_ylabel("masked-LM loss, 64 tokens, in nats: lower is better")
+    axes.set_xlim(0.88, max(cost for cost, _ in marks.values()) * 1.6)
+    axes.margins(y=0.08)
+    legend_below(figure, {name: shown[name] for name in FAMILIES if name in shown})
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()  # Names are placed by the sizes that it finds.
+    figure.set_layout_engine("none")
+    label(axes, marks, canvas)
+    save(figure, ROOT / "docs/figures/which_encoding.png")
+
+
+def main() -> None:
+    by_name, times = scores(), costs()
+    write_text(ROOT / "research/which_encoding/README.md", page(by_name))
+    draw(
+        {
+            without_options(name) if name in OPTIONS.values() else name: (
+                times[name],
+                mean(records, "loss/64"),
+            )
+            for name, records in by_name.items()
+            if name in times
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()
