@@ -26,7 +26,7 @@ shapes.Array = jaxtyping.Array  # Not a union with NumPy's in each argument.
 project = "pe_jax"
 release = __version__
 extensions = [
-    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.mathjax",
+    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx-mathjax-offline",
     "sphinx.ext.napoleon", "sphinx_copybutton",
 ]  # fmt: skip
 exclude_patterns = [
