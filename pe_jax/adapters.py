@@ -278,8 +278,7 @@ def _joined(
     window: int | tuple[int, int] | None = None,
     scale: float | None = None,
 ) -> PositionEncoding:
-    """`encoding` joined with a bias that broadcasts to `[*B, H, Lq, Lk]`, a window to the left and
-    right, and a scale of the logits in place of 1 / sqrt(d)."""
+    """`encoding` joined with a bias, a window to the left and right, and a scale of the logits."""
     parts, traits = [], Traits(axes=encoding.axes)
     if bias is not None:
         added = _one_batch(bias, query.shape[:-3])

@@ -1,7 +1,6 @@
 """Peak rates of accelerators."""
 
-# Dense bfloat16 FLOP/s by JAX's `device_kind`, as the vendors publish them: Google's Cloud TPU
-# pages, NVIDIA's data sheets.
+# Dense bfloat16 FLOP/s by JAX's `device_kind`: Google's Cloud TPU pages, NVIDIA's data sheets.
 PEAKS = {
     "TPU v4": 275e12,
     "TPU v5 lite": 197e12,

@@ -84,7 +84,6 @@ def share_with_group(folder: Path, parent: Path) -> None:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """Return the digest of each file of a folder by its name."""
     names = sorted(path.name for path in folder.iterdir())
     return {name: sha256(folder / name) for name in names if not name.startswith(".")}
 

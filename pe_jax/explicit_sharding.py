@@ -118,8 +118,7 @@ def spec_of(x: Array, *axes: int) -> PartitionSpec:
 
 
 def _explicit(function: Callable, axes: tuple[str, ...], called: list[Callable]) -> Callable:
-    """`function` with `axes` of the mesh explicit while it runs, on replicated arrays; a call adds
-    it to `called`."""
+    """`function` with explicit `axes` of the mesh, on replicated arrays; adds it to `called`."""
     explicit = jax.sharding.explicit_axes(function, axes=axes, in_sharding=PartitionSpec())
 
     def call(*args: Any) -> Any:

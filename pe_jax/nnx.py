@@ -287,5 +287,4 @@ class AttentionFn(nnx.Module):
 
 
 def _init(encoding: PositionEncoding, rngs: nnx.Rngs) -> Params:
-    """Parameters of an encoding, each an `nnx.Param`."""
     return jax.tree.map(nnx.Param, encoding.init(rngs.params()))

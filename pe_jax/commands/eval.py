@@ -64,7 +64,6 @@ def _run_folder(what: str) -> Path:
 
 
 def _run_folders() -> list[Path]:
-    """Return the folders of --workdir and --runs."""
     from pe_jax.training.workdir import matching_runs
 
     folders = [reachable_path(_WORKDIR.value)] if _WORKDIR.value else []
@@ -72,7 +71,6 @@ def _run_folders() -> list[Path]:
 
 
 def _report_scores() -> tuple[str, Path]:
-    """Report on a run, or compare several."""
     from pe_jax.reports.comparison import compare
     from pe_jax.reports.distillation_report import report_distillation
     from pe_jax.reports.pretraining_report import report_pretraining

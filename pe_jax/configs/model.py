@@ -25,7 +25,6 @@ INTERMEDIATE = integer(1, 10**7)
 
 
 def _is_position(value: object) -> bool:
-    """Return whether a value is the name of an encoding, or an encoding."""
     if isinstance(value, str):
         return bool(value) and "\0" not in value
     from pe_jax.encodings import PositionEncoding

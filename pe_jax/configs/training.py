@@ -89,7 +89,6 @@ class OptimizerConfig(Config):
 
 
 def _is_ratio(text: str) -> bool:
-    """Return whether a text is a finite number of at least 0."""
     try:
         return 0 <= float(text) < math.inf
     except ValueError:

@@ -140,7 +140,6 @@ def _unparsed_value(
 
 
 def _config_in(args: list[str]) -> str:
-    """Return the value of `--config`, empty if it is not given."""
     for arg, following in zip(args, [*args[1:], ""]):
         if match := re.fullmatch("--?config(=(.*))?", arg):
             return match[2] or following
@@ -157,8 +156,7 @@ def _error(message: str) -> str:
 
 
 def _leave(status: int) -> None:
-    """End this process if it is one of several hosts, without waiting for the others: they would
-    wait for it in the middle of a step, and are notified that it is lost."""
+    """End without waiting for the other hosts, if any; they are notified that this one is lost."""
     jax = sys.modules.get("jax")
     if jax and jax.distributed.is_initialized():
         sys.stdout.flush()

@@ -57,8 +57,7 @@ def end() -> None:
 
 
 def done() -> None:
-    """The last line of a command: nothing is left to stop but the interpreter, so both signals are
-    ignored."""
+    """The last line of a command: both signals are ignored while the interpreter stops."""
     for number in _handlers_before:
         signal.signal(number, signal.SIG_IGN)
 

@@ -110,7 +110,6 @@ def _kind(path: Path) -> str:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file and their numbers, from 1."""
     number = 0
     try:
         # Decoded line by line: text files are decoded in blocks, so their errors name no line.

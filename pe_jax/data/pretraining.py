@@ -109,8 +109,7 @@ class PretrainingExamples:
         if label == IS_NEXT:
             second = self._text(middle, stop)
         else:
-            # As long as the part that it replaces: neither the lengths nor the position of [SEP]
-            # may give the label away.
+            # As long as the part that it replaces, so that the lengths do not tell the label.
             whole = int(self.corpus.sentences[stop] - self.corpus.sentences[begin])
             size = max(1, min(whole, max_tokens) - len(first))
             second = self._random_text(document, begin, stop, size, rng)
@@ -202,8 +201,7 @@ def chunks(corpus: TokenizedCorpus, documents: np.ndarray, max_tokens: int) -> n
     starts, numbers = corpus.sentences, np.arange(len(documents))
     begin, stop = corpus.documents[documents], corpus.documents[documents + 1]
     rows = [np.zeros((0, 3), np.int64)]
-    # Vectorized over documents, one chunk of each per iteration: a corpus has millions of
-    # documents, few of them long.
+    # One chunk of each document per iteration: there are millions of documents, few are long.
     while len(unfinished := np.flatnonzero(stop - begin >= 2)):
         numbers, begin, stop = numbers[unfinished], begin[unfinished], stop[unfinished]
         end = np.searchsorted(starts, starts[begin] + max_tokens)

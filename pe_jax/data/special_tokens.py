@@ -133,7 +133,6 @@ def _flagged(tokenizer: Tokenizer) -> set[str]:
 
 
 def _special_names(tokenizer: Tokenizer) -> set[str]:
-    """Return the names of all special tokens, whatever they are for."""
     return _flagged(tokenizer) | {*filter(None, special_tokens(tokenizer).values())}
 
 
@@ -143,8 +142,7 @@ def is_word_piece(tokenizer: Tokenizer) -> bool:
 
 @functools.lru_cache(maxsize=2)
 def text_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a copy with the same ids, to which a "[MASK]" that is written in a text is a word as
-    any other."""
+    """Return a copy with the same ids, to which a written "[MASK]" is a word as any other."""
     spec = json.loads(tokenizer.to_str())
     new_names = {name: _NOT_IN_TEXT + name for name in _special_names(tokenizer)}
 
@@ -212,7 +210,6 @@ def _post_processor_template(tokenizer: Tokenizer, *, pair: bool) -> Template:
 
 
 def _probe(tokenizer: Tokenizer) -> str:
-    """Return a text that has a token."""
     for text in ("a", *tokenizer.get_vocab(with_added_tokens=False)):
         if tokenizer.encode(text, add_special_tokens=False).ids:
             return text

@@ -34,8 +34,7 @@ class Windows(NamedTuple):
     context_start: np.ndarray  # position in the input of its first context token,
     context_sizes: np.ndarray  # the number of its context tokens,
     first: np.ndarray  # and the index of the first one in the question's context.
-    # For each question, `[C, 2]` int32: first and one past the last character of each token of its
-    # context; shared by questions on one context.
+    # `[C, 2]` int32 of each question: first and one past the last character of context tokens.
     offsets: Sequence[np.ndarray]
 
 

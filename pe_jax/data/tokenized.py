@@ -19,8 +19,7 @@ from pe_jax.data.words import word_rule
 from pe_jax.disk_cache import DIGESTS
 from pe_jax.shapes import Bool, Int
 
-# Characters per call of the tokenizer: enough for its threads. Its tokens take some 100 bytes each
-# until they are arrays.
+# Characters per call of the tokenizer: enough for its threads, at some 100 bytes a token.
 _BATCH = 2_000_000
 
 # English: a sentence ends after . ! or ? (and one closing quote or bracket) before a space and an

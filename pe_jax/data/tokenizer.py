@@ -251,7 +251,6 @@ def _train(
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Yield a text in pieces of at most `_LONGEST_PIECE` characters."""
     size = f".{{1,{_LONGEST_PIECE}}}"
     pattern = re.compile(rf"{size}(?:(?<=[{_CUTS}])|\Z)|{size}", re.DOTALL)
     return (match[0] for match in pattern.finditer(text))

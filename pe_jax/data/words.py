@@ -36,7 +36,6 @@ def word_rule(tokenizer: Tokenizer) -> Callable[[Encoding, str], np.ndarray]:
 
 
 def _splits(tokenizer: Tokenizer, text: str) -> bool:
-    """Return whether the pre-tokenizer splits a text."""
     if tokenizer.normalizer is not None:
         text = tokenizer.normalizer.normalize_str(text)
     splitter = tokenizer.pre_tokenizer

@@ -17,10 +17,7 @@ from pe_jax import cpu
 
 
 def in_workers(dataset: grain.IterDataset, workers: int) -> Iterable[dict[str, np.ndarray]]:
-    """Make the same batches in the same order in worker processes, at most one a core.
-
-    Threads make them if `workers` is 0.
-    """
+    """Make the same batches in the same order in worker processes; without workers, threads."""
     if not workers:
         return dataset
     options = grain.MultiprocessingOptions(num_workers=min(workers, cpu.cores()))
@@ -48,8 +45,7 @@ def _received(dataset: grain.IterDataset) -> Iterator[dict[str, np.ndarray]]:
 
 @contextlib.contextmanager
 def _safe_path() -> Iterator[None]:
-    """Start processes that do not search the working directory for modules, within the context:
-    they are started by `python -c`, which would run a `json.py` there."""
+    """Start processes that do not search the working directory, where a `json.py` would run."""
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
@@ -62,8 +58,7 @@ def _safe_path() -> Iterator[None]:
 
 
 def _end_with_parent(index: int, count: int) -> None:
-    """End this worker once the process that started it has ended, however that ended: killed, it
-    cannot tell its workers."""
+    """End this worker once the process that started it has ended, even if it was killed."""
     del index, count
     parent = multiprocessing.parent_process()
     assert parent is not None

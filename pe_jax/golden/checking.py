@@ -94,7 +94,6 @@ def check(function: Function, file: str | Path, dtype: str = "float32") -> list[
 
 
 def _read(path: Path) -> Golden:
-    """Return the golden vectors of a file; a ValueError for one of another format."""
     about = read_json(path.with_suffix(".json"), "Write it again with pe-jax golden.")
     if about.get("format") != FORMAT:
         raise ValueError(
@@ -160,8 +159,7 @@ def _call(
     inputs: Sequence[np.ndarray],
     facts: dict[str, Any],
 ) -> np.ndarray:
-    """Return attention `[Lq, H, d]`, or logits `[H, Lq, L]`, of a function for a case; logits are 0
-    where a call lacks the key."""
+    """Return attention `[Lq, H, d]`, or logits `[H, Lq, L]`, 0 where a call lacks the key."""
     dtype = ml_dtypes.bfloat16 if case.dtype == "bfloat16" else np.float32
     q, k, v = (x.astype(dtype)[None] for x in inputs)
     index = np.arange(LENGTH)[case.queries]
@@ -186,7 +184,6 @@ def _call(
 
 
 def _difference(result: np.ndarray, expected: np.ndarray) -> float:
-    """Return the largest difference relative to the largest expected value."""
     if result.shape != expected.shape:
         return np.inf
     return float(np.abs(result - expected).max() / max(np.abs(expected).max(), 1e-30))

@@ -166,8 +166,7 @@ def their_config(
 
 
 def _in_layout_of(model_type: str, config: BertConfig) -> BertConfig:
-    """Return the config with pairs of `rope` as the family has them, see `convert_layout`, and with
-    one token type where the family cannot be without."""
+    """Return the config with the family's layout of `rope`, and a token type if it needs one."""
     layout, encoder = FAMILIES[model_type].layout, ENCODERS[model_type]
     has_types = "num_token_types" in encoder.keys and not encoder.types_are_optional
     if has_types and not config.num_token_types:
@@ -178,7 +177,6 @@ def _in_layout_of(model_type: str, config: BertConfig) -> BertConfig:
 
 
 def _params_in_layout_of(model_type: str, config: BertConfig, params: Params) -> Params:
-    """Return the parameters of `_in_layout_of(model_type, config)`."""
     converted = _in_layout_of(model_type, config)
     if converted.num_token_types > config.num_token_types:
         zeros = {"embedding": np.zeros((1, config.hidden_size), np.float32)}
@@ -225,7 +223,6 @@ def position_table(config: BertConfig, position: Params) -> np.ndarray:
 
 
 def _check_only_embeds(config: BertConfig) -> None:
-    """Raise ValueError for an encoding that does not only embed the input."""
     encoding = config.encoding()
     other_effects = []
     for part in encoding.parts:

@@ -134,7 +134,6 @@ def _complete(encoder: EncoderFormat) -> tuple[str, ...]:
 
 
 def _read_params(checkpoint: Checkpoint, names: dict[str, str], leaves: list[Leaf]) -> Params:
-    """Return the parameters of `leaves`, float32, nested by their paths."""
     flat: dict[str, np.ndarray] = {}
     broken: list[str] = []
     for leaf in leaves:

@@ -107,7 +107,6 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def _config(file: Path) -> dict[str, Any]:
-    """Return the content of a file; {} if there is none."""
     config = _json(file) if file.is_file() else {}
     for key, kind in {"model_type": str, "architectures": list}.items():
         if not isinstance(config.get(key), kind | None):

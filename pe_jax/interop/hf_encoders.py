@@ -44,16 +44,13 @@ class EncoderFormat(NamedTuple):
     classes: Mapping[tuple[str, ...], str]
     embeddings: Modules  # Tables of the encoder's modules.
     layer: Modules
-    # Tables of the heads that are read, by name. That of a classifier may include what comes
-    # before it.
+    # Tables of the heads that are read; that of a classifier may include what comes before it.
     heads: Mapping[str, Modules]
     keys: Mapping[str, str]  # Field of BertConfig: required key in config.json.
     optional_keys: Mapping[str, str]  # The same for keys that may be missing.
-    # For each key, the only supported value, which is that of a missing key as well. None
-    # stands for no value.
+    # The only supported value of each key, and that of a missing key; None stands for no value.
     only: Mapping[str, Any] = {}
-    # Fields of BertConfig, where they differ from the defaults and config.json does not say
-    # otherwise.
+    # Fields of BertConfig that differ from its defaults, unless config.json says otherwise.
     settings: Mapping[str, Any] = {}
     # Keys whose value follows from others: property of BertConfig that it must equal.
     derived: Mapping[str, str] = {}

@@ -48,8 +48,6 @@ _PATTERNS: Mapping[str, str] = {
 
 
 class _Layer(NamedTuple):
-    """A kind of layer."""
-
     type: str  # One of the values of `LAYER_TYPES`.
     base: float | None = None  # Of its rotations; None for the config's, 0 for no rotations.
     scaled: bool = True  # Whether the config's scaling of frequencies is its as well.
@@ -146,7 +144,6 @@ def _unknown(config: Config) -> str:
 
 
 def _without_rotation(config: Config, family: HFFamily, name: str) -> PositionEncoding:
-    """Encodings other than RoPE."""
     if name == "nope":
         return none()
     heads = required(config, "num_attention_heads")

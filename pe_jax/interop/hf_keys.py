@@ -208,7 +208,6 @@ def _refuse(values: Config, family: HFFamily) -> None:
 
 
 def _fill(values: dict[str, Any], family: HFFamily) -> None:
-    """Add the defaults of a family."""
     sizes = dict(zip(SIZE_KEYS, family.sizes))
     for key in ("layer_types", "no_rope_layers", "layer_rope_theta"):
         if isinstance(values.get(key), list | tuple) and values[key]:

@@ -94,8 +94,6 @@ def _ntk_of_gte(
 
 
 class _Type(NamedTuple):
-    """A `rope_type`."""
-
     make: Callable[..., PositionEncoding]  # Our encoding.
     options: Mapping[str, str]  # Its settings by their key, and what option each becomes.
     # `(config, options) ->` options where the settings have none; None for no default.

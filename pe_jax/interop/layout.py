@@ -119,10 +119,7 @@ def _of_table(
 def parameter_shapes(
     config: BertConfig, encoder: EncoderFormat, of_heads: tuple[str, ...], classes: int
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all parameters of the encoder and of heads, by path.
-
-    Positions are among them only if the family has their modules.
-    """
+    """Return the shapes of all parameters by path, of positions only if the family has modules."""
     heads = encoder.head_parts(of_heads)
     few = dataclasses.replace(config, num_layers=min(2, config.num_layers))  # Others are the same.
     models = {

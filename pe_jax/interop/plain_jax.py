@@ -56,7 +56,6 @@ def _evaluate(program: ClosedJaxpr, *inputs: Array) -> list[jax.Array]:
 
 
 def _apply(equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
-    """Return the results of one primitive."""
     primitive, params = equation.primitive, dict(equation.params)
     if primitive.name == "dot_general":
         return [_dot_general(*operands, **params)]

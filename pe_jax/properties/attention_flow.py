@@ -77,6 +77,5 @@ def mixture_shares(
 
 
 def _distance(matrix: Array) -> jax.Array:
-    """Return |j - i|, `[L, L]`."""
     positions = jnp.arange(matrix.shape[-1])
     return jnp.abs(positions - positions[:, None])

@@ -40,8 +40,7 @@ def offset_fit(
 
 
 def _groups(present: Bool[Array, "L M"]) -> Int[Array, " M"]:
-    """Return the least index of the offsets that each offset is connected with by rows: each step
-    hands it on from offsets to rows and back, until nothing changes."""
+    """Return the least index of the offsets that each offset is connected with by rows."""
     count = present.shape[-1]
 
     def step(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:

@@ -17,11 +17,7 @@ from pe_jax.training.pytrees import Scalars
 
 
 def report_distillation(folder: Path, out: Path) -> str:
-    """Write report.json and report.md of the run in `folder` to `out`; return the page.
-
-    The numbers are those that the run has logged: with the first step those of the student before
-    training and of one without positions, and the last evaluation.
-    """
+    """Write report.json and report.md of the run in `folder` to `out`; return the page."""
     config = run_config(folder, DistillationConfig)
     evaluations = metrics.read_evaluations(folder)
     if not max(evaluations, default=0):

@@ -114,7 +114,6 @@ def metrics(dataset: str) -> list[tuple[str, str]]:
 
 
 def _by_seed(path: Path, seeds: list[int], scores: Json, name: str) -> dict[int, float]:
-    """Return the score of a metric for each seed."""
     if name not in scores:
         raise ValueError(f"{path} has no score {name!r}; it has {', '.join(scores) or 'none'}.")
     values = scores[name]

@@ -155,8 +155,7 @@ def _place(sets: tuple[str, str]) -> tuple[bool, int, str, str]:
 
 
 def _in_order(positions: set[str], all_rows: bool) -> list[str]:
-    """Return the paper's order, whatever the options, then the alphabet's; with `all_rows` also the
-    paper's encodings that have no run."""
+    """Return the paper's order, then the alphabet's; `all_rows` adds those without a run."""
     names = {position: encodings.without_options(position) for position in positions}
     if all_rows:
         names |= {name: name for name in encodings.PAPER if name not in names.values()}
@@ -167,8 +166,7 @@ def _in_order(positions: set[str], all_rows: bool) -> list[str]:
 def _means(
     by_task: dict[str, dict[str, Json | None]], positions: set[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Return columns of means and the sets they average: all eight, where a row has them, and those
-    that every row has."""
+    """Return columns of means, and the sets they average: all eight, and those in every row."""
     is_whole = any(all(name in by_task[task] for task in IN_MEAN) for name in positions)
     means = {f"mean of {len(IN_MEAN)}": IN_MEAN} if is_whole else {}
     common = tuple(task for task in IN_MEAN if positions <= by_task[task].keys())

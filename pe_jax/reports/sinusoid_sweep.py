@@ -54,8 +54,7 @@ Least: {least}; greatest: {greatest}.
 
 
 def _measured(bases: np.ndarray, dims: np.ndarray, config: SweepConfig) -> np.ndarray:
-    """Return the measure of every pair, `[bases, dims]`, in one compiled program: frequencies are
-    padded to the largest dimension."""
+    """Return the measure of every pair, `[bases, dims]`, in one compiled program."""
     i = np.arange(dims[-1] // 2)
 
     def measured(setting: dict[str, jax.Array]) -> jax.Array:

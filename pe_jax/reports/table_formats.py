@@ -99,8 +99,7 @@ def to_csv(table: Json) -> str:
 
 
 def usual_count(rows: Json) -> int:
-    """Return the number of seeds that most cells have, of equally frequent ones the larger; it is
-    not printed in the cells."""
+    """Return the number of seeds that most cells have, the larger on a tie; cells omit it."""
     counts = Counter(cell["n"] for cells in rows.values() for cell in cells.values() if cell)
     return max(counts, key=lambda n: (counts[n], n))
 

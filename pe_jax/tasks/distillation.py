@@ -25,13 +25,7 @@ from pe_jax.data.teacher_windows import window_spec
 from pe_jax.models import BertConfig, forward_flops, train_flops
 from pe_jax.schema import changed
 from pe_jax.tasks import text_training
-from pe_jax.tasks.imitation import (
-    Statistics,
-    converged,
-    imitation_task,
-    measure,
-    teacher_digest,
-)
+from pe_jax.tasks.imitation import Statistics, converged, imitation_task, measure, teacher_digest
 from pe_jax.tasks.order_scores import order_scores
 from pe_jax.tasks.pretrained_source import PretrainedSource
 from pe_jax.tasks.run import Program
@@ -126,8 +120,7 @@ def make_program(
 def step_flops(
     config: DistillationConfig, student: BertConfig, teacher: BertConfig, rows: int, length: int
 ) -> float:
-    """Return the model FLOPs of a step, with shuffled rows and the teacher's windows of longer
-    ones."""
+    """Return the model FLOPs of a step, with shuffled rows and the teacher's windows."""
     rows, window = rows * (2 if config.differences else 1), config.window
     shape = window_spec(length, window)["windows"][0] if 0 < window < length else (1, length)
     teacher_flops = rows * forward_flops(teacher, *shape, 0)
@@ -147,8 +140,7 @@ def make_examples(
 
 
 def build(config: DistillationConfig, tokenizer: Path | None = None) -> Run:
-    """Build everything that `config` stands for; reads text, see `text_training.read_data`, and
-    teacher, and trains nothing."""
+    """Build everything that `config` stands for; reads text and teacher, and trains nothing."""
     if isinstance(config.model, ModelChanges):  # Otherwise the teacher would be opened once more.
         config = resolve(config)
     stages, mesh = [*config.stages.values()], sharding.data_mesh()

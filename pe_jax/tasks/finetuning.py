@@ -236,10 +236,7 @@ def start_from(
 
 
 def run(config: FinetuningConfig, folder: Path, profile: range = range(0)) -> FinetuningRun:
-    """Fine-tune what `config` describes, or resume the run in `folder`; see `pretraining.run`.
-
-    Writes, next to what every run writes, `predictions/` (see `Scorer.score`).
-    """
+    """Fine-tune `config`, or resume; see `pretraining.run`. Adds `predictions/`, see `Scorer`."""
     config = resolve(config, folder)
     tokenizer = log_run_header(folder, config)
     log_field("Data", f"{config.task}, read and tokenized now")

@@ -78,7 +78,6 @@ def glue_score(metric: str, labels: np.ndarray, predictions: np.ndarray) -> floa
 
 
 def _check_finite(predictions: np.ndarray) -> None:
-    """Raise ValueError if a prediction `[N]` or its logits `[N, C]` are not finite."""
     if broken := int((~np.isfinite(predictions.reshape(len(predictions), -1))).any(-1).sum()):
         raise ValueError(
             f"{broken} of {len(predictions)} predictions are not finite, so they cannot be scored. "

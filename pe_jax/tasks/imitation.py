@@ -178,8 +178,7 @@ def _real(batch: Batch) -> Bool[Array, "B L"]:
 def _centred(
     hidden: Float[Array, "N B L D"], centre: Float[Array, "N P D"], batch: Batch
 ) -> Float[Array, "N B L D"]:
-    """Hidden states without the mean of their position, but at special tokens, whose vectors stand
-    for more than a position."""
+    """Hidden states without the mean of their position, except at special tokens."""
     shift = centre[:, document_positions(batch["documents"])]
     return hidden.astype(jnp.float32) - jnp.where(batch["text"][..., None], shift, 0)
 
@@ -270,8 +269,7 @@ def _centre(batches: Sequence[dict[str, np.ndarray]]) -> np.ndarray:
 
 
 def teacher_digest(teacher: BertConfig, params: Params) -> str:
-    """Return a digest of everything that the teacher's hidden states depend on: its positions,
-    sizes and constants, and its parameters."""
+    """Return a digest of all that the teacher's hidden states depend on."""
     settings = {name: getattr(teacher, name) for name in (*SIZES, *ARCHITECTURE, "max_length")}
     facts = [teacher.encoding().name, settings, fingerprint(params)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

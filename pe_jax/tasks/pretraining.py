@@ -110,8 +110,7 @@ def make_examples(
 
 
 def build(config: PretrainingConfig, tokenizer: Path | None = None) -> Run:
-    """Build everything that `config` stands for; reads the data, see `text_training.read_data`, and
-    trains nothing."""
+    """Build everything that `config` stands for; reads the data, and trains nothing."""
     config = text_training.resolve(config)
     mesh, packed = sharding.data_mesh(), config.data.packed
     examples = functools.partial(make_examples, config.data)

@@ -93,8 +93,7 @@ def _open_source(key: str, source: str, **options: Any) -> tuple[data.TokenizedC
 
 
 def _check(source: str, corpus: data.TokenizedCorpus, tokenizer: Tokenizer, pairs: bool) -> None:
-    """Raise ValueError if most of a text is [UNK] or, for pairs, in documents of one sentence; warn
-    if much of it is [UNK]."""
+    """Raise ValueError for a text of [UNK], or without pairs if needed; warn of much [UNK]."""
     tokens, single = np.diff(corpus.sentences[corpus.documents]), corpus.single_sentences
     lost = tokens[single].sum() / tokens.sum()
     if pairs and lost > 0.5:

@@ -161,7 +161,6 @@ def read_data(
 
 
 def _batches(examples: data.Examples, stage: StageConfig, seed: int, workers: int = 0) -> Batches:
-    """Return the batches of a stage."""
     return functools.partial(
         data.batches,
         examples,

@@ -175,10 +175,7 @@ def _start_or_resume(
 
 
 def _check_profile(profile: range, done: int, steps: int, folder: Path) -> None:
-    """Raise ValueError if no trace can be written, or the run has no such steps.
-
-    Steps that are done are reported: the command that resumes a run is the one that started it.
-    """
+    """Raise ValueError if no trace can be written, or the run has no such steps."""
     if is_remote(folder):
         raise ValueError(
             f"--profile writes to a local folder only, but --workdir is {folder}. Remove --profile."

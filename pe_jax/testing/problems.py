@@ -113,7 +113,6 @@ def check_table(
 def _results(
     subject: Any, checks: Checks, excused: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the result of each check, and the failures by check."""
     results, wrong = {}, {}
     for name, check in checks.items():
         try:

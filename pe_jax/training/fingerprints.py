@@ -38,8 +38,7 @@ def combine(sums: Iterable[int]) -> str:
 
 
 def examine(tree: PyTree) -> tuple[dict[str, int], list[str]]:
-    """Sums of the hashed words of the leaves by path, and the paths of leaves that are not finite
-    in every element."""
+    """Return the sums of the leaves' hashed words by path, and the paths that are not finite."""
     # Leaf by leaf: one program for each shape compiles many times faster than one for all leaves.
     # Sequentially: on a CPU, concurrent sums over several devices can deadlock.
     sums: dict[str, int] = {}

@@ -33,7 +33,6 @@ class Stage:
     name: str
     steps: int
     # `batches(n)` yields this host's NumPy batches without end, starting at batch n of the stage.
-    # They are the same however many processes make them.
     batches: Callable[[int], Iterable[HostBatch]]
     train_step: Callable[[TrainState, Batch], tuple[TrainState, Metrics]]  # Of global batches.
     # `evaluate(step, params)`, on held-out data. Names with a `/` are details, for the files alone.
@@ -48,8 +47,7 @@ class Stage:
 class Loop:
     """The loop over the steps of a run in its folder."""
 
-    # Intervals in steps, of writing metrics, evaluating and saving. All three happen at the end of
-    # a stage too; 0 means only then.
+    # Steps between writing metrics, evaluating and saving; 0 means only at the end of a stage.
     every: tuple[int, int, int]
     batch_sharding: NamedSharding
     schedule: optax.Schedule
@@ -196,7 +194,6 @@ class Loop:
         self.progress.report(step, "training", shown)
 
     def _evaluate(self, step: int, stage: Stage, params: Params) -> Scalars:
-        """Write a stage's scores and return them."""
         scalars = stage.evaluate(step, params)
         self.writer.write(step, {f"{HELD_OUT}{name}": value for name, value in scalars.items()})
         shown = {name: value for name, value in scalars.items() if "/" not in name}

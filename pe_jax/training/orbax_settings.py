@@ -16,16 +16,14 @@ def orbax_settings() -> ocp.Context:
         ocp.handlers.JsonHandler, checkpointable_name="facts"
     )
     settings.pytree.loading.partial_load = True  # The parameters without the rest of a state.
-    # Each device that has a copy of an array writes a slice of it; not of small arrays, as slicing
-    # hundreds of them takes longer than writing them.
+    # Each device with a copy writes a slice; slicing small arrays takes longer than writing them.
     settings.array.saving.min_slice_bytes_for_replica_parallel = 2**20
     return settings
 
 
 @functools.cache  # Once a process.
 def _silence_orbax() -> None:
-    """Keep exceptions that Orbax's threads log before they raise them in the caller's out of the
-    log, unless --verbosity=1 shows all."""
+    """Hide what Orbax logs of exceptions that it raises as well, unless --verbosity=1."""
     if logging.getLogger("absl").isEnabledFor(logging.DEBUG):
         return
 

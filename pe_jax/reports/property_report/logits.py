@@ -164,8 +164,7 @@ def offset_kernel(subject: Subject, config: PropertiesConfig) -> Findings:
 
 
 def _deviation(phi: np.ndarray) -> np.ndarray:
-    """Return the standard deviation of the entries of each matrix of `[H, L, L]`, 0 if it is that
-    of rounding errors."""
+    """Return the standard deviation of each matrix of `[H, L, L]`, 0 for rounding errors."""
     deviation = np.nanstd(phi, (-2, -1))
     return np.where(deviation > 1e-6 * np.nanmax(np.abs(phi), (-2, -1)), deviation, 0)
 
@@ -242,8 +241,7 @@ def _inner_pairs(length: int) -> Bool[np.ndarray, "L L"]:
 
 
 def _mean_logits(config: BertConfig, params: Params, tokens: Int[jax.Array, "B L"]) -> Estimate:
-    """Return the mean over texts of the logits that enter the softmax, and its standard error, each
-    `[N, H, L, L]`, 0 outside `_inner_pairs`."""
+    """Mean logits over texts, and the standard error: `[N, H, L, L]`, 0 outside `_inner_pairs`."""
     attend, where = kernel_map(config), _inner_pairs(tokens.shape[1])
     phi = properties.offset_kernel(attend, params, tokens[:, None], where=where, batch=4)
     return Estimate(*(jnp.where(where, x, 0) / config.head_size**0.5 for x in phi))

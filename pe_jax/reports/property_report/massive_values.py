@@ -103,7 +103,6 @@ def _moments(config: BertConfig) -> Callable[..., tuple[jax.Array, jax.Array]]:
 
 
 def _mean(by_layer: Float[Array, " N"]) -> Value:
-    """Return the mean over the layers that have a number."""
     finite = np.asarray(by_layer)[~np.isnan(by_layer)]
     return finite.mean() if finite.size else None
 
@@ -111,8 +110,7 @@ def _mean(by_layer: Float[Array, " N"]) -> Value:
 def _count_by_band(
     subject: Subject, massive: Bool[np.ndarray, "3 N H d"], count: int
 ) -> list[int] | None:
-    """Return how many massive dimensions of queries and keys each band of frequencies has; None
-    without rotations."""
+    """Return the number of massive dimensions in each band; None without rotations."""
     number = np.zeros(count, int)
     layers = rotations(subject.bert, subject.params)
     for layer, rotation in enumerate(layers):

@@ -68,15 +68,13 @@ def cells(numbers: Numbers, windows: Sequence[int]) -> list[float | None]:
 
 
 def average(several: Sequence[Numbers]) -> Numbers:
-    """Return the mean of each violation over heads, layers or models, where all have it: a layer
-    with a window may lack some."""
+    """Return the mean of each violation over heads, layers or models, where all have it."""
     shared = [name for name in several[0] if all(name in numbers for numbers in several)]
     return {name: float(np.mean([numbers[name] for numbers in several])) for name in shared}
 
 
 def product_panel(title: str, phi: Array, x: np.ndarray, axis: str = "position") -> figures.Panel:
-    """Return a panel of dot products at positions or offsets `x`, over the mean self-product, so
-    that tables of any size share a colour scale."""
+    """Return a panel of dot products at positions or offsets `x`, over the mean self-product."""
     size = float(np.mean(np.diagonal(phi)))
     unit = np.asarray(phi) / size if size > 0 else np.asarray(phi)
     return figures.Panel(title, unit, int(x[0]), axis, axis)

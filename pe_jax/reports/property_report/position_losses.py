@@ -38,8 +38,7 @@ _SETS = 7  # Sets of places, masked one after the other: about 15 % each.
      ("accuracy", ".1%"), ("change", ".1f"), ("states", ".2g")],
 )  # fmt: skip
 def shift(subject: Subject, config: PropertiesConfig) -> Findings:
-    """Measure loss, accuracy and states of texts of half the longest input, at positions from 0,
-    1, 2, 4 and so on."""
+    """Measure loss, accuracy and states of half-length texts, at positions from 0, 1, 2, 4, ..."""
     name = subject.name
     # Half the longest input, at most `config.length`; real texts have three tokens.
     length = max(3, min(config.length, subject.length // 2))

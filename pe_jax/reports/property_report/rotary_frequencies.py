@@ -131,8 +131,7 @@ def _band(layers: list[_Layer], band: int, count: int) -> dict[str, float]:
 
 
 def _band_effects(subject: Subject, config: PropertiesConfig) -> Json:
-    """Return the loss, and what each band, then all together, add to it when they do not rotate
-    and when they are dropped. Empty for a model without a masked-LM head."""
+    """Return the loss, and what each band adds if not rotated or dropped; empty without a head."""
     params = masked_lm(subject)
     if params is None:
         return {}
@@ -173,8 +172,7 @@ def _loss_without_bands(config: BertConfig, count: int) -> ChangedLoss:
 
 
 def _norm_figure(subject: Subject, layers: dict[int, _Layer]) -> Figure:
-    """Return a map of norms over their head's mean, from the fastest pair to the slowest; blank
-    where a layer has none."""
+    """Return a map of norms over their head's mean, the fastest pair first; blank where none."""
     heads, count = subject.bert.num_heads, max(x["keys"].shape[-1] for x in layers.values())
     shown = np.full((2, subject.bert.num_layers, heads, count), np.nan)
     for number, layer in layers.items():

@@ -42,8 +42,7 @@ _SCORE = "masked_lm_accuracy"
     is_joint=True,
 )  # fmt: skip
 def scores(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> Findings:
-    """Score every checkpoint of each run on held-out text of the last stage's length, once: scores
-    are cached in `scores_cache/` of the output."""
+    """Score all checkpoints on held-out text of the last stage's length, with a cache."""
     findings = Findings()
     for run in subjects:
         if run.folder is not None and workdir.saved_values(run.folder).get("task") == "pretraining":
@@ -185,7 +184,6 @@ def _from_metrics(folders: list[Path]) -> dict[str, list[float]]:
 
 
 def _from_csv(path: Path, runs: list[str]) -> dict[str, list[float]]:
-    """The scores of `runs`, in their order."""
     if not path.is_file():
         raise ValueError(f"No table of scores at {path} (config.scores).")
     with open(path, newline="", encoding="utf-8") as file:

@@ -48,7 +48,6 @@ Statistics = dict[str, jax.Array]
 
 
 def _listed(findings: Findings, key: str, between: str) -> str:
-    """Return the different values of the models."""
     return between.join({str(numbers[key]): None for numbers in findings.numbers.values()})
 
 

@@ -46,8 +46,7 @@ _HEADINGS = ("TI", "mono. {config.table_window}", "mono. all", "symm.")
     is_joint=True,
 )  # fmt: skip
 def table1(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> Findings:
-    """Measure the untrained encodings among the subjects, means over `config.seeds` random models,
-    and below each the runs that trained it."""
+    """Measure untrained encodings, means over `config.seeds`, and below each its trained runs."""
     findings = Findings()
     untrained = [subject.encoding for subject in subjects if subject.untrained]
     for encoding in render.with_progress(untrained, "Table 1", "encoding"):

@@ -114,8 +114,7 @@ def evolution(subject: Subject, config: PropertiesConfig) -> Findings:
 
 
 def _last_steps(folder: Path) -> dict[int, int]:
-    """Return the last step of each stage that another follows, with its length in tokens. The log
-    has a line at each stage's end; tokens over examples are the length."""
+    """Return the last step of each stage that another follows, with its length in tokens."""
     rates = ("train/tokens_per_second", "train/examples_per_second")
     lines = [line for line in read_metrics(folder) if rates[1] in line]
     lengths = [(line["step"], round(line[rates[0]] / line[rates[1]])) for line in lines]
