@@ -13,14 +13,7 @@ from safetensors.numpy import save
 
 from pe_jax import __version__
 from pe_jax.files import write_bytes, write_text
-from pe_jax.golden.vectors import (
-    FORMAT,
-    Golden,
-    attention_factor,
-    golden_vectors,
-    head_size,
-    tables,
-)
+from pe_jax.golden import vectors
 from pe_jax.interop import FAMILIES
 
 
@@ -29,7 +22,7 @@ def model_types() -> list[str]:
     found = []
     for name in FAMILIES:
         try:
-            golden_vectors({"model_type": name}, cases=())
+            vectors.golden_vectors({"model_type": name}, cases=())
         except ValueError:
             continue
         found.append(name)
@@ -50,7 +43,7 @@ def write(
       OSError: if something cannot be written.
     """
     names: list[str] = []
-    goldens = [golden_vectors(config) for config in configs]
+    goldens = [vectors.golden_vectors(config) for config in configs]
     for golden in goldens:
         name = re.sub(r"[^\w.-]", "_", str(golden.config.get("model_type") or "config"))
         same = sum(other.split("~")[0] == name for other in names)
@@ -66,10 +59,10 @@ def write(
     return files
 
 
-def _tensors(golden: Golden) -> dict[str, np.ndarray]:
+def _tensors(golden: vectors.Golden) -> dict[str, np.ndarray]:
     """Return all arrays by name; results are float32, as no reader needs more of them."""
     arrays = {"q": golden.q, "k": golden.k, "v": golden.v}
-    arrays |= {f"tables/{name}": array for name, array in tables(golden).items()}
+    arrays |= {f"tables/{name}": array for name, array in vectors.tables(golden).items()}
     for name, case in golden.cases.items():
         arrays[f"{name}/positions"] = case.positions.astype(np.int32)
         arrays[f"{name}/mask"] = case.mask
@@ -80,12 +73,12 @@ def _tensors(golden: Golden) -> dict[str, np.ndarray]:
     return {name: np.ascontiguousarray(array) for name, array in sorted(arrays.items())}
 
 
-def _description(golden: Golden) -> str:
+def _description(golden: vectors.Golden) -> str:
     layers = {
         kind: {
             "encoding": layer.name,
-            "head_size": head_size(layer) or golden.q.shape[-1],
-            "attention_factor": attention_factor(layer),
+            "head_size": vectors.head_size(layer) or golden.q.shape[-1],
+            "attention_factor": vectors.attention_factor(layer),
             "window": layer.reach._asdict(),
         }
         for kind, layer in golden.layers.items()
@@ -101,7 +94,7 @@ def _description(golden: Golden) -> str:
         for name, case in golden.cases.items()
     }
     values = {
-        "format": FORMAT,
+        "format": vectors.FORMAT,
         "pe_jax": __version__,
         "config": dict(golden.config),
         "trained_length": golden.trained_length,

@@ -8,15 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax import data
+from pe_jax import data, properties
 from pe_jax.models import BertConfig, LayerOutputs
-from pe_jax.properties import (
-    SHUFFLES,
-    OrderSensitivity,
-    order_sensitivity,
-    shuffled_orders,
-    states_by_order,
-)
 from pe_jax.tasks.imitation import outputs_of
 from pe_jax.tasks.run import Program
 from pe_jax.tasks.text_split import TextSplit
@@ -43,7 +36,7 @@ def order_scores(
     size = min(size, min(longest, _LONGEST) - template.size)
     inside, begins = data.pieces(text.held_out, text.held_out_documents, _TEXTS, size)
     tokens = np.stack([template.join(piece) for piece in inside])
-    orders = shuffled_orders(begins, ends=(len(template.before), len(template.after)))
+    orders = properties.shuffled_orders(begins, ends=(len(template.before), len(template.after)))
 
     def states(outputs: Callable[..., LayerOutputs], params: Params) -> jax.Array:
         everywhere = sharding.replicated(program.mesh)
@@ -55,9 +48,9 @@ def order_scores(
 
     def scores(params: Params) -> Scalars:
         ours = states(program.task.outputs, params)
-        return _scalars(order_sensitivity(ours, orders, targets))
+        return _scalars(properties.order_sensitivity(ours, orders, targets))
 
-    return scores, _scalars(order_sensitivity(targets, orders))
+    return scores, _scalars(properties.order_sensitivity(targets, orders))
 
 
 @cache_by_arguments
@@ -68,14 +61,14 @@ def _states_of(outputs: Callable[[Params, Batch], LayerOutputs]) -> Callable[...
         inputs = {"token_type_ids": jnp.zeros_like(tokens), "documents": jnp.ones_like(tokens)}
         return outputs(params, {"tokens": tokens, **inputs}).hidden[-1]
 
-    return lambda *args: states_by_order(last, *args)
+    return lambda *args: properties.states_by_order(last, *args)
 
 
-def _scalars(sensitivity: OrderSensitivity) -> Scalars:
+def _scalars(sensitivity: properties.OrderSensitivity) -> Scalars:
     return {
         f"order/{kind}/{field}": float(value)
         for field, values in sensitivity._asdict().items()
         if values is not None
-        for kind, value in zip(SHUFFLES, np.asarray(values), strict=True)
+        for kind, value in zip(properties.SHUFFLES, np.asarray(values), strict=True)
         if np.isfinite(value)
     }

@@ -12,18 +12,9 @@ from pathlib import Path
 
 import jax
 
+from pe_jax import schema
 from pe_jax.files import Json, is_remote, read_json, to_path, write_text
 from pe_jax.locks import NoLocksError, leads_to, lock
-from pe_jax.schema import (
-    C,
-    Classes,
-    Config,
-    as_dict,
-    classes_by_task,
-    flatten,
-    from_values,
-    values_of,
-)
 from pe_jax.values import shown
 
 # Orbax finds the files that it merges into a checkpoint by a glob of the whole path.
@@ -55,7 +46,7 @@ _EQUIVALENT = {"parallel": ("jit", "fsdp")}
 Changes = dict[str, tuple[object, object]]  # By key, the value of a run and the new one.
 
 
-def check(workdir: Path, config: Config) -> Changes:
+def check(workdir: Path, config: schema.Config) -> Changes:
     """Check that `config` describes the run in `workdir`, if there is one; return what differs.
 
     Raises:
@@ -72,9 +63,9 @@ def check(workdir: Path, config: Config) -> Changes:
     if not path.exists():
         return {}
     way_out = "Delete it: the command that started the run writes it again."
-    old = flatten(read_json(path, way_out))
-    new = json.loads(json.dumps(values_of(config)))  # Lists for tuples, as in the file.
-    given = values_of(config, defaults=False)  # The run may be older than other keys.
+    old = schema.flatten(read_json(path, way_out))
+    new = json.loads(json.dumps(schema.values_of(config)))  # Lists for tuples, as in the file.
+    given = schema.values_of(config, defaults=False)  # The run may be older than other keys.
     fixed = [_determining(values, resumed=True) for values in (old, new)]
     changes = {
         key: (old.get(key), new.get(key))
@@ -91,12 +82,12 @@ def check(workdir: Path, config: Config) -> Changes:
     return changes
 
 
-def identity(config: Config, tokenizer: str, *, resumed: bool = False) -> str:
+def identity(config: schema.Config, tokenizer: str, *, resumed: bool = False) -> str:
     """A digest of all that a run's numbers depend on, with the tokenizer as JSON; if `resumed`,
     without what may change then. Keys newer than a run, with their defaults, leave it as it was."""
-    values = values_of(config, defaults=False)
+    values = schema.values_of(config, defaults=False)
     if resumed:  # A default source is replaced like any other.
-        every = values_of(config)
+        every = schema.values_of(config)
         values |= {key: every[key] for key in _INPUTS if every.get(key)}
     facts = [_determining(values, resumed=resumed), json.loads(tokenizer)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -157,23 +148,23 @@ def lock_workdir(workdir: Path) -> Iterator[Callable[[], None]]:
         os.close(descriptor)
 
 
-def write_config(workdir: Path, config: Config) -> None:
+def write_config(workdir: Path, config: schema.Config) -> None:
     """Write `config.json`: from now on the folder is this run's."""
-    write_text(workdir / "config.json", json.dumps(as_dict(config), indent=2) + "\n")
+    write_text(workdir / "config.json", json.dumps(schema.as_dict(config), indent=2) + "\n")
 
 
-def load_config(workdir: Path, classes: Classes[C]) -> C:
+def load_config(workdir: Path, classes: schema.Classes[schema.C]) -> schema.C:
     """Read the config of the run in `workdir`, of one of `classes` (see `from_values`). Keys newer
     than the run have their defaults. ValueError if there is none, or one of another task."""
     values = saved_values(workdir)
     task = values.get("task")
-    names = classes_by_task(classes)
+    names = schema.classes_by_task(classes)
     if isinstance(task, str) and task not in names:
         raise ValueError(
             f"{workdir} holds a run of {shown(task)}, but this needs {' or '.join(names)}."
         )
     try:
-        return from_values(values, classes, complete=True)
+        return schema.from_values(values, classes, complete=True)
     except ValueError as error:
         raise ValueError(f"{workdir / 'config.json'}: {error}") from None
 
