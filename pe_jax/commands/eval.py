@@ -107,7 +107,6 @@ def _measure_properties(config: PropertiesConfig, out: Path) -> str:
 
 
 def _evaluate(config: Config, out: Path) -> str:
-    """Run the evaluation of the config; return the text to print."""
     match config:
         case ExportConfig():
             from pe_jax.reports.run_export import export

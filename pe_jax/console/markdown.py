@@ -22,8 +22,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def for_terminal(page: str) -> str:
-    """A page as a terminal shows it, without figures and in lines of `WIDTH`: a wider table becomes
-    several that repeat its first columns. The file has it as it was."""
+    """A page in lines of `WIDTH`, no figures; wide tables become several with the first columns."""
     page = re.sub(r"^!\[[^\]]*\]\([^)]*\)\n+", "", page, flags=re.M)
     lines = []
     for line, group in itertools.groupby(page.split("\n"), lambda line: line[:1]):

@@ -181,11 +181,8 @@ def bert_template(cls: Sequence[int], sep: Sequence[int], *, pair: bool) -> Temp
 
 
 def _post_processor_template(tokenizer: Tokenizer, *, pair: bool) -> Template:
-    """Return what the post-processor does to a text, or to two.
-
-    Raises:
-      ValueError: if the second text comes first, or types do not go from 0 to 1.
-    """
+    """Return what the post-processor does to a text, or to two; ValueError if the second
+    comes first, or types do not go from 0 to 1."""
     probe = _probe(tokenizer)
     encoding = tokenizer.encode(probe, probe) if pair else tokenizer.encode(probe)
     owner = np.array([-1 if n is None else n for n in encoding.sequence_ids])

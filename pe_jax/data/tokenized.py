@@ -23,12 +23,10 @@ from pe_jax.shapes import Bool, Int
 _BATCH = 2_000_000
 
 # English: a sentence ends after . ! or ? (and one closing quote or bracket) before a space and an
-# opening capital, digit, quote or bracket. "Sentences" of pretraining need no more (Devlin et al.,
-# A.2).
+# opening capital, digit, quote or bracket. Pretraining needs no more (Devlin et al., A.2).
 _ENGLISH_END = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]["'”’)\]]))\s+(?=["'“‘(\[]?[A-Z0-9])|\n+""")
 
-# Any script: after a full-width stop, or after another one before a space. The group is the first
-# letter of what follows.
+# Any script: after a full-width stop, or another before a space. The group is the next letter.
 _STOPS, _WIDE_STOPS, _CLOSING = ".!?…؟۔।॥։።܀", "。！？｡", "\"'”’)\\]»」』）】"
 _END = re.compile(
     rf"(?:(?<=[{_STOPS}])|(?<=[{_STOPS}][{_CLOSING}]))\s+(?=[\"'“‘(\[«„¿¡]?([^\W_]))"

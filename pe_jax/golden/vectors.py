@@ -142,8 +142,7 @@ def golden_vectors(config: Mapping[str, Any], cases: Collection[str] | None = No
 
 
 def head_size(layer: PositionEncoding) -> int | None:
-    """Return d of a kind of layer, whose inputs are the first d dimensions of q, k and v; None for
-    all of them."""
+    """Return d of a kind of layer, whose inputs are the first d of q, k and v; None for all."""
     return next((size for part in layer.parts if (size := part.traits.head_size)), None)
 
 

@@ -54,8 +54,7 @@ def new_folder(folder: str | Path) -> Iterator[Path]:
 
 
 def with_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a copy whose post-processor puts special tokens around texts, BERT's where it has none
-    of its own, and which does not truncate or pad."""
+    """Return a copy with special tokens around texts, by default BERT's, and no cuts or padding."""
     copy = Tokenizer.from_str(tokenizer.to_str())
     copy.no_truncation()
     copy.no_padding()

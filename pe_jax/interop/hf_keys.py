@@ -183,7 +183,6 @@ def checked_config(
 
 
 def _refuse(values: Config, family: HFFamily) -> None:
-    """Raise ValueError for keys that matter and are not supported."""
     for key, effect in _DATA["not_read"].items():
         value = values.get(key)
         if value and value != _DATA["harmless"].get(key) and key not in family.defaults:

@@ -65,10 +65,6 @@ def by_pattern(config: Config, layer: int) -> bool:
     return (layer + 1) % pattern == 0
 
 
-def _qwen2_moe(config: Config, layer: int) -> bool:
-    return not has_window(config) or layer % 2 == 1 or not before_window(config, layer)
-
-
 def _inkling(config: Config, layer: int) -> bool:
     local = config["local_layer_ids"]
     return layer not in local if local is not None else (layer + 1) % 6 == 0
@@ -104,7 +100,9 @@ _NAMED: Mapping[str, IsFull] = {
     "mllama_text_model": lambda config, layer: (
         layer not in (config["cross_attention_layers"] or range(3, 39, 5))
     ),
-    "qwen2_moe": _qwen2_moe,
+    "qwen2_moe": lambda config, layer: (
+        not has_window(config) or layer % 2 == 1 or not before_window(config, layer)
+    ),
     "block_types": lambda config, layer: (
         config["block_types"][layer % len(config["block_types"])] == "attention"
     ),

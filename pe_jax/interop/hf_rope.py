@@ -140,8 +140,7 @@ _TYPES: Mapping[str, _Type] = {
     "longrope": _LONGROPE,
     "su": _LONGROPE,  # Phi-3's first name for it.
 }
-# Settings that change nothing: the type's name, a length that Ministral 3 repeats, and a flag of
-# the first YaRN models.
+# Settings that change nothing: Ministral 3 repeats a length, the first YaRN models have a flag.
 _NO_OPTIONS = ("rope_type", "type", "max_position_embeddings", "finetuned")
 # Where a config itself has what its rope settings lack, by layer type: the first that is there.
 BASES = {

@@ -178,11 +178,8 @@ def _take_int64(model: ModelProto) -> None:
 
 
 def _modules_after_encoder(source: Path) -> list[dict[str, Any]]:
-    """Return the entries of `modules.json` after the first one, a transformer: pooling and others.
-
-    Raises:
-      ValueError: for other files, and modules whose code is in the folder.
-    """
+    """Return the entries of `modules.json` after the first one, a transformer: pooling and others;
+    ValueError for other files, and modules whose code is in the folder."""
     entries = _json(source / MODULES)
     types = [entry["type"] for entry in entries]
     others = [name for name in types if not name.startswith("sentence_transformers.")]

@@ -1,11 +1,9 @@
 """Model FLOPs of a forward pass and of a training step.
 
-Model FLOPs are what the definition of the model asks for, however a program computes it.
-
-Only products of matrices count, two FLOPs for each multiplication with its addition. Vectors of
-offsets count as their formula says, whatever form computes them: one dot product of their width for
-every query, key and head, in the logits and again in the values. Recomputation and padding do not
-count. A window counts the keys within its reach.
+Only products of matrices in the model's definition count, two FLOPs for each multiplication with
+its addition. Vectors of offsets count as their formula says, whatever form computes them: one dot
+product of their width for every query, key and head, in the logits and again in the values.
+Recomputation and padding do not count. A window counts the keys within its reach.
 """
 
 from __future__ import annotations

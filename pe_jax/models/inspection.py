@@ -222,8 +222,7 @@ def weights_map(
 
 
 def attended(config: BertConfig, length: int) -> Bool[np.ndarray, "N L L"]:
-    """Return by layer where a query can attend to a key at another position, by the reach of the
-    encoding."""
+    """Return by layer where a query can attend to keys at other positions, by the reach."""
     encoding, apart = config.encoding(), offsets(range(length), range(length))
     reaches = [encoding.layer(layer).reach for layer in range(config.num_layers)]
     return np.stack([np.asarray(reach.allows(apart)) & (apart != 0) for reach in reaches])

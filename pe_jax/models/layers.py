@@ -56,8 +56,7 @@ def _activate_rows(x: Float[Array, "M N"], name: str) -> Float[Array, "M N"]:
 
 def _gelu(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
     """The exact GELU, x·Φ(x), of the original BERT (Hendrycks & Gimpel 2016)."""
-    below = 0.5 * (1.0 + jax.lax.erf(x * np.float32(0.5**0.5)))
-    return x * below
+    return x * (0.5 * (1.0 + jax.lax.erf(x * np.float32(0.5**0.5))))
 
 
 _ACTIVATIONS: dict[str, Callable[[Array], jax.Array]] = {
@@ -139,8 +138,7 @@ def query_key_maps(params: Mapping[str, Any]) -> tuple[Projection, Projection]:
     return functools.partial(project, 0), functools.partial(project, 1)
 
 
-# They keep their input for the backward pass, in its dtype. What they compute from it is float32,
-# and cheaper to compute again than to keep.
+# Kept for the backward pass is the input alone, as by `_activate_rows`.
 _LayerNorm = nn.remat(nn.LayerNorm, prevent_cse=False)
 _RMSNorm = nn.remat(nn.RMSNorm, prevent_cse=False)
 

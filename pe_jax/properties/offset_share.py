@@ -32,8 +32,7 @@ def offset_fit(
     weights = present.astype(phi.dtype)
     counts = jnp.maximum(weights.sum(-1, keepdims=True), 1)
     normal = jnp.diag(weights.sum(-2)) - (weights / counts).T @ weights
-    # The level of ψ within a group of offsets is free, and is set to 0. An offset that does not
-    # occur is a group of its own.
+    # ψ has a free level in each group, set to 0. An offset that does not occur is its own group.
     groups = _groups(present)
     normal += groups[:, None] == groups
     return jnp.linalg.solve(normal, centred.sum(-2)[..., None])[..., 0]
@@ -88,8 +87,7 @@ def offset_variance(
 def centred_rows(
     phi: Float[Array, "*B L L"], where: Bool[Array, "L L"] | None
 ) -> tuple[Float[Array, "*B L M"], Bool[Array, "L M"]]:
-    """Return Φ less the mean of each row, by row and offset, 0 where no entry is; and the entries
-    that there are."""
+    """Return Φ less the mean of each row, by row and offset, 0 at no entry; and the entries."""
     values, present = by_offset(phi, where)
     mean = values.sum(-1, keepdims=True) / jnp.maximum(present.sum(-1, keepdims=True), 1)
     return jnp.where(present, values - mean, 0), present

@@ -94,8 +94,7 @@ def monotonicity(
         if weighted:
             difference = far - jnp.where(offset >= k, near, far)
             return (sums[0] + jnp.maximum(difference, 0), sums[1] + jnp.abs(difference)), None
-        # A tie is half in the wrong order; counted twice, to stay among integers. Comparisons with
-        # NaN are false.
+        # A tie is half in the wrong order; counted twice, to stay integer. NaN compares as false.
         twice = (far > near).astype(jnp.int32) + (far >= near).astype(jnp.int32)
         return (sums[0] + twice, sums[1] + 2 * (offset >= k)), None
 

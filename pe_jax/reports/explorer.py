@@ -43,10 +43,8 @@ def formulas(encoding: PositionEncoding) -> str:
 
 def layers_of_run(subject: Subject) -> list[Entry]:
     """Return an entry for each layer of a trained run, on lengths up to 512 that it can read.
-
     Proximities are the mean logits, times √d, of 16 pairs of random words that fill the inputs, see
-    `properties.offset_kernel`; numbers are means over the heads.
-    """
+    `properties.offset_kernel`; numbers are means over the heads."""
     model = subject.bert
     words, rng = jnp.asarray(subject.words, jnp.int32), jax.random.key(0)
     matrices: dict[int, jax.Array] = {}

@@ -211,8 +211,7 @@ def _notes(name: str, rows: Json, runs: Sequence[Results], config: TablesConfig)
 
 
 def _warnings(runs: Sequence[Results], every_sets: Sequence[tuple[str, str]]) -> list[str]:
-    """Return settings in which the rows of a column differ, columns with the same differences
-    together, and encodings whose runs start from different weights: their rows mix models."""
+    """Return settings in which rows of a column differ, and encodings of different weights."""
     labels: dict[str, list[str]] = defaultdict(list)
     for sets in every_sets:
         in_column = [run for run in runs if run.sets == sets]

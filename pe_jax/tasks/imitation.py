@@ -32,8 +32,7 @@ class Statistics(NamedTuple):
 
     hidden: Float[Array, " N"]  # Variance of each layer's output.
     attention: Float[Array, " N"]  # Variance of each layer's output of attention.
-    # How far the mean of the hidden states at a position is from the mean over positions; None
-    # without `config.centred`.
+    # From the mean over positions to that of each position; None without `config.centred`.
     centre: Float[Array, "N P D"] | None
 
 

@@ -221,8 +221,7 @@ def params_by_step(workdir: Path, *, skip: Collection[int] = ()) -> Iterator[tup
 
 
 def newest_params(workdir: Path, shardings_of: ShardingsOf | None = None) -> tuple[int, Params]:
-    """Step and parameters of the newest checkpoint that `restore_params` can read; ValueError if
-    there is none."""
+    """Step and parameters of the newest readable checkpoint; ValueError if there is none."""
     newest, _ = _newest(workdir, lambda step: (step, restore_params(workdir, step, shardings_of)))
     if newest is None:
         raise ValueError(f"The run in {workdir} has no checkpoint yet.")

@@ -86,8 +86,7 @@ class Meter:
 
 
 def read_metrics(workdir: Path) -> list[Json]:
-    """The lines of a run's `metrics.jsonl`: the step, and scalars by name; ValueError for a line
-    that is damaged."""
+    """The lines of `metrics.jsonl`: step, and scalars by name; ValueError for a damaged line."""
     path = workdir / "metrics.jsonl"
     # After the last line break there may be half a line.
     lines = path.read_bytes().decode("utf-8", "replace").split("\n")[:-1]

@@ -64,8 +64,7 @@ def abstract(tree: PyTree, shardings: PyTree) -> PyTree:
 
 
 def check_rows(name: str, rows: int, mesh: Mesh, accumulation: int = 1) -> None:
-    """Raise ValueError if a batch of `rows`, whose key is `name`, does not divide among devices and
-    micro-batches."""
+    """Raise ValueError unless `rows`, the key `name`, divide among devices and micro-batches."""
     devices = mesh.shape[AXIS]
     unit = devices * accumulation
     if rows % unit:
@@ -136,8 +135,7 @@ def parallelize(
 def _by_device(
     step: TrainStep, mesh: Mesh, exchanged: jnp.dtype | None, constants: int
 ) -> TrainStep:
-    # check_vma=False: otherwise shard_map sums the gradients of replicated parameters itself, and
-    # the step's own psum would count every device's gradient again.
+    # check_vma=False: else shard_map sums gradients of replicated parameters, and the step again.
     return jax.shard_map(
         functools.partial(step, axis=AXIS, exchanged=exchanged),
         mesh=mesh,

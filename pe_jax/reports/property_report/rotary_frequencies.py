@@ -34,8 +34,7 @@ from pe_jax.training.pytrees import Params
 
 _CHANGES = {"still": "not rotated", "dropped": "dropped"}
 
-# Of a layer that rotates: "frequencies" `[H, F]`, and "queries" and "keys", ‖q‖ and ‖k‖ of each
-# pair as means over tokens.
+# A layer that rotates: "frequencies", "queries" and "keys" (mean ‖q‖, ‖k‖ of a pair), `[H, F]`.
 _Layer = dict[str, Float[np.ndarray, "H F"]]
 
 

@@ -129,11 +129,9 @@ def _stages(run: TextRun[PretrainingConfig]) -> list[Json]:
     is_joint=True,
 )  # fmt: skip
 def correlation(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> Findings:
-    """Correlate the violations of Ā with the runs' scores, by Pearson and by Spearman.
-
-    Scores are the last held-out ones of each run, or those of the CSV file `config.scores`: a
-    header, then a row for each run that begins with its name; more is better.
-    """
+    """Correlate the violations of Ā with the runs' scores, by Pearson and by Spearman: the last
+    held-out scores of each run, or those of the CSV file `config.scores`, a header, then a row for
+    each run that begins with its name; more is better."""
     runs = [subject for subject in subjects if subject.folder]
     if len(runs) < properties.MINIMUM_RUNS:
         return Findings()

@@ -199,8 +199,6 @@ def changed_losses(
 
 
 def loss_changes(losses: Float[np.ndarray, "C N"]) -> Estimate:
-    """Return what each change but the first, which is none, adds to the loss, `[C - 1]`.
-
-    All changes have the same texts with the same masks, so the difficulty of the texts cancels.
-    """
+    """Return what each change but the first, which is none, adds to the loss, `[C - 1]`. All have
+    the same texts with the same masks, so the difficulty of the texts cancels."""
     return properties.mean_over_texts((losses[1:] - losses[:1]).T)
