@@ -119,7 +119,7 @@ def positional_basis(hidden: Float[Array, "*B C T D"], *, low: int = 10) -> Basi
     context_share = ratio(context_part, whole, 0.0)
 
     values = jnp.linalg.eigvalsh(gram)[..., ::-1]  # Squared singular values of pos.
-    missing = jnp.cumsum(values, -1) < _HELD * trace[..., None]
+    missing = jnp.cumsum(values, axis=-1) < _HELD * trace[..., None]
     centred = hidden - mean[..., None, None, :]
     scatter = product("...ctd,...cte->...de", centred, centred)
     largest = jnp.linalg.eigvalsh(scatter)[..., -1]
