@@ -146,7 +146,7 @@ def draw(marks: dict[str, tuple[float, float]]) -> None:
         shown[family] = axes.plot(cost, loss, "o", color=FAMILIES[family], markersize=6)[0]
     axes.set_xlabel("time of attention, forward and backward, over that without positions")
     axes.set_ylabel("masked-LM loss, 64 tokens, in nats: lower is better")
-    axes.set_xlim(0.88, max(cost for cost, _ in marks.values()) * 1.6)
+    axes.set_xlim(0.7, max(cost for cost, _ in marks.values()) * 1.6)
     axes.margins(y=0.08)
     legend_below(figure, {name: shown[name] for name in FAMILIES if name in shown})
     canvas = FigureCanvasAgg(figure)
