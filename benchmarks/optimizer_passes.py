@@ -91,7 +91,7 @@ def run() -> None:
     device = jax.sharding.SingleDeviceSharding(mesh.devices.flat[0])
     config = text_training.resolve(config)
     program = pretraining.make_program(config, mesh, config.model, steps=1)
-    params = _on(device, program.state_shapes.params)
+    params = sharding.abstract(program.state_shapes.params, device)
     schedule, rule = optax.constant_schedule(_RATE), config.optimizer
     unclipped = update_rule(dataclasses.replace(rule, clip_norm=0.0), schedule)
     optimizers = {
@@ -105,7 +105,7 @@ def run() -> None:
     functions["by leaf"] = functools.partial(by_leaf, rule)
     compiled = {
         name: jax.jit(function, donate_argnums=(0, 1))
-        .lower(params, _on(device, states[name]), params)
+        .lower(params, sharding.abstract(states[name], device), params)
         .compile()
         for name, function in functions.items()
     }
@@ -121,10 +121,6 @@ def run() -> None:
     place = topology or cpu.model() or "this device"
     header = ["update", "numbers by parameter", "fusions", "ms (quartiles)"]
     show("\n".join([f"AdamW of {size:,} parameters, {place}", "", *table(header, rows)]))
-
-
-def _on(device: jax.sharding.Sharding, tree: PyTree) -> PyTree:
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), tree)
 
 
 def _times(

@@ -21,13 +21,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import catalogue
 import jax
 from absl import app, flags
-from catalogue import Entry, Measured, Results, card, drawings, trained
+from catalogue import Entry, Measured, Results, card, drawings
 from catalogue.cost import LONG
 from references import EXCUSED, REFERENCES
 
 from pe_jax import cpu, testing
 from pe_jax.encodings import from_name
 from pe_jax.files import write_text
+from research.which_encoding.results import read_lines
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -84,7 +85,7 @@ def measure(
 
 def draw(rows: Sequence[Entry]) -> None:
     """Draw the images that are missing or show another trained model; all with --all."""
-    trained_pictures = trained.read_lines("pictures.jsonl")
+    trained_pictures = read_lines("pictures.jsonl")
     for row in {row.key: row for row in reversed(rows)}.values():
         path = DOCS / card.IMAGES / f"{row.key}.png"
         if _ALL.value or not path.exists():

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from pe_jax.encodings.parser import without_options
 from pe_jax.figures.style import FAMILIES, encoding_family, legend_below, new, save
 from pe_jax.files import write_text
 from research.which_encoding.names import OPTIONS, encodings_to_compare
+from research.which_encoding.results import Lines, read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 _ABOUT = """\
@@ -57,12 +57,9 @@ The first command goes on from the lines that there are, about five minutes for 
 _PLACES = [(x, y) for y in (0, 7, -7, 14, -14, 21, -21, 28, -28, 36, -36, 45, -45) for x in (6, -6)]
 
 
-def scores() -> dict[str, list[dict[str, float]]]:
-    """Return the lines of all seeds by name, the lowest loss at 64 tokens first."""
-    by_name = defaultdict(list)
-    lines = (ROOT / "research/which_encoding/results.jsonl").read_text(encoding="utf-8")
-    for record in map(json.loads, lines.splitlines()):
-        by_name[record["position"]].append(record)
+def scores() -> Lines:
+    """Return the results, the lowest loss at 64 tokens first."""
+    by_name = read_lines("results.jsonl")
     return dict(sorted(by_name.items(), key=lambda item: mean(item[1], "loss/64")))
 
 
@@ -77,14 +74,14 @@ def costs() -> dict[str, float]:
     return by_title | {options: by_title[name] for name, options in OPTIONS.items()}
 
 
-def deviation(by_name: Mapping[str, Sequence[Mapping[str, float]]]) -> float:
+def deviation(by_name: Lines) -> float:
     """Return the standard deviation of a loss at 64 tokens over seeds, pooled over encodings."""
     several = [[r["loss/64"] for r in records] for records in by_name.values() if len(records) > 1]
     squares = sum((len(values) - 1) * statistics.variance(values) for values in several)
     return (squares / sum(len(values) - 1 for values in several)) ** 0.5
 
 
-def page(by_name: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+def page(by_name: Lines) -> str:
     """Return README.md: which encodings learned most, and which do not differ from the best."""
     sd, times, best = deviation(by_name), costs(), next(iter(by_name.values()))
     rows = []

@@ -11,6 +11,8 @@ import pytest
 from catalogue import card, drawings, trained
 from catalogue.typeset import latex
 
+from research.which_encoding.results import read_lines
+
 DOCS = Path(__file__).parents[2] / "docs"
 OUTDATED = "The cards are out of date: python tools/write_catalogue.py"
 ROWS = catalogue.rows()
@@ -103,7 +105,7 @@ def test_an_option_without_a_meaning(monkeypatch):
 
 
 def test_images_show_the_models_that_are_trained():
-    pictures = trained.read_lines("pictures.jsonl")
+    pictures = read_lines("pictures.jsonl")
     after = {key: name for key in KEYS if (name := card.picture_name(key, pictures))}
     files = {path.stem: path for path in (DOCS / card.IMAGES).iterdir()}
     assert files.keys() == {*KEYS, *(f"{key}_trained" for key in after)}, OUTDATED
@@ -140,10 +142,10 @@ def test_scores_of_trained_models(tmp_path):
         for seed, loss in enumerate((4.0, 4.2))
     ]
     (tmp_path / "results.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    scores = trained.read_lines("results.jsonl", tmp_path)
+    scores = read_lines("results.jsonl", tmp_path)
     assert trained.cells(scores["rope"]) == ["4.10 ± 0.14", "25.0%", "–", "5.00", "–"]
     assert trained.cells(lines[:1])[0] == "4.00"
-    assert not trained.read_lines("pictures.jsonl", tmp_path)
+    assert not read_lines("pictures.jsonl", tmp_path)
     results = catalogue.read(DOCS / "catalogue.json")
     rows = [row for row in ROWS if row.key in ("rope", "rope_yarn")]
     page = card.family_page("rotary", rows, results.rows, dict.fromkeys(KEYS, ""), scores, scores)

@@ -16,6 +16,7 @@ from catalogue.typeset import latex
 from pe_jax.console.markdown import table
 from pe_jax.encodings import ENCODINGS, WRAPPERS, parameter_count
 from pe_jax.encodings.registry import call_text
+from research.which_encoding.results import Lines
 
 ROOT = Path(__file__).resolve().parents[2]
 FAMILIES = {
@@ -59,8 +60,8 @@ def family_page(
     rows: Sequence[Entry],
     results: Mapping[str, Measured],
     snippets: Mapping[str, str],
-    scores: trained.Lines,
-    pictures: trained.Lines,
+    scores: Lines,
+    pictures: Lines,
 ) -> str:
     """Return the page of a family.
 
@@ -105,7 +106,7 @@ def _formula(row: Entry) -> list[str]:
     return [f"```math\n{latex(formula)}\n```\n" for formula in formulas]
 
 
-def _images(row: Entry, pictures: trained.Lines) -> list[str]:
+def _images(row: Entry, pictures: Lines) -> list[str]:
     key, after = row.key, picture_name(row.key, pictures)
     name = _short(shown_name(row))
     text = f"![heat map of {name} by query and key, and its curve over the offset, before training]"
@@ -115,13 +116,13 @@ def _images(row: Entry, pictures: trained.Lines) -> list[str]:
     return [line, ""]
 
 
-def picture_name(key: str, pictures: trained.Lines) -> str:
+def picture_name(key: str, pictures: Lines) -> str:
     """Return the encoding whose trained picture the card of `key` shows, or nothing."""
     names = trained.names_of(key, pictures)
     return next((name for name in names if pictures.get(name)), "")
 
 
-def _scores(key: str, scores: trained.Lines) -> list[str]:
+def _scores(key: str, scores: Lines) -> list[str]:
     names = trained.names_of(key, scores) if scores else []
     known = [[f"`{name}`", *trained.cells(scores[name])] for name in names if scores.get(name)]
     missing = [f"`{name}`" for name in names if not scores.get(name)]

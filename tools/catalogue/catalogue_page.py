@@ -11,6 +11,7 @@ from catalogue.measured import LENGTH
 from catalogue.results import CHECKS, Measured
 from pe_jax.encodings import parameter_count
 from pe_jax.properties.encoding_measures import WORDS
+from research.which_encoding.results import Lines
 
 _D, _HEAD, _H, _L = SIZES.values()
 
@@ -153,7 +154,7 @@ def page(
     rows: Sequence[Entry],
     results: Mapping[str, Measured],
     none_ms: Mapping[str, float],
-    scores: trained.Lines,
+    scores: Lines,
 ) -> str:
     """Return the page.
 
@@ -170,7 +171,7 @@ def page(
     return "\n".join(lines).strip() + "\n"
 
 
-def _row(row: Entry, found: Measured, scores: trained.Lines) -> list[str]:
+def _row(row: Entry, found: Measured, scores: Lines) -> list[str]:
     family, longest = card.family(row.key), row.encoding.max_length
     names = {row.name, *([] if row.name != row.key else trained.defaults_of(row.key))}
     known = next((scores[name] for name in names if scores.get(name)), None)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from catalogue import card, catalogue_page, snippets, trained
+from catalogue import card, catalogue_page, snippets
 from catalogue.drawings import PARTNERS
 from catalogue.entries import Entry, rows
 from catalogue.results import Results
+from research.which_encoding.results import read_lines
 
 
 def pages(entries: Sequence[Entry], results: Results) -> dict[str, str]:
@@ -16,7 +17,7 @@ def pages(entries: Sequence[Entry], results: Results) -> dict[str, str]:
     Args:
       entries: rows of the table.
     """
-    scores, pictures = (trained.read_lines(f"{name}.jsonl") for name in ("results", "pictures"))
+    scores, pictures = (read_lines(f"{name}.jsonl") for name in ("results", "pictures"))
     keys = {row.key for row in entries}
     first = {row.key: row for row in reversed(rows(snippets.SIZES)) if row.key in keys}
     code = {key: snippets.snippet(row, PARTNERS.get(key, "")) for key, row in first.items()}

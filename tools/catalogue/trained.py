@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import functools
-import json
 import statistics
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from pe_jax.encodings.parser import without_options
 from research.which_encoding.names import OPTIONS, encodings_to_compare
 
-FOLDER = Path(__file__).resolve().parents[2] / "research/which_encoding"
 SCORES = {
     "loss/64": "loss, 64 tokens",
     "accuracy/64": "accuracy",
@@ -22,18 +18,6 @@ SCORES = {
     "loss/256 after 60 steps": "256, after 60 steps",
 }
 NOT_MEASURED = "not measured yet"
-
-Lines = Mapping[str, Sequence[Mapping[str, Any]]]  # Of each seed, by the name of an encoding.
-
-
-def read_lines(name: str, folder: Path = FOLDER) -> Lines:
-    """Return the lines of `results.jsonl` or `pictures.jsonl`; none without the file."""
-    lines = defaultdict(list)
-    path = folder / name
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        record = json.loads(line)
-        lines[record["position"]].append(record)
-    return lines
 
 
 def names_of(key: str, lines: Iterable[str] = ()) -> list[str]:
