@@ -152,7 +152,7 @@ def update_rule(
 
 def _clip(largest: float) -> optax.GradientTransformation:
     """`optax.clip_by_global_norm` as a product with one scalar, which XLA computes again in each of
-    its uses; optax's division is a copy of all gradients, 2.4 times the time of an update on a CPU
+    its uses; optax's division is a copy of all gradients, 1.8 times the time of an update on a CPU
     (docs/measurements.md)."""
 
     def clipped(gradients: Params, _: Params | None) -> Params:
