@@ -1,9 +1,10 @@
 """Measures, compares and exports: `python eval.py --help`; installed, `pe-jax eval`."""
 
-from pe_jax.console import stopping
+from pe_jax.console import huge_pages, stopping
 
 if __name__ == "__main__":
     stopping.catch()  # The first line: signals may come while the rest is imported.
+    huge_pages.use()
 
 from pe_jax.commands.eval import main
 

@@ -7,8 +7,8 @@ The whole step on every side: forward and backward of both pretraining heads, dr
 states and attention weights, AdamW; the same batch, the same number of threads. Gradients are not
 clipped (ours takes their norm all the same, for its metrics). The sides:
 
-- ours, ours_relative: the step that train.py runs, with learned_absolute and learned_relative (a
-  term for keys and one for values); ..._bfloat16 computes in bfloat16;
+- ours, ours_relative: the step that train.py runs, in huge pages as there, with learned_absolute
+  and learned_relative (a term for keys and one for values); ..._bfloat16 computes in bfloat16;
 - hf: Hugging Face's BertForPreTraining as shipped, which asks for scaled_dot_product_attention and
   computes the masked-LM loss over all positions; hf_relative_key: the same with its relative
   positions, a term for keys only;
@@ -91,7 +91,7 @@ _ROUNDS = flags.DEFINE_integer("rounds", 7, "Turns of each side.", lower_bound=1
 _STEPS = flags.DEFINE_integer("steps", 5, "Timed steps of a turn.", lower_bound=1)
 _THREADS = flags.DEFINE_integer("threads", 2, "Cores that every side has.", lower_bound=1)
 _TORCH_PYTHON = flags.DEFINE_string("torch_python", sys.executable, "With torch, transformers.")
-_HUGE_PAGES = flags.DEFINE_bool("huge_pages", False, "glibc asks for huge pages, for all sides.")
+_HUGE_PAGES = flags.DEFINE_bool("huge_pages", False, "For PyTorch too; ours has them.")
 _OUT = flags.DEFINE_string("out", None, "JSON file of the results.")
 
 
@@ -108,7 +108,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment(),
+            env=environment(huge_pages=side.worker == OURS or _HUGE_PAGES.value),
         )
         self.about = self._answer()
 
@@ -135,11 +135,11 @@ class Worker:
             self._process.communicate()
 
 
-def environment() -> dict[str, str]:
-    """Of the workers, the same for all."""
+def environment(huge_pages: bool) -> dict[str, str]:
+    """Of a worker; `huge_pages` as train.py asks for them."""
     env = os.environ | {"JAX_PLATFORMS": "cpu", "TRANSFORMERS_VERBOSITY": "error"}
     env.pop("XLA_FLAGS", None)  # One device.
-    if _HUGE_PAGES.value:
+    if huge_pages:
         tunables = [env.get("GLIBC_TUNABLES", ""), "glibc.malloc.hugetlb=1"]
         env["GLIBC_TUNABLES"] = ":".join(filter(None, tunables))
     return env

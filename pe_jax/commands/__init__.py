@@ -6,7 +6,7 @@ import importlib
 import sys
 
 from pe_jax import __version__
-from pe_jax.console import stopping, streams
+from pe_jax.console import huge_pages, stopping, streams
 from pe_jax.errors import extra
 
 _COMMANDS = {
@@ -21,6 +21,7 @@ _COMMANDS = {
 def main() -> None:
     """`pe-jax COMMAND ...`, the script that an installed package has."""
     stopping.catch()
+    huge_pages.use()
     streams.prepare()
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in _COMMANDS:
