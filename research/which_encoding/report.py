@@ -1,6 +1,6 @@
-"""Quality against cost of the encodings that were compared, as docs/figures/which_encoding.png.
+"""The encodings that were compared: README.md beside this file, docs/figures/which_encoding.png.
 
-python research/which_encoding/figure.py
+python research/which_encoding/report.py
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.transforms import Bbox
+from scipy import stats
 
 from pe_jax.console.markdown import table
 from pe_jax.encodings.parser import without_options
@@ -28,16 +29,20 @@ ROOT = Path(__file__).resolve().parents[2]
 _ABOUT = """\
 # Which encodings learn most in a million tokens?
 
-{count} of {planned} encodings so far, each in a BERT-mini (4 layers of 256) from scratch on books:
-the same text, order and learning rate, half a million tokens in rows of 16 and then half a million
-in rows of 64. *Loss*: of masked words on held-out rows of 64 tokens, and of 256 and 512, which are
-longer than in training; in nats. *Time of attention*: 512 tokens, forward and backward, over that
-of `none` ([catalogue](../../docs/catalogue.md)). The conclusions are in
-[Which encoding?](../../docs/which-encoding.md).
+{count} of {planned} candidates: the encodings of texts that an encoder can use, and usual
+combinations. The conclusions are in [Which encoding?](../../docs/which-encoding.md).
 
-Seeds differ by {sd:.3f} (standard deviation of the loss at 64, pooled over {several} encodings with
-two or more). With one seed each, two encodings differ if their losses are {least:.2f} or more
-apart, two standard errors. "None seen": no difference to the best one was seen.
+Each is a BERT-mini (4 layers of 256, a vocabulary of 2,048, bfloat16) from scratch on books, with
+AdamW at 1e-3: 500 steps of 64 rows of 16 tokens, then 500 of 16 rows of 64, a million tokens in
+all. Models with the same seed see the same text in the same order. *Loss*: of masked words, in
+nats, on 1,024 held-out rows of 64, 128 of 256 and 64 of 512, whose last positions no model was
+trained on; *then 256*: after 60 more steps of 4 rows of 256. *Time of attention*: 512 tokens,
+forward and backward, over that of `none` ([catalogue](../../docs/catalogue.md)).
+
+The standard deviation over seeds of the loss at 64 is {sd:.3f} (pooled over {several} encodings
+with two or more, {freedom} degrees of freedom). Two encodings with one seed each differ at the 5 %
+level if their losses are {least:.2f} or more apart (t test, not corrected for the many encodings).
+"None seen": no such difference to the best one.
 """
 _COMMANDS = """\
 The learning rate, 1e-3, is that of configs/pretrain_books.py; 2e-3 was worse for `rope` after the
@@ -67,6 +72,9 @@ def mean(records: Sequence[Mapping[str, float]], score: str) -> float:
     return statistics.fmean(record[score] for record in records)
 
 
+_AFTER = "loss/256 after 60 steps"
+
+
 def costs() -> dict[str, float]:
     """Return times of attention, 512 tokens, forward and backward, over that of `none`."""
     rows = json.loads((ROOT / "docs/catalogue.json").read_text(encoding="utf-8"))["rows"]
@@ -74,34 +82,37 @@ def costs() -> dict[str, float]:
     return by_title | {options: by_title[name] for name, options in OPTIONS.items()}
 
 
-def deviation(by_name: Lines) -> float:
-    """Return the standard deviation of a loss at 64 tokens over seeds, pooled over encodings."""
+def deviation(by_name: Lines) -> tuple[float, int]:
+    """Return the standard deviation of a loss at 64 tokens over seeds, pooled over encodings, and
+    its degrees of freedom."""
     several = [[r["loss/64"] for r in records] for records in by_name.values() if len(records) > 1]
     squares = sum((len(values) - 1) * statistics.variance(values) for values in several)
-    return (squares / sum(len(values) - 1 for values in several)) ** 0.5
+    freedom = sum(len(values) - 1 for values in several)
+    return (squares / freedom) ** 0.5, freedom
 
 
 def page(by_name: Lines) -> str:
     """Return README.md: which encodings learned most, and which do not differ from the best."""
-    sd, times, best = deviation(by_name), costs(), next(iter(by_name.values()))
+    (sd, freedom), times, best = deviation(by_name), costs(), next(iter(by_name.values()))
+    t = float(stats.t.ppf(0.975, freedom))
     rows = []
     for name, records in by_name.items():
-        losses = [mean(records, f"loss/{length}") for length in (64, 256, 512)]
+        losses = [mean(records, loss) for loss in ("loss/64", "loss/256", "loss/512", _AFTER)]
         error = sd * (1 / len(records) + 1 / len(best)) ** 0.5
-        differs = losses[0] - mean(best, "loss/64") >= 2 * error
+        differs = losses[0] - mean(best, "loss/64") >= t * error
         rows.append([
             f"`{name}`", str(len(records)), *(f"{loss:.2f}" for loss in losses),
             f"{mean(records, 'accuracy/64'):.1%}", f"{times[name]:.2f}" if name in times else "–",
             "" if records is best else "yes" if differs else "none seen",
         ])  # fmt: skip
     header = [
-        "encoding", "seeds", "loss, 64 tokens", "256", "512", "accuracy, 64", "time of attention",
-        "difference to the best",
+        "encoding", "seeds", "loss, 64 tokens", "256", "512", "then 256", "accuracy, 64",
+        "time of attention", "difference to the best",
     ]  # fmt: skip
     several = sum(len(records) > 1 for records in by_name.values())
     about = _ABOUT.format(
         count=len(by_name), planned=len(encodings_to_compare()), several=several, sd=sd,
-        least=2 * 2**0.5 * sd,
+        freedom=freedom, least=t * 2**0.5 * sd,
     )  # fmt: skip
     return "\n".join([about, *table(header, rows), "", _COMMANDS])
 
