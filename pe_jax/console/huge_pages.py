@@ -5,11 +5,12 @@ filled with zeros first. The C library asks for pages of 2 MB if it is told to w
 starts, so this one starts again.
 """
 
-from __future__ import annotations
-
 import os
+import signal
 import sys
 from pathlib import Path
+
+from pe_jax.console.stopping import EXIT_STATUS
 
 _SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _TUNABLE = "glibc.malloc.hugetlb"
@@ -25,5 +26,6 @@ def use() -> None:
     on_request = _SETTING.exists() and "[madvise]" in _SETTING.read_text(encoding="ascii")
     is_command = sys.orig_argv[-len(sys.argv) :] == sys.argv and not sys.gettrace()
     if on_request and is_command and _TUNABLE not in tunables:
+        signal.pthread_sigmask(signal.SIG_BLOCK, EXIT_STATUS)  # Until `stopping.catch`.
         os.environ["GLIBC_TUNABLES"] = ":".join(filter(None, (tunables, f"{_TUNABLE}=1")))
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

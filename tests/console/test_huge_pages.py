@@ -1,6 +1,7 @@
 """Commands start again with huge pages where Linux gives them on request, and only there."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -20,6 +21,7 @@ def started(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["train.py", "--help"])
     monkeypatch.setattr(sys, "gettrace", lambda: None)
     monkeypatch.setenv("GLIBC_TUNABLES", "")
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda how, signals: None)
     monkeypatch.setattr(
         os, "execv", lambda path, args: calls.append((path, args, os.environ["GLIBC_TUNABLES"]))
     )
@@ -61,15 +63,20 @@ def test_a_real_process_starts_again_once(tmp_path):
     script = tmp_path / "command.py"
     script.write_text(
         "import os, pathlib, sys\n"
-        "from pe_jax.console import huge_pages\n"
+        "from pe_jax.console import huge_pages, stopping\n"
         f"huge_pages._SETTING = pathlib.Path({str(tmp_path / 'enabled')!r})\n"
         "print('started', flush=True)\n"
         "huge_pages.use()\n"
-        "print(os.environ['GLIBC_TUNABLES'], sys.argv[1:])\n"
+        "print(os.environ['GLIBC_TUNABLES'], sys.argv[1:], flush=True)\n"
+        "os.kill(os.getpid(), 15)\n"
+        "print('a signal waits for its handler', flush=True)\n"
+        "stopping.catch()\n"
+        "print('never')\n"
     )
     env = {key: value for key, value in os.environ.items() if key != "GLIBC_TUNABLES"}
     run = subprocess.run(
         [sys.executable, str(script), "a b", "--c"], env=env, capture_output=True, text=True
     )
-    lines = ["started", "started", "glibc.malloc.hugetlb=1 ['a b', '--c']"]
-    assert run.stdout.splitlines() == lines, run.stderr
+    arguments = "glibc.malloc.hugetlb=1 ['a b', '--c']"
+    lines = ["started", "started", arguments, "a signal waits for its handler"]
+    assert run.stdout.splitlines() == lines and run.returncode == 75, run.stderr
