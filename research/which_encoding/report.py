@@ -51,7 +51,8 @@ _COMMANDS = """\
 The learning rate, 1e-3, is that of configs/pretrain_books.py; 2e-3 was worse for `rope` after the
 first half (4.99 against 4.71 on rows of 16). Absolute sinusoids have `scale=0.03`: at their
 default, 1, they drown the token embeddings of a model this small. `rerope`, `self_extend` and
-`dual_chunk` are `rope` up to 512 tokens, and differ from it for longer inputs only.
+`dual_chunk` are `rope` up to 512 tokens, and differ from it for longer inputs only. Encodings that
+need `causal` predict a masked word from the words before it alone.
 
 ## Run it
 
