@@ -55,7 +55,7 @@ missing or contradict each other; configs of published models are read |
 - `cycle(a, b)` alternates over the layers, and `per_layer(a, b)` too, with parameters for each
   layer. [Position encodings by name](encodings.md) explains the other names.
 - Of a config of several models the text model is read. Others, such as a `vision_config`, need
-  `part=`: see [names](encodings.md#from-hugging-face).
+  `part=`: see [configs of several models](from-hf.md#configs-of-several-models).
 - `from_hf` reads positions alone. It leaves out which tokens an indexer selects by content, and
   sinks, gates and scales that are the same at all positions.
 

@@ -67,7 +67,7 @@ def from_hf(
     ALiBi `alibi`. The result is not causal: join `causal` for a decoder.
 
     Families are read by `model_type`: the keys that matter to their classes, with the defaults of
-    these. A config without one is read by all keys, without defaults. docs/encodings.md has the
+    these. A config without one is read by all keys, without defaults. docs/from-hf.md has the
     rules and what was compared with transformers, docs/huggingface.md all families.
 
     - DeepSeek's encoding is of the slice of `qk_rope_head_dim` dimensions; its factor of the logits

@@ -166,9 +166,9 @@ def test_links_have_a_target(page):
     assert not missing
 
 
-def test_the_page_of_encodings():
+def test_the_page_of_hugging_face_configs():
     found: dict = {}
-    for block in blocks("docs/encodings.md"):
+    for block in blocks("docs/from-hf.md"):
         exec(block, found)
     assert found["encoding"].name == "rope_llama3(factor=8, original_length=8192, base=500000)"
     assert found["tower"].name == "rope_axial(base=10000, layout='half')"
