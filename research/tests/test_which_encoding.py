@@ -8,6 +8,7 @@ from helpers import tiny_run
 from pe_jax import encodings
 from pe_jax.tasks import pretraining
 from research.which_encoding.names import NOT_POSITIONS, encodings_to_compare
+from research.which_encoding.results import FOLDER
 from research.which_encoding.trained_model import trained_picture
 
 
@@ -18,6 +19,8 @@ def test_every_name_is_an_encoding():
         encodings.from_name(name, hidden_size=256, head_size=64, num_heads=4, max_length=1024)
         for name in names
     ]
+    times = json.loads((FOLDER / "times.json").read_text(encoding="utf-8"))
+    assert set(times) <= set(names) and min(times.values()) > 0.5
     assert all(encoding.axes == 1 for encoding in built) and not NOT_POSITIONS & set(names)
 
 

@@ -26,7 +26,7 @@ from pe_jax.encodings.parser import without_options
 from pe_jax.figures.style import FAMILIES, encoding_family, legend_below, new, save
 from pe_jax.files import write_text
 from research.which_encoding.names import OPTIONS, encodings_to_compare
-from research.which_encoding.results import Lines, read_lines
+from research.which_encoding.results import FOLDER, Lines, read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 _ABOUT = """\
@@ -40,7 +40,8 @@ AdamW at 1e-3: 500 steps of 64 rows of 16 tokens, then 500 of 16 rows of 64, a m
 all. Models with the same seed see the same text in the same order. *Loss*: of masked words, in
 nats, on 1,024 held-out rows of 64, 128 of 256 and 64 of 512, whose last positions no model was
 trained on; *then 256*: after 60 more steps of 4 rows of 256. *Time of attention*: 512 tokens,
-forward and backward, over that of `none` ([catalogue](../../docs/catalogue.md)).
+forward and backward, over that of `none`, on two CPU cores
+([catalogue](../../docs/catalogue.md)).
 
 The standard deviation over seeds of the loss at 64 is {sd:.3f} (pooled over {several} encodings
 with two or more, {freedom} degrees of freedom). Two encodings with one seed each differ at the 5 %
@@ -58,6 +59,7 @@ need `causal` predict a masked word from the words before it alone.
 
 ```sh
 python research/which_encoding/run.py --books=BOOKS --out=research/which_encoding/results.jsonl
+python research/which_encoding/time_attention.py
 python research/which_encoding/report.py && python tools/write_catalogue.py
 ```
 
@@ -87,7 +89,8 @@ def costs() -> dict[str, float]:
     """Return times of attention, 512 tokens, forward and backward, over that of `none`."""
     rows = json.loads((ROOT / "docs/catalogue.json").read_text(encoding="utf-8"))["rows"]
     by_title = {title: row["cost"][0] for title, row in rows.items()}
-    return by_title | {options: by_title[name] for name, options in OPTIONS.items()}
+    by_title |= {options: by_title[name] for name, options in OPTIONS.items()}
+    return by_title | json.loads((FOLDER / "times.json").read_text(encoding="utf-8"))
 
 
 def deviation(by_name: Lines) -> tuple[float, int]:
@@ -136,7 +139,7 @@ def label(axes: Axes, marks: dict[str, tuple[float, float]], canvas: FigureCanva
         for x, y in _PLACES:
             line = {"arrowstyle": "-", "color": "0.7", "lw": 0.5, "relpos": (float(x < 0), 0.5)}
             text = axes.annotate(
-                name, place, (x, y), textcoords="offset points", fontsize=8, va="center",
+                name, place, (x, y), textcoords="offset points", fontsize=9, va="center",
                 ha="left" if x > 0 else "right",
                 arrowprops=line if math.hypot(x, y) > 10 else None,
             )  # fmt: skip
@@ -152,7 +155,7 @@ def label(axes: Axes, marks: dict[str, tuple[float, float]], canvas: FigureCanva
 def draw(marks: dict[str, tuple[float, float]]) -> None:
     """Draw costs and losses by name."""
     title = "What a small encoder learns in a million tokens, and what attention costs"
-    figure = new(8.5, 5.6, title)
+    figure = new(8.5, 7.5, title)
     axes = figure.subplots()
     axes.set_xscale("log")
     ticks = [1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100]
@@ -177,7 +180,12 @@ def draw(marks: dict[str, tuple[float, float]]) -> None:
 
 
 def main() -> None:
+    """Write both. The figure leaves out options, and encodings that learn less than `none`."""
     by_name, times = scores(), costs()
+    most = mean(by_name["none"], "loss/64")
+    shown = lambda name, records: (
+        mean(records, "loss/64") <= most and ("(" not in name or name in OPTIONS.values())
+    )
     write_text(ROOT / "research/which_encoding/README.md", page(by_name))
     draw(
         {
@@ -186,7 +194,7 @@ def main() -> None:
                 mean(records, "loss/64"),
             )
             for name, records in by_name.items()
-            if name in times
+            if name in times and shown(name, records)
         }
     )
 
