@@ -1,8 +1,8 @@
 """Huge pages of memory, which save 20 to 30 % of a training step on a CPU (docs/measurements.md).
 
-XLA allocates its temporaries anew in each step, and Linux hands them out in pages of 4 kB, each
-filled with zeros first. The C library asks for pages of 2 MB if it is told to when a process
-starts, so this one starts again.
+XLA allocates its temporaries anew in each step, and Linux fills each page of 4 kB with zeros first.
+The C library asks for pages of 2 MB if GLIBC_TUNABLES has them when a process starts, so a command
+starts again.
 """
 
 import os
