@@ -46,6 +46,7 @@ from _step import make_batch
 from absl import app, flags
 
 from pe_jax import cpu
+from pe_jax.console.huge_pages import tunables
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import log
 from pe_jax.models import BertConfig, preset
@@ -140,8 +141,7 @@ def environment(huge_pages: bool) -> dict[str, str]:
     env = os.environ | {"JAX_PLATFORMS": "cpu", "TRANSFORMERS_VERBOSITY": "error"}
     env.pop("XLA_FLAGS", None)  # One device.
     if huge_pages:
-        tunables = [env.get("GLIBC_TUNABLES", ""), "glibc.malloc.hugetlb=1"]
-        env["GLIBC_TUNABLES"] = ":".join(filter(None, tunables))
+        env["GLIBC_TUNABLES"] = tunables(env.get("GLIBC_TUNABLES", ""))
     return env
 
 

@@ -1,7 +1,5 @@
 """The CPU: its cores, and on Linux its name and instructions."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The commands of `pe-jax`; train.py and eval.py of a checkout are two of them."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

@@ -41,7 +41,6 @@ def catch() -> None:
     _received = 0
     for number in EXIT_STATUS.keys() - _released:
         _handlers_before[number] = signal.signal(number, _note)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, EXIT_STATUS)  # From `huge_pages.use`.
 
 
 def release(number: signal.Signals) -> None:

@@ -1,7 +1,5 @@
 """Standard streams: results, and what happens where nobody reads them or they cannot be written."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

@@ -22,7 +22,6 @@ from matplotlib.transforms import Bbox
 from scipy import stats
 
 from pe_jax.console.markdown import table
-from pe_jax.encodings.parser import without_options
 from pe_jax.figures.style import FAMILIES, encoding_family, legend_below, new, save
 from pe_jax.files import write_text
 from research.which_encoding.names import OPTIONS, encodings_to_compare
@@ -66,6 +65,7 @@ python research/which_encoding/report.py && python tools/write_catalogue.py
 
 The first command goes on from the lines that there are, about five minutes for a model on one core.
 """
+_LOSSES = ("loss/64", "loss/256", "loss/512", "loss/256 after 60 steps")
 # Offsets of a name from its mark, in points: the first that is free.
 _PLACES = sorted(
     itertools.product((6, -6, -25, 25, -50, 50, 75), range(-56, 57, 7)),
@@ -81,9 +81,6 @@ def scores() -> Lines:
 
 def mean(records: Sequence[Mapping[str, float]], score: str) -> float:
     return statistics.fmean(record[score] for record in records)
-
-
-_AFTER = "loss/256 after 60 steps"
 
 
 def costs() -> dict[str, float]:
@@ -103,13 +100,13 @@ def deviation(by_name: Lines) -> tuple[float, int]:
     return (squares / freedom) ** 0.5, freedom
 
 
-def page(by_name: Lines) -> str:
+def page(by_name: Lines, times: Mapping[str, float]) -> str:
     """Return README.md: which encodings learned most, and which do not differ from the best."""
-    (sd, freedom), times, best = deviation(by_name), costs(), next(iter(by_name.values()))
+    (sd, freedom), best = deviation(by_name), next(iter(by_name.values()))
     t = float(stats.t.ppf(0.975, freedom))
     rows = []
     for name, records in by_name.items():
-        losses = [mean(records, loss) for loss in ("loss/64", "loss/256", "loss/512", _AFTER)]
+        losses = [mean(records, loss) for loss in _LOSSES]
         error = sd * (1 / len(records) + 1 / len(best)) ** 0.5
         differs = losses[0] - mean(best, "loss/64") >= t * error
         rows.append([
@@ -136,7 +133,6 @@ def label(axes: Axes, marks: dict[str, tuple[float, float]], canvas: FigureCanva
     taken = [Bbox.from_extents(x - 5, y - 5, x + 5, y + 5) for x, y in at]
     limits = axes.get_window_extent(renderer)
     for name, place in marks.items():
-        text = None
         for x, y in _PLACES:
             line = {"arrowstyle": "-", "color": "0.7", "lw": 0.5, "relpos": (float(x < 0), 0.5)}
             text = axes.annotate(
@@ -151,6 +147,18 @@ def label(axes: Axes, marks: dict[str, tuple[float, float]], canvas: FigureCanva
                 taken.append(box)
                 break
             text.remove()
+
+
+def marks_of(by_name: Lines, times: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    """Return cost and loss of the encodings in the figure: without the options of others, and of
+    those that learn at least as much as `none`."""
+    plain = {options: name for name, options in OPTIONS.items()}
+    losses = {plain.get(name, name): mean(records, "loss/64") for name, records in by_name.items()}
+    return {
+        name: (times[name], loss)
+        for name, loss in losses.items()
+        if "(" not in name and name in times and loss <= losses["none"]
+    }
 
 
 def draw(marks: dict[str, tuple[float, float]]) -> None:
@@ -181,23 +189,9 @@ def draw(marks: dict[str, tuple[float, float]]) -> None:
 
 
 def main() -> None:
-    """Write both. The figure leaves out options, and encodings that learn less than `none`."""
     by_name, times = scores(), costs()
-    most = mean(by_name["none"], "loss/64")
-    shown = lambda name, records: (
-        mean(records, "loss/64") <= most and ("(" not in name or name in OPTIONS.values())
-    )
-    write_text(ROOT / "research/which_encoding/README.md", page(by_name))
-    draw(
-        {
-            without_options(name) if name in OPTIONS.values() else name: (
-                times[name],
-                mean(records, "loss/64"),
-            )
-            for name, records in by_name.items()
-            if name in times and shown(name, records)
-        }
-    )
+    write_text(FOLDER / "README.md", page(by_name, times))
+    draw(marks_of(by_name, times))
 
 
 if __name__ == "__main__":

@@ -22,15 +22,16 @@ from catalogue.entries import SIZES, Entry
 from pe_jax.encodings import from_name
 from pe_jax.files import write_text
 from research.which_encoding.names import OTHERS
+from research.which_encoding.results import FOLDER
 
 
 def main() -> None:
+    # The layers of a cycle differ, and its cost is the mean of theirs.
     built = {name: from_name(name, **SIZES) for name in OTHERS}
     rows = [Entry(name, one) for name, one in built.items() if one.layer(0) is one]
     costs, _ = catalogue.costs(rows, rounds=9, say=print)
     times = {name: round(cost.ratio, 2) for name, cost in costs.items()}
-    path = Path(__file__).with_name("times.json")
-    write_text(path, json.dumps(times, indent=1) + "\n")
+    write_text(FOLDER / "times.json", json.dumps(times, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -184,12 +184,13 @@ def test_the_page_of_a_package_index_stands_alone():
 
 def test_counts_are_those_of_the_code():
     """Where a page says how many there are."""
-    readme, package = (
+    readme, package, changelog = (
         " ".join((ROOT / page).read_text(encoding="utf-8").split())
-        for page in ("README.md", "docs/package.md")
+        for page in ("README.md", "docs/package.md", "CHANGELOG.md")
     )
     single = [name for name in parser.PAPER if "+" not in name]
-    assert len(single) == 7 and len(parser.PAPER) == 13
+    assert len(single) == 7 and len(parser.PAPER) == 13 and len(parser.WRAPPERS) == 6
+    assert f"{len(parser.ENCODINGS)} position encodings and six wrappers" in changelog
     assert f"{len(parser.ENCODINGS)} position encodings for JAX behind one interface" in readme
     assert f"{len(parser.ENCODINGS)} position encodings for JAX and Flax" in package
 
