@@ -37,7 +37,7 @@ from pe_jax.interop.hf_layers import (
     required,
 )
 from pe_jax.interop.hf_registry import BY_LAYER, FAMILIES, INKLING, UNNAMED, HFFamily
-from pe_jax.interop.hf_rope import BASES, rotation
+from pe_jax.interop.hf_rope import BASES, KNOWN_SETTINGS, ORIGINAL, rotation
 
 # What says which layers have full attention in a config without `model_type`.
 _PATTERNS: Mapping[str, str] = {
@@ -245,7 +245,7 @@ def _of_layer(
     settings = None if base == 0 else _settings(config, family, layer_type)
     if settings is not None:
         if not scaled:
-            settings = {"rope_theta": settings.get("rope_theta")}
+            settings = {key: settings[key] for key in settings if key == "rope_theta"}
         own_base = {"rope_theta": base} if base else {}
         encoding = rotation(config, family, {**settings, **own_base}, layer_type, layout)
     elif base == 0 and config.get("attn_temperature_tuning"):
@@ -295,12 +295,19 @@ def _settings(config: Config, family: HFFamily, layer_type: str) -> Config | Non
     key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     settings = config.get(key) or {}
     if not any(name in BASES or isinstance(value, Mapping) for name, value in settings.items()):
-        if settings.get("rope_theta", 1) is None:  # OLMo Hybrid's way to have none.
+        has_none = config.get("model_type") in (None, "olmo_hybrid")
+        if has_none and settings.get("rope_theta", 1) is None:
             return None
         full_only = family.scales_full_only or "rope_local_base_freq" in config
-        return {} if full_only and layer_type == SLIDING else settings
+        if full_only and layer_type == SLIDING:
+            return {}
+        # Phi-3 has it next to its rope settings, where it wins in all families.
+        outer = {ORIGINAL: config[ORIGINAL]} if config.get(ORIGINAL) is not None else {}
+        return {**settings, **outer}
     by_type = {}
     for name, value in settings.items():
+        if name not in LAYER_TYPES and (value is None or name in KNOWN_SETTINGS):
+            continue  # Settings next to those by type are not read.
         if not isinstance(value, Mapping | None):
             raise ValueError(f"{key}.{name} must be a dict, got {reprlib.repr(value)}.")
         by_type[_known_layer(key, name)] = value
@@ -309,4 +316,9 @@ def _settings(config: Config, family: HFFamily, layer_type: str) -> Config | Non
             f"{key} has {', '.join(settings)}, but not {layer_type!r}. Add it; use None for layers "
             "without RoPE."
         )
-    return by_type[layer_type]
+    of_type = by_type[layer_type]
+    if of_type is None:
+        return None
+    # `truncate` is read next to the layer types, or not at all.
+    nested = {key: value for key, value in of_type.items() if key != "truncate"}
+    return {**nested, "truncate": settings["truncate"]} if "truncate" in settings else nested

@@ -19,6 +19,7 @@ AXIAL, INKLING = "axial", "inkling"
 BY_LAYER = ("rope", "rotary", "rope_gptj", AXIAL, INKLING)
 SIZE_KEYS = ("num_hidden_layers", "hidden_size", "num_attention_heads", "max_position_embeddings")
 _ROPE = {"head_dim", "rope_theta", "rope_scaling", "rope_parameters", "is_causal"}
+_ROPE |= {"original_max_position_embeddings"}
 
 
 class HFFamily(NamedTuple):

@@ -114,12 +114,7 @@ _TYPES: Mapping[str, _Type] = {
     "default": _Type(_default, {**_BASE, **_SECTIONS}),
     "mrope": _Type(_default, {**_BASE, **_SECTIONS}),  # Qwen2-VL's first name for it.
     "axial of towers": _Type(rope_axial, {"rope_theta": "base"}),
-    # HunYuan's `dynamic`, whose other settings do nothing.
-    "dynamic with alpha": _Type(
-        rope_scaling.rope_ntk,
-        {**_BASE, "alpha": "factor"}
-        | dict.fromkeys(("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"), ""),
-    ),
+    "dynamic with alpha": _Type(rope_scaling.rope_ntk, {**_BASE, "alpha": "factor"}),  # HunYuan's.
     # `ntk` of GTE's first configs, for code outside transformers.
     "ntk of GTE": _Type(_ntk_of_gte, _STRETCHED),
     "linear": _Type(rope_scaling.rope_linear, _STRETCHED),
@@ -140,8 +135,19 @@ _TYPES: Mapping[str, _Type] = {
     "longrope": _LONGROPE,
     "su": _LONGROPE,  # Phi-3's first name for it.
 }
-# Settings that change nothing: Ministral 3 repeats a length, the first YaRN models have a flag.
-_NO_OPTIONS = ("rope_type", "type", "max_position_embeddings", "finetuned")
+# Settings of any type. A type ignores those of the others, as in transformers.
+KNOWN_SETTINGS = {key for kind in _TYPES.values() for key in kind.options}
+# No type reads these: Ministral 3 repeats a length, the first YaRN models have a flag.
+KNOWN_SETTINGS |= {"rope_type", "type", "max_position_embeddings", "finetuned"}
+# Settings that only code outside transformers reads, and the value with which they do nothing.
+_OUTSIDE = {"attn_factor": 1}
+# Settings that belong to a family, not to a type: the families whose code reads them.
+_READERS = {
+    "alpha": ("hunyuan_v1_dense", "hunyuan_v1_moe"),
+    "llama_4_scaling_beta": ("ministral3", "mistral4"),
+    "short_mscale": ("phimoe",),
+    "long_mscale": ("phimoe",),
+}
 # Where a config itself has what its rope settings lack, by layer type: the first that is there.
 BASES = {
     FULL: ("global_rope_theta", "rope_theta"),
@@ -154,6 +160,12 @@ def rotation(
     config: Config, family: HFFamily, settings: Config, layer_type: str, layout: AxialLayout
 ) -> PositionEncoding:
     """Build the encoding of rope settings, completed from the config."""
+    if settings.get("rope_theta", 1) is None:
+        raise ValueError(
+            "rope_theta must be a positive number, got None. Leave it out for the default of "
+            f"{described(config)}."
+        )
+    settings = _of_family(settings, config, family)
     name, kind = _type_of(settings, config, family)
     values = {
         **{key: value for key, value in family.defaults.items() if key in kind.options},
@@ -161,20 +173,20 @@ def rotation(
         "partial_rotary_factor": config.get("partial_rotary_factor"),
         **_present(settings),
     }
-    # Phi-3 has it next to its rope settings, where it wins.
-    values |= _present({ORIGINAL: config.get(ORIGINAL)})
     head_size = _head_size(config, layer_type)
     if config.get("rotary_dim"):
         values["partial_rotary_factor"] = config["rotary_dim"] / head_size
     options = {
         option: checked_setting(key, values[key])
         for key, option in kind.options.items()
-        if option and values.get(key) is not None
+        if values.get(key) is not None
     }
     reads_share = family is UNNAMED or {"partial_rotary_factor", "rotary_dim"} & {*family.defaults}
     if not reads_share:
         options.pop("fraction", None)
     options = {**_present(kind.defaults(config, options)), **options}
+    if name == "yarn":
+        options |= _nulls_of_yarn(config, settings, options)
     if family.scales_logits and options.get("mscale_all_dim"):
         options["scale_logits"] = True
     needed = [name for name, default in options_of(kind.make).items() if default is REQUIRED]
@@ -193,6 +205,36 @@ def rotation(
         raise ValueError(message) from None
 
 
+def _of_family(settings: Config, config: Config, family: HFFamily) -> Config:
+    """Return the settings without those that only the code of other families reads."""
+    if family is UNNAMED:
+        return settings
+    unread = {key for key, types in _READERS.items() if config["model_type"] not in types}
+    unread.add("mrope_interleaved")  # A family's code decides it, whatever its configs say.
+    unread.add("interleaved" if _has_axes(family) else "mrope_section")
+    return {key: value for key, value in settings.items() if key not in unread}
+
+
+def _has_axes(family: HFFamily) -> bool:
+    """Return whether the family's code reads the sections of three axes."""
+    return "mrope_section" in family.defaults
+
+
+def _nulls_of_yarn(config: Config, settings: Config, options: Options) -> Options:
+    """Return the options of settings whose null is not the default of a missing key."""
+    from_nulls: Options = {}
+    if settings.get("truncate", True) is None:
+        from_nulls["truncate"] = False
+    if settings.get("factor", 1) is None:
+        from_nulls |= _present({"factor": _stretch(config, options)["factor"]})
+    # Zero is read as null is.
+    defaults = options_of(rope_scaling.rope_yarn)
+    for key in ("beta_fast", "beta_slow"):
+        if options.get(key) == 0:
+            from_nulls[key] = defaults[key]
+    return from_nulls
+
+
 def _head_size(config: Config, layer_type: str) -> int:
     """Return the size of a head, or of its rotated slice in latent attention."""
     full = ("global_head_dim",) if layer_type == FULL else ()
@@ -208,33 +250,50 @@ def _head_size(config: Config, layer_type: str) -> int:
 
 
 def _type_of(settings: Config, config: Config, family: HFFamily) -> tuple[str, _Type]:
-    """The type of rope settings, by name, all of whose keys are known."""
+    """Return the type of rope settings, by name.
+
+    Raises:
+      ValueError: for a type that is not known, and for a setting that may matter and is not known.
+    """
     name = settings.get("rope_type") or settings.get("type") or "default"
-    if "mrope_section" in family.defaults and name not in ("default", "mrope"):
+    several_axes = {"default", AXIAL} if family.encodings == (AXIAL,) else {"default", "mrope"}
+    if (family.encodings == (AXIAL,) or _has_axes(family)) and name not in [*several_axes]:
         raise ValueError(
-            f"rope_type must be default or mrope for {described(config)}, got "
-            f"{reprlib.repr(name)}: no encoding scales the frequencies of three axes."
+            f"rope_type must be {' or '.join(sorted(several_axes))} for {described(config)}, got "
+            f"{reprlib.repr(name)}: no encoding scales the frequencies of several axes."
         )
-    if family.encodings == (AXIAL,) and name in ("default", AXIAL):
+    known = [known for known in _TYPES if " " not in known]
+    if family is not UNNAMED and not _has_axes(family):
+        known.remove("mrope")
+    if family.encodings == (AXIAL,):
         name = "axial of towers"
     elif name == "dynamic" and settings.get("alpha"):
         name = "dynamic with alpha"
     elif name == "ntk" and config.get("model_type") == "gte":
         name = "ntk of GTE"
-    elif not isinstance(name, str) or name not in _TYPES or " " in name:
-        known = [known for known in _TYPES if " " not in known]
+    elif name not in known:
         raise ValueError(
             f"rope_type must be {', '.join(known)}, got {reprlib.repr(name)}."
             f"{did_you_mean(str(name)[:40], known)}"
         )
     options = _TYPES[name].options
-    for key in settings:
-        if key not in options and key not in _NO_OPTIONS:
-            raise ValueError(
-                f"{reprlib.repr(key)} is no setting of rope_type {name!r}, which has: "
-                f"{', '.join(options)}.{did_you_mean(str(key)[:40], options)}"
-            )
+    for key, value in settings.items():
+        if value is None or key in options or value == _OUTSIDE.get(key):
+            continue
+        if key in KNOWN_SETTINGS and not (value and _acts_beside(key, name, family)):
+            continue
+        raise ValueError(
+            f"{reprlib.repr(key)} is no setting of rope_type {name!r}, which has: "
+            f"{', '.join(options)}.{did_you_mean(str(key)[:40], options)}"
+        )
     return name, _TYPES[name]
+
+
+def _acts_beside(key: str, rope_type: str, family: HFFamily) -> bool:
+    """Return whether code reads a setting that is none of the type's, so that it matters."""
+    if key == "mscale_all_dim":  # DeepSeek's attention has its factor with all types but one.
+        return family.scales_logits and rope_type != "default"
+    return key in (*_SECTIONS, "llama_4_scaling_beta")
 
 
 def _first(config: Config, keys: Iterable[str]) -> Any:

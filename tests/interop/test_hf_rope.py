@@ -153,3 +153,122 @@ def test_from_hf_of_one_layer_type():
 def test_from_hf_refuses(config, match):
     with pytest.raises(ValueError, match=match):
         from_hf({**LAYERS, **config})
+
+
+QWEN = dict(SMALL, model_type="qwen3", num_hidden_layers=2, head_dim=8)
+DEEPSEEK = dict(SMALL, model_type="deepseek_v3", num_hidden_layers=2, qk_rope_head_dim=8)
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, rope_theta=500)
+OTHERS = dict(attention_factor=2.0, beta_fast=8, mscale=0.5, truncate=False, low_freq_factor=2.0,
+              short_factor=LIST, original_max_position_embeddings=8, alpha=10.0, mrope_section=[1],
+              llama_4_scaling_beta=0.1, mrope_interleaved=True, short_mscale=2.0)  # fmt: skip
+YARN_4 = "rope_yarn(factor=4, original_length=16, base=500)"
+
+
+# The names are those of what transformers 5.24 computes: test_hf_rope_parity.py compares them.
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        (dict(QWEN, rope_parameters=dict(V4, factor=4.0, **OTHERS)), "rope(base=500)"),
+        (dict(QWEN, rope_parameters=dict(V4, factor="four", beta_fast=[])), "rope(base=500)"),
+        (dict(QWEN, **V4, rope_scaling=dict(type="default", factor=4.0)), "rope(base=500)"),
+        (
+            dict(QWEN, rope_parameters=dict(V4, rope_type="linear", factor=2.0, **OTHERS)),
+            "rope_linear(factor=2, base=500)",
+        ),
+        (
+            dict(QWEN, rope_parameters=dict(V4, rope_type="dynamic", factor=2.0, **OTHERS)),
+            "rope_dynamic_ntk(factor=2, original_length=64, base=500)",
+        ),
+        (
+            dict(QWEN, rope_parameters=dict(V4, rope_type="proportional", **OTHERS)),
+            "rope(base=500)",
+        ),
+        # Nulls, of names that nothing reads too.
+        (dict(QWEN, rope_parameters=dict(YARN, attn_factor=None, factr=None)), YARN_4),
+        (dict(SMALL, rope_parameters=dict(YARN, mrope_section=None, alpha=None)), YARN_4),
+        (dict(QWEN, rope_parameters=dict(YARN, attn_factor=1.0)), YARN_4),
+        (dict(QWEN, rope_parameters=dict(YARN, beta_fast=None, beta_slow=0)), YARN_4),
+        # Nulls that are no defaults: the ratio of the lengths, and ends that are not rounded.
+        (dict(QWEN, rope_parameters=dict(YARN, factor=None)), YARN_4),
+        (
+            dict(QWEN, rope_parameters=dict(YARN, truncate=None)),
+            "rope_yarn(factor=4, original_length=16, truncate=False, base=500)",
+        ),
+        # A length next to the settings wins.
+        (
+            dict(QWEN, rope_parameters=YARN, original_max_position_embeddings=32),
+            "rope_yarn(factor=4, original_length=32, base=500)",
+        ),
+        # By layer type: `truncate` is read next to the types alone.
+        (
+            dict(
+                LAYERS, layer_types=WINDOWED[1:] + WINDOWED[:1], sliding_window=4,
+                rope_parameters=dict(
+                    full_attention=dict(YARN, truncate=False, low_freq_factor=2.0),
+                    sliding_attention=dict(V4, rope_type="default", factor=8.0),
+                    rope_theta=3.0, rope_type="default", factor=None,
+                ),
+            ),
+            f"cycle({YARN_4}, rope(base=500)+window(reach=3))",
+        ),
+        # What a family's code alone reads.
+        (
+            dict(QWEN, model_type="hunyuan_v1_dense",
+                 rope_parameters=dict(V4, rope_type="dynamic", factor=2.0, alpha=10.0)),
+            "rope_ntk(factor=10, base=500)",
+        ),
+        (
+            dict(QWEN, model_type="ministral3",
+                 rope_parameters=dict(YARN, llama_4_scaling_beta=0.1)),
+            f"{YARN_4}+log_n(length=16, coefficient=0.1, smooth=True, stepped=True, "
+            "count='earlier')",
+        ),
+        (dict(DEEPSEEK, rope_parameters=dict(V4, mscale_all_dim=1.0)), None),
+        (
+            dict(QWEN, model_type="qwen2_5_vl",
+                 rope_parameters=dict(V4, type="mrope", mrope_section=[2, 1, 1],
+                                      mrope_interleaved=True, factor=3.0)),
+            "mrope(sections=(2, 1, 1), base=500)",
+        ),
+        (
+            dict(QWEN, model_type="qwen3_vl",
+                 rope_parameters=dict(V4, mrope_section=[2, 1, 1], mrope_interleaved=False)),
+            "mrope(sections=(2, 1, 1), interleaved=True, base=500)",
+        ),
+    ],
+)  # fmt: skip
+def test_settings_that_change_nothing(config, name):
+    if name is None:  # DeepSeek's attention has no factor of default rope.
+        name = from_hf({**config, "rope_parameters": V4}).name
+    assert from_hf(config).name == name
+
+
+@pytest.mark.parametrize(
+    ("config", "match"),
+    [
+        (dict(QWEN, rope_parameters=dict(YARN, factr=2)), "'factr' is no setting of rope_type 'ya"),
+        (dict(QWEN, rope_parameters=dict(YARN, attn_factor=2)), "'attn_factor' is no setting"),
+        (
+            dict(DEEPSEEK, rope_parameters=dict(V4, type="linear", factor=2, mscale_all_dim=1.0)),
+            "'mscale_all_dim' is no setting of rope_type 'linear'",
+        ),
+        (
+            dict(QWEN, model_type="ministral3", rope_parameters=dict(V4, llama_4_scaling_beta=0.1)),
+            "'llama_4_scaling_beta' is no setting of rope_type 'default'",
+        ),
+        (
+            dict(SMALL, rope_parameters=dict(YARN, llama_4_scaling_beta=0.1, mrope_section=[1])),
+            "'mrope_section' is no setting of rope_type 'yarn'",
+        ),
+        (dict(QWEN, rope_parameters=dict(V4, rope_type="mrope")), "rope_type must be .*, got 'mro"),
+        (dict(QWEN, rope_parameters=dict(rope_theta=None)), "rope_theta must be a positive number"),
+        (dict(QWEN, rope_parameters=dict(V4, type="linear", factor=None)), "factor is missing"),
+        (
+            dict(QWEN, model_type="qwen2_5_vl", rope_parameters=YARN),
+            "rope_type must be default or mrope for model_type 'qwen2_5_vl', got 'yarn'",
+        ),
+    ],
+)  # fmt: skip
+def test_settings_that_matter_are_refused(config, match):
+    with pytest.raises(ValueError, match=match):
+        from_hf(config)

@@ -3,6 +3,7 @@
 Runs where the extra `parity` is installed; its version 5 reads the spelling of version 4 as well.
 """
 
+import copy
 import importlib.util
 
 import jax.numpy as jnp
@@ -213,3 +214,91 @@ def test_gemma3(torch, scaling):
         np.testing.assert_allclose(frequencies(ours.layer(layer), 64), want, rtol=1e-6)
     again = from_hf(parsed.to_dict())  # As version 5 saves it.
     assert again.name == ours.name
+
+
+# A value of each setting that some type reads, other than its default.
+SETTINGS = {
+    "factor": 3.0,
+    "original_max_position_embeddings": 64,
+    "attention_factor": 1.7,
+    "beta_fast": 20.0,
+    "beta_slow": 2.0,
+    "mscale": 0.5,
+    "mscale_all_dim": 0.7,
+    "truncate": False,
+    "low_freq_factor": 2.0,
+    "high_freq_factor": 3.0,
+    "short_factor": LONG,
+    "long_factor": SHORT,
+    "alpha": 1000.0,
+    "llama_4_scaling_beta": 0.1,
+    "mrope_section": [8, 12, 12],
+    "mrope_interleaved": True,
+}
+
+
+def their_tables(llama, settings, length):
+    """Frequencies and scale of a Llama; the error for settings that transformers cannot read."""
+    utils = pytest.importorskip("transformers.modeling_rope_utils")
+    default = llama.LlamaRotaryEmbedding.compute_default_rope_parameters
+    function = utils.ROPE_INIT_FUNCTIONS.get(settings.get("rope_type"), default)
+    try:
+        config = llama.LlamaConfig(**{**SIZES, "rope_parameters": dict(settings)})
+        tables, factor = function(config, device="cpu", seq_len=length)
+    except Exception as error:  # Of several classes, some of them not transformers'.
+        return error
+    return tables.numpy(), factor
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TYPES if kind != "partial"])
+@pytest.mark.parametrize("change", ["null", "value"])
+def test_settings_of_other_types(torch, llama, kind, change):
+    """A setting that changes nothing in a Llama is ignored; one that changes something is read."""
+    read = []
+    for key, value in SETTINGS.items():
+        settings = {**TYPES[kind], "rope_theta": 5e4, key: value if change == "value" else None}
+        for length in (64, 4096):
+            theirs = their_tables(llama, settings, length)
+            if isinstance(theirs, Exception):
+                continue
+            ours = from_hf({**SIZES, "model_type": "llama", "rope_parameters": settings})
+            np.testing.assert_allclose(frequencies(ours, length), theirs[0], rtol=2e-6, err_msg=key)
+            np.testing.assert_allclose(scale(ours), theirs[1], rtol=1e-6, err_msg=key)
+            read.append(key)
+    assert len(read) > len(SETTINGS)
+
+
+def scale(encoding):
+    """The length of a rotated pair (1, 0)."""
+    x = np.zeros((1, 1, 1, HEAD), np.float32)
+    x[..., : HEAD // 2] = 1
+    rotated = encoding.parts[0].heads({}, x, x, x, Context(np.arange(1), np.arange(1)))[0]
+    return np.hypot(rotated[..., 0], rotated[..., HEAD // 2]).item()
+
+
+def test_a_length_next_to_the_settings_wins(torch, llama):
+    """`original_max_position_embeddings` of the config itself, in any family."""
+    parameters = {**TYPES["yarn"], "rope_theta": 5e4}
+    config = {**SIZES, "original_max_position_embeddings": 32, "rope_parameters": dict(parameters)}
+    want = llama.LlamaRotaryEmbedding(llama.LlamaConfig(**config)).inv_freq.numpy()
+    config["rope_parameters"] = parameters
+    ours = from_hf({**config, "model_type": "llama"})
+    np.testing.assert_allclose(frequencies(ours, 64), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("inside", [{}, {"truncate": False}])
+@pytest.mark.parametrize("outside", [{}, {"truncate": False}])
+def test_settings_next_to_those_by_layer_type(torch, inside, outside):
+    """`truncate` is read there and nowhere else; other settings are not read there."""
+    theirs = pytest.importorskip("transformers.models.gemma3.modeling_gemma3")
+    types = ["full_attention", "sliding_attention"]
+    full = {**TYPES["yarn"], "rope_theta": 5e4, **inside}
+    sliding = {"rope_type": "default", "rope_theta": 1e4, "factor": 3.0}
+    parameters = {types[0]: full, types[1]: sliding, "factor": 3.0, **outside}
+    config = dict(SIZES, head_dim=HEAD, num_hidden_layers=2, layer_types=types, sliding_window=8)
+    ours = from_hf({**config, "model_type": "gemma3_text", "rope_parameters": parameters})
+    parsed = theirs.Gemma3TextConfig(**config, rope_parameters=copy.deepcopy(parameters))
+    tables = theirs.Gemma3RotaryEmbedding(parsed)
+    for layer, kind in enumerate(types):
+        want = getattr(tables, f"{kind}_inv_freq").numpy()
+        np.testing.assert_allclose(frequencies(ours.layer(layer), 64), want, rtol=1e-6)
