@@ -193,11 +193,15 @@ def config_of(theirs: Mapping[str, Any], path: str) -> BertConfig:
     encoder = ENCODERS[theirs["model_type"]]
     keys = {**encoder.keys, **encoder.optional_keys}
     ours = {name: theirs[key] for name, key in keys.items() if key in theirs}
-    for name, value in ours.items():
-        if name.endswith("activation") and isinstance(value, str):
-            ours[name] = ACTIVATIONS.get(value, value)
     missing = [key for key in encoder.keys.values() if key not in theirs]
     errors = [f"it lacks {', '.join(missing)}: add what you know"] if missing else []
+    for name in [name for name in ours if name.endswith("activation")]:
+        published = ours.pop(name)
+        if isinstance(published, str) and published in ACTIVATIONS:
+            ours[name] = ACTIVATIONS[published]
+        else:
+            accepted = ", ".join(ACTIVATIONS)
+            errors.append(f"{keys[name]} must be one of {accepted}, got {shown(published)}")
     errors += [
         f"{keys[name]} {fault}"
         for name, value in ours.items()

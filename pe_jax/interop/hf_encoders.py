@@ -12,11 +12,16 @@ import numpy as np
 from pe_jax.configs.model import MODERNBERT
 from pe_jax.encodings import PUBLISHED
 
-# Activations of transformers, and ours.
+# Activations of transformers, and ours; the first of several names is written. Those of one of ours
+# differ in the order of their operations, or in digits that float32 does not have (`gelu_fast`).
 ACTIVATIONS = {
     "gelu": "gelu",
+    "gelu_python": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
     "relu": "relu",
     "silu": "silu",
     "swish": "silu",

@@ -256,26 +256,25 @@ def _type_of(settings: Config, config: Config, family: HFFamily) -> tuple[str, _
       ValueError: for a type that is not known, and for a setting that may matter and is not known.
     """
     name = settings.get("rope_type") or settings.get("type") or "default"
-    several_axes = {"default", AXIAL} if family.encodings == (AXIAL,) else {"default", "mrope"}
-    if (family.encodings == (AXIAL,) or _has_axes(family)) and name not in [*several_axes]:
-        raise ValueError(
-            f"rope_type must be {' or '.join(sorted(several_axes))} for {described(config)}, got "
-            f"{reprlib.repr(name)}: no encoding scales the frequencies of several axes."
-        )
-    known = [known for known in _TYPES if " " not in known]
-    if family is not UNNAMED and not _has_axes(family):
-        known.remove("mrope")
     if family.encodings == (AXIAL,):
-        name = "axial of towers"
-    elif name == "dynamic" and settings.get("alpha"):
+        known = ["default", AXIAL]
+    elif _has_axes(family):
+        known = ["default", "mrope"]
+    else:
+        known = [known for known in _TYPES if " " not in known]
+        if family is not UNNAMED:
+            known.remove("mrope")
+    if name == "dynamic" and settings.get("alpha"):
         name = "dynamic with alpha"
     elif name == "ntk" and config.get("model_type") == "gte":
         name = "ntk of GTE"
     elif name not in known:
         raise ValueError(
-            f"rope_type must be {', '.join(known)}, got {reprlib.repr(name)}."
-            f"{did_you_mean(str(name)[:40], known)}"
+            f"rope_type must be {', '.join(known)} for {described(config)}, got "
+            f"{reprlib.repr(name)}.{did_you_mean(str(name)[:40], known)}"
         )
+    elif family.encodings == (AXIAL,):
+        name = "axial of towers"
     options = _TYPES[name].options
     for key, value in settings.items():
         if value is None or key in options or value == _OUTSIDE.get(key):

@@ -18,7 +18,7 @@ from pe_jax.attention.masks import document_positions
 from pe_jax.attention.product import is_product_of_layers
 from pe_jax.encodings import Context, Params, Positions, embed, parameter_count
 from pe_jax.encodings.positions import default_positions
-from pe_jax.models.layers import BertModule, Block, split_rng
+from pe_jax.models.layers import BertModule, Block, check_ids, split_rng
 from pe_jax.shapes import Array, Bool, Float, Int
 
 # What a layer keeps for its backward pass: a policy of jax.checkpoint, or all.
@@ -88,9 +88,10 @@ class Bert(BertModule):
         `attention="naive"`.
 
         Args:
-          tokens: vocabulary ids.
-          token_type_ids: 0 or 1; default all 0, and so for a model of a single type. A
-            model without their embedding ignores them.
+          tokens: vocabulary ids. Under `jax.jit` their values cannot be checked: ids past the rows
+            of the embedding give NaN, and negative ones count from its end.
+          token_type_ids: 0 or 1, checked as the tokens are; default all 0, and so for a model of a
+            single type. A model without their embedding ignores them.
           mask: bool `[B, L]`, True at tokens and False at padding; or a whole attention mask, bool
             `[B, 1, L, L]`.
           positions: see `pe_jax.encodings.Positions`; default range(L), or from 0 in each document.
@@ -101,7 +102,8 @@ class Bert(BertModule):
           deterministic: False switches dropout on and needs the rng "dropout".
 
         Raises:
-          ValueError: for a mask that is not bool, or documents that are not those of the tokens.
+          ValueError: for a mask that is not bool, documents that are not those of the tokens, or,
+            outside of `jax.jit`, ids that are no rows of the embeddings.
         """
         c = self.config
         _check_rows(tokens, mask, document_ids)
@@ -120,10 +122,13 @@ class Bert(BertModule):
         if parameter_count(encoding, c.num_layers):
             position_params = self.param("position", encoding.init, c.num_layers)
 
-        x = self.embedding(c.vocab_size + c.unused_rows, "token")(tokens)
+        rows = c.vocab_size + c.unused_rows
+        check_ids("tokens", tokens, rows)
+        x = self.embedding(rows, "token")(tokens)
         if c.num_token_types:
             absent = token_type_ids is None or c.num_token_types == 1
             token_type_ids = jnp.zeros_like(tokens) if absent else token_type_ids
+            check_ids("token_type_ids", token_type_ids, c.num_token_types)
             # Flax draws parameters by their path: another name would change the initial values.
             x = x + self.embedding(c.num_token_types, "segment")(token_type_ids)
         x = embed(encoding, position_params, x, input_positions, tokens=tokens, rng=position_rng)

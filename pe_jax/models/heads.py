@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from pe_jax.attention import dropout
 from pe_jax.encodings import Positions
 from pe_jax.models.bert import Bert, Mask
-from pe_jax.models.layers import BertModule, activate, linear
+from pe_jax.models.layers import BertModule, activate, check_ids, linear
 from pe_jax.shapes import Array, Bool, Float, Int
 
 
@@ -69,6 +69,8 @@ class MaskedLanguageHead(BertModule):
         self, hidden: Float[Array, "B L D"], at: Int[Array, "B P"], embedding: Float[Array, "V D"]
     ) -> Float[Array, "B P V"]:
         c = self.config
+        if not self.is_initializing():  # There any positions do.
+            check_ids("masked_positions", at, hidden.shape[1])
         x = jnp.take_along_axis(hidden, at[:, :, None], axis=1)  # [B, P, D]
         x = _transform(self, x) if c.head_dense else x
         if not c.tied_decoder:
@@ -103,7 +105,11 @@ class BertForPretraining(BertModule):
         *,
         deterministic: bool = True,
     ) -> PretrainingLogits:
-        """Predict tokens at `masked_positions`, P per row; other arguments as for `Bert`."""
+        """Predict tokens at `masked_positions`, P per row; other arguments as for `Bert`.
+
+        Raises:
+          ValueError: as `Bert`, and for positions outside of the row, outside of `jax.jit`.
+        """
         bert = Bert(self.config, name="bert")
         hidden = bert(tokens, token_type_ids, mask, positions, deterministic=deterministic)
         masked_lm = _masked_lm(bert, hidden, masked_positions)

@@ -20,7 +20,7 @@ from pe_jax.attention.product import add_row, product
 from pe_jax.configs.model import BertConfig
 from pe_jax.encodings import Context, Params, PositionEncoding, embed
 from pe_jax.encodings.part import Projection
-from pe_jax.shapes import Array, Bool, Float
+from pe_jax.shapes import Array, Bool, Float, Int
 
 
 def linear(
@@ -65,6 +65,16 @@ _ACTIVATIONS: dict[str, Callable[[Array], jax.Array]] = {
     "relu": jax.nn.relu,
     "silu": jax.nn.silu,
 }
+
+
+def check_ids(name: str, ids: Int[Array, "..."], rows: int) -> None:
+    """Raise a ValueError for known ids outside 0 .. rows - 1; of traced ones nothing is known."""
+    if isinstance(ids, jax.core.Tracer):
+        return
+    known = np.asarray(ids)
+    outside = known[(known < 0) | (known >= rows)]
+    if outside.size:
+        raise ValueError(f"{name} must be from 0 to {rows - 1}, got {outside[0]}.")
 
 
 class Dense(nn.Module):

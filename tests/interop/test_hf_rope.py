@@ -265,7 +265,7 @@ def test_settings_that_change_nothing(config, name):
         (dict(QWEN, rope_parameters=dict(V4, type="linear", factor=None)), "factor is missing"),
         (
             dict(QWEN, model_type="qwen2_5_vl", rope_parameters=YARN),
-            "rope_type must be default or mrope for model_type 'qwen2_5_vl', got 'yarn'",
+            "rope_type must be default, mrope for model_type 'qwen2_5_vl', got 'yarn'",
         ),
     ],
 )  # fmt: skip

@@ -216,6 +216,51 @@ def test_masks_are_bool_and_documents_are_of_the_tokens(arguments, message):
         jax.eval_shape(apply, tokens(), **arguments)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokens": 13}, r"^tokens must be from 0 to 12, got 13\."),
+        ({"tokens": -1}, r"^tokens must be from 0 to 12, got -1\."),
+        ({"token_type_ids": 2}, r"^token_type_ids must be from 0 to 1, got 2\."),
+        ({"token_type_ids": -2}, r"^token_type_ids must be from 0 to 1, got -2\."),
+        ({"masked_positions": 6}, r"^masked_positions must be from 0 to 5, got 6\."),
+        ({"masked_positions": -1}, r"^masked_positions must be from 0 to 5, got -1\."),
+    ],
+)
+@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
+def test_known_ids_are_rows_of_the_embeddings(changes, message, array):
+    model, variables = make()
+    config = dataclasses.replace(model.config, unused_rows=2)  # 13 rows of tokens.
+    inputs = {"tokens": tokens(), "token_type_ids": tokens() % 2, "masked_positions": tokens() % 6}
+    for name, value in changes.items():
+        inputs[name] = inputs[name].copy()
+        inputs[name][1, 2] = value
+    inputs = {name: array(x) for name, x in inputs.items()}
+    with pytest.raises(ValueError, match=message):
+        BertForPretraining(config).apply(rows_added(variables, 2), **inputs)
+
+
+def rows_added(variables, rows):
+    """The variables of a model with as many unused rows of embeddings."""
+
+    def longer(path, x):
+        name = jax.tree_util.keystr(path)
+        has_rows = "'token'" in name or name.endswith("['masked_lm']['bias']")
+        return np.pad(x, [(0, rows)] + [(0, 0)] * (x.ndim - 1)) if has_rows else x
+
+    return jax.tree_util.tree_map_with_path(longer, variables)
+
+
+def test_ids_in_a_compiled_program_are_not_checked():
+    """Nor are ids that a model without token types, or of one, does not look up."""
+    assert np.isnan(make_encoder("learned_absolute")(np.full((1, 6), 11))).all()
+    for count in (0, 1):
+        model, variables = make(num_token_types=count)
+        encoder = {"params": variables["params"]["bert"]}
+        token_type_ids = np.full((2, 6), 5)
+        jax.eval_shape(lambda: Bert(model.config).apply(encoder, tokens(), token_type_ids))
+
+
 @pytest.mark.parametrize("name", slow_except(KEPT, EACH))
 def test_packed_sequences_do_not_see_each_other(name):
     encode = make_encoder(name)
