@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Set
+import re
+from collections.abc import Collection, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 from pe_jax.encodings import Params
 from pe_jax.interop import layout
 from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
-from pe_jax.interop.hf_encoders import ACTIVATIONS, HEADS, EncoderFormat
+from pe_jax.interop.hf_encoders import ACTIVATIONS, HEADS, POSITION_MODULE, EncoderFormat
 from pe_jax.interop.hf_encoding import from_hf
 from pe_jax.interop.hf_keys import first_row
 from pe_jax.interop.hf_registry import ENCODERS, FIRST_NAMES
@@ -26,6 +27,7 @@ from pe_jax.values import shown
 # Keys of transformers' base class that change any model, with the only value that is supported.
 _ONLY = {"per_layer_config": None, "quantization_config": None}
 PRETRAINING = ("pooler", "masked_lm", "next_sentence")  # The heads of BertForPretraining.
+_OUTPUT = "classifier"  # The output layer in classes for sentences, tokens, choices and spans.
 
 
 class PublishedBert(NamedTuple):
@@ -36,7 +38,7 @@ class PublishedBert(NamedTuple):
       params: float32; the encoder under "bert", and the heads that the checkpoint has under their
         names in `pe_jax.models`: "pooler", "masked_lm", "next_sentence", "classifier", "spans".
       absent: the heads of `BertForPretraining` that the checkpoint lacks.
-      unread: the names of tensors that belong to none of these.
+      unread: the names of tensors that belong to none of these, such as those of a head for tokens.
     """
 
     config: BertConfig
@@ -51,21 +53,27 @@ def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert
     Tensor names may or may not begin with the name of the encoder, such as `bert.`; the gamma and
     beta of old files are read as LayerNorm's weight and bias.
 
+    The class in `architectures` of config.json decides what "classifier" and "spans" are, as files
+    for tokens or choices have tensors of the same names. Without such a class these heads are read
+    where their names alone decide. Tensors of other heads are left in `unread`.
+
     Args:
       path: see `open_checkpoint`; config.json is required.
       heads: the heads to read, if the checkpoint has them.
 
     Raises:
-      ValueError: if config.json has a value that is not supported, or if any tensor of the encoder
-        or of a head that it has is missing, unknown, not finite, of another shape or not of floats,
-        has two names and two values, or differs from a tensor that this model ties it to. The
-        message lists all of them.
+      ValueError: if config.json has a value that is not supported or a size that the tensors do not
+        have, or if any tensor of the encoder or of a head that it has is missing, unknown, not
+        finite, of another shape or not of floats, has two names and two values, or differs from a
+        tensor that this model ties it to. The message lists all of them.
     """
     checkpoint = open_checkpoint(path)
     theirs = current_config(checkpoint.config, str(checkpoint.path))
     encoder = ENCODERS[theirs["model_type"]]
+    names = _current_names(encoder, checkpoint)
+    _check_sizes(encoder, theirs, checkpoint, names)
     config = config_of(theirs, str(checkpoint.path))
-    names, errors = _current_names(encoder, checkpoint)
+    errors = _conflicts(encoder, checkpoint, names)
     ties = layout.tied(encoder, config)
     if not config.tied_decoder:  # Then transformers adds the decoder's own bias alone.
         names |= {first: names.pop(own) for own, first in ties.items() if own in names}
@@ -75,8 +83,11 @@ def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert
     }
     saved_heads = _heads(encoder, theirs, head_tensors, names.keys())
     present = tuple(head for head in head_tensors if head in heads and head in saved_heads)
-    classifier = names.get(f"{encoder.heads.get('classifier', {}).get('classifier')}.weight", "")
-    classes = checkpoint.shape(classifier)[0] if classifier else 0  # Any number of classes fits.
+    classes = 0
+    if "classifier" in present:
+        classifier = names.get(f"{encoder.heads['classifier']['classifier']}.weight", "")
+        classes = _rows(checkpoint, classifier)
+        errors += _other_labels(theirs, classifier, classes)
     skipped = first_row(theirs["model_type"], theirs)
     leaves = layout.leaves(encoder, config, present, classes, skipped)
     expected = {name for leaf in leaves for name in leaf.tensors}
@@ -92,8 +103,7 @@ def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert
         *(f"{names[name]}: is not part of this model" for name in unknown),
     ]
     if errors:
-        heading = f"{path} does not hold the {_title(encoder)} that its config.json describes:"
-        raise ValueError("\n  ".join([heading, *errors]))
+        raise _mismatch_error(encoder, checkpoint, errors)
     params = _read_params(checkpoint, names, leaves)
     absent = tuple(head for head in PRETRAINING if head not in params)
     return PublishedBert(config, params, absent, tuple(names[name] for name in unread))
@@ -102,24 +112,124 @@ def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert
 def _heads(
     encoder: EncoderFormat, theirs: Mapping[str, Any], tensors: dict[str, set[str]], names: Set[str]
 ) -> set[str]:
-    """Return the heads of which `names` has some of the `tensors`.
-
-    Those of a ModernBERT share names. They are of the spans in the class for these, else of the
-    classifier if there is one.
-    """
-    spans = any("QuestionAnswering" in str(name) for name in theirs.get("architectures") or ())
-    by_output = ["spans", "classifier"] if spans else ["classifier", "spans"]
+    """Return the heads of this model of which `names` has some of the `tensors`."""
+    task = _task(theirs)
+    heads_of_class: set[str] = set()
+    for heads, end in encoder.classes.items():
+        complete = all(tensors[head] & names for head in heads)  # A classifier with its pooler.
+        if end == task and complete:
+            heads_of_class = set(heads)
+    has_output = f"{_OUTPUT}.weight" in names or f"{_OUTPUT}.bias" in names
+    # Of heads that differ by their use of the same tensors: those of ModernBERT's.
+    shared: set[str] = set()
+    for head in tensors:
+        if encoder.heads[head].get(head) == _OUTPUT:
+            shared |= tensors[head]
     found: set[str] = set()
-    free = set(names)
-    for head in sorted(tensors, key=[*by_output, *tensors].index):
-        shown_by = tensors[head]
-        if head in by_output:
-            output = encoder.heads[head][head]
-            shown_by = {f"{output}.weight", f"{output}.bias"}
-        if shown_by & free:
+    for head, own in tensors.items():
+        output = encoder.heads[head].get(head)
+        if output == _OUTPUT:
+            is_saved = has_output and head in heads_of_class
+        elif has_output and own & shared:
+            is_saved = head in heads_of_class
+        elif head in ("classifier", "spans"):
+            named = bool({f"{output}.weight", f"{output}.bias"} & names)
+            is_saved = named and (head in heads_of_class or not task)
+        else:
+            is_saved = bool(own & names)
+        if is_saved:
             found.add(head)
-            free -= tensors[head]
     return found
+
+
+def _task(theirs: Mapping[str, Any]) -> str:
+    """Return the end of the class in `architectures`, such as `ForTokenClassification`; empty for
+    an encoder alone, and where no or several classes are named."""
+    ends = set()
+    for name in theirs.get("architectures") or ():
+        match = re.search(r"For[A-Z]\w*$", str(name))
+        if match:
+            ends.add(match[0])
+    return ends.pop() if len(ends) == 1 else ""
+
+
+def _other_labels(theirs: Mapping[str, Any], classifier: str, classes: int) -> list[str]:
+    """Return a line if config.json has another number of labels than the classifier has rows."""
+    key, labels = "id2label", theirs.get("id2label")
+    count = len(labels) if isinstance(labels, Mapping) else None
+    if labels is None:
+        key, count = "num_labels", theirs.get("num_labels")
+    if count in (None, classes):
+        return []
+    return [f"{classifier}: {classes} classes, but {key} of config.json has {shown(count)}"]
+
+
+def _rows(checkpoint: Checkpoint, name: str) -> int:
+    """Return the first size of a tensor; 0 if there is none."""
+    shape = checkpoint.shape(name) if name else ()
+    return shape[0] if shape else 0
+
+
+def _mismatch_error(encoder: EncoderFormat, checkpoint: Checkpoint, lines: list[str]) -> ValueError:
+    title = _title(encoder)
+    heading = f"{checkpoint.path} does not hold the {title} that its config.json describes:"
+    return ValueError("\n  ".join([heading, *lines]))
+
+
+def _check_sizes(
+    encoder: EncoderFormat,
+    theirs: Mapping[str, Any],
+    checkpoint: Checkpoint,
+    names: Mapping[str, str],
+) -> None:
+    """Raise a ValueError for sizes in config.json that the tensors do not have.
+
+    Those of a damaged config.json can be huge, and nothing is built before this check.
+    """
+    keys = {**encoder.keys, **encoder.optional_keys}
+    lines = []
+    for field, size, source in _sizes(encoder, checkpoint, names):
+        value = theirs.get(keys.get(field, ""))
+        if type(value) is not int or value == size:
+            continue
+        # Files may have tensors of more layers: each is listed as no part of the model.
+        if field != "num_layers" or value > size:
+            lines.append(f"{keys[field]} is {shown(value)}, but {source}")
+    if lines:
+        raise _mismatch_error(encoder, checkpoint, lines)
+
+
+def _sizes(
+    encoder: EncoderFormat, checkpoint: Checkpoint, names: Mapping[str, str]
+) -> Iterator[tuple[str, int, str]]:
+    """Yield the fields of `BertConfig` that tensors show, their sizes, and how an error says it."""
+    beginning = next(iter(encoder.layer.values()))
+    beginning = (beginning if isinstance(beginning, str) else beginning[0]).partition("*")[0]
+    layers = [
+        name.removeprefix(beginning).partition(".")[0]
+        for name in names
+        if name.startswith(beginning)
+    ]
+    count = 1 + max((int(layer) for layer in layers if layer.isdecimal()), default=-1)
+    yield "num_layers", count, f"the file has tensors of {count} layers"
+    shown_by = [
+        ("vocab_size", encoder.embeddings["bert/token"], 0),
+        ("hidden_size", encoder.embeddings["bert/token"], 1),
+        ("num_token_types", encoder.embeddings.get("bert/segment"), 0),
+        ("max_length", encoder.embeddings.get(POSITION_MODULE), 0),
+        ("num_heads", encoder.embeddings.get("bert/position/t5"), 1),
+        ("intermediate_size", encoder.layer["down"], 1),
+    ]
+    tables = [
+        (field, f"{module}.weight".replace("*", "0"), axis) for field, module, axis in shown_by
+    ]
+    tables += [("max_length", name, 0) for name, value in encoder.constants.items() if value]
+    for field, tensor, axis in tables:
+        name = names.get(tensor)
+        if name is None or len(checkpoint.shape(name)) != 2:
+            continue
+        shape = checkpoint.shape(name)
+        yield field, shape[axis], f"{name} is {shape}"
 
 
 def _title(encoder: EncoderFormat) -> str:
@@ -156,7 +266,10 @@ def read_config(path: str | Path) -> BertConfig:
     """Return the config of `load_bert` without reading a tensor; raises as it does."""
     checkpoint = open_checkpoint(path)
     path = str(checkpoint.path)
-    return config_of(current_config(checkpoint.config, path), path)
+    theirs = current_config(checkpoint.config, path)
+    encoder = ENCODERS[theirs["model_type"]]
+    _check_sizes(encoder, theirs, checkpoint, _current_names(encoder, checkpoint))
+    return config_of(theirs, path)
 
 
 def current_config(theirs: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -227,7 +340,10 @@ def config_of(theirs: Mapping[str, Any], path: str) -> BertConfig:
             return config
         return BertConfig(**{**encoder.settings, **ours, "position": encoding})
     except ValueError as error:
-        raise ValueError(f"The config.json of {path}: {error}") from error
+        message = str(error)
+        for name, key in keys.items():
+            message = re.sub(rf"\b{name}\b", key, message)
+        raise ValueError(f"The config.json of {path}: {message}") from error
 
 
 def _unsupported(encoder: EncoderFormat, theirs: Mapping[str, Any]) -> list[str]:
@@ -246,22 +362,31 @@ def _unsupported(encoder: EncoderFormat, theirs: Mapping[str, Any]) -> list[str]
     return errors
 
 
-def _current_names(
-    encoder: EncoderFormat, checkpoint: Checkpoint
-) -> tuple[dict[str, str], list[str]]:
-    """Return the name of each tensor by that of the family's tables, and a line per conflict."""
+def _current_names(encoder: EncoderFormat, checkpoint: Checkpoint) -> dict[str, str]:
+    """Return the name of each tensor by that of the family's tables; of several, the first."""
     names: dict[str, str] = {}
+    for name in checkpoint.names:
+        names.setdefault(_current_name(encoder, name), name)
+    return names
+
+
+def _current_name(encoder: EncoderFormat, name: str) -> str:
+    for prefix in encoder.prefixes:
+        name = name.removeprefix(prefix)
+    name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
+    return name.replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def _conflicts(
+    encoder: EncoderFormat, checkpoint: Checkpoint, names: Mapping[str, str]
+) -> list[str]:
+    """Return a line per tensor that has two names and two values."""
     errors = []
     for name in checkpoint.names:
-        current = name
-        for prefix in encoder.prefixes:
-            current = current.removeprefix(prefix)
-        current = current.replace("LayerNorm.gamma", "LayerNorm.weight")
-        current = current.replace("LayerNorm.beta", "LayerNorm.bias")
-        first = names.setdefault(current, name)
+        first = names[_current_name(encoder, name)]
         if first != name and not np.array_equal(checkpoint.read(first), checkpoint.read(name)):
             errors.append(f"{name}: not the same as {first}, another name of the same tensor")
-    return names, errors
+    return errors
 
 
 def _mismatches(checkpoint: Checkpoint, names: dict[str, str], leaves: list[Leaf]) -> list[str]:

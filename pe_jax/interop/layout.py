@@ -138,12 +138,10 @@ def parameter_shapes(
         if path.split("/")[0] in ("bert", *heads)
         and (not path.startswith("bert/position/") or path.startswith(encoder.position_modules))
     }
+    second = {path: shape for path, shape in shapes.items() if path.startswith("bert/layer_1/")}
     for i in range(2, config.num_layers):
-        shapes |= {
-            path.replace("layer_1", f"layer_{i}", 1): shape
-            for path, shape in list(shapes.items())
-            if path.startswith("bert/layer_1/")
-        }
+        for path, shape in second.items():
+            shapes[path.replace("layer_1", f"layer_{i}", 1)] = shape
     return shapes
 
 

@@ -224,7 +224,11 @@ def test_scaled_positions_of_the_first_configs_of_gte(tmp_path):
         ("modernbert", {"head_dim": 8}, "head_dim must be 4, as the other sizes give it, got 8"),
         ("modernbert", {"norm_bias": "no"}, "norm_bias must be True or False, got 'no'"),
         ("eurobert", {"head_dim": 8}, "head_dim must be 4, as the other sizes give it, got 8"),
-        ("eurobert", {"num_key_value_heads": 2}, "num_key_heads 2 does not divide num_heads 3"),
+        (
+            "eurobert",
+            {"num_key_value_heads": 2},
+            "num_key_value_heads 2 does not divide num_attention_heads 3",
+        ),
         ("nomic_bert", {"prenorm": True}, "prenorm must be False, got True"),
         ("nomic_bert", {"num_experts": 8}, "num_experts must be 0, got 8"),
         ("roformer", {"rotary_value": True}, "rotary_value must be False, got True"),
@@ -238,6 +242,89 @@ def test_scaled_positions_of_the_first_configs_of_gte(tmp_path):
 def test_configs_that_are_refused(case, changes, message):
     with pytest.raises(ValueError, match=message):
         random_encoder({**ENCODERS[case][1], **changes})
+
+
+# Right values: test_encoders_parity.py compares them with transformers' functions.
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        *[(name, "gelu") for name in ("gelu", "gelu_python")],
+        *[(name, "gelu_tanh") for name in ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh")],
+        *[(name, "gelu_tanh") for name in ("gelu_fast", "gelu_accurate")],
+        ("relu", "relu"),
+        ("silu", "silu"),
+        ("swish", "silu"),
+    ],
+)
+def test_activations_that_are_read(theirs, ours):
+    config, _ = random_encoder({**ENCODERS["bert"][1], "hidden_act": theirs})
+    assert config.activation == config.head_activation == ours
+
+
+@pytest.mark.parametrize("name", ["gelu_10", "quick_gelu", "relu2", "gelu_tanh", "GELU", None, 3])
+def test_activations_that_are_refused(name):
+    message = f"hidden_act must be one of gelu, gelu_python, .*, swish, got {name!r}"
+    with pytest.raises(ValueError, match=message) as caught:
+        random_encoder({**ENCODERS["bert"][1], "hidden_act": name})
+    assert "Did you mean" not in str(caught.value)
+
+
+def test_rotations_of_roformer_of_another_length(tmp_path):
+    saved(tmp_path / "out", ENCODERS["roformer"][1])
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    theirs = {**ENCODERS["roformer"][1], "max_position_embeddings": 10**7}
+    message = r"max_position_embeddings is 10000000, but .*embed_positions.weight is \(21, 4\)"
+    with pytest.raises(ValueError, match=message):
+        load_bert(write(tmp_path / "out", tensors, theirs))
+
+
+# Output layers by class, as `width` sizes of their last axis; the class that is read, by head.
+TASKS = {
+    "modernbert": {
+        "ForSequenceClassification": ("classifier", {"classifier": 3}),
+        "ForQuestionAnswering": ("spans", {"classifier": 2}),
+        "ForTokenClassification": (None, {"classifier": 3}),
+        "ForMultipleChoice": (None, {"classifier": 1}),
+        "": (None, {"classifier": 2}),
+    },
+    "roberta": {
+        "ForSequenceClassification": (
+            "classifier",
+            {"classifier.dense": 12, "classifier.out_proj": 3},
+        ),
+        "": ("classifier", {"classifier.dense": 12, "classifier.out_proj": 3}),
+        "ForTokenClassification": (None, {"classifier": 3}),
+        "ForMultipleChoice": (None, {"classifier": 1}),
+        "ForQuestionAnswering": ("spans", {"qa_outputs": 2}),
+    },
+    "distilbert": {
+        "ForSequenceClassification": (None, {"pre_classifier": 12, "classifier": 3}),
+        "ForTokenClassification": (None, {"classifier": 3}),
+        "ForQuestionAnswering": ("spans", {"qa_outputs": 2}),
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "task"), [(case, task) for case, tasks in TASKS.items() for task in tasks]
+)
+def test_heads_of_each_class(tmp_path, case, task):
+    """A head that is not the class's, or whose class is not known, is left in `unread`."""
+    saved(tmp_path / "out", ENCODERS[case][1])
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    head, outputs = TASKS[case][task]
+    of_head = {}
+    for module, size in outputs.items():
+        of_head[f"{module}.weight"] = np.ones((size, 12), np.float32)
+        of_head[f"{module}.bias"] = np.ones(size, np.float32)
+    # Tensors of the masked-LM head stay, as in files that are trained further.
+    theirs = {**ENCODERS[case][1], "architectures": [f"{ENCODERS[case][0]}{task}" if task else "X"]}
+    back = load_bert(write(tmp_path / "in", {**tensors, **of_head}, theirs))
+    assert {"classifier", "spans"} & back.params.keys() == ({head} if head else set())
+    unread = {name for name in of_head if name in back.unread}
+    assert unread == (set() if head else set(of_head))
+    # The layers before the output are those of the class as well.
+    assert ("masked_lm" in back.params) == (case != "modernbert")
 
 
 def test_rotations_of_roformer_that_differ_are_named(tmp_path):

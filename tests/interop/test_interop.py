@@ -6,6 +6,7 @@ import json
 import pickle
 import re
 import shlex
+import time
 from pathlib import Path
 
 import flax
@@ -34,7 +35,13 @@ from helpers.published_bert import (
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 
-from pe_jax.interop import FAMILIES, load_bert, load_position_table, open_checkpoint
+from pe_jax.interop import (
+    FAMILIES,
+    load_bert,
+    load_position_table,
+    open_checkpoint,
+    read_config,
+)
 from pe_jax.models import Bert, BertForPretraining, hidden_states
 
 
@@ -343,16 +350,102 @@ def test_parameters_are_those_of_a_model_for_pretraining(tmp_path, heads):
     assert shapes(params) == shapes(expected if heads else {"bert": expected["bert"]})
 
 
+def of_class(name, **keys):
+    """The config.json of a class of transformers; without a name, of none."""
+    return {**BERT, **({"architectures": [name]} if name else {}), **keys}
+
+
 def test_heads_of_other_tasks(tmp_path):
     other = {"classifier.weight": np.ones((3, D), np.float32), "classifier.bias": np.arange(3.0)}
     other |= {"qa_outputs.weight": np.ones((2, D)), "qa_outputs.bias": np.ones(2), "x": np.ones(1)}
-    folder = write(tmp_path, whole_tensors() | other, BERT)
+    folder = write(tmp_path, whole_tensors() | other, of_class("BertForSequenceClassification"))
     _, params, _, unread = load_bert(folder)
-    assert params["classifier"]["kernel"].shape == (D, 3) and unread == ("x",)
+    assert params["classifier"]["kernel"].shape == (D, 3)
+    assert "spans" not in params and unread == ("qa_outputs.bias", "qa_outputs.weight", "x")
+    folder = write(tmp_path, whole_tensors() | other, of_class("BertForQuestionAnswering"))
+    _, params, _, unread = load_bert(folder)
     assert params["spans"]["kernel"].shape == (D, 2)
+    assert "classifier" not in params and unread == ("classifier.bias", "classifier.weight", "x")
     _, params, _, unread = load_bert(folder, heads=("pooler",))
     assert params.keys() == {"bert", "pooler"}
     assert {"x", "classifier.bias", "qa_outputs.weight", "cls.predictions.bias"} <= set(unread)
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "is_read"),
+    [
+        ("BertForSequenceClassification", 3, True),
+        ("BertForSequenceClassification", 1, True),  # Of a regression.
+        ("TFBertForSequenceClassification", 3, True),
+        ("BertForTokenClassification", 3, False),
+        ("BertForMultipleChoice", 1, False),
+        ("BertForQuestionAnswering", 2, False),
+        ("BertForMaskedLM", 3, False),
+        ("BertModel", 3, False),
+        ("", 3, False),
+        ("", 1, False),
+    ],
+)
+def test_the_class_decides_what_a_classifier_is(tmp_path, name, classes, is_read):
+    """The pooler and the names of the tensors are the same in all of these files."""
+    rows = np.ones((classes, D), np.float32)
+    classifier = {"classifier.weight": rows, "classifier.bias": rows[:, 0].copy()}
+    _, params, _, unread = load_bert(write(tmp_path, whole_tensors() | classifier, of_class(name)))
+    assert ("classifier" in params) == is_read and "pooler" in params
+    assert unread == (() if is_read else ("classifier.bias", "classifier.weight"))
+
+
+def test_a_classifier_without_its_pooler_is_not_read(tmp_path):
+    classifier = {"classifier.weight": np.ones((3, D)), "classifier.bias": np.ones(3)}
+    config = of_class("BertForSequenceClassification")
+    _, params, _, unread = load_bert(write(tmp_path, bert_tensors() | classifier, config))
+    assert params.keys() == {"bert"} and unread == ("classifier.bias", "classifier.weight")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"id2label": dict.fromkeys("012345678", "x")}, "3 classes, but id2label .* has 9"),
+        ({"num_labels": 10**9}, "3 classes, but num_labels .* has 1000000000"),
+        ({"num_labels": 9, "id2label": {"0": "a", "1": "b", "2": "c"}}, ""),
+        ({"num_labels": 3, "id2label": None}, ""),
+    ],
+)
+def test_the_labels_are_those_of_the_classifier(tmp_path, keys, message):
+    classifier = {"classifier.weight": np.ones((3, D)), "classifier.bias": np.ones(3)}
+    config = of_class("BertForSequenceClassification", **keys)
+    folder = write(tmp_path, whole_tensors() | classifier, config)
+    if not message:
+        assert "classifier" in load_bert(folder).params
+        return
+    with pytest.raises(ValueError, match=f"classifier.weight: {message}"):
+        load_bert(folder)
+    assert load_bert(folder, heads=("pooler",)).params.keys() == {"bert", "pooler"}
+
+
+# A key of config.json, and what an error says of the file.
+SIZES_OF_FILE = {
+    "num_hidden_layers": "the file has tensors of 2 layers",
+    "vocab_size": r"bert.embeddings.word_embeddings.weight is \(13, 12\)",
+    "hidden_size": r"bert.embeddings.word_embeddings.weight is \(13, 12\)",
+    "type_vocab_size": r"bert.embeddings.token_type_embeddings.weight is \(2, 12\)",
+    "max_position_embeddings": r"bert.embeddings.position_embeddings.weight is \(10, 12\)",
+    "intermediate_size": r"bert.encoder.layer.0.output.dense.weight is \(12, 20\)",
+}
+
+
+@pytest.mark.parametrize("value", [33, 10_000, 10**9, 10**30])
+@pytest.mark.parametrize("key", [*SIZES_OF_FILE, "num_attention_heads"])
+def test_sizes_that_the_file_does_not_have(tmp_path, key, value):
+    """A short error at once, whatever the value: nothing is built in that size."""
+    folder = write(tmp_path, whole_tensors(), {**BERT, key: value})
+    about = f"{key} is {value}, but {SIZES_OF_FILE[key]}" if key in SIZES_OF_FILE else key
+    start = time.process_time()
+    for read in (load_bert, read_config):
+        with pytest.raises(ValueError, match=about) as caught:
+            read(folder)
+        assert len(str(caught.value)) < 400 + len(str(folder))
+    assert time.process_time() - start < 1
 
 
 def test_tied_weights_are_the_same_or_an_error(tmp_path):
