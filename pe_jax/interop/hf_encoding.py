@@ -229,8 +229,8 @@ def _known_layer(key: str, name: object) -> str:
 
 def _period(layers: list[_Layer]) -> int:
     """The shortest p such that layer i is layer i mod p."""
-    kinds = list(dict.fromkeys(layers))
-    codes = bytes(map(kinds.index, layers))  # Compared fast, of thousands of layers too.
+    letters = {kind: chr(i) for i, kind in enumerate(dict.fromkeys(layers))}
+    codes = "".join(letters[layer] for layer in layers)  # Compared fast, of thousands too.
     return next(p for p in range(1, len(codes) + 1) if codes.startswith(codes[p:]))
 
 
@@ -313,7 +313,7 @@ def _settings(config: Config, family: HFFamily, layer_type: str) -> Config | Non
         by_type[_known_layer(key, name)] = value
     if layer_type not in by_type:
         raise ValueError(
-            f"{key} has {', '.join(settings)}, but not {layer_type!r}. Add it; use None for layers "
+            f"{key} has {', '.join(by_type)}, but not {layer_type!r}. Add it; use None for layers "
             "without RoPE."
         )
     of_type = by_type[layer_type]

@@ -278,7 +278,7 @@ def test_rotations_of_roformer_of_another_length(tmp_path):
         load_bert(write(tmp_path / "out", tensors, theirs))
 
 
-# Output layers by class, as `width` sizes of their last axis; the class that is read, by head.
+# By class: the head that is read, and the modules of the file with their numbers of outputs.
 TASKS = {
     "modernbert": {
         "ForSequenceClassification": ("classifier", {"classifier": 3}),
@@ -318,7 +318,8 @@ def test_heads_of_each_class(tmp_path, case, task):
         of_head[f"{module}.weight"] = np.ones((size, 12), np.float32)
         of_head[f"{module}.bias"] = np.ones(size, np.float32)
     # Tensors of the masked-LM head stay, as in files that are trained further.
-    theirs = {**ENCODERS[case][1], "architectures": [f"{ENCODERS[case][0]}{task}" if task else "X"]}
+    theirs = json.loads((tmp_path / "out" / "config.json").read_text())
+    theirs["architectures"] = [f"{ENCODERS[case][0]}{task}" if task else "X"]
     back = load_bert(write(tmp_path / "in", {**tensors, **of_head}, theirs))
     assert {"classifier", "spans"} & back.params.keys() == ({head} if head else set())
     unread = {name for name in of_head if name in back.unread}

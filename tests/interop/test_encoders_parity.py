@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from helpers.byte_level import byte_level_for
 from helpers.published_encoders import ENCODERS
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
+from pe_jax.configs.model import ACTIVATIONS as OUR_ACTIVATIONS
 from pe_jax.interop import ENCODERS as ENCODERS_BY_NAME
 from pe_jax.interop import FAMILIES, layout, load_bert, save_bert
 from pe_jax.interop.bert_export import their_config
 from pe_jax.interop.bert_import import config_of
+from pe_jax.interop.hf_encoders import ACTIVATIONS
 from pe_jax.models import (
     BertForClassification,
     BertForMaskedLM,
@@ -24,6 +26,7 @@ from pe_jax.models import (
     hidden_states,
     preset,
 )
+from pe_jax.models.layers import activate
 
 pytestmark = [
     pytest.mark.torch,
@@ -330,3 +333,56 @@ def test_published_sizes_have_the_names_and_shapes_of_transformers(torch, transf
     leaves = layout.leaves(ENCODERS_BY_NAME["modernbert"], config, ("masked_lm",), 0)
     got = {name: leaf.tensor_shape for leaf in leaves for name in leaf.tensors}
     assert got == want
+
+
+TASKS = (
+    *("ForSequenceClassification", "ForTokenClassification", "ForMultipleChoice"),
+    *("ForQuestionAnswering", "ForNextSentencePrediction"),
+)
+
+
+@pytest.mark.parametrize("family", ENCODERS_BY_NAME)
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("classes", [1, 2])
+def test_a_head_is_read_as_that_of_its_class(torch, transformers, tmp_path, family, task, classes):
+    """Or all of its tensors are in `unread`, also next to a pooler; never as another head."""
+    name, theirs = ENCODERS[family]
+    if not hasattr(transformers, f"{name}{task}"):
+        pytest.skip(f"{name} has no class {task}")
+    if task in ("ForQuestionAnswering", "ForNextSentencePrediction") and classes != 2:
+        pytest.skip(f"{task} has two outputs")
+    theirs = {**theirs, "num_labels": classes}
+    model = random_model(torch, transformers, name, theirs, task)
+    model.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    base = getattr(transformers, f"{name}Model")(model.config).state_dict()
+    prefix = ENCODERS_BY_NAME[family].prefixes[0]
+    for path, tensor in base.items():
+        if path.startswith("pooler."):
+            tensors.setdefault(f"{prefix}{path}", tensor.numpy())
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    back = load_bert(tmp_path)
+    of_task = {
+        path
+        for path in tensors
+        if not path.startswith(prefix) and not path.startswith("cls.seq_relationship")
+    }
+    heads = {heads for heads, end in ENCODERS_BY_NAME[family].classes.items() if end == task}
+    expected = {"classifier", "spans"} & {head for each in heads for head in each}
+    assert {"classifier", "spans"} & back.params.keys() == expected
+    unread = {path for path in back.unread if not path.startswith(f"{prefix}pooler.")}
+    assert unread == (set() if expected else of_task)
+    if "classifier" in back.params:
+        assert back.params["classifier"]["kernel"].shape[-1] == classes
+
+
+def test_activations(torch, transformers):
+    """Those that are read are the same functions; no other one is, within what they differ by."""
+    x = np.linspace(-12, 12, 2001, dtype=np.float32)
+    for name in transformers.activations.ACT2CLS:
+        if name == "xielu":  # In bfloat16 alone.
+            continue
+        want = transformers.activations.ACT2FN[name](torch.tensor(x)).detach().numpy()
+        errors = {ours: np.abs(activate(x[None], ours)[0] - want).max() for ours in OUR_ACTIVATIONS}
+        same = [ours for ours, error in errors.items() if error < 3e-6]
+        assert same == [ours for theirs, ours in ACTIVATIONS.items() if theirs == name], name

@@ -450,6 +450,37 @@ def test_wrong_values(base):
                 in_one_line({**base, "rope_scaling": {**settings, key: value}})
 
 
+MANY = dict(SIZES, rope_theta=1e4, num_hidden_layers=10_000)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        dict(SIZES, rope_theta=1e4, num_hidden_layers=10**6, no_rope_layers=[1] * 10**6),
+        dict(MANY, layer_types=["full_attention"] * 10**6),
+        dict(MANY, model_type="gpt_oss"),
+        dict(MANY, rope_parameters={"full_attention": {}, **{f"{i}": None for i in range(10**5)}},
+             layer_types=["full_attention", "sliding_attention"] * 5_000),
+        *[dict(SIZES, model_type=name, num_hidden_layers=10**6) for name in ("bert", "gpt_oss")],
+        *[
+            dict(SIZES, model_type=name, **{key: 10**9})
+            for name in ("bert", "llama", "mpt", "modernbert")
+            for key in ("hidden_size", "num_attention_heads", "max_position_embeddings")
+        ],
+    ],
+)  # fmt: skip
+def test_huge_counts(config):
+    in_one_line(config)
+
+
+def test_more_than_256_kinds_of_layers():
+    bases = [float(i + 1) for i in range(300)]
+    config = dict(SIZES, rope_theta=1e4, num_hidden_layers=600, layer_rope_theta=bases * 2)
+    encoding = from_hf(config)
+    assert len(encoding.layers) == 300
+    assert encoding.layer(599).name == "rope(base=300)"
+
+
 @pytest.mark.parametrize("config", [None, [], "llama", 3, {"text_config": {"model_type": 3}}])
 def test_wrong_configs(config):
     with pytest.raises(ValueError, match="must be a"):
