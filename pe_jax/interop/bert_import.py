@@ -27,6 +27,7 @@ from pe_jax.values import shown
 # Keys of transformers' base class that change any model, with the only value that is supported.
 _ONLY = {"per_layer_config": None, "quantization_config": None}
 PRETRAINING = ("pooler", "masked_lm", "next_sentence")  # The heads of BertForPretraining.
+_MOST_LINES = 200  # Of an error: there are as many tensors in BERT-base.
 _OUTPUT = "classifier"  # The output layer in classes for sentences, tokens, choices and spans.
 
 
@@ -65,7 +66,7 @@ def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert
       ValueError: if config.json has a value that is not supported or a size that the tensors do not
         have, or if any tensor of the encoder or of a head that it has is missing, unknown, not
         finite, of another shape or not of floats, has two names and two values, or differs from a
-        tensor that this model ties it to. The message lists all of them.
+        tensor that this model ties it to. The message lists the first 200 of them.
     """
     checkpoint = open_checkpoint(path)
     theirs = current_config(checkpoint.config, str(checkpoint.path))
@@ -103,7 +104,10 @@ def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert
         *(f"{names[name]}: is not part of this model" for name in unknown),
     ]
     if errors:
-        raise _mismatch_error(encoder, checkpoint, errors)
+        heading = f"{path} does not hold the {_title(encoder)} that its config.json describes:"
+        more = len(errors) - _MOST_LINES
+        errors[_MOST_LINES:] = [f"... and {more:,} more"] if more > 0 else []
+        raise ValueError("\n  ".join([heading, *errors]))
     params = _read_params(checkpoint, names, leaves)
     absent = tuple(head for head in PRETRAINING if head not in params)
     return PublishedBert(config, params, absent, tuple(names[name] for name in unread))
@@ -170,12 +174,6 @@ def _rows(checkpoint: Checkpoint, name: str) -> int:
     return shape[0] if shape else 0
 
 
-def _mismatch_error(encoder: EncoderFormat, checkpoint: Checkpoint, lines: list[str]) -> ValueError:
-    title = _title(encoder)
-    heading = f"{checkpoint.path} does not hold the {title} that its config.json describes:"
-    return ValueError("\n  ".join([heading, *lines]))
-
-
 def _check_sizes(
     encoder: EncoderFormat,
     theirs: Mapping[str, Any],
@@ -196,7 +194,9 @@ def _check_sizes(
         if field != "num_layers" or value > size:
             lines.append(f"{keys[field]} is {shown(value)}, but {source}")
     if lines:
-        raise _mismatch_error(encoder, checkpoint, lines)
+        raise ValueError(
+            f"The config.json of {checkpoint.path} does not fit its tensors: {'; '.join(lines)}."
+        )
 
 
 def _sizes(
@@ -210,8 +210,10 @@ def _sizes(
         for name in names
         if name.startswith(beginning)
     ]
-    count = 1 + max((int(layer) for layer in layers if layer.isdecimal()), default=-1)
-    yield "num_layers", count, f"the file has tensors of {count} layers"
+    numbers = [int(layer) for layer in layers if re.fullmatch("[0-9]{1,9}", layer)]
+    if numbers:
+        count = max(numbers) + 1
+        yield "num_layers", count, f"the file has tensors of {count} layers"
     shown_by = [
         ("vocab_size", encoder.embeddings["bert/token"], 0),
         ("hidden_size", encoder.embeddings["bert/token"], 1),

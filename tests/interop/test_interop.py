@@ -448,6 +448,14 @@ def test_sizes_that_the_file_does_not_have(tmp_path, key, value):
     assert time.process_time() - start < 1
 
 
+def test_a_file_without_layers(tmp_path):
+    """The list of tensors that are missing ends, however many layers config.json says there are."""
+    tensors = {n: x for n, x in whole_tensors().items() if ".layer." not in n}
+    folder = write(tmp_path, tensors, {**BERT, "num_hidden_layers": 2_000})
+    with pytest.raises(ValueError, match=r"(?s)layer.0.attention.*\n  \.\.\. and 31,800 more$"):
+        load_bert(folder)
+
+
 def test_tied_weights_are_the_same_or_an_error(tmp_path):
     tensors = whole_tensors()
     again = {
