@@ -72,12 +72,13 @@ def attention(
     Batch and lengths may be symbolic (`jax.export`); implementations in blocks need known lengths.
 
     Args:
-      q, k, v: float16, bfloat16, float32 or float64. Each of the G heads of keys and values serves H / G consecutive heads of queries
-        (grouped-query attention; G = 1 is multi-query). Keys and values are not repeated in
-        memory, unless the encoding reads the keys (hook `logits`, or offset vectors that are added
-        to queries). Pass arrays `[B, H, L, d]` as `jnp.swapaxes(x, 1, 2)`: without the swap,
-        attention runs over heads. That is detected only if H differs from L, and the encoding
-        fixes H, or positions, a mask, hidden states or a cache fix L.
+      q, k, v: float16, bfloat16, float32 or float64. Each of the G heads of keys and values serves
+        H / G consecutive heads of queries (grouped-query attention; G = 1 is multi-query). Keys and
+        values are not repeated in memory, unless the encoding reads the keys (hook `logits`, or
+        offset vectors that are added to queries). Pass arrays `[B, H, L, d]` as
+        `jnp.swapaxes(x, 1, 2)`: without the swap, attention runs over heads. That is detected only
+        if H differs from L, and the encoding fixes H, or positions, a mask, hidden states or a
+        cache fix L.
       encoding: a position encoding; None means no position information in the attention.
       params: those of `encoding.init`, trained or not.
       context: positions of queries and keys, by default range(L), and what else the encoding

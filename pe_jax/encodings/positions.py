@@ -111,7 +111,7 @@ def _signed(positions: Array, name: str) -> Array:
 
 
 def _check_size(positions: Array, most: int, name: str) -> None:
-    """Raise a ValueError for known positions that are NaN, or `most` or more on either side of 0."""
+    """Raise a ValueError for known positions that are NaN, or at least `most` from 0."""
     if isinstance(positions, jax.core.Tracer):
         return
     x = np.asarray(positions)

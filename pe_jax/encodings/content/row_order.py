@@ -37,8 +37,8 @@ def hidden_states(
         )
     if x.shape[-1] != hidden_size:
         raise ValueError(
-            f"Context.x_{side} must be [B, L, {hidden_size}] for {name}, got {list(x.shape)}. Build "
-            f"the encoding with hidden_size={x.shape[-1]}, or pass the hidden states of its layer."
+            f"Context.x_{side} must be [B, L, {hidden_size}] for {name}, got {list(x.shape)}. Pass "
+            f"the hidden states of its layer, or build it with hidden_size={x.shape[-1]}."
         )
     return widened(x)
 
