@@ -1,4 +1,4 @@
-"""Logits against float64 formulas written from the authors' released code, to 1e-9.
+"""Logits against float64 formulas written from released code, to 1e-9.
 
 The formulas are ours, from reading the code that each function names. Bases are chosen so that all
 frequencies are powers of 4, which float32 holds exactly.
@@ -7,7 +7,7 @@ frequencies are powers of 4, which float32 holds exactly.
 import jax
 import numpy as np
 import pytest
-from helpers.compiled import attention_logits
+from helpers.compiled import attention, attention_logits
 
 from pe_jax import encodings
 from pe_jax.encodings import Context
@@ -154,3 +154,80 @@ def test_wall_is_that_of_flash_linear_attention():
     decay = np.exp2(sums[:, :, None] - sums[:, None])
     expected = np.einsum("bqhd,bkhd,bqkhd->bhqk", Q, K, decay) / np.sqrt(d)
     check("wall+causal", expected, {"wall": {"kernel": kernel, "bias": bias}})
+
+
+def test_rope_centred_is_dinov3s():
+    """`dinov3_vit` of transformers: the centres of 4 × 8 patches after two tokens, by row and then
+    by column, each with half of the frequencies."""
+    height, width, prefix = 4, 8, 2
+    patch = np.arange(height * width)
+    rows = 2 * (patch // width + 0.5) / height - 1
+    columns = 2 * (patch % width + 0.5) / width - 1
+    frequencies = 4.0 ** -np.arange(d // 4)
+    angle = (
+        2 * np.pi * np.concatenate([np.outer(rows, frequencies), np.outer(columns, frequencies)], 1)
+    )
+    angle = np.concatenate([np.zeros((prefix, d // 2)), angle])
+    length = len(angle)
+    q, k = Q[:, :length], K[:, :length]
+    turned_q, turned_k = (
+        (x[..., : d // 2] + 1j * x[..., d // 2 :]) * np.exp(1j * angle)[:, None] for x in (q, k)
+    )
+    expected = np.einsum("bqhm,bkhm->bhqk", turned_q, turned_k.conj()).real / np.sqrt(d)
+    name = f"rope_centred(height={height}, width={width}, prefix={prefix}, base=16)"
+    found = attention_logits(q, k, encodings.from_name(name, **SIZES), {})
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
+
+
+def test_lerope_is_mistral_large_4s():
+    """`mistral_large4` of transformers: frequencies times e^α, without YaRN."""
+    alpha = 0.3 * draw(d // 2, seed=9)
+    positions = np.arange(L) * 40
+    turn = (positions[:, None] - positions)[..., None] * (FREQUENCIES * np.exp(alpha))
+    pairs_q, pairs_k = (x[..., 0::2] + 1j * x[..., 1::2] for x in (Q, K))
+    products = np.einsum("bqhm,bkhm,qkm->bhqk", pairs_q, pairs_k.conj(), np.exp(1j * turn))
+    params = {"rope": {"log_factors": alpha}}
+    name = "lerope(rope(base=256, layout='interleaved'))"
+    check(name, products.real / np.sqrt(d), params, positions)
+
+
+def test_inkling_is_inkling_2s():
+    """`inkling2` of transformers: the projected states of a query are rescaled by a weight, and are
+    shortened to the clip where they are longer."""
+    extent, rank, clip = 7, 4, 6.0
+    projection, table = draw(D, H, rank, seed=10), draw(extent, rank, seed=11)
+    scale = draw(H, rank, seed=12)
+    states = np.einsum("blD,Dhr->blhr", X, projection) * scale
+    size = np.linalg.norm(states, axis=-1, keepdims=True)
+    states = states * np.minimum(clip / (size + 1e-6), 1)
+    distance = np.arange(L)[:, None] - np.arange(L)
+    near = (distance >= 0) & (distance < extent)
+    vectors = np.where(near[..., None], table[np.clip(distance, 0, extent - 1)], 0)
+    bias = np.einsum("bqhr,qkr->bhqk", states, vectors)
+    expected = np.einsum("bqhd,bkhd->bhqk", Q, K) / np.sqrt(d) + bias
+    params = {"projection": projection, "table": table[::-1], "scale": scale}
+    options = f"extent={extent}, rank={rank}, bidirectional=False, clip={clip}"
+    check(f"inkling({options})", expected, {"inkling": params})
+    assert 0.1 < (size < clip).mean() < 0.9
+
+
+def test_rove_of_a_slice_is_deepseek_v4s():
+    """`deepseek_v4` of transformers: one head of keys that are the values as well, whose last
+    dimensions rotate in neighbouring pairs, and outputs are rotated back."""
+    size, kv = 4, K[:, :, :1]
+    turn = np.exp(1j * np.arange(L)[:, None] * 4.0 ** -np.arange(size // 2))[:, None]
+
+    def rotated(x, turn):
+        still, pairs = x[..., : d - size], x[..., d - size :]
+        turned = (pairs[..., 0::2] + 1j * pairs[..., 1::2]) * turn
+        mixed = np.stack([turned.real, turned.imag], axis=-1).reshape(*x.shape[:-1], size)
+        return np.concatenate([still, mixed], axis=-1)
+
+    keys = rotated(kv, turn)[:, :, 0]
+    logits = np.einsum("bqhd,bkd->bhqk", rotated(Q, turn), keys) / np.sqrt(d)
+    weights = np.exp(np.where(np.tri(L, dtype=bool), logits, -np.inf))
+    weights /= weights.sum(-1, keepdims=True)
+    expected = rotated(np.einsum("bhqk,bkd->bqhd", weights, keys), turn.conj())
+    inside = encodings.rope_slice(head_size=d, size=size, base=16.0)
+    found = attention(Q, kv, kv, encodings.rove(inside) + encodings.causal())
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
