@@ -271,6 +271,7 @@ def _with_document_ids(
     Zeros that begin a row get a number of their own: of a document numbered 0, or of padding, where
     no result is used.
     """
+    assert context.document_ids is not None
     check_length(queries[1], "Context.document_ids")
     shape = np.shape(context.document_ids)
     if queries != keys or shape != queries:
