@@ -21,6 +21,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from pe_jax.attention import xla
@@ -28,7 +29,7 @@ from pe_jax.attention.attention import attention, completed
 from pe_jax.attention.implementations import Implementation
 from pe_jax.attention.inputs import apply_encoding
 from pe_jax.attention.masks import both, check_mask
-from pe_jax.dtypes import widened
+from pe_jax.dtypes import check_floats, widened
 from pe_jax.encodings.encoding import PositionEncoding, checked_encoding
 from pe_jax.encodings.modifiers.window import causal
 from pe_jax.encodings.part import Context, OffsetTerms, Params, Part, Traits
@@ -101,6 +102,7 @@ def attention_fn(
             qk_attn_weights_einsum=(qk_attn_weights_einsum, _PRODUCTS),
             attn_weights_value_einsum=(attn_weights_value_einsum, _PRODUCTS),
         )
+        check_floats(query=query, key=key, value=value)
         wide = jnp.result_type(query, key, value) if dtype is None else dtype
         query, key, value = (jnp.asarray(x, wide) for x in (query, key, value))
         call_context = Context() if context is None else context
@@ -116,7 +118,7 @@ def attention_fn(
             params,
             call_context,
             (query, key, value),
-            None if mask is None else jnp.asarray(mask) != 0,  # Flax has masks of 0 and 1.
+            _bool_mask(mask),
             implementation=implementation,
             dropout_rate=dropout_rate if drops else 0.0,
             dropout_rng=dropout_rng if drops else None,
@@ -167,6 +169,7 @@ def dot_product_attention(
             return_residual=(return_residual, "take jax.nn.dot_product_attention"),
         )
         q, k, v = (jnp.asarray(x) for x in (query, key, value))
+        check_floats(query=q, key=k, value=v)
         seen = None if mask is None else jnp.asarray(mask)
         if seen is not None and seen.dtype != jnp.bool_:
             raise ValueError(
@@ -232,6 +235,7 @@ def attention_inputs(
       >>> jax.nn.dot_product_attention(q, k, v, bias, mask).shape
       (2, 10, 4, 8)
     """
+    check_floats(q=q, k=k, v=v)
     context = completed(context, encoding, q.shape[:2], k.shape[:2])
     check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
     for part in encoding.parts:
@@ -269,6 +273,27 @@ def _refuse(**arguments: tuple[Any, str]) -> None:
             raise ValueError(f"{name} is not supported with a position encoding: {instead}.")
 
 
+def _bool_mask(mask: Array | None) -> Array | None:
+    """Return a mask of Flax as bool. Flax has masks of 0 and 1 in any dtype.
+
+    Raises:
+      ValueError: for a mask whose values are known and not 0 or 1, as those of an additive mask.
+    """
+    if mask is None:
+        return None
+    allowed = jnp.asarray(mask) != 0
+    if jnp.result_type(mask) == jnp.bool_ or isinstance(mask, jax.core.Tracer):
+        return allowed
+    values = np.asarray(mask)
+    wrong = values[(values != 0) & (values != 1)]
+    if wrong.size:
+        raise ValueError(
+            f"mask must be bool, or 1 where a query may attend to a key and 0 elsewhere, got "
+            f"{wrong[0]}. For an additive mask that is 0 where allowed, pass mask=additive == 0."
+        )
+    return allowed
+
+
 def _joined(
     encoding: PositionEncoding,
     query: Array,
@@ -281,6 +306,12 @@ def _joined(
     """`encoding` joined with a bias, a window to the left and right, and a scale of the logits."""
     parts, traits = [], Traits(axes=encoding.axes)
     if bias is not None:
+        dtype = jnp.result_type(bias)
+        if dtype == jnp.bool_ or jnp.issubdtype(dtype, jnp.complexfloating):
+            raise ValueError(
+                f"bias must be real numbers that are added to the logits, got {dtype}. Pass a bool "
+                "array, True where a query may attend to a key, as mask."
+            )
         added = _one_batch(bias, query.shape[:-3])
 
         def logits(params: Params, q: Array, k: Array, context: Context) -> jax.Array:

@@ -1,4 +1,4 @@
-"""The dtype of sums: float32, and float64 where an operand is (`JAX_ENABLE_X64`)."""
+"""Dtypes of operands, and of sums: float32, or float64 where an operand is (`JAX_ENABLE_X64`)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,27 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.shapes import Array
+
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def check_floats(**arrays: object) -> None:
+    """Raise a ValueError for an array that is not float16, bfloat16, float32 or float64.
+
+    Results have the dtype of an operand: integers would be truncated, 8 bits round to 4 digits, and
+    the imaginary part of a complex number would be lost.
+    """
+    for name, x in arrays.items():
+        dtype = getattr(x, "dtype", None)
+        if str(dtype) in _FLOATS:  # In the byte order of JAX.
+            continue
+        if dtype is None:
+            got, fix = type(x).__name__, f"Pass an array, such as jnp.asarray({name}, jnp.float32)"
+        elif jnp.issubdtype(dtype, jnp.complexfloating):
+            got, fix = str(dtype), f"Pass real numbers, such as {name}.real"
+        else:
+            got, fix = str(dtype), f"Convert it, such as {name}.astype(jnp.float32)"
+        raise ValueError(f"{name} must be {', '.join(_FLOATS[:-1])} or float64, got {got}. {fix}.")
 
 
 def wide_dtype(*arrays: Array) -> np.dtype:

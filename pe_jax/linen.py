@@ -97,7 +97,9 @@ class MultiHeadAttention(nn.Module):
         With `decode`, keys and values of all calls are kept in the collection "cache", which has to
         be mutable, and each token attends to itself and to those before it. `init` with `decode`
         makes an empty cache, for as many tokens as its input has. Then any number of new tokens may
-        come at a time. See `pe_jax.attention.cached_attention`.
+        come at a time. The encoding is joined with `encodings.causal()`, unless it has positions of
+        several axes: then pass a causal mask where there is no cache. See
+        `pe_jax.attention.cached_attention`.
 
         Args:
           mask: True where a query may attend to a key; while decoding, over the whole cache.
@@ -109,7 +111,8 @@ class MultiHeadAttention(nn.Module):
           position_rng: for encodings that draw while training, the same in every layer.
 
         Raises:
-          ValueError: see `attention` and `cached_attention`; for `decode` without a cache.
+          ValueError: see `attention` and `cached_attention`; for `decode` without a cache, or with
+            an encoding that is not causal.
         """
         width = inputs_q.shape[-1]
         features = self.qkv_features or width

@@ -113,6 +113,10 @@ class MultiHeadAttention(nnx.Module):
 
         Args:
           dtype: of keys and values; default that of the computation, or float32.
+
+        Raises:
+          ValueError: for an encoding that cannot decode, such as one that is not joined with
+            `encodings.causal()`.
         """
         self.cache = nnx.Cache(
             init_cache(

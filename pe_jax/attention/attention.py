@@ -12,10 +12,12 @@ from typing import Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pe_jax.attention import cudnn, dropout, implementations, masks, naive, xla
 from pe_jax.attention.implementations import Implementation
 from pe_jax.attention.inputs import AttentionInputs, apply_encoding
+from pe_jax.dtypes import check_floats
 from pe_jax.encodings.encoding import PositionEncoding, check_heads, checked_encoding, none
 from pe_jax.encodings.part import Context, Params
 from pe_jax.encodings.positions import check_length, default_positions, paired_positions
@@ -70,12 +72,13 @@ def attention(
     Batch and lengths may be symbolic (`jax.export`); implementations in blocks need known lengths.
 
     Args:
-      q, k, v: each of the G heads of keys and values serves H / G consecutive heads of queries
-        (grouped-query attention; G = 1 is multi-query). Keys and values are not repeated in
-        memory, unless the encoding reads the keys (hook `logits`, or offset vectors that are added
-        to queries). Pass arrays `[B, H, L, d]` as `jnp.swapaxes(x, 1, 2)`: without the swap,
-        attention runs over heads. That is detected only if H differs from L, and the encoding
-        fixes H, or positions, a mask, hidden states or a cache fix L.
+      q, k, v: float16, bfloat16, float32 or float64. Each of the G heads of keys and values serves
+        H / G consecutive heads of queries (grouped-query attention; G = 1 is multi-query). Keys and
+        values are not repeated in memory, unless the encoding reads the keys (hook `logits`, or
+        offset vectors that are added to queries). Pass arrays `[B, H, L, d]` as
+        `jnp.swapaxes(x, 1, 2)`: without the swap, attention runs over heads. That is detected only
+        if H differs from L, and the encoding fixes H, or positions, a mask, hidden states or a
+        cache fix L.
       encoding: a position encoding; None means no position information in the attention.
       params: those of `encoding.init`, trained or not.
       context: positions of queries and keys, by default range(L), and what else the encoding
@@ -107,10 +110,11 @@ def attention(
       nothing has about -1e38.
 
     Raises:
-      ValueError: for heads, positions or hidden states that do not fit q and k, a mask that is not
-        bool, missing parameters, an encoding that acts at the input of a model alone, one for
-        causal attention that is not joined with `causal`, or an implementation that is unknown
-        or, given by name, cannot compute the encoding.
+      ValueError: for another dtype of q, k or v; heads, positions, hidden states or document ids
+        that do not fit q and k; a mask that is not bool; missing parameters; an encoding that acts
+        at the input of a model alone; one for causal attention that is not joined with `causal`; or
+        an implementation that is unknown or, given by name, cannot compute the encoding. Values of
+        positions and document ids are checked unless they are traced.
 
     Example:
       >>> import jax
@@ -126,6 +130,7 @@ def attention(
             f"dropout_rng is required with dropout_rate={dropout_rate}. Pass a key, or "
             "dropout_rate=0.0 to drop nothing."
         )
+    check_floats(q=q, k=k, v=v)
     encoding = encoding if encoding is not None else none()
     context = completed(context, encoding, q.shape[:2], k.shape[:2])
     masks.check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
@@ -174,6 +179,7 @@ def attention_logits(
 ) -> Float[jax.Array, "B H Lq Lk"]:
     """Return the logits with all terms, before masks and windows; float32. They are scaled by
     1/sqrt(d), unless the encoding changes the scale."""
+    check_floats(q=q, k=k)
     context = completed(context, encoding, q.shape[:2], k.shape[:2])
     return naive.logits(apply_encoding(encoding, params, q, k, k, context, None))
 
@@ -190,6 +196,7 @@ def attention_weights(
     mask: Any = None,
 ) -> Float[jax.Array, "B H Lq Lk"]:
     """Return the softmax of the masked logits, without dropout; float32. A sink takes the rest."""
+    check_floats(q=q, k=k)
     context = completed(context, encoding, q.shape[:2], k.shape[:2])
     masks.check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
     x = apply_encoding(encoding, params, q, k, k, context, mask)
@@ -230,9 +237,8 @@ def completed(
         )
     if context.mask is not None:
         raise ValueError("Context.mask is filled in by attention. Pass attention(..., mask=mask).")
-    for name, x, size in (("x_q", context.x_q, queries[1]), ("x_k", context.x_k, keys[1])):
-        if x is not None and x.shape[1] != size:
-            raise ValueError(f"Context.{name} has {x.shape[1]} hidden states for {size} tokens.")
+    _check_hidden_states("q", context.x_q, queries)
+    _check_hidden_states("k", context.x_k, keys)
     if context.document_ids is not None:
         context = _with_document_ids(context, encoding, queries, keys)
     positions = context.positions_q, context.positions_k
@@ -244,6 +250,19 @@ def completed(
     return context._replace(positions_q=positions[0], positions_k=positions[1])
 
 
+def _check_hidden_states(side: str, x: Array | None, tokens: tuple[Size, ...]) -> None:
+    """Raise a ValueError for hidden states that are not floats of these tokens, [B, L]."""
+    if x is None:
+        return
+    check_floats(**{f"Context.x_{side}": x})
+    if x.ndim != 3 or x.shape[:2] != tokens:
+        raise ValueError(
+            f"Context.x_{side} must be [B, L, D] with the hidden states of {tokens[1]} tokens in "
+            f"{tokens[0]} rows, as {side} has, got {list(x.shape)}. Pass those that {side} was "
+            "projected from."
+        )
+
+
 def _with_document_ids(
     context: Context, encoding: PositionEncoding, queries: tuple[Size, ...], keys: tuple[Size, ...]
 ) -> Context:
@@ -252,19 +271,20 @@ def _with_document_ids(
     Zeros that begin a row get a number of their own: of a document numbered 0, or of padding, where
     no result is used.
     """
-    document_ids = jnp.asarray(context.document_ids)
+    assert context.document_ids is not None
     check_length(queries[1], "Context.document_ids")
-    if queries != keys or document_ids.shape != queries:
+    shape = np.shape(context.document_ids)
+    if queries != keys or shape != queries:
         raise ValueError(
             f"Context.document_ids must be [B, L] of self-attention, here {list(queries)} queries "
-            f"and {list(keys)} keys, got {list(document_ids.shape)}. For other keys pass "
+            f"and {list(keys)} keys, got {list(shape)}. For other keys pass "
             "mask=document_mask(document_ids_q, document_ids_k)."
         )
-    if not jnp.issubdtype(document_ids.dtype, jnp.integer) or encoding.axes > 1:
+    document_ids = masks.checked_document_ids(context.document_ids, "Context.document_ids")
+    if encoding.axes > 1:
         raise ValueError(
-            "Context.document_ids must be integers and positions of one axis, got "
-            f"{document_ids.dtype} and {encoding.axes}. "
-            "Pass mask=document_mask(document_ids, document_ids)."
+            f"Context.document_ids needs positions of one axis, got {encoding.axes} axes. Pass "
+            "mask=document_mask(document_ids, document_ids)."
         )
     masks.check_document_ids(context.document_ids, context.positions_q)
     leading = jnp.cumsum(document_ids != 0, axis=1) == 0
@@ -272,5 +292,6 @@ def _with_document_ids(
     document_ids = jnp.where(leading, unused, document_ids)
     positions = context.positions_q
     if positions is None and context.positions_k is None:
-        positions = masks.document_positions(document_ids)
+        starts, _ = masks.document_bounds(document_ids)
+        positions = jnp.arange(queries[1]) - starts
     return context._replace(document_ids=document_ids, positions_q=positions)

@@ -21,12 +21,14 @@ from jax.typing import ArrayLike, DTypeLike
 from pe_jax.attention.attention import attention
 from pe_jax.attention.implementations import Implementation
 from pe_jax.attention.masks import both, check_mask
+from pe_jax.dtypes import check_floats
 from pe_jax.encodings.encoding import PositionEncoding
 from pe_jax.encodings.part import Context, Params
 from pe_jax.encodings.positions import Positions, as_array, checked_positions
 from pe_jax.explicit_sharding import automatic_sharding, spec_of
 from pe_jax.promotion import standard_promotion
 from pe_jax.shapes import Array, Bool, Float, Int
+from pe_jax.values import shown
 
 CacheTree = TypeVar("CacheTree")
 
@@ -65,18 +67,18 @@ def init_cache(
       length: N, room for so many tokens.
       num_heads: G, of keys and values.
       hidden_size: D; hidden states are kept where `encoding` reads those of keys.
-      dtype: of keys, values and hidden states.
+      dtype: of keys, values and hidden states, floating.
 
     Raises:
-      ValueError: for an encoding that changes what it computes for a token once more tokens follow
-        (`Traits.cacheable` is False).
+      ValueError: for another dtype, or an encoding that changes what it computes for a token once
+        more tokens follow: it is not causal, or `Traits.cacheable` is False.
     """
-    grow = [part.name for part in encoding.parts if not part.traits.cacheable]
-    if grow:
+    if not jnp.issubdtype(dtype, jnp.floating):
         raise ValueError(
-            f"{', '.join(grow)} cannot decode with a cache: results for earlier tokens change when "
-            "more tokens follow (Traits.cacheable is False). Run all tokens at each step."
+            f"dtype of a cache must be floating, such as jnp.bfloat16, got {jnp.dtype(dtype)}. "
+            "Keys and values would be truncated."
         )
+    _check_decodes(encoding)
     head = num_heads, head_size
     axes = () if encoding.axes == 1 else (encoding.axes,)
     hidden = encoding.reads_hidden_states
@@ -126,9 +128,12 @@ def cached_attention(
       outputs, and the cache with the new tokens in it.
 
     Raises:
-      ValueError: for a cache that does not fit, or more tokens than a row has room for. Under
-        `jit` the index is unknown: then these outputs of the row, and all later ones, are NaN.
+      ValueError: for a cache that does not fit, an encoding that `init_cache` refuses, arguments
+        that `attention` refuses, document ids, or more tokens than a row has room for. Under `jit`
+        the index is unknown: then these outputs of the row, and all later ones, are NaN.
     """
+    check_floats(q=q, k=k, v=v)
+    _check_decodes(encoding)
     context = Context() if context is None else context
     rows, new, heads, _ = q.shape
     length = cache.keys.shape[1]
@@ -144,6 +149,11 @@ def cached_attention(
         raise ValueError(
             "context must not contain positions or hidden states of keys: they come from the "
             "cache. Pass those of the new tokens only, Context(positions_q, x_q=x)."
+        )
+    if context.document_ids is not None:
+        raise ValueError(
+            "Context.document_ids must be [B, L] of self-attention, got those of new tokens with a "
+            "cache. Pass mask, False for keys of other documents, and positions in the document."
         )
     check_mask(mask, (rows, heads, new, length))
     index = cache.index[:, None] + jnp.arange(new)
@@ -182,8 +192,19 @@ def with_index(caches: CacheTree, index: ArrayLike) -> CacheTree:
     Args:
       caches: a `Cache`, or a tree with caches and counts of `PositionEmbedding`: Linen's collection
         "cache", or `nnx.state(model, nnx.Cache)`.
-      index: `[B]`, or one number for all rows.
+      index: integers `[B]`, or one for all rows, from 0.
+
+    Raises:
+      ValueError: for an index that is not an integer, or known and negative.
     """
+    counts = index if isinstance(index, jax.Array) else np.asarray(index)
+    is_integer = jnp.issubdtype(counts.dtype, jnp.integer)
+    is_known = not isinstance(counts, jax.core.Tracer)
+    if not is_integer or (is_known and np.asarray(counts).min(initial=0) < 0):
+        raise ValueError(
+            f"index must be integers from 0, got {shown(index)}. Pass the number of tokens in each "
+            "row."
+        )
 
     def replaced(path: tuple, leaf: Array) -> jax.Array:
         # In NNX an array is the `value` of a variable.
@@ -192,6 +213,25 @@ def with_index(caches: CacheTree, index: ArrayLike) -> CacheTree:
         return jnp.broadcast_to(jnp.asarray(index, leaf.dtype), leaf.shape)
 
     return jax.tree_util.tree_map_with_path(replaced, caches)
+
+
+def _check_decodes(encoding: PositionEncoding) -> None:
+    """Raise a ValueError for an encoding whose full pass is not what decoding computes."""
+    encoding.check_acts_in_attention()
+    grow = [part.name for part in encoding.parts if not part.traits.cacheable]
+    if grow:
+        raise ValueError(
+            f"{', '.join(grow)} cannot decode with a cache: results for earlier tokens change when "
+            "more tokens follow (Traits.cacheable is False). Run all tokens at each step."
+        )
+    # `causal` compares positions of one axis: with several, the full pass needs a causal mask.
+    if not encoding.is_causal and encoding.axes == 1:
+        joined = f"{encoding.name}+causal" if encoding.parts else "causal"
+        raise ValueError(
+            f"encoding {encoding.name!r} cannot decode with a cache, where tokens attend to those "
+            "before them alone: without a cache they attend to all, so outputs would differ. "
+            f"Combine it with causal: {joined!r}, or + encodings.causal()."
+        )
 
 
 def _check_cache(

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from pe_jax.attention.masks import both, document_mask, in_order, whole_mask
+from pe_jax.attention.masks import both, in_order, same_document, whole_mask
 from pe_jax.attention.offset_terms import Tables
 from pe_jax.dtypes import wide_dtype, widened
 from pe_jax.encodings.encoding import PositionEncoding, check_heads
@@ -79,7 +79,7 @@ class AttentionInputs(NamedTuple):
         document_ids = self.context.document_ids
         if document_ids is None:
             return self.mask
-        return both(self.mask, document_mask(document_ids, document_ids))
+        return both(self.mask, same_document(document_ids, document_ids))
 
     @property
     def whole_mask(self) -> Bool[Array, "#B #H #Lq Lk"] | None:

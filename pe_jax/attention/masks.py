@@ -13,6 +13,8 @@ from jax.typing import ArrayLike
 from pe_jax.encodings.positions import AttentionWindow, Positions, offsets
 from pe_jax.shapes import Array, Bool, Float, Int, Real, Size
 
+_HIGHEST_DOCUMENT = 2**31 - 2
+
 
 def padding_mask(valid: Bool[Array, "B Lk"]) -> Bool[jax.Array, "B 1 1 Lk"]:
     """Every query attends to the valid keys only."""
@@ -25,10 +27,47 @@ def document_mask(
     """Return the mask of packed sequences, in which queries attend to keys of the same document.
 
     Documents are numbered from 1. Padding is 0: it attends to nothing, and nothing attends to it.
+
+    Raises:
+      ValueError: for ids that are not integers, or that are known and not from 0 to 2^31 - 2.
     """
-    q = jnp.asarray(document_ids_q)[:, None, :, None]
-    k = jnp.asarray(document_ids_k)[:, None, None, :]
+    q = checked_document_ids(document_ids_q, "document_ids_q")
+    k = checked_document_ids(document_ids_k, "document_ids_k")
+    return same_document(q, k)
+
+
+def same_document(
+    document_ids_q: Int[Array, "B Lq"], document_ids_k: Int[Array, "B Lk"]
+) -> Bool[jax.Array, "B 1 Lq Lk"]:
+    """Return the `document_mask` of ids that `checked_document_ids` returned."""
+    q, k = document_ids_q[:, None, :, None], document_ids_k[:, None, None, :]
     return (q == k) & (q > 0)
+
+
+def checked_document_ids(document_ids: Array, name: str) -> Int[jax.Array, "B L"]:
+    """Return `document_ids` in 32 bits or more. Values that are known are checked.
+
+    Raises:
+      ValueError: for ids that are not integers `[B, L]`, or that are known and not from 0 to
+        2^31 - 2. One more than the highest id has to fit into int32.
+    """
+    ids = document_ids if isinstance(document_ids, jax.Array) else np.asarray(document_ids)
+    if not jnp.issubdtype(ids.dtype, jnp.integer) or ids.ndim != 2:
+        raise ValueError(
+            f"{name} must be integers [B, L], the number of each token's document, got "
+            f"{ids.dtype} {list(ids.shape)}. Number documents from 1, and padding 0."
+        )
+    if isinstance(ids, jax.core.Tracer):
+        return jnp.asarray(ids, jnp.int32) if ids.dtype.itemsize < 4 else ids
+    known = np.asarray(ids)
+    lowest, highest = (int(known.min(initial=0)), int(known.max(initial=0)))
+    if lowest < 0 or highest > _HIGHEST_DOCUMENT:
+        wrong = lowest if lowest < 0 else highest
+        raise ValueError(
+            f"{name} must be from 0 to {_HIGHEST_DOCUMENT:,}, got {wrong:,} ({ids.dtype}). Number "
+            "documents from 1 in each row, and padding 0."
+        )
+    return jnp.asarray(ids, jnp.int32)
 
 
 def check_document_ids(document_ids: Int[Array, "B L"], positions: Positions | None) -> None:
@@ -69,8 +108,13 @@ def document_bounds(document_ids: Int[Array, "B L"]) -> tuple[Int[Array, "B L"],
 
 
 def document_positions(document_ids: Int[Array, "B L"]) -> Int[jax.Array, "B L"]:
-    """Return positions from 0 in each document."""
-    return jnp.arange(document_ids.shape[1]) - document_bounds(document_ids)[0]
+    """Return positions from 0 in each document.
+
+    Raises:
+      ValueError: for ids that are not integers, or that are known and not from 0 to 2^31 - 2.
+    """
+    starts, _ = document_bounds(checked_document_ids(document_ids, "document_ids"))
+    return jnp.arange(document_ids.shape[1]) - starts
 
 
 def in_order(

@@ -12,6 +12,7 @@ import jax
 from pe_jax.attention.attention import attention
 from pe_jax.attention.cache import Cache, cached_attention
 from pe_jax.attention.implementations import Implementation
+from pe_jax.dtypes import check_floats
 from pe_jax.encodings.encoding import PositionEncoding, checked_encoding
 from pe_jax.encodings.part import Context, Params
 from pe_jax.shapes import Array, Bool, Float
@@ -36,7 +37,8 @@ def attend(
 
     Args:
       inputs: hidden states `[B, L, D]` of queries, keys and values; keys default to queries, values
-        to keys. ValueError for values without keys, or a cache and keys of another sequence.
+        to keys. ValueError for other dtypes than floats, values without keys, or a cache and keys
+        of another sequence.
       maps: projections to queries, keys and values.
       context: positions, and the rng of encodings that draw while training.
       mask: as `attention` takes it; with a cache over all of the cache.
@@ -49,6 +51,9 @@ def attend(
             "decode is for self-attention only, where keys arrive step by step. For the keys of "
             "another sequence, pass inputs_k without decode."
         )
+    for name, x in (("inputs_q", x_q), ("inputs_k", x_k), ("inputs_v", x_v)):
+        if x is not None:
+            check_floats(**{name: x})
     x_k = x_q if x_k is None else x_k
     to_queries, to_keys, to_values = maps
     q, k, v = to_queries(x_q), to_keys(x_k), to_values(x_k if x_v is None else x_v)

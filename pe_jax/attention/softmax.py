@@ -25,7 +25,7 @@ from jax.typing import ArrayLike
 
 from pe_jax.attention import dropout
 from pe_jax.attention.inputs import repeat_heads
-from pe_jax.attention.masks import both, document_mask, masked_logits, masked_weights, whole_mask
+from pe_jax.attention.masks import both, masked_logits, masked_weights, same_document, whole_mask
 from pe_jax.attention.naive import evaluated, mapped_logits
 from pe_jax.attention.offset_terms import (
     Rotation,
@@ -107,7 +107,7 @@ class Block:
         """The mask, within documents."""
         if self.document_ids_q is None:
             return self.mask
-        return both(self.mask, document_mask(self.document_ids_q, self.document_ids_k))
+        return both(self.mask, same_document(self.document_ids_q, self.document_ids_k))
 
     @property
     def whole_mask(self) -> Array | None:

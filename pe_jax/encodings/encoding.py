@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from pe_jax.dtypes import check_floats
 from pe_jax.encodings.part import Context, Params, Part, moved
 from pe_jax.encodings.positions import AttentionWindow, Positions, checked_positions
 from pe_jax.explicit_sharding import automatic_sharding, spec_of
@@ -381,7 +382,8 @@ def embed(
 
     Args:
       params: what `encoding.init` returned, possibly trained since.
-      x: embeddings of the tokens.
+      x: embeddings of the tokens: float16, bfloat16, float32 or float64, unless the encoding does
+        nothing to them.
       positions: see `Positions`; default range(L).
       tokens, rng: see `Context`.
 
@@ -389,8 +391,8 @@ def embed(
       `[B, L, D]` in the dtype of `x`; `x` itself if the encoding does nothing to it.
 
     Raises:
-      ValueError: for positions of another length, past the longest position of the encoding, or
-        missing parameters.
+      ValueError: for another dtype of `x`, positions of another length or that are not finite, past
+        the longest position of the encoding, or missing parameters.
 
     Example:
       >>> import jax.numpy as jnp
@@ -401,6 +403,7 @@ def embed(
     """
     if not any(part.embed for part in checked_encoding(encoding).parts):
         return jnp.asarray(x)
+    check_floats(x=x)
     for part in encoding.parts:
         size = part.traits.hidden_size
         if part.embed and size not in (None, x.shape[-1]):

@@ -55,10 +55,11 @@ class Context(NamedTuple):
       rng: for encodings that draw while training, the same in every layer; None draws nothing.
       tokens: ids `[B, L]`, at the input of a model only.
       document_ids: `[B, L]` integers: self-attention in packed rows stays within documents.
-        Number them from 1; 0 after a document is padding, with outputs of 0. Zeros that begin a row
-        are a document like others (pass `mask` where they are padding). Tokens of a document must
-        be next to one another, at consecutive positions, from 0 by default, which is checked unless
-        they are traced; offsets between tokens are those of their places in the row.
+        Number them from 1, up to 2^31 - 2; 0 after a document is padding, with outputs of 0. Zeros
+        that begin a row are a document like others (pass `mask` where they are padding). Tokens of
+        a document must be next to one another, at consecutive positions, from 0 by default, which
+        is checked unless they are traced; offsets between tokens are those of their places in the
+        row.
       batch_size: B; filled in for the hook `positions`.
       frequency_factors: `ω -> factors`, both `[#H, F]`, see `with_factors`.
       mask: bool `[#B, #H, #Lq, Lk]`, filled in for the hooks of attention: its argument `mask`.

@@ -31,7 +31,7 @@ def checked_positions(
 
     Raises:
       ValueError: for another number of positions, rows or axes, an unsuitable dtype, or positions
-        that are known to be 2^30 or more (floats: 2^24) on either side of 0.
+        that are known to be NaN, or 2^30 or more (floats: 2^24) on either side of 0.
     """
     rows, size = tokens
     if positions is None:
@@ -111,14 +111,23 @@ def _signed(positions: Array, name: str) -> Array:
 
 
 def _check_size(positions: Array, most: int, name: str) -> None:
-    """Raise a ValueError for known positions of `most` or more on either side of 0."""
+    """Raise a ValueError for known positions that are NaN, or at least `most` from 0."""
     if isinstance(positions, jax.core.Tracer):
         return
     x = np.asarray(positions)
-    if x.size and (x.max() >= most or x.min() <= -most):
+    if x.size == 0:
+        return
+    lowest, highest = x.min(), x.max()  # Both are NaN if a position is.
+    if np.isnan(highest):
+        first = [int(index) for index in np.argwhere(np.isnan(x))[0]]
         raise ValueError(
-            f"positions of {name} must be between -{most:,} and {most:,}, got {x.min()} to "
-            f"{x.max()} ({x.dtype}). Count them from a nearer start"
+            f"positions of {name} must be numbers, got nan at index {first}. Give padding any "
+            "position, such as 0, and hide it by a mask."
+        )
+    if highest >= most or lowest <= -most:
+        raise ValueError(
+            f"positions of {name} must be between -{most:,} and {most:,}, got {lowest} to "
+            f"{highest} ({x.dtype}). Count them from a nearer start"
             + (", or pass integers." if x.dtype.kind == "f" else ".")
         )
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from pe_jax.shapes import Array, Float
 
 
 def ratio(
-    part: Float[Array, "*B"], whole: Float[Array, "*#B"], otherwise: float
+    part: Float[Array, "*B"], whole: Float[Array, "*#B"], otherwise: ArrayLike
 ) -> Float[Array, "*B"]:
     """Return part / whole, `otherwise` where the whole is 0 or less, NaN where either is.
 

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from pe_jax.axis_blocks import cut_axis, join_axis
+from pe_jax.properties.arithmetic import ratio
 from pe_jax.properties.compiled import compiled
 from pe_jax.shapes import Array, Float, Int
 
@@ -86,11 +87,14 @@ def state_change(
     states: Float[Array, "*B L D"], other: Float[Array, "*B L D"]
 ) -> Float[jax.Array, "*B"]:
     """Return √(Σ‖h' - h‖² / Σ‖h - mean of h‖²) over the tokens of a text: the distance that its
-    states move, in units of their spread. √2 is that of two tokens of the text; where all states
-    are the same, 0 or infinite."""
+    states move, in units of their spread. √2 is that of two tokens of the text. States that are
+    all the same, as of one token, have no spread: 0 if none moves, else 1 (see
+    `relative_change`)."""
     moved = ((other - states) ** 2).sum((-2, -1))
-    apart = ((states - states.mean(-2, keepdims=True)) ** 2).sum((-2, -1))
-    return jnp.where(moved == 0, 0.0, jnp.sqrt(moved / apart))
+    from_first = states - states[..., :1, :]  # Exactly 0 where all states are the same.
+    apart = ((from_first - from_first.mean(-2, keepdims=True)) ** 2).sum((-2, -1))
+    squares = jnp.where(moved == 0, 0.0, ratio(moved, apart, 1.0))
+    return jnp.sqrt(squares)
 
 
 def bin_edges(places: int, bins: int) -> Int[np.ndarray, " E"]:

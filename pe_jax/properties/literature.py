@@ -76,6 +76,8 @@ def saponati_directionality(
     matrix = to_unit_scale(matrix)
 
     def excess(norms: jax.Array) -> jax.Array:
+        if norms.shape[-1] == 1:  # It has no deviation, and does not exceed its mean.
+            return jnp.zeros(norms.shape[:-1], norms.dtype)
         limit = norms.mean(-1) + deviations * norms.std(-1, ddof=1)
         return jnp.maximum(norms - limit[..., None], 0).sum(-1)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.properties.arithmetic import ratio
+from pe_jax.properties.arithmetic import ratio, to_unit_scale
 from pe_jax.properties.compiled import compiled
 from pe_jax.shapes import Array, Float
 
@@ -19,8 +19,14 @@ def distinctness(points: Float[Array, "*B N D"]) -> Float[jax.Array, "*B"]:
     """Return the smallest distance of two points over their root-mean-square distance, in [0, 1].
 
     0 where two points coincide; NaN for points that are not finite.
+
+    Raises:
+      ValueError: for fewer than two points.
     """
     count = points.shape[-2]
+    if count < 2:
+        raise ValueError(f"Distinctness needs at least two points, got {count}.")
+    points = to_unit_scale(points)
     # Between the points themselves: distances from dot products would lose what is nearly equal.
     to_all = lambda point: ((points - point[..., None, :]) ** 2).sum(-1)
     squares = jnp.moveaxis(jax.lax.map(to_all, jnp.moveaxis(points, -2, 0)), 0, -2)  # [*B, N, N]
@@ -33,12 +39,15 @@ def distinctness(points: Float[Array, "*B N D"]) -> Float[jax.Array, "*B"]:
 def norm_growth(
     near: Float[Array, "*B N D"], far: Float[Array, "*B M D"]
 ) -> Float[jax.Array, "*B"]:
-    """Return the largest norm of `far` points over that of `near` ones; 1 where all are 0.
+    """Return the largest norm of `far` points over that of `near` ones.
 
-    About 1 for points of bounded size.
+    About 1 for points of bounded size; 1 where all are 0, infinite where only `near` are 0.
     """
-    farthest, nearest = (jnp.sqrt((points**2).sum(-1)).max(-1) for points in (far, near))
-    return ratio(farthest, nearest, 1.0)
+    near_count = near.shape[-2]
+    points = to_unit_scale(jnp.concatenate([near, far], axis=-2))
+    norms = jnp.sqrt((points**2).sum(-1))
+    nearest, farthest = norms[..., :near_count].max(-1), norms[..., near_count:].max(-1)
+    return ratio(farthest, nearest, jnp.where(farthest > 0, jnp.inf, 1.0))
 
 
 @compiled()
@@ -48,15 +57,19 @@ def relative_change(
     """Return ‖Φ' - Φ‖² / ‖Φ - mean‖² off the diagonal: the part of Φ's variation that `other`, of
     the same tokens in a longer input or at shifted positions, does not share.
 
-    0 if they agree, about 2 for unrelated ones of the same spread. Infinite where a constant Φ
-    changes.
+    0 if they agree, about 2 for unrelated ones of the same spread. A constant Φ has no variation to
+    compare with: 0 where nothing changes, else 1, as 1 - R² is by convention (scikit-learn's
+    `r2_score`). So it is for fewer than two positions. NaN for proximities that are not finite.
     """
-    count = phi.shape[-1] * (phi.shape[-1] - 1)
-    off_diagonal = lambda x: jnp.where(jnp.eye(phi.shape[-1], dtype=bool), 0.0, x)
-    mean = off_diagonal(phi).sum((-2, -1), keepdims=True) / count
-    part = (off_diagonal(other - phi) ** 2).sum((-2, -1))
+    length = phi.shape[-1]
+    count = length * (length - 1)
+    off_diagonal = lambda x: jnp.where(jnp.eye(length, dtype=bool), 0.0, x)
+    both = to_unit_scale(jnp.concatenate([off_diagonal(phi), off_diagonal(other)], axis=-1))
+    phi, other = both[..., :length], both[..., length:]
+    mean = phi.sum((-2, -1), keepdims=True) / max(count, 1)
+    part = ((other - phi) ** 2).sum((-2, -1))
     whole = (off_diagonal(phi - mean) ** 2).sum((-2, -1))
     # What a constant Φ deviates from its mean, or two equal ones from each other, by rounding.
     rounding = count * (8 * jnp.finfo(phi.dtype).eps * jnp.abs(phi).max((-2, -1))) ** 2
-    varies = part / jnp.where(whole <= rounding, 0.0, whole)
-    return jnp.where(part <= rounding, 0.0, varies)
+    changed = ratio(part, jnp.where(whole <= rounding, 0.0, whole), 1.0)
+    return jnp.where(part <= rounding, 0.0, changed)

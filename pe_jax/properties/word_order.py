@@ -101,7 +101,7 @@ def order_sensitivity(
     moved = (orders != jnp.arange(orders.shape[-1])).any(-1)
     mean = lambda by_text: jnp.where(moved, by_text, 0).sum(-1) / moved.sum(-1)
     pooled = states.mean(-2)
-    unit = pooled / jnp.linalg.norm(pooled, axis=-1, keepdims=True)
+    unit = ratio(pooled, jnp.linalg.norm(pooled, axis=-1, keepdims=True), 0.0)
     # 1 - u·v = |u - v|² / 2 for unit vectors, without the rounding errors of 1.
     distance = ((unit[1:] - unit[:1]) ** 2).sum(-1) / 2
     text = jnp.broadcast_to(states[:1], states[1:].shape)

@@ -10,7 +10,7 @@ import numpy as np
 
 from pe_jax.attention import Cache, cached_attention, init_cache
 from pe_jax.attention.implementations import IMPLEMENTATIONS
-from pe_jax.encodings import ENCODINGS, WRAPPERS, from_name, parameter_count
+from pe_jax.encodings import ENCODINGS, WRAPPERS, causal, from_name, parameter_count
 from pe_jax.shapes import Array, Float
 from pe_jax.testing.problems import (
     Checks,
@@ -131,6 +131,8 @@ def decoding(s: Subject) -> Problems:
     if not all(part.traits.cacheable for part in s.encoding.parts):
         raise NotApplicable("keys change when the sequence grows (Traits.cacheable)")
     in_attention = s.encoding.in_attention
+    if in_attention.axes == 1 and not in_attention.is_causal:
+        in_attention = in_attention + causal()
     empty = init_cache(
         in_attention, ROWS, LENGTH, num_heads=s.heads, head_size=s.head_size, hidden_size=s.width
     )
@@ -145,7 +147,9 @@ def decoding(s: Subject) -> Problems:
         layer = s.taken(slice_of)
         position = slice_of(jnp.asarray(s.positions[0]), axis=0)
         _, (q, k, v), context = projected(s.encoding, layer, slice_of(s.tokens), position)
-        if not in_attention.parts:  # Positions of several axes are those of the input alone.
+        if (
+            not s.encoding.in_attention.parts
+        ):  # Positions of several axes are those of the input alone.
             context = context._replace(positions_q=None)
         return cached_attention(q, k, v, cache, in_attention, layer.params, context)
 
@@ -153,8 +157,8 @@ def decoding(s: Subject) -> Problems:
     for t in range(LENGTH):
         out, cache = step(cache, jnp.asarray(t))
         outputs.append(out)
-    causal = np.tril(np.ones((LENGTH, LENGTH), bool))
-    expected = s.run(mask=np.broadcast_to(causal, s.everything.shape))
+    earlier = np.tril(np.ones((LENGTH, LENGTH), bool))
+    expected = s.run(mask=np.broadcast_to(earlier, s.everything.shape))
     yield from differences("token by token", np.concatenate(outputs, axis=1), expected, 1e-4)
 
 

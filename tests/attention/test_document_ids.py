@@ -17,7 +17,7 @@ B, L, H, d = 3, 24, 2, 4
 # A short one, several over more than a block, and padding. Blocks of four queries meet all keys,
 # but for the last two, which meet 12 at most.
 DOCUMENT_IDS = np.array(
-    [[1] * 2 + [2] * 10 + [3] * 12, [1] * 5 + [2] * 6 + [0] * 6 + [-1] * 7, [1] * 14 + [2] * 10]
+    [[1] * 2 + [2] * 10 + [3] * 12, [1] * 5 + [2] * 6 + [0] * 13, [1] * 14 + [2] * 10]
 )
 NAMES = [
     "none",

@@ -47,11 +47,14 @@ def test_heads_before_lengths():
         with pytest.raises(ValueError, match=r"is for 4 heads of size 8. jnp.swapaxes\(x, 1, 2\)"):
             attention(*swapped, encoding, encoding.init(jax.random.key(0)))
     # An encoding without heads leaves it to what has a length.
-    rope, x = build("rope"), np.zeros((B, L, 32), np.float32)
+    rope, x = build("rope+causal"), np.zeros((B, L, 32), np.float32)
     for match, arguments in (
         ("each of 4 tokens of q .its axis 1., got 6", {"context": Context(range(L))}),
         (r"here \[2, 6, 4, 4\]; .*axis 1 of q", {"mask": np.ones((B, 1, 1, L), bool)}),
-        ("x_k has 6 hidden states for 4 tokens", {"context": Context(x_k=x)}),
+        (
+            r"x_k must be \[B, L, D\] .* of 4 tokens in 2 rows, as k has, got \[2, 6, 32\]",
+            {"context": Context(x_k=x)},
+        ),
     ):
         with pytest.raises(ValueError, match=match):
             attention(*swapped, rope, **arguments)

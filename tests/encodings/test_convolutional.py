@@ -25,8 +25,8 @@ def test_convolutional_is_that_of_wav2vec_2(width):
         Wav2Vec2Config(
             hidden_size=16, num_conv_pos_embeddings=width, num_conv_pos_embedding_groups=4
         )
-    )
-    x = draw(2, 9, 16)
+    ).double()
+    x = draw(2, 9, 16).astype(np.float64)
     with torch.no_grad():
         theirs.conv.bias.normal_()
         expected = x + theirs(torch.tensor(x)).numpy()
@@ -36,8 +36,9 @@ def test_convolutional_is_that_of_wav2vec_2(width):
         "bias": theirs.conv.bias.detach().numpy(),
     }
     encoding = build(f"convolutional(width={width}, groups=4)")
-    found = embedded(encoding, {"convolutional": params}, x)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    with jax.enable_x64(True):
+        found = embedded(encoding, {"convolutional": params}, x)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
 def test_documents_and_padding_on_the_left_are_no_neighbours():

@@ -39,6 +39,7 @@ def named(name):
 
 
 def decode(encoding):
+    encoding = encoding if encoding.parts else encodings.causal()
     cache = init_cache(encoding, B, L, num_heads=H, head_size=d, hidden_size=D)
     return cached_attention(Q, K, V, cache, encoding)
 

@@ -86,7 +86,10 @@ def test_changes_of_states():
     np.testing.assert_array_equal(properties.state_change(h, h), 0)
     same = np.ones((4, 2))
     assert float(properties.state_change(same, same)) == 0
-    assert np.isinf(properties.state_change(same, same + 1))
+    assert float(properties.state_change(same, same + 1)) == 1
+    third = np.full((3, 2), 1 / 3, np.float32)  # Whose mean is rounded.
+    assert float(properties.state_change(third, third + 1)) == 1
+    assert float(properties.state_change(h[0, :1], h[0, 1:2])) == 1  # One token has no spread.
     assert np.isnan(properties.state_change(h[0] * np.nan, h[0]))
 
 

@@ -340,6 +340,7 @@ def test_saponati_by_hand():
     assert float(properties.saponati_directionality(column)) == pytest.approx(1)
     assert float(properties.saponati_directionality(column.T)) == pytest.approx(-1)
     assert float(properties.saponati_directionality(np.ones_like(column))) == 0
+    assert float(properties.saponati_directionality(column[:1, :1])) == 0
     both = np.stack([column, column.T])
     np.testing.assert_allclose(properties.saponati_directionality(both), [1, -1])
 

@@ -46,7 +46,10 @@ def test_bounded():
     assert norm_growth(index(AT), index(AT * 8)) == pytest.approx(8)
     assert norm_growth(sinusoid(AT), sinusoid(AT * 8)) == pytest.approx(1)
     assert norm_growth(share(AT), share(AT * 8)) == pytest.approx(8)
-    assert norm_growth(jnp.zeros((4, 2)), jnp.zeros((4, 2))) == 1
+    zeros, ones = jnp.zeros((4, 2)), jnp.ones((3, 2))
+    assert norm_growth(zeros, zeros) == 1
+    assert norm_growth(zeros, ones) == jnp.inf
+    assert norm_growth(ones, zeros) == 0
 
 
 def test_independent_of_the_length():
@@ -72,8 +75,40 @@ def test_agreement_under_shifts():
 
 def test_constant_proximities():
     even = jnp.full((5, 5), 0.3)
-    assert relative_change(even, even) == 0
-    assert relative_change(even, even + 1) == jnp.inf
+    for phi in (even, 0 * even, 1e30 * even, 1e-30 * even):
+        assert relative_change(phi, phi) == 0
+        assert relative_change(phi, phi * (1 + 1e-7)) == 0  # Up to rounding.
+        assert relative_change(phi, jnp.maximum(3 * phi, 1e-31)) == 1
+    two = jax.jit(relative_change)(jnp.stack([even, 0 * even]), jnp.stack([even, even]))
+    np.testing.assert_array_equal(two, [0, 1])
+    slope = jax.grad(lambda phi: relative_change(phi, even + 1))(even)
+    assert np.isfinite(slope).all()
+
+
+def test_changes_have_no_unit():
+    phi = proximity(share(AT))
+    expected = float(relative_change(phi, phi[::-1]))
+    assert expected > 0.1
+    for unit in (1e30, 1e-30):
+        changed = float(relative_change(unit * phi, unit * phi[::-1]))
+        assert changed == pytest.approx(expected, rel=1e-5)
+        assert distinctness(unit * index(AT[:3])) == pytest.approx(2**-0.5)
+        assert norm_growth(unit * index(AT), unit * index(AT * 8)) == pytest.approx(8)
+
+
+def test_the_diagonal_does_not_count():
+    phi = proximity(sinusoid(AT))
+    diagonal = jnp.eye(len(AT), dtype=bool)
+    assert relative_change(phi, jnp.where(diagonal, 5.0, phi)) == 0
+    assert relative_change(jnp.where(diagonal, jnp.nan, phi), phi) == 0
+
+
+def test_fewer_than_two_positions():
+    phi = jnp.full((1, 1), 0.3)
+    assert relative_change(phi, phi + 1) == 0
+    for count in (0, 1):
+        with pytest.raises(ValueError, match=f"at least two points, got {count}"):
+            distinctness(phi[:count])
 
 
 def test_what_is_not_finite_is_nan():

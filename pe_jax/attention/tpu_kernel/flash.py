@@ -25,6 +25,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
+from pe_jax.attention.masks import checked_document_ids
 from pe_jax.attention.reverse_only import first_order
 from pe_jax.attention.tpu_kernel import launch
 from pe_jax.attention.tpu_kernel.arguments import (
@@ -38,6 +39,7 @@ from pe_jax.attention.tpu_kernel.arguments import (
 from pe_jax.attention.tpu_kernel.kernels import Batched, Shared
 from pe_jax.attention.tpu_kernel.tiles import LOG2_E
 from pe_jax.attention.tpu_kernel.tiling import KernelConfig
+from pe_jax.dtypes import check_floats
 from pe_jax.encodings.positions import AttentionWindow
 from pe_jax.promotion import standard_promotion
 from pe_jax.shapes import Array, Bool, Float, Int
@@ -101,6 +103,9 @@ def flash_attention(
       ValueError: for tables, a bias, heads, dtypes, a reach or a block that do not fit, or for a
         sink beside a key table.
     """
+    check_floats(q=q, k=k, v=v)
+    if document_ids is not None:
+        document_ids = checked_document_ids(document_ids, "document_ids")
     if sink is not None and key_table is not None:
         # Inside, each query's product with the last row would have to be subtracted from it.
         raise ValueError("sink is not supported beside key_table: use another implementation.")

@@ -59,7 +59,7 @@ def cable(
         return -math.prod(weights, start=between)
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
-        x = row_order.hidden_states(context, "cable")
+        x = row_order.hidden_states(context, "cable", hidden_size)
         rows, known = row_order.rows_of_queries(context, q, k, "cable")
         sums = jnp.cumsum(row_order.without_padding(lengths(params, x), context), axis=1)
         weights = (jax.nn.softplus(x @ params["weight"]),) if weighted else ()

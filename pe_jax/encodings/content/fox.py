@@ -43,7 +43,7 @@ def fox(*, hidden_size: int, num_heads: int, gate_bias: float = 5.0) -> Part:
         return jnp.where(is_left, left_q - left, right - right_q)
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
-        x = row_order.hidden_states(context, "fox")
+        x = row_order.hidden_states(context, "fox", hidden_size)
         rows, known = row_order.rows_of_queries(context, q, k, "fox")
         gates = (x @ params[side]["kernel"] + params[side]["bias"] for side in ("left", "right"))
         logs = (row_order.without_padding(jax.nn.log_sigmoid(gate), context) for gate in gates)

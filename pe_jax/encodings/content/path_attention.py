@@ -68,7 +68,7 @@ def path_attention(
         return {**params, "beta": {"kernel": params["beta"], "bias": jnp.zeros(num_heads)}}
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> Float[Array, "B H Lq Lk"]:
-        x = row_order.hidden_states(context, "path_attention")
+        x = row_order.hidden_states(context, "path_attention", hidden_size)
         rows, known = row_order.rows_of_queries(context, q, k, "path_attention")
         beta = 2 * jax.nn.sigmoid(x @ params["beta"]["kernel"] + params["beta"]["bias"])
         beta = row_order.without_padding(beta, context)

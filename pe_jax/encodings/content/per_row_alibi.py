@@ -31,7 +31,9 @@ def per_row_alibi(*, hidden_size: int, num_heads: int, rank: int = 8, stddev: fl
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
         rows, known = rows_of_queries(context, q, k, "per_row_alibi")
-        x_q, x_k = (hidden_states(context, "per_row_alibi", side) for side in ("q", "k"))
+        x_q, x_k = (
+            hidden_states(context, "per_row_alibi", hidden_size, side) for side in ("q", "k")
+        )
         queries = jnp.einsum("blD,Dhr->blhr", x_q, params["query"])
         key_arrays = indices(k), jnp.einsum("blD,Dhr->blhr", x_k, params["key"])
         return LogitTerms(bias, (rows, known, queries * rank**-0.5), key_arrays)

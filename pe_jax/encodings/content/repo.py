@@ -50,7 +50,10 @@ def repo(
         return rotate_by(x, angles(hidden @ params["out"], w))
 
     def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
-        x_q, x_k = hidden_states(context, "repo", "q"), hidden_states(context, "repo", "k")
+        x_q, x_k = (
+            hidden_states(context, "repo", hidden_size, "q"),
+            hidden_states(context, "repo", hidden_size, "k"),
+        )
         return rotated(params, q, x_q), rotated(params, k, x_k), v
 
     into = hidden_size, width

@@ -21,15 +21,24 @@ from pe_jax.shapes import Array, Bool, Float, Int, Real
 
 
 def hidden_states(
-    context: Context, name: str, side: Literal["q", "k"] = "k"
+    context: Context, name: str, hidden_size: int, side: Literal["q", "k"] = "k"
 ) -> Float[jax.Array, "B L D"]:
-    """The hidden states of the keys or of the queries, in float32 at least."""
+    """Return the hidden states of the keys or of the queries, in float32 at least.
+
+    Raises:
+      ValueError: if there are none, or they are of another size than `hidden_size`.
+    """
     x = context.x_k if side == "k" else context.x_q
     if x is None:
         tokens = "keys" if side == "k" else "queries"
         raise ValueError(
             f"{name} computes its terms from hidden states, but got none. Pass those that the "
             f"{tokens} were projected from, attention(..., context=Context(positions, x_{side}=x))."
+        )
+    if x.shape[-1] != hidden_size:
+        raise ValueError(
+            f"Context.x_{side} must be [B, L, {hidden_size}] for {name}, got {list(x.shape)}. Pass "
+            f"the hidden states of its layer, or build it with hidden_size={x.shape[-1]}."
         )
     return widened(x)
 

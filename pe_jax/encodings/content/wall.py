@@ -41,7 +41,7 @@ def wall(
         return {"kernel": kernel, "bias": jnp.full((num_heads, head_size), gate_bias)}
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
-        x = row_order.hidden_states(context, "wall")
+        x = row_order.hidden_states(context, "wall", hidden_size)
         rows, known = row_order.rows_of_queries(context, q, k, "wall")
         gates = jnp.einsum("blD,Dhd->blhd", x, params["kernel"]) + params["bias"]
         sums = jnp.cumsum(row_order.without_padding(jax.nn.log_sigmoid(gates), context), axis=1)

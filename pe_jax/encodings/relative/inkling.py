@@ -58,7 +58,7 @@ def inkling(
         return draw(rng) if clip is None else {**draw(rng), "scale": jnp.ones((num_heads, rank))}
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
-        x = hidden_states(context, "inkling", "q")
+        x = hidden_states(context, "inkling", hidden_size, "q")
         i, j = context.rows()
         if not jnp.issubdtype(dtype := jnp.result_type(i, j), jnp.integer):
             raise ValueError(f"inkling needs integer offsets for its table, got {dtype}.")

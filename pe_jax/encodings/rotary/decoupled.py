@@ -87,7 +87,9 @@ def decoupled_rope(
     w = default_frequencies(count, base)[None]
 
     def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
-        x_q, x_k = (hidden_states(context, "decoupled_rope", side) for side in ("q", "k"))
+        x_q, x_k = (
+            hidden_states(context, "decoupled_rope", hidden_size, side) for side in ("q", "k")
+        )
         i, j = context.arrays()
         rotary_q = jnp.einsum("blD,Dhr->blhr", x_q, params["query"])
         rotary_k = jnp.einsum("blD,Dr->blr", x_k, params["key"])[..., None, :]

@@ -45,7 +45,9 @@ def self_extend(
 
         f(i, j) = floor(j/G) - floor(i/G) - (w - floor(w/G))   where i - j >= w, else j - i
 
-    A model trained on L tokens sees no offset that it does not know up to (L - w)·G + w tokens.
+    A model trained on L tokens sees no offset that it does not know up to (L - w)·G + w tokens. The
+    authors' code (datamllab/LongLM) has `group_size_2` for w and `group_size_1` for G. It does not
+    round w/G, so the two agree where G divides w.
 
     Args:
       window: w, tokens to the left with their own offsets, the query's among them.
@@ -77,6 +79,10 @@ def rerope(
     offsets stay at w, or grow more slowly.
 
         f(i, j) = -w   or, leaky,   -(w + (i - j - w)/s)   where i - j >= w, else j - i
+
+    The author's code (bojone/rerope) scales the queries of both forms as well, by
+    max(1, log(i + 1) / log L) for a model trained on L tokens: that is
+    `rerope(window=512)+log_n(length=4096)`.
 
     Args:
       window: w.
@@ -110,9 +116,17 @@ def dual_chunk(
         f(i, j) = j mod s - min(s + i mod s, c - 1)   where j is in the chunk before
         f(i, j) = j mod s - (c - 1)                   further to the left
 
+    The defaults are the paper's. Released code has other options, `chunk_size` and `local_window`
+    (ChunkLlama) or `local_size` (Qwen2.5's `dual_chunk_attention_config`, in vLLM). It is
+
+        chunk = chunk_size - local_window,   length = chunk_size + 1   (2·chunk >= length)
+
+    ChunkLlama takes 3/4 of the length trained on for `chunk_size`, and 1/8 of it for
+    `local_window`: for 4,096 tokens `dual_chunk(chunk=2560, length=3073)`.
+
     Args:
       chunk: s, from 1 to c - 1.
-      length: c, of the inputs trained on; offsets stay below it.
+      length: c; offsets stay below it. In the paper the length of the inputs trained on.
       base, layout: as in `rope`.
     """
     check_at_least(1, chunk=chunk)

@@ -57,7 +57,7 @@ def selective_rope(
 
     def sums(params: Params, context: Context) -> Float[Array, "B Lk H F"]:
         """Φ of all keys."""
-        x = row_order.hidden_states(context, "selective_rope")
+        x = row_order.hidden_states(context, "selective_rope", hidden_size)
         shares = x.reshape(*x.shape[:-1], num_heads, -1)
         squares = jnp.sum(shares**2, axis=-1, keepdims=True)
         x = (shares * jax.lax.rsqrt(squares + 1e-6)).reshape(x.shape)
