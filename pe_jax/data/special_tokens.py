@@ -95,7 +95,7 @@ def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     if min(pad, mask) < 0:
         raise ValueError(f"tokenizer: it needs special tokens for pad and mask, and has {names}.")
     ordinary = np.setdiff1d(np.arange(size), _ids(tokenizer, *control_names(tokenizer)))
-    templates = (_template(tokenizer, pair=pair) for pair in (False, True))
+    templates = (row_template(tokenizer, pair=pair) for pair in (False, True))
     return Vocabulary(size, pad, mask, ordinary, *templates)
 
 
@@ -104,7 +104,7 @@ def special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
 
     A tokenizer without a token for padding is padded with `sep`, or `cls`.
     """
-    names, single = _named(tokenizer), _template(tokenizer, pair=False)
+    names, single = _named(tokenizer), row_template(tokenizer, pair=False)
     for role, ids in (("cls", single.before[:1]), ("sep", single.after[-1:])):
         names[role] = "".join(tokenizer.id_to_token(number) or "" for number in ids.tolist())
     return {**names, "pad": names["pad"] or names["sep"] or names["cls"]}
@@ -116,7 +116,8 @@ def _ids(tokenizer: Tokenizer, *names: str) -> list[int]:
     return [number for number in ids if number is not None]
 
 
-def _template(tokenizer: Tokenizer, *, pair: bool) -> Template:
+def row_template(tokenizer: Tokenizer, *, pair: bool) -> Template:
+    """Return the special tokens of a row of one text, or two; ValueError for another form."""
     if any(map(tokenizer.num_special_tokens_to_add, (False, True))):
         return _post_processor_template(tokenizer, pair=pair)
     names = _named(tokenizer)
