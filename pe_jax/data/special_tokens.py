@@ -106,8 +106,14 @@ def special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
     """
     names, single = _named(tokenizer), row_template(tokenizer, pair=False)
     for role, ids in (("cls", single.before[:1]), ("sep", single.after[-1:])):
-        names[role] = "".join(tokenizer.id_to_token(number) or "" for number in ids.tolist())
+        names[role] = "".join(_name_of(tokenizer, number) for number in ids.tolist())
     return {**names, "pad": names["pad"] or names["sep"] or names["cls"]}
+
+
+def _name_of(tokenizer: Tokenizer, number: int) -> str:
+    """Return the name of an id, empty if there is none; `id_to_token` may lower-case it."""
+    added = tokenizer.get_added_tokens_decoder().get(number)
+    return added.content if added else tokenizer.id_to_token(number) or ""
 
 
 def _ids(tokenizer: Tokenizer, *names: str) -> list[int]:

@@ -13,7 +13,13 @@ from typing import TypeAlias
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from pe_jax.data.special_tokens import KNOWN_NAMES, NAMES, is_word_piece, special_tokens
+from pe_jax.data.special_tokens import (
+    KNOWN_NAMES,
+    NAMES,
+    control_names,
+    is_word_piece,
+    special_tokens,
+)
 from pe_jax.data.tokenizer_classes import (
     BERT_NAMES,
     bert_settings,
@@ -58,8 +64,6 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         tokenizer = _READERS[path.suffix](path, beside)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error}). Download it again.") from error
-    _check_ids(path, tokenizer.get_vocab())
-    add_declared_tokens(path, tokenizer, beside)
     names = {role: token.content for role, token in beside.names.items() if role in ROLES}
     setattr(tokenizer, NAMES, names)
     with _errors_of_the_library(f"{path} cannot encode a text"):
@@ -78,6 +82,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         )
     if path.suffix == ".json":
         follow_config(path, tokenizer, beside)
+    _check_added_tokens(path, tokenizer)
     return tokenizer
 
 
@@ -105,6 +110,25 @@ def _check_ids(path: Path, tokens: Mapping[str, int]) -> None:
         )
 
 
+def _check_added_tokens(path: Path, tokenizer: Tokenizer) -> None:
+    """Raise ValueError for added tokens that a text cannot tell apart: the library takes any."""
+    normalizer = tokenizer.normalizer
+    if normalizer is None:
+        return
+    control = control_names(tokenizer)
+    names: dict[str, str] = {}
+    for token in tokenizer.get_added_tokens_decoder().values():
+        if token.normalized and token.content not in control:
+            written = normalizer.normalize_str(token.content)
+            if written in names:
+                raise ValueError(
+                    f"{path}: the added tokens {names[written]!r} and {token.content!r} are both "
+                    f"{written!r} to its normalizer. Set their normalized to false, here or in "
+                    f"{CONFIG}."
+                )
+            names[written] = token.content
+
+
 @contextlib.contextmanager
 def _errors_of_the_library(message: str) -> Iterator[None]:
     """Turn errors of the library, which have no type of their own, into a ValueError."""
@@ -117,7 +141,7 @@ def _errors_of_the_library(message: str) -> Iterator[None]:
 
 
 def _read_json(path: Path, beside: FilesBeside) -> Tokenizer:
-    del beside  # `follow_config` reads it, once special tokens are known.
+
     text = path.read_text(encoding="utf-8")
     with _errors_of_the_library(f"Hugging Face tokenizers cannot read {path}"):
         tokenizer = Tokenizer.from_str(text)
@@ -142,6 +166,8 @@ def _read_json(path: Path, beside: FilesBeside) -> Tokenizer:
         )
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    _check_ids(path, tokenizer.get_vocab())
+    add_declared_tokens(path, tokenizer, beside)
     return tokenizer
 
 
@@ -161,8 +187,9 @@ def _read_vocab(path: Path, beside: FilesBeside) -> Tokenizer:
     names = _bert_names(beside)
     settings = _settings(path, vocab, names.values(), beside)
     tokenizer = _word_piece(vocab, settings, names["unk"])
-    flagged = [beside.names.get(role, name) for role, name in names.items() if name in vocab]
-    tokenizer.add_special_tokens(flagged)
+    tokens = {*vocab, *(declared.token.content for declared in beside.declared)}
+    present = {role: name for role, name in names.items() if name in tokens}
+    add_declared_tokens(path, tokenizer, beside.with_names(present))
     return tokenizer
 
 

@@ -54,7 +54,7 @@ _ROBERTA = TokenizerClass("BPE", _ROBERTA_NAMES)
 _XLM_ROBERTA = TokenizerClass("Unigram", _ROBERTA_NAMES)
 # By name, without `Tokenizer` and `Fast`.
 _CLASSES = {
-    **dict.fromkeys(("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert"), _BERT),
+    **dict.fromkeys(("Bert", "DistilBert", "Electra", "MobileBert"), _BERT),
     **dict.fromkeys(("SqueezeBert", "LayoutLM", "Lxmert"), _BERT),
     "MPNet": _MPNET,
     **dict.fromkeys(("Roberta", "Bart", "LED", "Longformer"), _ROBERTA),
@@ -70,7 +70,8 @@ _BY_CODE = (
 # By `model_type` of config.json, where no file names the class.
 _CLASS_OF_MODEL = {
     **dict.fromkeys(("bert", "distilbert", "electra", "mobilebert", "nomic_bert"), "BertTokenizer"),
-    **dict.fromkeys(("convbert", "squeezebert", "layoutlm", "lxmert"), "BertTokenizer"),
+    **dict.fromkeys(("squeezebert", "layoutlm", "lxmert"), "BertTokenizer"),
+    "convbert": "ConvBertTokenizer",
     **dict.fromkeys(("roberta", "longformer", "bart"), "RobertaTokenizer"),
     **dict.fromkeys(("xlm-roberta", "gte"), "XLMRobertaTokenizer"),
     "mpnet": "MPNetTokenizer",
@@ -112,7 +113,8 @@ def known_class(name: str) -> TokenizerClass | None:
 
 def splits_as_bert(name: str) -> bool:
     """Return True if the class of a name is BERT's tokenizer, which needs a `vocab.txt` alone."""
-    return known_class(name) is _BERT
+    # In version 5 ConvBERT's class takes all of a tokenizer.json.
+    return known_class(name) is _BERT or _stem(name) == "ConvBert"
 
 
 def bert_settings(file: Path, config: Json) -> dict[str, bool | None]:
@@ -137,7 +139,7 @@ def follow_config(path: Path, tokenizer: Tokenizer, beside: FilesBeside) -> None
         the message names both files.
     """
     file, config = beside.config_file, beside.config
-    if not config:
+    if not file.is_file():
         return
     name, class_file = declared_class(path, beside)
     if _stem(name) in _BY_CODE:
@@ -355,8 +357,10 @@ def _undeclared(tokenizer: Tokenizer, beside: FilesBeside) -> str:
     """Return the added tokens that a class loses, as `tokenizer_config.json` lists others."""
     if "added_tokens_decoder" not in beside.config:
         return ""
-    listed = {declared.token.content for declared in beside.declared}
-    listed |= {token.content for token in (*beside.names.values(), *beside.extra)}
+    declared = {declared.token.content for declared in beside.declared}
+    named = {token.content for token in (*beside.names.values(), *beside.extra)}
+    # A token of the vocabulary is special there by its role alone; others would get other ids.
+    by_role = (control_names(tokenizer) | named) & tokenizer.get_vocab(with_added_tokens=False).keys()
     added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    lost = sorted(added - listed - control_names(tokenizer))
+    lost = sorted(added - declared - by_role)
     return f"it lacks the added token(s) {', '.join(map(repr, lost[:5]))}" if lost else ""

@@ -8,7 +8,7 @@ and a name in `special_tokens_map.json` replaces that of `tokenizer_config.json`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,6 +42,11 @@ class FilesBeside(NamedTuple):
     names: dict[str, AddedToken]  # By role, those of `ROLES` first.
     extra: list[AddedToken]  # Further special tokens, without a role or an id.
     declared: list[DeclaredToken]  # Ascending in their ids.
+
+    def with_names(self, defaults: Mapping[str, str]) -> FilesBeside:
+        """Return a copy with further names of special tokens, by role."""
+        names = {role: _special(role, name) for role, name in defaults.items()}
+        return self._replace(names={**names, **self.names})
 
     def name(self, role: str, default: str = "") -> str:
         """Return the name of a special token."""
@@ -99,10 +104,8 @@ def add_declared_tokens(path: Path, tokenizer: Tokenizer, beside: FilesBeside) -
             token.special = token.special or token.content in roles
             new_tokens.append(token)
         contents.add(token.content)
-    for token in (*beside.names.values(), *beside.extra):
-        if token.content not in contents:
-            new_tokens.append(token)
-            contents.add(token.content)
+    named = (*beside.names.values(), *beside.extra)
+    new_tokens += [token for token in named if token.content not in contents]
     tokenizer.add_tokens(new_tokens)
     for token, number, file in beside.declared:
         assigned = tokenizer.token_to_id(token.content)
@@ -110,8 +113,8 @@ def add_declared_tokens(path: Path, tokenizer: Tokenizer, beside: FilesBeside) -
             holder = tokenizer.id_to_token(number)
             taken = "which is no token" if holder is None else f"which is that of {holder!r}"
             raise ValueError(
-                f"{file}: {token.content!r} has the id {number}, {taken}; the next one of {path} "
-                f"is {assigned}. The ids of added tokens must follow those of the vocabulary, each "
+                f"{file}: {token.content!r} has the id {number}, {taken}: after "
+                f"{path} it gets {assigned}. The ids of added tokens must follow those of the vocabulary, each "
                 "once. Download both files again, from the same model."
             )
 
