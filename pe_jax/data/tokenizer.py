@@ -205,8 +205,8 @@ def _settings(
     name, class_file = declared_class(path, beside)
     if not splits_as_bert(name or "BertTokenizer"):
         raise ValueError(
-            f"{class_file}: tokenizer_class={name!r:.60} does not split a text by vocab.txt alone. Put "
-            "its tokenizer.json next to it."
+            f"{class_file}: tokenizer_class={name!r:.60} does not split a text by vocab.txt alone. "
+            "Put its tokenizer.json next to it."
         )
     has_upper_case = any(token != token.lower() for token in vocab if token not in special)
     if config.get("do_lower_case") is None and has_upper_case:
@@ -217,7 +217,10 @@ def _settings(
     return bert_settings(file, config)
 
 
-_READERS: dict[str, Callable[[Path, FilesBeside], Tokenizer]] = {".json": _read_json, ".txt": _read_vocab}
+_READERS: dict[str, Callable[[Path, FilesBeside], Tokenizer]] = {
+    ".json": _read_json,
+    ".txt": _read_vocab,
+}
 
 
 def _word_piece(vocab: dict[str, int], settings: _Settings, unknown: str = "[UNK]") -> Tokenizer:

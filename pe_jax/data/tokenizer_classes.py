@@ -164,8 +164,8 @@ def follow_config(path: Path, tokenizer: Tokenizer, beside: FilesBeside) -> None
         difference = _undeclared(tokenizer, beside)
     if difference:
         raise ValueError(
-            f"{class_file}: tokenizer_class={name!r} builds another tokenizer in transformers 5 than "
-            f"{path} has: {difference}. To use {path.name} as it is, as transformers 4 does, set "
+            f"{class_file}: tokenizer_class={name!r} builds another tokenizer in transformers 5 "
+            f"than {path} has: {difference}. To use {path.name} as it is, as transformers 4 does, set "
             f'tokenizer_class of {file.name} to "{_GENERIC[0]}".'
         )
 
@@ -195,16 +195,15 @@ def difference_from_class(
     for text in _PROBES:
         theirs = _pieces(normalizer, splitter, text)
         ours = _pieces(tokenizer.normalizer, tokenizer.pre_tokenizer, text)
-        for their_piece, our_piece in zip([*theirs, None], [*ours, None]):
+        for their_piece, our_piece in zip([*theirs, None], [*ours, None]):  # None ends a list.
             if their_piece != our_piece:
                 return f"in {text!r} it has {their_piece!r} where {our_piece!r} is here"
     begin, end = ("bos", "eos") if builder is _XLM_ROBERTA else ("cls", "sep")
-    ids = [tokenizer.token_to_id(names[role]) for role in (begin, end)]
-    for role, number in zip((begin, end), ids):
-        if number is None:
-            return f"it adds the token {names[role]!r}"
+    begin_id, end_id = (tokenizer.token_to_id(names[role]) for role in (begin, end))
+    if begin_id is None or end_id is None:
+        return f"it needs the tokens {names[begin]!r} and {names[end]!r}"
     for pair in (False, True):
-        expected = _template(builder, *ids, pair=pair)
+        expected = _template(builder, begin_id, end_id, pair=pair)
         found = row_template(tokenizer, pair=pair)
         if not _are_equal(expected, found):
             return (
@@ -326,9 +325,7 @@ def _charsmaps(normalizer: Normalizer | None) -> Iterator[bytes]:
             yield base64.b64decode(part["precompiled_charsmap"])
 
 
-def _pieces(
-    normalizer: Normalizer | None, splitter: PreTokenizer | None, text: str
-) -> list[str]:
+def _pieces(normalizer: Normalizer | None, splitter: PreTokenizer | None, text: str) -> list[str]:
     if normalizer is not None:
         text = normalizer.normalize_str(text)
     return [text] if splitter is None else [piece for piece, _ in splitter.pre_tokenize_str(text)]
@@ -360,7 +357,9 @@ def _undeclared(tokenizer: Tokenizer, beside: FilesBeside) -> str:
     declared = {declared.token.content for declared in beside.declared}
     named = {token.content for token in (*beside.names.values(), *beside.extra)}
     # A token of the vocabulary is special there by its role alone; others would get other ids.
-    by_role = (control_names(tokenizer) | named) & tokenizer.get_vocab(with_added_tokens=False).keys()
+    by_role = (control_names(tokenizer) | named) & tokenizer.get_vocab(
+        with_added_tokens=False
+    ).keys()
     added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     lost = sorted(added - declared - by_role)
     return f"it lacks the added token(s) {', '.join(map(repr, lost[:5]))}" if lost else ""

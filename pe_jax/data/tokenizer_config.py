@@ -113,8 +113,8 @@ def add_declared_tokens(path: Path, tokenizer: Tokenizer, beside: FilesBeside) -
             holder = tokenizer.id_to_token(number)
             taken = "which is no token" if holder is None else f"which is that of {holder!r}"
             raise ValueError(
-                f"{file}: {token.content!r} has the id {number}, {taken}: after "
-                f"{path} it gets {assigned}. The ids of added tokens must follow those of the vocabulary, each "
+                f"{file}: {token.content!r} has the id {number}, {taken}: after {path} it gets "
+                f"{assigned}. The ids of added tokens must follow those of the vocabulary, each "
                 "once. Download both files again, from the same model."
             )
 

@@ -343,5 +343,7 @@ def _bert_settings(tokenizer: Tokenizer, names: Mapping[str, str]) -> dict[str, 
         return None
     settings = {key: getattr(normalizer, name) for key, (name, _) in BERT_SETTINGS.items()}
     difference = difference_from_class(tokenizer, "BertTokenizer", settings, names)
-    has_words_alone = tokenizer.get_vocab_size() == tokenizer.get_vocab_size(with_added_tokens=False)
+    has_words_alone = tokenizer.get_vocab_size() == tokenizer.get_vocab_size(
+        with_added_tokens=False
+    )
     return settings if has_words_alone and not difference else None
