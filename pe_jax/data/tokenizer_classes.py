@@ -5,8 +5,8 @@ Version 5 takes the vocabulary and the added tokens of a `tokenizer.json` alone 
 pre-tokenizer and special tokens around a text are those of the class. Version 4 keeps those of
 `tokenizer.json`, with the settings of `tokenizer_config.json`. Where both agree, their tokenizer is
 ours; where they do not, it is refused. `PreTrainedTokenizerFast` is what `tokenizer.json` says.
-(transformers 4.57 and 5.24: `tokenization_utils_fast`, `tokenization_utils_tokenizers`,
-`tokenization_auto` and the modules of the classes)
+(transformers 5.24: `tokenization_utils_tokenizers`, `tokenization_auto` and the modules of the
+classes; version 4: `BertTokenizerFast` and `RobertaTokenizerFast`)
 """
 
 from __future__ import annotations
@@ -165,8 +165,8 @@ def follow_config(path: Path, tokenizer: Tokenizer, beside: FilesBeside) -> None
     if difference:
         raise ValueError(
             f"{class_file}: tokenizer_class={name!r} builds another tokenizer in transformers 5 "
-            f"than {path} has: {difference}. To use {path.name} as it is, as transformers 4 does, set "
-            f'tokenizer_class of {file.name} to "{_GENERIC[0]}".'
+            f"than {path} has: {difference}. To use {path.name} as it is, as transformers 4 does, "
+            f'set tokenizer_class of {file.name} to "{_GENERIC[0]}".'
         )
 
 
@@ -195,7 +195,7 @@ def difference_from_class(
     for text in _PROBES:
         theirs = _pieces(normalizer, splitter, text)
         ours = _pieces(tokenizer.normalizer, tokenizer.pre_tokenizer, text)
-        for their_piece, our_piece in zip([*theirs, None], [*ours, None]):  # None ends a list.
+        for their_piece, our_piece in zip([*theirs, None], [*ours, None]):
             if their_piece != our_piece:
                 return f"in {text!r} it has {their_piece!r} where {our_piece!r} is here"
     begin, end = ("bos", "eos") if builder is _XLM_ROBERTA else ("cls", "sep")
