@@ -22,7 +22,7 @@ from pe_jax.data.tokenizer import load_tokenizer, tokenizer_files, train_tokeniz
 from pe_jax.disk_cache import damaged_file, make_once, write_folder
 from pe_jax.files import is_remote, read_json, to_path
 
-_FORMAT = "4"  # Increment it when the arrays or the sentence rule change.
+_FORMAT = "5"  # Increment it when the arrays or the sentence rule change.
 TOKENIZED = "tokenized:"
 _WAY_OUT = "Copy the folder again, or prepare the text again."
 
@@ -84,7 +84,8 @@ def prepare_tokenizer(
 
 def tokenize(corpus: Corpus, tokenizer: Tokenizer, cache_dir: Path) -> TokenizedCorpus:
     """Return the corpus as token ids, from the cache if it is there; ValueError if it is empty."""
-    inputs = digest(_FORMAT, corpus.fingerprint(), tokenizer.to_str())[:20]
+    # The names of special tokens are among its files: a text has none of them.
+    inputs = digest(_FORMAT, corpus.fingerprint(), *tokenizer_files(tokenizer).values())[:20]
     write = functools.partial(_write, corpus, tokenizer)
     return TokenizedCorpus(make_once(cache_dir / f"corpus-{inputs}", write))
 

@@ -1,15 +1,20 @@
-"""Special tokens of a tokenizer, and texts without any.
+"""Special tokens of a tokenizer, and texts without control tokens.
 
-The files of a tokenizer say what its special tokens are: its post-processor first, then
-`tokenizer_config.json`, then `special_tokens_map.json`. Only where none does, a special token is
-recognised by a well-known name; an ordinary token, as `<s>` in Gemma's vocabulary, is none.
+The files of a tokenizer say what its special tokens are: its post-processor first, then the files
+beside it (see `tokenizer_config`). Only where none does, a special token is recognised by a
+well-known name; an ordinary token, as `<s>` in Gemma's vocabulary, is none.
+
+Control tokens are those that mark up a row: padding, unknown words, masks, and the beginning and
+the end of a text. A text that contains the name of one has no such token. Every other added token,
+such as a marker `[E1]`, is a token wherever a text has it, special or not, as in transformers.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +30,11 @@ KNOWN_NAMES = {
     "mask": ("[MASK]", "<mask>", "<|mask|>"),
 }
 NAMES = "special_names"  # The attribute of a tokenizer with the names in the files next to it.
+# Names of tokens that begin or end a text, where no file says so.
+_BOUNDARY_NAMES = (
+    "<s>", "</s>", "<bos>", "<eos>", "[BOS]", "[EOS]", "<|begin_of_text|>", "<|end_of_text|>",
+    "<|startoftext|>", "<|endoftext|>",
+)  # fmt: skip
 # A noncharacter: put before a name, it makes one that no text has.
 _NOT_IN_TEXT = "\U0010ffff"
 
@@ -63,7 +73,8 @@ class Template(NamedTuple):
 
 class Vocabulary(NamedTuple):
     """What masks, padding and rows need of a tokenizer: the number of ids, those of two special
-    tokens and of all ordinary ones, and the special tokens around a text and around two."""
+    tokens and of all ordinary ones, which are no control tokens, and the special tokens around a
+    text and around two."""
 
     size: int
     pad: int
@@ -83,8 +94,8 @@ def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     (pad,), (mask,) = (_ids(tokenizer, names[role]) or [-1] for role in ("pad", "mask"))
     if min(pad, mask) < 0:
         raise ValueError(f"tokenizer: it needs special tokens for pad and mask, and has {names}.")
-    ordinary = np.setdiff1d(np.arange(size), _ids(tokenizer, *_special_names(tokenizer)))
-    templates = (_template(tokenizer, pair=pair) for pair in (False, True))
+    ordinary = np.setdiff1d(np.arange(size), _ids(tokenizer, *control_names(tokenizer)))
+    templates = (row_template(tokenizer, pair=pair) for pair in (False, True))
     return Vocabulary(size, pad, mask, ordinary, *templates)
 
 
@@ -93,10 +104,16 @@ def special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
 
     A tokenizer without a token for padding is padded with `sep`, or `cls`.
     """
-    names, single = _named(tokenizer), _template(tokenizer, pair=False)
+    names, single = _named(tokenizer), row_template(tokenizer, pair=False)
     for role, ids in (("cls", single.before[:1]), ("sep", single.after[-1:])):
-        names[role] = "".join(tokenizer.id_to_token(number) or "" for number in ids.tolist())
+        names[role] = "".join(_name_of(tokenizer, number) for number in ids.tolist())
     return {**names, "pad": names["pad"] or names["sep"] or names["cls"]}
+
+
+def _name_of(tokenizer: Tokenizer, number: int) -> str:
+    """Return the name of an id, empty if there is none; `id_to_token` may lower-case it."""
+    added = tokenizer.get_added_tokens_decoder().get(number)
+    return added.content if added else tokenizer.id_to_token(number) or ""
 
 
 def _ids(tokenizer: Tokenizer, *names: str) -> list[int]:
@@ -105,7 +122,8 @@ def _ids(tokenizer: Tokenizer, *names: str) -> list[int]:
     return [number for number in ids if number is not None]
 
 
-def _template(tokenizer: Tokenizer, *, pair: bool) -> Template:
+def row_template(tokenizer: Tokenizer, *, pair: bool) -> Template:
+    """Return the special tokens of a row of one text, or two; ValueError for another form."""
     if any(map(tokenizer.num_special_tokens_to_add, (False, True))):
         return _post_processor_template(tokenizer, pair=pair)
     names = _named(tokenizer)
@@ -123,8 +141,10 @@ def _named(tokenizer: Tokenizer) -> dict[str, str]:
         role: next((name for part in special for name in names if name in part), "")
         for role, names in KNOWN_NAMES.items()
     }
-    unknown = getattr(tokenizer.model, "unk_token", None)
-    return {**known, **({"unk": unknown} if unknown else {}), **getattr(tokenizer, NAMES, {})}
+    if unknown := getattr(tokenizer.model, "unk_token", None):
+        known["unk"] = unknown
+    files = getattr(tokenizer, NAMES, {})
+    return {role: files.get(role, name) for role, name in known.items()}
 
 
 def _flagged(tokenizer: Tokenizer) -> set[str]:
@@ -132,8 +152,35 @@ def _flagged(tokenizer: Tokenizer) -> set[str]:
     return {token.content for token in added if token.special}
 
 
-def _special_names(tokenizer: Tokenizer) -> set[str]:
-    return _flagged(tokenizer) | {*filter(None, special_tokens(tokenizer).values())}
+def control_names(tokenizer: Tokenizer) -> set[str]:
+    """Return the names of the tokens that mark up rows, which no text has.
+
+    They are those with a role, in the files or in the post-processor, and the special tokens with a
+    well-known name. Other special tokens were added for texts.
+    """
+    well_known = {*_BOUNDARY_NAMES, *itertools.chain.from_iterable(KNOWN_NAMES.values())}
+    names = {
+        *special_tokens(tokenizer).values(),
+        *getattr(tokenizer, NAMES, {}).values(),
+        *_post_processor_names(tokenizer),
+        *(well_known & _flagged(tokenizer)),
+    }
+    return names - {""}
+
+
+def _post_processor_names(tokenizer: Tokenizer) -> Iterator[str]:
+    """Yield the names of the tokens that the post-processor may put around a text."""
+    if tokenizer.post_processor is None:
+        return
+    parts = [json.loads(tokenizer.post_processor.__getstate__())]
+    while parts:
+        part = parts.pop()
+        parts += part.get("processors", [])
+        for token in part.get("special_tokens", {}).values():
+            yield from token["tokens"]
+        for role in ("cls", "sep"):  # Of BERT's and RoBERTa's: name and id.
+            if role in part:
+                yield part[role][0]
 
 
 def is_word_piece(tokenizer: Tokenizer) -> bool:
@@ -142,9 +189,13 @@ def is_word_piece(tokenizer: Tokenizer) -> bool:
 
 @functools.lru_cache(maxsize=2)
 def text_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a copy with the same ids, to which a written "[MASK]" is a word as any other."""
+    """Return a copy with the same ids, to which a written "[MASK]" is a word as any other.
+
+    It adds no special tokens and does not trim offsets: a post-processor does so by what a token
+    begins with, which may be a space that the text lacks.
+    """
     spec = json.loads(tokenizer.to_str())
-    new_names = {name: _NOT_IN_TEXT + name for name in _special_names(tokenizer)}
+    new_names = {name: _NOT_IN_TEXT + name for name in control_names(tokenizer)}
 
     def renamed(name: str) -> str:
         return new_names.get(name, name)
@@ -160,7 +211,8 @@ def text_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
         model["unk_token"] = renamed(model["unk_token"])
     if "merges" in model:
         model["merges"] = [pair for pair in model["merges"] if "".join(pair) not in new_names]
-    return Tokenizer.from_str(json.dumps({**spec, "truncation": None, "padding": None}))
+    nothing = {"post_processor": None, "truncation": None, "padding": None}
+    return Tokenizer.from_str(json.dumps({**spec, **nothing}))
 
 
 def require_cls(template: Template) -> Template:

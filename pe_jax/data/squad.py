@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from pe_jax.data.questions import Question
 from pe_jax.data.rows import Rows, concatenate
 from pe_jax.data.special_tokens import require_cls, text_tokenizer, vocabulary
+from pe_jax.data.words import trim_offsets
 
 _BATCH = 2_000  # Texts per call: the tokenizer's offsets take far more memory than arrays.
 
@@ -34,7 +35,8 @@ class Windows(NamedTuple):
     context_start: np.ndarray  # position in the input of its first context token,
     context_sizes: np.ndarray  # the number of its context tokens,
     first: np.ndarray  # and the index of the first one in the question's context.
-    # `[C, 2]` int32 of each question: first and one past the last character of context tokens.
+    # `[C, 2]` int32 of each question: first and one past the last character of context tokens,
+    # without white space around them.
     offsets: Sequence[np.ndarray]
 
 
@@ -133,11 +135,20 @@ def _encode(questions: Sequence[Question], tokenizer: Tokenizer) -> list[_Encode
 
 
 def _tokens(texts: list[str], tokenizer: Tokenizer) -> list[tuple[np.ndarray, np.ndarray]]:
-    return [
-        (np.array(e.ids, np.int32), np.array(e.offsets, np.int32).reshape(-1, 2))
-        for begin in range(0, len(texts), _BATCH)
-        for e in tokenizer.encode_batch(texts[begin : begin + _BATCH], add_special_tokens=False)
-    ]
+    """Return the ids `[n]` and offsets `[n, 2]` of each text, for a tokenizer of `text_tokenizer`.
+
+    White space is trimmed by the text. RobBERT's pre-tokenizers put a space before each word, and
+    its post-processor would trim it from offsets that do not include it: every word would lose its
+    first letter.
+    """
+    tokens = []
+    for first in range(0, len(texts), _BATCH):
+        part = texts[first : first + _BATCH]
+        encodings = tokenizer.encode_batch(part, add_special_tokens=False)
+        for text, encoding in zip(part, encodings, strict=True):
+            offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+            tokens.append((np.array(encoding.ids, np.int32), trim_offsets(offsets, text)))
+    return tokens
 
 
 def _answer_span(question: Question, ids: np.ndarray, offsets: np.ndarray) -> tuple[int, int] | str:

@@ -13,54 +13,76 @@ from typing import TypeAlias
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from pe_jax.data.special_tokens import KNOWN_NAMES, NAMES, is_word_piece, special_tokens
-from pe_jax.files import Json, read_json, to_path
+from pe_jax.data.special_tokens import (
+    KNOWN_NAMES,
+    NAMES,
+    control_names,
+    is_word_piece,
+    special_tokens,
+)
+from pe_jax.data.tokenizer_classes import (
+    BERT_NAMES,
+    bert_settings,
+    declared_class,
+    follow_config,
+    splits_as_bert,
+)
+from pe_jax.data.tokenizer_config import (
+    ADDED_TOKENS,
+    CONFIG,
+    NAMES_MAP,
+    ROLES,
+    FilesBeside,
+    add_declared_tokens,
+    read_files_beside,
+)
+from pe_jax.files import to_path
 
 _LONGEST_WORD = 100  # Longer ones are [UNK], whatever the vocabulary.
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-_FILES_OF_NAMES = ("tokenizer_config.json", "special_tokens_map.json")
-# Classes of tokenizer_config.json that split a text as BERT does, by vocab.txt.
-_BERT_CLASSES = ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "SqueezeBert")
-# By key of tokenizer_config.json: the argument of BERT's normalizer, and its default.
-_BERT_SETTINGS = {
-    "do_lower_case": ("lowercase", True),
-    "strip_accents": ("strip_accents", None),
-    "tokenize_chinese_chars": ("handle_chinese_chars", True),
-}
+SPECIAL_TOKENS = tuple(BERT_NAMES.values())
 _Settings: TypeAlias = dict[str, bool | None]
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """Return the tokenizer of a `tokenizer.json` or a BERT `vocab.txt`; it never truncates or pads.
 
-    The files next to it are read too: the names of special tokens (see `special_tokens`), and for a
-    `vocab.txt` the settings of `tokenizer_config.json`; without it, a text is lower-cased.
+    The files next to it are read too, as transformers does: the names of special tokens, added
+    tokens (see `tokenizer_config`), and the class with its settings (see `tokenizer_classes`). A
+    `vocab.txt` without `tokenizer_config.json` is lower-cased.
 
     Raises:
-      ValueError: for a file that is missing, of another type, or lacks a special token.
+      ValueError: for a file that is missing, of another type, or lacks a special token, and for
+        files that contradict each other.
     """
     path = to_path(path)
     if not path.is_file():
         raise ValueError(f"No tokenizer at {path}: give a tokenizer.json or a vocab.txt.")
     if path.suffix not in _READERS:
         raise ValueError(f"{path} is neither a tokenizer.json nor a vocab.txt. Give one of them.")
+    beside = read_files_beside(path)
     try:
-        tokenizer = _READERS[path.suffix](path)
+        tokenizer = _READERS[path.suffix](path, beside)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error}). Download it again.") from error
-    _check_ids(path, tokenizer.get_vocab())
-    setattr(tokenizer, NAMES, _names_beside(path, tokenizer.get_vocab()))
+    names = {role: token.content for role, token in beside.names.items() if role in ROLES}
+    setattr(tokenizer, NAMES, names)
     with _errors_of_the_library(f"{path} cannot encode a text"):
         tokenizer.encode("a \u2603", "a")  # A pair with an unknown word.
         names = special_tokens(tokenizer)
-    needed = KNOWN_NAMES if path.suffix == ".txt" else ("pad", "mask")
-    if missing := [role for role in needed if not names[role]]:
+    missing = [role for role in ("pad", "mask") if not names[role]]
+    if path.suffix == ".txt":
+        tokens = tokenizer.get_vocab()
+        missing = [role for role, name in _bert_names(beside).items() if name not in tokens]
+    if missing:
         shown_names = 1 if is_word_piece(tokenizer) else None  # BERT's names.
         lacking = ", ".join(" or ".join(KNOWN_NAMES[role][:shown_names]) for role in missing)
         raise ValueError(
             f"The vocabulary of {path} lacks {lacking}, and the files next to it "
-            f"({', '.join(_FILES_OF_NAMES)}) name no other. Put the published ones there."
+            f"({CONFIG}, {NAMES_MAP}, {ADDED_TOKENS}) name no other. Put the published ones there."
         )
+    if path.suffix == ".json":
+        follow_config(path, tokenizer, beside)
+    _check_added_tokens(path, tokenizer)
     return tokenizer
 
 
@@ -69,7 +91,7 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, str]:
     files = {"tokenizer.json": tokenizer.to_str(pretty=True)}
     if names := getattr(tokenizer, NAMES, {}):
         config = {f"{role}_token": name for role, name in names.items()}
-        files[_FILES_OF_NAMES[0]] = json.dumps(config, indent=2) + "\n"
+        files[CONFIG] = json.dumps(config, indent=2) + "\n"
     return files
 
 
@@ -88,23 +110,23 @@ def _check_ids(path: Path, tokens: Mapping[str, int]) -> None:
         )
 
 
-def _names_beside(path: Path, tokens: Mapping[str, int]) -> dict[str, str]:
-    """Return the names of special tokens that the files next to `path` give, if they are tokens."""
+def _check_added_tokens(path: Path, tokenizer: Tokenizer) -> None:
+    """Raise ValueError for added tokens that a text cannot tell apart: the library takes any."""
+    normalizer = tokenizer.normalizer
+    if normalizer is None:
+        return
+    control = control_names(tokenizer)
     names: dict[str, str] = {}
-    for file in (path.with_name(name) for name in _FILES_OF_NAMES):
-        config = _read_object(file)
-        for role in KNOWN_NAMES:
-            value = config.get(f"{role}_token")
-            name = value.get("content") if isinstance(value, dict) else value
-            if name is not None and not isinstance(name, str):
-                raise ValueError(f"{file}: {role}_token must be a text, got {value!s:.40}.")
-            if name and name in tokens:
-                names.setdefault(role, name)
-    return names
-
-
-def _read_object(path: Path) -> Json:
-    return read_json(path, "Download it again.") if path.is_file() else {}
+    for token in tokenizer.get_added_tokens_decoder().values():
+        if token.normalized and token.content not in control:
+            written = normalizer.normalize_str(token.content)
+            if written in names:
+                raise ValueError(
+                    f"{path}: the added tokens {names[written]!r} and {token.content!r} are both "
+                    f"{written!r} to its normalizer. Set their normalized to false, here or in "
+                    f"{CONFIG}."
+                )
+            names[written] = token.content
 
 
 @contextlib.contextmanager
@@ -118,7 +140,8 @@ def _errors_of_the_library(message: str) -> Iterator[None]:
         raise ValueError(f"{message} ({error}). Download it again.") from error
 
 
-def _read_json(path: Path) -> Tokenizer:
+def _read_json(path: Path, beside: FilesBeside) -> Tokenizer:
+
     text = path.read_text(encoding="utf-8")
     with _errors_of_the_library(f"Hugging Face tokenizers cannot read {path}"):
         tokenizer = Tokenizer.from_str(text)
@@ -143,10 +166,12 @@ def _read_json(path: Path) -> Tokenizer:
         )
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    _check_ids(path, tokenizer.get_vocab())
+    add_declared_tokens(path, tokenizer, beside)
     return tokenizer
 
 
-def _read_vocab(path: Path) -> Tokenizer:
+def _read_vocab(path: Path, beside: FilesBeside) -> Tokenizer:
     """Return the tokenizer of a file with a token a line. Tokens may have characters that Unicode,
     and so `splitlines`, takes for line breaks."""
     text = path.read_text(encoding="utf-8").replace("\r\n", "\n")
@@ -159,37 +184,43 @@ def _read_vocab(path: Path) -> Tokenizer:
                 "the first with id 0."
             )
         vocab[token] = number
-    roles = dict(zip(KNOWN_NAMES, SPECIAL_TOKENS, strict=True)) | _names_beside(path, vocab)
-    tokenizer = _word_piece(vocab, _settings(path, vocab, roles.values()), roles["unk"])
-    tokenizer.add_special_tokens([name for name in roles.values() if name in vocab])
+    names = _bert_names(beside)
+    settings = _settings(path, vocab, names.values(), beside)
+    tokenizer = _word_piece(vocab, settings, names["unk"])
+    tokens = {*vocab, *(declared.token.content for declared in beside.declared)}
+    present = {role: name for role, name in names.items() if name in tokens}
+    add_declared_tokens(path, tokenizer, beside.with_names(present))
     return tokenizer
 
 
-def _settings(path: Path, vocab: Iterable[str], special: Collection[str]) -> _Settings:
+def _bert_names(beside: FilesBeside) -> dict[str, str]:
+    return {role: beside.name(role, default) for role, default in BERT_NAMES.items()}
+
+
+def _settings(
+    path: Path, vocab: Iterable[str], special: Collection[str], beside: FilesBeside
+) -> _Settings:
     """Return the settings of BERT's normalizer, from the file next to a `vocab.txt`."""
-    file = path.with_name(_FILES_OF_NAMES[0])
-    config = _read_object(file)
-    kind = str(config.get("tokenizer_class") or "BertTokenizer")
-    if kind.removesuffix("Fast").removesuffix("Tokenizer") not in _BERT_CLASSES:
+    file, config = beside.config_file, beside.config
+    name, class_file = declared_class(path, beside)
+    if not splits_as_bert(name or "BertTokenizer"):
         raise ValueError(
-            f"{file}: tokenizer_class={kind!r:.60} does not split a text by vocab.txt alone. Put "
-            "its tokenizer.json next to it."
+            f"{class_file}: tokenizer_class={name!r:.60} does not split a text by vocab.txt alone. "
+            "Put its tokenizer.json next to it."
         )
-    settings: _Settings = {}
-    for key, (argument, default) in _BERT_SETTINGS.items():
-        if not isinstance(value := config.get(key), bool | None):
-            raise ValueError(f"{file}: {key} must be true or false, got {value!r:.40}.")
-        settings[argument] = default if value is None else value
     has_upper_case = any(token != token.lower() for token in vocab if token not in special)
     if config.get("do_lower_case") is None and has_upper_case:
         raise ValueError(
             f"{path} has tokens in upper case, but a vocab.txt alone is read as that of an "
             f'uncased model. Write {{"do_lower_case": false}} to {file}.'
         )
-    return settings
+    return bert_settings(file, config)
 
 
-_READERS: dict[str, Callable[[Path], Tokenizer]] = {".json": _read_json, ".txt": _read_vocab}
+_READERS: dict[str, Callable[[Path, FilesBeside], Tokenizer]] = {
+    ".json": _read_json,
+    ".txt": _read_vocab,
+}
 
 
 def _word_piece(vocab: dict[str, int], settings: _Settings, unknown: str = "[UNK]") -> Tokenizer:

@@ -1,4 +1,4 @@
-"""The words of a tokenized text, by which whole words are masked."""
+"""Words and white space of a tokenized text: the starts of words, and offsets without spaces."""
 
 from __future__ import annotations
 
@@ -42,11 +42,30 @@ def _splits(tokenizer: Tokenizer, text: str) -> bool:
     return splitter is not None and len(splitter.pre_tokenize_str(text)) > 1
 
 
+def trim_offsets(offsets: np.ndarray, text: str) -> np.ndarray:
+    """Return offsets `[n, 2]` without white space at either end; a token of white space alone is
+    empty, at its end."""
+    is_space = _spaces(text)[1]
+    place = np.arange(len(text) + 1)
+    # By place: the next character from there on, and the end of the last one before, without space.
+    next_begin = np.append(np.where(is_space, len(text), place[:-1]), len(text))
+    next_begin = np.minimum.accumulate(next_begin[::-1])[::-1]
+    last_end = np.maximum.accumulate(np.append(0, np.where(is_space, 0, place[1:])))
+    begin, end = offsets[:, 0], offsets[:, 1]
+    begin = np.minimum(next_begin[begin], end)
+    return np.stack([begin, np.maximum(last_end[end], begin)], axis=1).astype(offsets.dtype)
+
+
+def _spaces(text: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the code points of a text, and which are white space."""
+    codes = np.frombuffer(text.encode("utf-32-le"), "<u4")
+    return codes, np.isin(codes, _SPACES)
+
+
 def _at_spaces(offsets: np.ndarray, text: str) -> np.ndarray:
     """Return True at tokens that begin with white space, of several at the first, or that follow a
     line break or tab."""
-    codes = np.frombuffer(f"{text} ".encode("utf-32-le"), "<u4")
-    is_space = np.isin(codes, _SPACES)
+    codes, is_space = _spaces(f"{text} ")
     first, last = offsets[:, 0], np.maximum(offsets[:, 1] - 1, offsets[:, 0])
     before = np.roll(last, 1)
     after_break = is_space[before] & (codes[before] != ord(" "))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,11 @@ import flax.traverse_util
 import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer
+from tokenizers.normalizers import BertNormalizer
 
 from pe_jax.configs.model import ARCHITECTURE
-from pe_jax.data.special_tokens import is_word_piece, special_tokens
+from pe_jax.data.special_tokens import NAMES, special_tokens
+from pe_jax.data.tokenizer_classes import BERT_NAMES, BERT_SETTINGS, difference_from_class
 from pe_jax.encodings import Params, convert_layout, embed
 from pe_jax.interop import layout
 from pe_jax.interop.bert_import import config_of
@@ -86,7 +87,7 @@ def save_bert(
     with new_folder(folder) as temporary:
         save_file(whole, temporary / "model.safetensors", metadata={"format": "pt"})
         save_json(temporary / "config.json", theirs)
-        _save_tokenizer(temporary, tokenizer, theirs)
+        _save_tokenizer(temporary, tokenizer, config.max_length, config.num_token_types)
     return architecture
 
 
@@ -303,22 +304,46 @@ def _labels(labels: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _save_tokenizer(folder: Path, tokenizer: Tokenizer, config: dict[str, Any]) -> None:
-    with_special_tokens(tokenizer).save(str(folder / "tokenizer.json"))
-    tokens = {f"{role}_token": name for role, name in special_tokens(tokenizer).items() if name}
-    values = {"model_max_length": config["max_position_embeddings"], **tokens}
-    if not is_word_piece(tokenizer):
+def _save_tokenizer(folder: Path, tokenizer: Tokenizer, length: int, token_types: int) -> None:
+    """Write `tokenizer.json`, and the class that reads it in transformers.
+
+    Args:
+      length: the most tokens of an input.
+      token_types: the number of token types of the model.
+    """
+    whole = with_special_tokens(tokenizer)
+    whole.save(str(folder / "tokenizer.json"))
+    names = {**getattr(tokenizer, NAMES, {}), **special_tokens(tokenizer)}
+    values = {
+        "model_max_length": length,
+        "padding_side": "right",
+        "truncation_side": "right",
+        **{f"{role}_token": name for role, name in names.items() if name},
+    }
+    if token_types < 2:
+        values["model_input_names"] = ["input_ids", "attention_mask"]
+    settings = _bert_settings(whole, names)
+    if settings is None:
         values = {"tokenizer_class": "PreTrainedTokenizerFast", **values}
         return save_json(folder / "tokenizer_config.json", values)
-    normalizer = json.loads(tokenizer.to_str())["normalizer"] or {}
-    values = {
-        "tokenizer_class": "BertTokenizer",
-        "do_lower_case": normalizer.get("lowercase", True),
-        "strip_accents": normalizer.get("strip_accents"),
-        "tokenize_chinese_chars": normalizer.get("handle_chinese_chars", True),
-        **values,
-    }
+    values = {"tokenizer_class": "BertTokenizer", **settings, **values}
     save_json(folder / "tokenizer_config.json", values)
-    ids = tokenizer.get_vocab()
+    ids = tokenizer.get_vocab(with_added_tokens=False)
     vocabulary = "".join(f"{token}\n" for token in sorted(ids, key=ids.__getitem__))
     (folder / "vocab.txt").write_text(vocabulary, encoding="utf-8")
+
+
+def _bert_settings(tokenizer: Tokenizer, names: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the settings of transformers' `BertTokenizer`, None if it builds another tokenizer of
+    the same vocabulary: version 5 takes neither normalizer nor pre-tokenizer of a tokenizer.json.
+    """
+    normalizer = tokenizer.normalizer
+    has_roles = BERT_NAMES.keys() == {role for role in BERT_NAMES if names[role]}
+    if not isinstance(normalizer, BertNormalizer) or not has_roles:
+        return None
+    settings = {key: getattr(normalizer, name) for key, (name, _) in BERT_SETTINGS.items()}
+    difference = difference_from_class(tokenizer, "BertTokenizer", settings, names)
+    has_words_alone = tokenizer.get_vocab_size() == tokenizer.get_vocab_size(
+        with_added_tokens=False
+    )
+    return settings if has_words_alone and not difference else None

@@ -104,7 +104,7 @@ def test_damage_is_named(tmp_path, copy, name):
 
 def test_another_format_is_refused(prepared, tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "_FORMAT", "3")
-    with pytest.raises(ValueError, match="has format '4', but this version reads '3'"):
+    with pytest.raises(ValueError, match="has format '5', but this version reads '3'"):
         load(tmp_path, f"tokenized:{prepared[3]}")
 
 

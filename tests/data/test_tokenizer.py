@@ -344,9 +344,10 @@ def test_names_come_from_the_post_processor_then_from_the_files(tmp_path):
     mask = {"__type": "AddedToken", "content": "<m>", "lstrip": True, "normalized": False}
     config = {"cls_token": "<s>", "sep_token": "<e>", "mask_token": mask,
               "pad_token": None, "bos_token": "<s>", "model_max_length": 512}  # fmt: skip
-    other = {"mask_token": "<n>", "pad_token": "<p>", "sep_token": "</s>", "unk_token": "<absent>"}
+    other = {"mask_token": "<n>", "pad_token": "<p>", "unk_token": "<added>"}
     loaded = named(tmp_path, tokenizer, tokenizer_config=config, special_tokens_map=other)
-    expected = {"pad": "<p>", "unk": "", "cls": "<s>", "sep": "<e>", "mask": "<m>"}
+    assert loaded.token_to_id("<added>") == tokenizer.get_vocab_size()
+    expected = {"pad": "<p>", "unk": "<added>", "cls": "<s>", "sep": "<e>", "mask": "<n>"}
     assert special_tokens(loaded) == expected
     # A run's folder has them too.
     (tmp_path / "run").mkdir()

@@ -8,15 +8,17 @@ import os
 import jax
 import numpy as np
 import pytest
+from helpers.byte_level import byte_level
 from helpers.full_disk import files_of_at_most
 from helpers.published_bert import BERT, WORDS, D, N, V, numpy_bert, whole_tensors, write
 from safetensors.numpy import load_file
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.data import load_tokenizer
 from pe_jax.interop import bert_export, load_bert, position_table, save_bert
+from pe_jax.interop.export_folder import with_special_tokens
 from pe_jax.models import (
     BertConfig,
     BertForClassification,
@@ -274,3 +276,126 @@ def test_one_seed_of_several(tokenizer, tmp_path, monkeypatch):
     for seed in (None, 4):
         with pytest.raises(ValueError, match=r"config.seed must be one of the run's seeds, 3, 7"):
             runs.export(tmp_path / "run", tmp_path / "other", seed)
+
+
+# --- the class of the tokenizer -------------------------------------------------------------------
+
+
+def normal(text):
+    return normalizers.Sequence([normalizers.Replace(text, " "), normalizers.Lowercase()])
+
+
+def byte_level_special(tokenizer):
+    """ModernBERT's names in a byte-level BPE."""
+    return byte_level(tokenizer.get_vocab_size(), ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+
+
+def unigram(tokenizer):
+    pieces = [(token, -float(number)) for token, number in tokenizer.get_vocab().items()]
+    pieces.sort(key=lambda piece: -piece[1])
+    copy = Tokenizer(models.Unigram(pieces, 1))
+    copy.pre_tokenizer = pre_tokenizers.Metaspace()
+    copy.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    return copy
+
+
+def with_another_prefix(tokenizer):
+    vocab = tokenizer.get_vocab()
+    copy = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]", continuing_subword_prefix="@@"))
+    copy.normalizer = normalizers.BertNormalizer()
+    copy.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return copy
+
+
+def changed(**parts):
+    def change(tokenizer):
+        for name, part in parts.items():
+            setattr(tokenizer, name, part)
+        return tokenizer
+
+    return change
+
+
+BERT_NORMALIZER = functools.partial(normalizers.BertNormalizer, lowercase=False)
+SEP_TWICE = processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2))
+TEXT = "A bc_d a.b"
+# By what is changed in a tokenizer of BERT, and whether transformers' BertTokenizer is still that.
+TOKENIZERS = {
+    "nothing": (changed(), True),
+    "case": (changed(normalizer=BERT_NORMALIZER()), True),
+    "accents": (changed(normalizer=BERT_NORMALIZER(strip_accents=True)), True),
+    "control characters": (changed(normalizer=BERT_NORMALIZER(clean_text=False)), False),
+    "normalizer": (changed(normalizer=normal("_")), False),
+    "no normalizer": (changed(normalizer=None), False),
+    "pre-tokenizer": (changed(pre_tokenizer=pre_tokenizers.Whitespace()), False),
+    "template": (changed(post_processor=SEP_TWICE), False),
+    "prefix": (with_another_prefix, False),
+    "byte-level": (byte_level_special, False),
+    "Unigram": (unigram, False),
+}  # fmt: skip
+
+
+def save_changed(tokenizer, folder, name):
+    changed_tokenizer = TOKENIZERS[name][0](tokenizer)
+    rows = max(V, changed_tokenizer.get_vocab_size())
+    config = dataclasses.replace(MODEL, vocab_size=rows)
+    save_bert(folder, config, random_params(BertForSpans, config), changed_tokenizer)
+    return changed_tokenizer
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_bert_tokenizer_is_written_where_it_is_the_same(name, tokenizer, tmp_path):
+    exported = save_changed(tokenizer, tmp_path / "out", name)
+    is_bert = TOKENIZERS[name][1]
+    written = read(tmp_path / "out" / "tokenizer_config.json")
+    kind = "BertTokenizer" if is_bert else "PreTrainedTokenizerFast"
+    assert written["tokenizer_class"] == kind
+    assert (tmp_path / "out" / "vocab.txt").exists() == is_bert
+    assert written["padding_side"] == written["truncation_side"] == "right"
+    assert written["model_max_length"] == N
+    names = {role: written[f"{role}_token"] for role in ("pad", "unk", "cls", "sep", "mask")}
+    assert names == {
+        "pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"
+    }  # fmt: skip
+    # Ours reads them as they were.
+    files = ["tokenizer.json", "vocab.txt"] if is_bert else ["tokenizer.json"]
+    for file in files:
+        back = load_tokenizer(tmp_path / "out" / file)
+        encodings = [t.encode(TEXT, add_special_tokens=False) for t in (back, exported)]
+        assert encodings[0].ids == encodings[1].ids
+
+
+def test_added_tokens_are_exported(tokenizer, tmp_path):
+    tokenizer.add_tokens(["[E1]"])
+    config = dataclasses.replace(MODEL, vocab_size=V + 1)
+    save_bert(tmp_path / "out", config, random_params(BertForSpans, config), tokenizer)
+    assert read(tmp_path / "out" / "tokenizer_config.json")["tokenizer_class"] != "BertTokenizer"
+    back = load_tokenizer(tmp_path / "out" / "tokenizer.json")
+    assert back.token_to_id("[E1]") == V and back.get_vocab_size() == V + 1
+
+
+def test_the_length_of_a_tokenizer_leaves_out_rows_of_no_position(tmp_path):
+    """RoBERTa's table has rows for padding before the first position."""
+    tokenizer = byte_level(V + 30)
+    config = dataclasses.replace(
+        MODEL, vocab_size=V + 30, num_token_types=1, positions_from_mask=True
+    )
+    save_bert(tmp_path / "out", config, random_params(BertForSpans, config), tokenizer,
+              family="roberta")  # fmt: skip
+    written = read(tmp_path / "out" / "tokenizer_config.json")
+    assert read(tmp_path / "out" / "config.json")["max_position_embeddings"] == N + 1
+    assert written["model_max_length"] == N
+    assert written["model_input_names"] == ["input_ids", "attention_mask"]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_an_exported_tokenizer_is_the_same_in_transformers(name, tokenizer, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    ours = with_special_tokens(save_changed(tokenizer, tmp_path / "out", name))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert len(theirs) == ours.get_vocab_size()
+    for text in ("a bc_d A. b", "  a\tb\x07c \u00e9", "a [E1] d"):
+        assert theirs(text)["input_ids"] == ours.encode(text).ids
+        assert theirs(text, "b a")["input_ids"] == ours.encode(text, "b a").ids
+    assert theirs.model_max_length == N and theirs.padding_side == "right"
