@@ -200,4 +200,22 @@ def report(failures: list[Failure]) -> str:
         ]
         for f in failures
     ]
-    return "\n".join(table(["case", "layer", "difference", "allowed", "as if"], rows))
+    lines = table(["case", "layer", "difference", "allowed", "as if"], rows)
+    if common := common_causes(failures):
+        lines = [
+            *lines,
+            "",
+            f"As if {', or '.join(common)}: that gives the same numbers in all of them.",
+        ]
+    return "\n".join(lines)
+
+
+def common_causes(failures: Sequence[Failure]) -> list[str]:
+    """Return the mistakes that explain all failures."""
+    if not failures:
+        return []
+    return [
+        cause
+        for cause in failures[0].causes
+        if all(cause in failure.causes for failure in failures)
+    ]

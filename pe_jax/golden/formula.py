@@ -83,8 +83,9 @@ class Formula(NamedTuple):
 
     Attributes:
       q, k, v: `[B, Lq, H, d]`, `[B, L, G, d]`, `[B, L, G, f]`, float64.
-      positions_q, positions_k: `[B, Lq]`, `[B, L]`, or with a last axis A.
-      limits_q, limits_k: the same, as windows and chunks see them.
+      positions_q, positions_k: `[B, Lq]`, `[B, L]`, or with a last axis A, as rotations and biases
+        see them.
+      limits_q, limits_k: the same, as windows, chunks and temperatures see them.
       mask: `[B, Lq, L]`, without the window.
       index_q: `[Lq]`, which tokens are queries.
       steps: queries come one at a time, each with the keys up to itself alone.
@@ -201,7 +202,7 @@ def evaluate(formula: Formula) -> Layer:
     values = np.repeat(formula.v, group, axis=2)
     logits = np.einsum("bqhd,bkhd->bhqk", q, keys) / formula.divisor
     if formula.temperature is not None:
-        scale = np.broadcast_to(formula.temperature(formula.positions_q), q.shape[:2])
+        scale = np.broadcast_to(formula.temperature(formula.limits_q), q.shape[:2])
         logits = logits * scale[:, None, :, None]
     if formula.slopes is not None:
         offsets = formula.positions_k[:, None, :] - formula.positions_q[:, :, None]

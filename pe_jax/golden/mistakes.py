@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from pe_jax.encodings.bias.alibi import slopes
+from pe_jax.encodings.part import Part
 from pe_jax.encodings.rotary.rope import rope
 from pe_jax.encodings.rotary.rotation import pairs as dimension_pairs
 from pe_jax.golden.formula import Formula, Rotation, Round, rotation_of
@@ -40,9 +41,16 @@ def mistakes(
         of_terms = formula._replace(positions_q=wrong_q, positions_k=wrong_k)
         yield name, of_terms
         yield name, of_terms._replace(limits_q=wrong_q, limits_k=wrong_k)
+    for name, other in others.items():
+        if isinstance(other.rotation, Rotation) and other.rotation.part != _part(formula):
+            yield f"the rotation is that of {name}", formula._replace(rotation=other.rotation)
     if isinstance(formula.rotation, Rotation):
-        for name, rotation in _wrong_frequencies(formula.rotation, length, others).items():
+        for name, rotation in _wrong_frequencies(formula.rotation, length).items():
             yield name, formula._replace(rotation=rotation)
+
+
+def _part(formula: Formula) -> Part | None:
+    return formula.rotation.part if formula.rotation is not None else None
 
 
 # Masks ###########################################################################################
@@ -53,11 +61,14 @@ def _mask(change: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Mistake:
     the query, `[Lq, L]`."""
 
     def mistake(formula: Formula) -> Formula:
-        offsets = np.arange(formula.mask.shape[2]) - formula.index_q[:, None]
-        mask = np.broadcast_to(change(formula.mask, offsets), formula.mask.shape)
-        return formula._replace(mask=mask)
+        mask = change(formula.mask, _index_offsets(formula))
+        return formula._replace(mask=np.broadcast_to(mask, formula.mask.shape))
 
     return mistake
+
+
+def _index_offsets(formula: Formula) -> np.ndarray:
+    return np.arange(formula.mask.shape[2]) - formula.index_q[:, None]
 
 
 _MASKS: Mapping[str, Mistake] = {
@@ -78,11 +89,16 @@ _MASKS: Mapping[str, Mistake] = {
 def _window(
     left: Callable[[int], int | None], right: Callable[[int], int | None] | None = None
 ) -> Mistake:
-    """Return a mistake that changes the window's sides, by default both in the same way."""
+    """Return a mistake that changes the window's sides, by default both in the same way.
+
+    One of a single side is none of causal attention, which has one side.
+    """
     change_right = left if right is None else right
 
     def mistake(formula: Formula) -> Formula | None:
         if formula.left is None or formula.right is None:
+            return None
+        if right is not None and not (formula.mask & (_index_offsets(formula) > 0)).any():
             return None
         return formula._replace(left=left(formula.left), right=change_right(formula.right))
 
@@ -292,14 +308,9 @@ _ROTATIONS: Mapping[str, Mistake] = {
 }
 
 
-def _wrong_frequencies(
-    rotation: Rotation, length: int, others: Mapping[str, Formula]
-) -> dict[str, Rotation]:
+def _wrong_frequencies(rotation: Rotation, length: int) -> dict[str, Rotation]:
     """Return wrong rotations whose names depend on the encoding and its options."""
     wrong: dict[str, Rotation] = {}
-    for name, other in others.items():
-        if isinstance(other.rotation, Rotation) and other.rotation.part != rotation.part:
-            wrong[f"the rotation is that of {name}"] = other.rotation
     halves = "halves rotate instead of neighbours"
     what = halves if _are_neighbours(rotation) else "neighbours rotate instead of halves"
     wrong[what] = _other_layout(rotation)
@@ -312,7 +323,9 @@ def _wrong_frequencies(
         return wrong
     make, options = rotation.part.constructor.func, rotation.part.constructor.keywords
     base = options.get("base", 10_000.0)
-    with_options = {f"the base is {other:g}": {"base": other} for other in _BASES if other != base}
+    with_options = {
+        f"the base is {other:,.0f}": {"base": other} for other in _BASES if other != base
+    }
     if not rotation.part.traits.cacheable:
         wrong["frequencies are those of short inputs"] = rotation_of(rotation.part, 2)
         long = options["original_length"] + 1
@@ -332,7 +345,8 @@ def _wrong_frequencies(
         kept = ("head_size", "base", "layout", "fraction", "proportional")
         (part,) = rope(**{key: value for key, value in options.items() if key in kept}).parts
         plain = rotation_of(part, length)
-        wrong["frequencies and scale are those of unscaled RoPE"] = plain
+        if plain.scale != rotation.scale:
+            wrong["frequencies and scale are those of unscaled RoPE"] = plain
         unscaled, scaled = plain.frequencies, rotation.frequencies
         ratio = np.divide(scaled, unscaled, out=np.ones_like(scaled), where=unscaled != 0)
         for what, power in {
@@ -369,11 +383,11 @@ def _wrong_positions(formula: Formula) -> dict[str, tuple[np.ndarray, np.ndarray
         "positions count from 1": (q + 1, k + 1),
         "queries are one position late": (q + 1, k),
         "queries are one position early": (q - 1, k),
-        "queries are not rotated": (0 * q, k),
-        "keys are not rotated": (q, 0 * k),
-        "keys are rotated twice": (q, 2 * k),
-        "queries and keys are rotated twice": (2 * q, 2 * k),
     }  # fmt: skip
+    if formula.rotation is not None:
+        wrong["queries are not rotated"] = (0 * q, k)
+        wrong["keys are not rotated"] = (q, 0 * k)
+        wrong["keys are rotated twice"] = (q, 2 * k)
     if q.ndim > 2:
         wrong["axes are in reverse order"] = (q[..., ::-1], k[..., ::-1])
         for axis in range(q.shape[-1]):
