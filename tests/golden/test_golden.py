@@ -147,6 +147,20 @@ def test_the_function_of_the_page(folder):
     assert of_its_base and all(mistake in failure.causes for failure in of_its_base)
 
 
+def test_the_commands_of_the_page_in_order(tmp_path, monkeypatch):
+    page = (ROOT / "docs/golden.md").read_text()
+    commands = re.search(r"```sh\n(.*?)```", page, re.S)[1].splitlines()
+    monkeypatch.chdir(tmp_path)
+    Path("config.json").write_text('{"model_type": "llama", "rope_theta": 500000}')
+    Path("code.py").write_text(re.findall(r"```python\n(.*?)```", page, re.S)[1])
+    for number, line in enumerate(commands):
+        arguments = line.partition("#")[0].split()[2:]
+        code, printed, err = call(COMMAND, *arguments)
+        assert code == int(number == len(commands) - 1), err
+    reported = re.search(r"```\nllama: (.*?)\.\.\.\n(.*?)```", page, re.S)
+    assert f"llama: {reported[1]}" in printed and reported[2] in printed
+
+
 @pytest.mark.skipif(not hasattr(nnx, "RoPE"), reason="nnx.RoPE is in flax from 0.12.12 on")
 def test_nnx_rope_decodes_as_the_page_says():
     exec(
