@@ -126,14 +126,16 @@ def formula_of(
     length = int(case.positions.max()) + 1
     rotations = [_rotation(part, length) for part in layer.parts if part.heads is not None]
     biased = [part for part in layer.parts if part.offsets and part.offsets.bias]
-    factors = [part for part in layer.parts if part.factor]
+    factors = [part.factor for part in layer.parts if part.factor]
 
     def temperature(positions: np.ndarray) -> np.ndarray:
         with jax.enable_x64(True):
             context = Context(positions, positions)
-            scales = [np.asarray(part.factor({}, context)) for part in factors]
-        # [B, Lq, 1, 1], or a number.
-        return math.prod(scale[..., 0, 0] if scale.ndim else scale for scale in scales)
+            scales = [np.asarray(factor({}, context)) for factor in factors]
+        product = np.ones(())
+        for scale in scales:  # [B, Lq, 1, 1], or a number.
+            product = product * (scale[..., 0, 0] if scale.ndim else scale)
+        return product
 
     return Formula(
         q=q[:, case.queries],

@@ -17,6 +17,7 @@ import numpy as np
 from pe_jax.encodings.bias.alibi import slopes
 from pe_jax.encodings.part import Part
 from pe_jax.encodings.rotary.rope import rope
+from pe_jax.encodings.rotary.rotation import Layout
 from pe_jax.encodings.rotary.rotation import pairs as dimension_pairs
 from pe_jax.golden.formula import Formula, Rotation, Round, rotation_of
 
@@ -42,8 +43,11 @@ def mistakes(
         yield name, of_terms
         yield name, of_terms._replace(limits_q=wrong_q, limits_k=wrong_k)
     for name, other in others.items():
-        if isinstance(other.rotation, Rotation) and other.rotation.part != _part(formula):
-            yield f"the rotation is that of {name}", formula._replace(rotation=other.rotation)
+        rotation = other.rotation
+        if not isinstance(rotation, Rotation) or rotation.part == _part(formula):
+            continue
+        if rotation.pairs.max() < formula.q.shape[-1]:  # Heads may be smaller than the other's.
+            yield f"the rotation is that of {name}", formula._replace(rotation=rotation)
     if isinstance(formula.rotation, Rotation):
         for name, rotation in _wrong_frequencies(formula.rotation, length).items():
             yield name, formula._replace(rotation=rotation)
@@ -122,19 +126,19 @@ _WINDOWS: Mapping[str, Mistake] = {
 }
 
 
-def _chunk(change: Callable[[int], dict[str, int | None]]) -> Mistake:
+def _chunk(change: Callable[[Formula, int], Formula]) -> Mistake:
     def mistake(formula: Formula) -> Formula | None:
-        return None if formula.chunk is None else formula._replace(**change(formula.chunk))
+        return None if formula.chunk is None else change(formula, formula.chunk)
 
     return mistake
 
 
 _CHUNKS: Mapping[str, Mistake] = {
-    "attention is not in chunks": _chunk(lambda size: {"chunk": None}),
-    "chunks are one key longer": _chunk(lambda size: {"chunk": size + 1}),
-    "chunks are one key shorter": _chunk(lambda size: {"chunk": size - 1}),
+    "attention is not in chunks": _chunk(lambda formula, size: formula._replace(chunk=None)),
+    "chunks are one key longer": _chunk(lambda formula, size: formula._replace(chunk=size + 1)),
+    "chunks are one key shorter": _chunk(lambda formula, size: formula._replace(chunk=size - 1)),
     "a window stands for chunks": _chunk(
-        lambda size: {"chunk": None, "left": size - 1, "right": size - 1}
+        lambda formula, size: formula._replace(chunk=None, left=size - 1, right=size - 1)
     ),
 }
 
@@ -257,8 +261,8 @@ def _rotation(change: Callable[[Rotation, Formula], Rotation | None]) -> Mistake
 def _other_layout(rotation: Rotation) -> Rotation:
     """Rotate neighbours where halves rotate, and the other way round."""
     count = len(rotation.pairs)
-    layout = "half" if _are_neighbours(rotation) else "interleaved"
-    return rotation._replace(pairs=np.array(dimension_pairs(count, layout)))
+    layout: Layout = "half" if _are_neighbours(rotation) else "interleaved"
+    return rotation._replace(pairs=np.array(list(dimension_pairs(count, layout))))
 
 
 def _are_neighbours(rotation: Rotation) -> bool:
@@ -281,13 +285,16 @@ _bfloat16, _float16 = _rounded(ml_dtypes.bfloat16), _rounded(np.float16)
 
 
 def _low_precision(dtype: str, rounded: Round) -> dict[str, Mistake]:
-    def change(field: str) -> Mistake:
-        return _rotation(lambda rotation, formula: rotation._replace(**{field: rounded}))
-
     return {
-        f"frequencies are rounded to {dtype}": change("round_frequencies"),
-        f"angles are rounded to {dtype}": change("round_angles"),
-        f"sines and cosines are rounded to {dtype}": change("round_tables"),
+        f"frequencies are rounded to {dtype}": _rotation(
+            lambda rotation, formula: rotation._replace(round_frequencies=rounded)
+        ),
+        f"angles are rounded to {dtype}": _rotation(
+            lambda rotation, formula: rotation._replace(round_angles=rounded)
+        ),
+        f"sines and cosines are rounded to {dtype}": _rotation(
+            lambda rotation, formula: rotation._replace(round_tables=rounded)
+        ),
     }
 
 

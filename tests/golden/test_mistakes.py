@@ -257,8 +257,9 @@ def assert_formulas_fit(config):
             np.testing.assert_allclose(formula.out, result.out, atol=1e-7)
 
 
-@pytest.mark.parametrize("model_type", ["mistral4", "ministral3", "llama4"])
-def test_layers_with_a_temperature_are_compared(tmp_path, model_type):
+# Temperatures; heads of different sizes.
+@pytest.mark.parametrize("model_type", ["mistral4", "ministral3", "llama4", "gemma4"])
+def test_zeros_fail_in_all_layers(tmp_path, model_type):
     config = {"model_type": model_type, **SIZES}
     (file,) = golden.write([config], tmp_path)
     failures = golden.check(lambda q, k: (0 * q, 0 * k), file)
