@@ -86,13 +86,19 @@ def x_transformers(q, k, positions_q, positions_k, config):
 
 
 def flax_nnx(q, k, positions_q, positions_k):
-    """`nnx.RoPE` with positions, on heads `[B, H, L, d]`."""
+    """`nnx.RoPE` with positions, on heads `[1, H, L, d]`: it takes those of one row alone."""
     import jax.numpy as jnp
     from flax import nnx
 
     rope = nnx.RoPE()
-    swapped = [(jnp.swapaxes(x, 1, 2), p) for x, p in ((q, positions_q), (k, positions_k))]
-    return [jnp.swapaxes(rope(x, input_positions=p[:, None]), 1, 2) for x, p in swapped]
+    rotated = []
+    for x, positions in ((q, positions_q), (k, positions_k)):
+        heads = jnp.swapaxes(x, 1, 2)
+        rows = [
+            rope(row[None], input_positions=at[None, None]) for row, at in zip(heads, positions)
+        ]
+        rotated.append(jnp.swapaxes(jnp.concatenate(rows), 1, 2))
+    return rotated
 
 
 def flax_nnx_by_index(q, k):
@@ -111,4 +117,4 @@ def equinox(q, k):
 
     rope = eqx.nn.RotaryPositionalEmbedding(q.shape[-1])
     heads = jax.vmap(rope, in_axes=1, out_axes=1)
-    return [heads(x[0])[None] for x in (q, k)]
+    return [jax.vmap(heads)(x) for x in (q, k)]

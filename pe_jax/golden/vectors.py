@@ -3,7 +3,8 @@
 The encodings' own formulas and the naive attention compute them in float64, for inputs that are
 float32 or bfloat16. The tests compare them with independent formulas, pair by pair.
 
-Shapes: L tokens of a case, P positions, F frequencies, A axes, H heads, d head size.
+Shapes: B = 2 rows, L tokens of a case, P positions, F frequencies, A axes, H heads, G heads of keys
+and values, d head size, f size of the values.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
@@ -21,58 +23,24 @@ from pe_jax.attention.attention import completed
 from pe_jax.attention.inputs import apply_encoding
 from pe_jax.encodings.encoding import PositionEncoding, parameter_count
 from pe_jax.encodings.part import Context, Part
-from pe_jax.encodings.positions import AttentionWindow
+from pe_jax.golden.cases import LENGTH, ROWS, Case, cases_of, is_causal
 from pe_jax.interop import from_hf
 from pe_jax.interop.hf_keys import checked_config
 
-FORMAT = 1  # Of the files; changes whenever a number or a name in them does.
-LENGTH = 6  # Tokens of a case.
-_EPSILON = {"float32": 2**-24, "bfloat16": 2**-8}
-_HEADS, _HEAD_SIZE = 2, 8  # Where the encoding fits any.
+FORMAT = 2  # Of the files; changes whenever a number or a name in them does.
+# Where the encoding fits any. A key head serves two heads of queries: enough to see their order.
+_HEADS, _HEAD_SIZE = 4, 8
+_VALUE_SIZE = 8  # Of the file; a check pads the values with zeros to the head size.
 _LIMITS = ("window", "chunks", "causal")
-
-
-class Case(NamedTuple):
-    """Some tokens, and which of them attend to which.
-
-    Attributes:
-      positions: `[L]` of all tokens, or `[L, A]`.
-      mask: `[L, L]` bool, True where a query may attend to a key, whatever the layer's window.
-      queries: which tokens are queries.
-      steps: queries come one at a time, each with the keys up to itself alone.
-      dtype: that the inputs are rounded to.
-      what: in one sentence.
-      query_positions: `[L]` where they differ from `positions`, as in mistakes.
-    """
-
-    positions: np.ndarray
-    mask: np.ndarray
-    queries: slice = slice(None)
-    steps: bool = False
-    dtype: str = "float32"
-    what: str = ""
-    query_positions: np.ndarray | None = None
-
-    def tolerance(self, dtype: str) -> float:
-        """Return how far an implementation in `dtype` may be off, relative to the largest value.
-
-        The error of float32 angles grows with the position: frequency and product are rounded.
-        """
-        return 8 * _EPSILON[dtype] + 8 * 2**-24 * (1 + int(np.abs(self.positions).max()))
-
-    def keys(self) -> np.ndarray:
-        """Return `[Lq, L]` bool, False for keys after a query that comes in a step of its own."""
-        index = np.arange(LENGTH)
-        return (index <= index[self.queries, None]) | (not self.steps)
 
 
 class Layer(NamedTuple):
     """What a kind of layer computes for a case.
 
     Attributes:
-      logits: `[H, Lq, L]`, scaled, with biases and without any mask.
-      allowed: `[H or 1, Lq, L]`, mask and window together.
-      out: `[Lq, H, d]`; zeros where nothing is allowed.
+      logits: `[B, H, Lq, L]`, scaled, with biases and without any mask.
+      allowed: `[B, 1, Lq, L]`, mask and window together.
+      out: `[B, Lq, H, f]`; zeros where nothing is allowed.
     """
 
     logits: np.ndarray
@@ -88,7 +56,9 @@ class Golden(NamedTuple):
       layers: the encoding of each kind of layer, by its first one, such as `layer_0`.
       pattern: the kind of each layer, repeated over the model.
       trained_length: longest input of the config.
-      q, k, v: `[L, H, d]`, k and v with one head; float32, not scaled. See `head_size`.
+      causal: False for models whose tokens attend to later ones as well, such as encoders.
+      q, k, v: `[B, L, H, d]`, `[B, L, G, d]` and `[B, L, G, f]`; float32, not scaled. See
+        `head_size`.
       cases: inputs by name.
       results: by case and kind of layer.
     """
@@ -97,6 +67,7 @@ class Golden(NamedTuple):
     layers: dict[str, PositionEncoding]
     pattern: list[str]
     trained_length: int
+    causal: bool
     q: np.ndarray
     k: np.ndarray
     v: np.ndarray
@@ -113,6 +84,20 @@ def golden_vectors(config: Mapping[str, Any], cases: Collection[str] | None = No
     Raises:
       ValueError: for a config that `interop.from_hf` refuses, or whose positions are learned.
     """
+    golden = golden_inputs(config)
+    used = {name: case for name, case in golden.cases.items() if cases is None or name in cases}
+    results = {
+        name: {
+            kind: attend(layer, case, golden.q, golden.k, golden.v)
+            for kind, layer in golden.layers.items()
+        }
+        for name, case in used.items()
+    }
+    return golden._replace(cases=used, results=results)
+
+
+def golden_inputs(config: Mapping[str, Any]) -> Golden:
+    """Return the inputs of all cases of a config, without results; see `golden_vectors`."""
     encoding = from_hf(config)
     model = checked_config(config)[0]
     kinds = encoding.layers or (encoding,)
@@ -128,91 +113,52 @@ def golden_vectors(config: Mapping[str, Any], cases: Collection[str] | None = No
                 "vectors are of rotations, fixed biases, temperatures and windows."
             )
     heads = next((n for part in parts if (n := part.traits.num_heads)), _HEADS)
-    size = max(head_size(layer) or 0 for layer in layers.values()) or _HEAD_SIZE
+    key_heads = heads // 2 if heads % 2 == 0 else heads
+    sizes = [head_size(layer) or _HEAD_SIZE for layer in layers.values()]
+    value_size = min(_VALUE_SIZE, *sizes)
     rng = np.random.default_rng(0)
-    q, k, v = (rng.normal(size=(LENGTH, n, size)).astype(np.float32) for n in (heads, 1, 1))
+    shapes = ((heads, max(sizes)), (key_heads, max(sizes)), (key_heads, value_size))
+    q, k, v = (rng.normal(size=(ROWS, LENGTH, *shape)).astype(np.float32) for shape in shapes)
     trained_length = int(model.get("max_position_embeddings") or 2048)
-    all_cases = _cases(trained_length, [layer.reach for layer in layers.values()], encoding.axes)
-    used = {name: case for name, case in all_cases.items() if cases is None or name in cases}
-    results = {
-        name: {kind: attend(layer, case, q, k, v) for kind, layer in layers.items()}
-        for name, case in used.items()
-    }
-    return Golden(config, layers, names, trained_length, q, k, v, used, results)
+    causal = is_causal(model)
+    cases = cases_of(list(layers.values()), trained_length, encoding.axes, causal=causal)
+    return Golden(config, layers, names, trained_length, causal, q, k, v, cases, {})
 
 
 def head_size(layer: PositionEncoding) -> int | None:
-    """Return d of a kind of layer, whose inputs are the first d of q, k and v; None for all."""
+    """Return d of a kind of layer, whose inputs are the first d of q and k; None for all."""
     return next((size for part in layer.parts if (size := part.traits.head_size)), None)
 
 
-def _cases(trained: int, reaches: list[AttentionWindow], axes: int) -> dict[str, Case]:
-    index = np.arange(LENGTH)
-    causal = index[None] <= index[:, None]
-    token = np.maximum(index - 2, 0)
-    documents = np.array([0, 0, 0, 1, 1, 1])
-    same = documents[:, None] == documents[None]
-    cases = {
-        "full": Case(index, np.ones_like(causal), what="Every token attends to every token."),
-        "causal": Case(index, causal, what="Every token attends to itself and to those before."),
-        "decoding": Case(index, causal, steps=True, what="As causal, a token at a time: a cache."),
-        "chunk": Case(index, causal, slice(3, None), what="As causal, the last three at once."),
-        "left_padding": Case(
-            token,
-            causal & (index >= 2),
-            slice(2, None),
-            what="Two tokens of padding, then four whose positions count from 0.",
-        ),
-        "packed": Case(
-            index % 3, causal & same, what="Two documents in one row, positions from 0 in each."
-        ),
-        "beyond": Case(
-            index * (trained // 2) + 7,
-            causal,
-            what="As causal, at positions up to more than twice the trained length.",
-        ),
-        "bfloat16": Case(
-            index, causal, dtype="bfloat16", what="As causal, of inputs rounded to bfloat16."
-        ),
-    }
-    for reach in sorted({one.left for one in reaches if one.left}):
-        ends = np.array([0, 1, 2, reach, reach + 1, reach + 2])
-        cases[f"window_{reach}"] = Case(
-            ends, ends[None] <= ends[:, None], what="As causal, at positions around a window's end."
-        )
-    if axes > 1:
-        cases = {
-            name: case._replace(positions=np.tile(case.positions[:, None], axes))
-            for name, case in cases.items()
-        }
-        image = np.stack([0 * index, *([index // 2, index % 2] * axes)][:axes], -1)
-        cases["image"] = Case(image, np.ones_like(causal), what="Six patches of an image.")
-    return cases
+def inputs_of(
+    layer: PositionEncoding, case: Case, q: np.ndarray, k: np.ndarray, v: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return q, k and v of a kind of layer, rounded to the case's dtype."""
+    size = head_size(layer)
+    dtype = ml_dtypes.bfloat16 if case.dtype == "bfloat16" else np.float32
+    return q[..., :size].astype(dtype), k[..., :size].astype(dtype), v.astype(dtype)
 
 
 def attend(
     layer: PositionEncoding, case: Case, q: np.ndarray, k: np.ndarray, v: np.ndarray
 ) -> Layer:
     """Compute attention of a kind of layer in float64."""
-    q, k, v = (x[..., : head_size(layer)] for x in (q, k, v))
-    if case.dtype == "bfloat16":
-        q, k, v = (x.astype(ml_dtypes.bfloat16) for x in (q, k, v))
+    q, k, v = inputs_of(layer, case, q, k, v)
     index = np.arange(LENGTH)
-    at_q = case.positions if case.query_positions is None else case.query_positions
-    # A row for each step, whose later keys are masked as padding is: one program for all cases.
-    mask = np.stack([case.mask & ((index <= i) | (not case.steps)) for i in index])[:, None]
-    arrays = (
-        np.broadcast_to(x, (LENGTH, *x.shape))
-        for x in (*(x.astype(np.float64) for x in (q, k, v)), at_q, case.positions)
-    )
+    # A batch for each step, whose later keys are masked as padding is: one program for all cases.
+    seen = (index <= index[:, None, None, None]) | (not case.steps)
+    mask = (case.mask & seen).reshape(-1, 1, LENGTH, LENGTH)
+    arrays = [*(x.astype(np.float64) for x in (q, k, v)), case.positions]
+    batches = [np.concatenate([x] * LENGTH) for x in arrays]
     with jax.enable_x64(True):
-        results = [np.asarray(x) for x in _attend(layer, *arrays, mask)]
+        results = [np.asarray(x) for x in _attend(layer, *batches, mask)]
+    logits, allowed, out = (x.reshape(LENGTH, ROWS, *x.shape[1:]) for x in results)
     step = index if case.steps else 0 * index
-    logits, allowed, out = (
-        x[step, index] for x in (*(np.swapaxes(x, 1, 2) for x in results[:2]), results[2])
-    )
-    logits, allowed = (np.swapaxes(x, 0, 1)[:, case.queries] for x in (logits, allowed))
-    return Layer(logits, allowed, out[case.queries])
+    # Query i of step i: [L, B, H, L], or [L, B, H, f].
+    logits = np.moveaxis(logits[step, :, :, index], 0, 2)
+    allowed = np.moveaxis(allowed[step, :, :, index], 0, 2)
+    out = np.moveaxis(out[step, :, index], 0, 1)
+    return Layer(logits[:, :, case.queries], allowed[:, :, case.queries], out[:, case.queries])
 
 
 @functools.partial(jax.jit, static_argnames="layer")
@@ -221,12 +167,11 @@ def _attend(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
-    at_q: jax.Array,
-    at_k: jax.Array,
+    positions: jax.Array,
     mask: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Logits and allowed pairs `[B, H, L, L]`, and outputs `[B, L, H, d]`."""
-    context = Context(at_q, at_k)
+    """Return logits `[B, H, L, L]`, allowed pairs `[B, 1, L, L]`, and outputs `[B, L, H, f]`."""
+    context = Context(positions, positions)
     kinds: tuple[list[Part], list[Part]] = [], []
     for part in layer.parts:
         kinds[part.name.partition("(")[0] in _LIMITS].append(part)
@@ -234,7 +179,9 @@ def _attend(
     # Logits as they are with the mask, which hides keys from the length of the row, but unmasked.
     complete = completed(context, terms, q.shape[:2], k.shape[:2])
     logits = naive.logits(apply_encoding(terms, {}, q, k, v, complete, mask))
-    allowed = attention_weights(0 * q, 0 * k, limits, {}, context, mask=mask) > 0
+    # Limits are the same for all heads.
+    nothing = jnp.zeros_like(k[:, :, :1])
+    allowed = attention_weights(nothing, nothing, limits, {}, context, mask=mask) > 0
     out = attention(q, k, v, layer, {}, context, mask=mask, implementation="naive")
     return logits, allowed, out
 
