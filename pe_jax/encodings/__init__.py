@@ -113,9 +113,7 @@ __all__ = [
 if not typing.TYPE_CHECKING:  # To a type checker, any attribute would exist.
 
     def __getattr__(name: str) -> typing.Any:
-        if name == "from_hf":  # Beside `from_name`, for callers; its module imports this package.
-            from pe_jax.interop import from_hf
-
-            return from_hf
+        if name == "from_hf":
+            raise AttributeError(f"{__name__}.from_hf does not exist. Use pe_jax.interop.from_hf.")
         hint = _suggestion(name, __all__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")
