@@ -14,7 +14,7 @@ from safetensors.numpy import save
 from pe_jax import __version__
 from pe_jax.files import write_bytes, write_text
 from pe_jax.golden import vectors
-from pe_jax.interop import FAMILIES
+from pe_jax.interop.hf_registry import FAMILIES
 
 
 def model_types() -> list[str]:
