@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from pe_jax.configs.all_tasks import ENCODERS
-from pe_jax.configs.pretraining import EncoderTrainingConfig
 from pe_jax.encodings import Params
 from pe_jax.models import BertConfig
 from pe_jax.training.checkpointing import newest_params
@@ -27,7 +27,8 @@ def load_run(workdir: str | Path) -> tuple[BertConfig, Params]:
       ValueError: if there is no such run, or none of its checkpoints can be read.
     """
     folder = Path(workdir)
-    run: EncoderTrainingConfig = load_config(folder, ENCODERS)
+    config: Any = load_config(folder, ENCODERS)
+    model: BertConfig = config.model.applied()
     _, params = newest_params(folder)
     rows = len(params["bert"]["token"]["embedding"])  # The config has none of a run's own text.
-    return dataclasses.replace(run.model.applied(), vocab_size=rows), params
+    return dataclasses.replace(model, vocab_size=rows), params

@@ -5,8 +5,8 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-
 from helpers import tiny_run
+
 from pe_jax import interop
 from pe_jax.models import BertConfig, BertForPretraining
 from pe_jax.training.checkpointing import newest_params
