@@ -13,10 +13,10 @@ from helpers.byte_level import byte_level_for
 from helpers.published_encoders import ENCODERS
 from safetensors.numpy import load_file
 
-from pe_jax.interop import ENCODERS as ENCODERS_BY_NAME
 from pe_jax.interop import layout, load_bert, save_bert
 from pe_jax.interop.bert_export import their_config
 from pe_jax.interop.bert_import import config_of
+from pe_jax.interop.hf_registry import ENCODERS as ENCODERS_BY_NAME
 from pe_jax.interop.hf_registry import FAMILIES
 from pe_jax.models import (
     BertForClassification,
