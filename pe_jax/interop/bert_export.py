@@ -49,7 +49,7 @@ def save_bert(
       tokenizer: with special tokens that `load_tokenizer` knows, of as many tokens as the model has
         rows of embeddings, or fewer; a copy that adds those of the beginning and end is saved.
       labels: names of the classes of "classifier".
-      family: a key of `ENCODERS`; default: the first that can represent the model.
+      family: a model type that `load_bert` reads; default: the first that can represent the model.
 
     Returns:
       The name of the class of transformers that loads the folder.

@@ -28,7 +28,7 @@ class PretrainedSource:
 
     Args:
       init: the workdir of a run of pretraining or distillation, or a published BERT, see
-        `interop.open_checkpoint`; a ValueError if there is neither.
+        `open_checkpoint`; a ValueError if there is neither.
 
     Attributes:
       model: its config, whose `position` is a name.

@@ -35,7 +35,7 @@ def check(
       encoding: of any sizes; small ones compile fast.
       reference: its formula. Without it, the naive implementation is the reference.
       sizes: hidden_size, num_heads and so on, with hidden_size = num_heads * head_size. The default
-        is those that the encoding was built for, and `SIZES` where it leaves them open.
+        is those that the encoding was built for, and small ones where it leaves them open.
       excused: reasons of checks that cannot hold, by name. They must fail.
 
     Returns:
