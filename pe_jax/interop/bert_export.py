@@ -39,7 +39,7 @@ def save_bert(
     """Write a folder that `from_pretrained` of transformers reads, weights and tokenizer.
 
     In the families of BERT and RoBERTa the position encoding becomes a table of `config.max_length`
-    rows, see `position_table`; `rope` becomes RoFormer's. Pooler and next-sentence head are left
+    rows; `rope` becomes RoFormer's. Pooler and next-sentence head are left
     out where the family has none. The folder appears whole or not at all.
 
     Args:
