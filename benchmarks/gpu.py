@@ -50,7 +50,8 @@ from pe_jax.attention.implementations import IMPLEMENTATIONS, choose
 from pe_jax.chips import PEAKS
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.console.markdown import table
-from pe_jax.models import preset, train_flops
+from pe_jax.models import preset
+from pe_jax.models.flops import train_flops
 from pe_jax.tasks.glue import classification_task
 from pe_jax.tasks.seeds import SeedsProgram, seed_mesh
 from pe_jax.training.optimizer import make_optimizer

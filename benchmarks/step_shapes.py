@@ -18,7 +18,8 @@ from pe_jax.configs.pretraining import (
 )
 from pe_jax.data.glue import GLUE
 from pe_jax.data.masking import ElementSpec
-from pe_jax.models import Bert, BertConfig, train_flops
+from pe_jax.models import Bert, BertConfig
+from pe_jax.models.flops import train_flops
 from pe_jax.tasks import distillation, finetuning, pretraining, text_training
 from pe_jax.tasks.glue import glue_task
 from pe_jax.tasks.imitation import Statistics

@@ -24,13 +24,14 @@ from compiled_step import estimate_stage
 from tpu_slices import GIB, make_slice
 from tpu_waterfall import waterfall
 
-from pe_jax import encodings
 from pe_jax.configs.model import ModelChanges
 from pe_jax.configs.pretraining import PretrainingConfig, PretrainingStageConfig
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import Progress, log
+from pe_jax.encodings.parser import PAPER
+from pe_jax.values import split_names
 
-_ENCODINGS = flags.DEFINE_string("encodings", ",".join(encodings.PAPER), "Position encodings.")
+_ENCODINGS = flags.DEFINE_string("encodings", ",".join(PAPER), "Position encodings.")
 _LENGTHS = flags.DEFINE_list("lengths", ["128", "512"], "Sequence lengths.")
 _ROWS = flags.DEFINE_list("rows", ["64", "16"], "Rows a chip, for each length.")
 _TOPOLOGIES = flags.DEFINE_list(
@@ -98,7 +99,7 @@ def main(_) -> None:
     lines = out.read_text().splitlines() if out.exists() else []
     done = {name(line["key"]): line["found"] for line in map(json.loads, lines)}
     lengths = list(zip(map(int, _LENGTHS.value), map(int, _ROWS.value), strict=True))
-    positions = encodings.split_names(_ENCODINGS.value)
+    positions = split_names(_ENCODINGS.value)
     make = lambda topology, encoding, length, rows: {
         "size": _SIZE.value,
         "topology": topology,

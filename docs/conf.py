@@ -83,19 +83,29 @@ def shorten(app, what, name, obj, options, signature, returns):
 
 def list_members(app, docname, source):
     """Put a table of its functions, then one of its classes, before the members of a module."""
-    source[0] = re.sub(r"\.\. automodule:: (\S+)\n", summarised, source[0])
+    source[0] = re.sub(r"\.\. (automodule|experimental):: (\S+)\n", summarised, source[0])
 
 
 def summarised(directive):
-    """Return directives for a module's docstring, tables of its members, and the members."""
-    module = importlib.import_module(directive[1])
+    """Return directives for a module's docstring, tables of its members, and the members.
+
+    `.. experimental::` has the members that `EXPERIMENTAL` names, without the docstring, and
+    `.. automodule::` all others.
+    """
+    module = importlib.import_module(directive[2])
+    experimental = getattr(module, "EXPERIMENTAL", ())
     names = getattr(module, "__all__", None) or vars(module)
     own = {name: getattr(module, name) for name in names if name[0] != "_"}
     if not hasattr(module, "__all__"):
         own = {n: o for n, o in own.items() if getattr(o, "__module__", "") == module.__name__}
+    if directive[1] == "experimental":
+        own = {name: own[name] for name in experimental}
+        parts = [f".. currentmodule:: {module.__name__}\n"]
+    else:
+        own = {name: one for name, one in own.items() if name not in experimental}
+        parts = [f"{directive[0]}   :no-members:\n\n.. currentmodule:: {module.__name__}\n"]
     functions = [name for name, one in own.items() if python_inspect.isroutine(one)]
     classes = [name for name, one in own.items() if python_inspect.isclass(one)]
-    parts = [f"{directive[0]}   :no-members:\n\n.. currentmodule:: {module.__name__}\n"]
     for title, found in [("Functions", functions), ("Classes", classes)]:
         if found:
             listed = "".join(f"   {name}\n" for name in found)

@@ -3,7 +3,7 @@
 A small language model of bytes, written with Flax's own `nn.MultiHeadDotProductAttention`. Three
 lines make its encoding exchangeable (marked 1 to 3); one flag says which encodings to compare.
 
-    python examples/linen_transformer.py --encodings=sinusoidal_absolute,rope,alibi
+    python examples/linen_transformer.py --encodings sinusoidal_absolute rope alibi
 
 prints
 
@@ -93,7 +93,7 @@ def pieces(text, length, count, rng):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--encodings", default="sinusoidal_absolute,rope,alibi")
+    parser.add_argument("--encodings", nargs="+", default=["sinusoidal_absolute", "rope", "alibi"])
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--width", type=int, default=64)
@@ -105,7 +105,7 @@ def main(arguments=None):
     long = 4 * flags.length
     print(f"Nats per held-out byte, trained at length {flags.length} for {flags.steps} steps")
     print(f"{'encoding':<24}{f'at {flags.length}':>8}{f'at {long}':>8}")
-    for name in encodings.split_names(flags.encodings):
+    for name in flags.encodings:
         sizes = dict(hidden_size=flags.width, head_size=flags.width // 4, num_heads=4)
         encoding = encodings.from_name(name, **sizes, max_length=long)
         model = Transformer(encoding, num_layers=2, num_heads=4, width=flags.width)

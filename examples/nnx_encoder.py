@@ -17,7 +17,6 @@ from flax import nnx
 from pe_jax import interop
 from pe_jax.data import load_tokenizer, open_corpus
 from pe_jax.models import Bert
-from pe_jax.tasks.pretrained_source import load_run
 
 
 class Classifier(nnx.Module):
@@ -35,7 +34,7 @@ class Classifier(nnx.Module):
 def load(init):
     """The config and the parameters of the encoder of a run, or of a published BERT."""
     try:
-        config, params = load_run(init)
+        config, params = interop.load_run(init)
     except ValueError:
         config, params, *_ = interop.load_bert(init)
     return config, params["bert"]

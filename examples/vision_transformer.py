@@ -5,7 +5,7 @@ scikit-learn's digits, 8 x 8 pixels, are put anywhere on a canvas of 12 x 12, cu
 positions of two axes, row and column, `[L, 2]`. For the other encodings patches are numbered row by
 row, so on a canvas of 12 x 20 the patch below has another offset than in training.
 
-    python examples/vision_transformer.py --encodings=none,learned_absolute,rope,rope_axial
+    python examples/vision_transformer.py --encodings none learned_absolute rope rope_axial
 
 prints
 
@@ -100,7 +100,9 @@ def train(model, digits, labels, steps):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--encodings", default="none,learned_absolute,rope,rope_axial")
+    parser.add_argument(
+        "--encodings", nargs="+", default=["none", "learned_absolute", "rope", "rope_axial"]
+    )
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--width", type=int, default=32)
     flags = parser.parse_args(arguments)
@@ -111,7 +113,7 @@ def main(arguments=None):
     answers = data.target[held_out]
     print(f"Accuracy on {len(answers)} held-out digits after {flags.steps} steps")
     print(f"{'encoding':<18}" + "".join(f"{f'{HEIGHT} x {width}':>10}" for width in (WIDTH, WIDER)))
-    for name in encodings.split_names(flags.encodings):
+    for name in flags.encodings:
         sizes = dict(hidden_size=flags.width, head_size=flags.width // 4, num_heads=4)
         encoding = encodings.from_name(name, **sizes, max_length=HEIGHT * WIDER // PATCH**2)
         model = VisionTransformer(encoding, flags.width)

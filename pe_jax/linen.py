@@ -18,11 +18,11 @@ from pe_jax.encodings import (
     Params,
     PositionEncoding,
     Positions,
-    checked_encoding,
     embed,
     none,
     parameter_count,
 )
+from pe_jax.encodings.encoding import checked_encoding
 from pe_jax.errors import extra
 from pe_jax.shapes import Array, Bool, Float, Int
 

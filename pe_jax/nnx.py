@@ -16,15 +16,8 @@ import jax.numpy as jnp
 from pe_jax.adapters import attention_fn
 from pe_jax.attention import Cache, init_cache, multi_head
 from pe_jax.attention.implementations import Implementation
-from pe_jax.encodings import (
-    Context,
-    Params,
-    PositionEncoding,
-    Positions,
-    checked_encoding,
-    embed,
-    none,
-)
+from pe_jax.encodings import Context, Params, PositionEncoding, Positions, embed, none
+from pe_jax.encodings.encoding import checked_encoding
 from pe_jax.encodings.positions import as_array
 from pe_jax.errors import extra
 from pe_jax.shapes import Array, Bool, Float, Int

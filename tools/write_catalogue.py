@@ -28,6 +28,7 @@ from references import EXCUSED, REFERENCES
 from pe_jax import cpu, testing
 from pe_jax.encodings import from_name
 from pe_jax.files import write_text
+from pe_jax.testing.subject import SIZES
 from research.which_encoding.results import read_lines
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,7 +55,7 @@ def in_the_suite(row: Entry, tiny: Entry) -> str:
 def checked(name: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return results of the checks that have a column, and reasons of all that do not hold."""
     reasons = EXCUSED.get(name, {})
-    encoding = from_name(name, **testing.SIZES)
+    encoding = from_name(name, **SIZES)
     subject = testing.Subject(encoding, REFERENCES.get(name))
     results = {}
     for check in catalogue.CHECKS:
@@ -103,7 +104,7 @@ def draw(rows: Sequence[Entry]) -> None:
 def main(_) -> None:
     file, rows = DOCS / "catalogue.json", catalogue.rows()
     known = Results({}, {}) if _ALL.value else catalogue.read(file)
-    triples = zip(rows, catalogue.rows(testing.SIZES), catalogue.rows(LONG), strict=True)
+    triples = zip(rows, catalogue.rows(SIZES), catalogue.rows(LONG), strict=True)
     if new := [triple for triple in triples if triple[0].title not in known.rows]:
         measured, baseline = measure(new, _ROUNDS.value)
         known = Results({**known.none_ms, machine(): baseline}, {**known.rows, **measured})

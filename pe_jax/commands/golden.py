@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pe_jax.errors import extra
+from pe_jax.golden.files import model_types
 
 with extra("train", SystemExit):
     from absl import flags
@@ -83,7 +84,7 @@ def run() -> None:
         return
     from pe_jax import golden
 
-    types = golden.model_types() if _ALL.value else _TYPES.value
+    types = model_types() if _ALL.value else _TYPES.value
     configs: list[Any] = [{"model_type": name} for name in types]
     configs += [read_json(reachable_path(file), "Give a config.json.") for file in _CONFIGS.value]
     if not configs or not _OUT.value:

@@ -13,17 +13,17 @@ import typing
 
 # isort: off
 from pe_jax.encodings.encoding import (
-    PositionEncoding, cycle, embed, none, per_layer, checked_encoding, parameter_count,
+    PositionEncoding, cycle, embed, none, per_layer, parameter_count,
 )  # fmt: skip
 from pe_jax.encodings.part import Metadata, Context, LogitTerms, OffsetTerms, Params, Part, Traits
 from pe_jax.encodings.positions import Positions, AttentionWindow, offsets
 from pe_jax.encodings.registry import (
-    ENCODINGS, WRAPPERS, named, registered, suggestion as _suggestion, wrapper,
+    ENCODINGS, WRAPPERS, named, registered, suggestion as _suggestion,
 )  # fmt: skip
 
 # Every encoding, in the order of the catalogue. A new one is its file, a line here, a name below.
 from pe_jax.encodings.absolute.position_vectors import (
-    PUBLISHED, learned_absolute, sinusoidal_absolute, learnable_sinusoidal_absolute,
+    learned_absolute, sinusoidal_absolute, learnable_sinusoidal_absolute,
 )  # fmt: skip
 from pe_jax.encodings.absolute.fourier_features import fourier_features
 from pe_jax.encodings.absolute.floater import floater
@@ -51,7 +51,7 @@ from pe_jax.encodings.bias.tisa import tisa
 from pe_jax.encodings.bias.dynamic_position_bias import dynamic_position_bias
 from pe_jax.encodings.bias.grape_a import grape_a
 from pe_jax.encodings.bias.patches import bias_2d, decomposed_2d
-from pe_jax.encodings.rotary.rope import convert_layout, rope, rotate_heads, with_factors
+from pe_jax.encodings.rotary.rope import convert_layout, rope, with_factors
 from pe_jax.encodings.rotary.rope_scaling import (
     rope_linear, rope_ntk, rope_dynamic_ntk, rope_yarn, rope_llama3, rope_longrope,
 )  # fmt: skip
@@ -82,40 +82,39 @@ from pe_jax.encodings.modifiers.randomised import randomised
 from pe_jax.encodings.modifiers.rove import rove
 from pe_jax.encodings.modifiers.moved_positions import cape, interpolated, shifted
 
-from pe_jax.encodings.parser import PAPER, from_name, without_options
-from pe_jax.encodings.sinusoid import angles, default_frequencies, rotate_pairs, sinusoid
-from pe_jax.encodings.tables import look_up, resize_table
-from pe_jax.values import split_names
+from pe_jax.encodings.parser import from_name
+from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
+from pe_jax.encodings.tables import resize_table
 
 # isort: on
 
 __all__ = [
-    "ENCODINGS", "PAPER", "PUBLISHED", "WRAPPERS", "AttentionWindow", "Context", "LogitTerms",
-    "Metadata", "OffsetTerms", "Params", "Part", "PositionEncoding", "Positions", "Traits",
-    "alibi", "angles", "bias_2d", "cable", "cape", "causal", "checked_encoding", "chunks",
-    "complex_order", "convert_layout", "convolutional", "cope", "cycle", "dape", "dape_v2",
-    "deberta", "decomposed_2d", "decoupled_rope", "default_frequencies", "dual_chunk",
-    "dynamic_position_bias", "embed", "fire", "floater", "fope", "fourier_features", "fox",
-    "from_name", "grape_a", "grape_m", "inkling", "interpolated", "kerple",
-    "learnable_sinusoidal_absolute", "learnable_sinusoidal_relative", "learned_2d",
-    "learned_absolute", "learned_relative", "lerope", "liere", "log_n", "look_up", "mrope",
-    "named", "nezha", "none", "normalised_index", "offsets", "parameter_count", "path_attention",
-    "per_layer", "per_row_alibi", "pope", "randomised", "raw_index", "registered", "relative_key",
-    "relative_key_query", "repo", "rerope", "resize_table", "rope", "rope_axial", "rope_centred",
-    "rope_dynamic_ntk", "rope_linear", "rope_llama3", "rope_longrope", "rope_mixed", "rope_ntk",
-    "rope_slice", "rope_yarn", "rotate_heads", "rotate_pairs", "rove", "sandwich",
-    "selective_rope", "self_extend", "shifted", "sink", "sinusoid", "sinusoidal_2d",
-    "sinusoidal_absolute", "sinusoidal_concatenated", "sinusoidal_relative", "split_names",
-    "ssmax", "string", "t5", "tener", "tisa", "transformer_xl", "tupe", "wall", "window",
-    "with_factors", "without_options", "wrapper", "xpos",
+    "ENCODINGS", "WRAPPERS", "AttentionWindow", "Context", "LogitTerms", "Metadata",
+    "OffsetTerms", "Params", "Part", "PositionEncoding", "Positions", "Traits", "alibi",
+    "bias_2d", "cable", "cape", "causal", "chunks", "complex_order", "convert_layout",
+    "convolutional", "cope", "cycle", "dape", "dape_v2", "deberta", "decomposed_2d",
+    "decoupled_rope", "default_frequencies", "dual_chunk", "dynamic_position_bias", "embed",
+    "fire", "floater", "fope", "fourier_features", "fox", "from_name", "grape_a", "grape_m",
+    "inkling", "interpolated", "kerple", "learnable_sinusoidal_absolute",
+    "learnable_sinusoidal_relative", "learned_2d", "learned_absolute", "learned_relative",
+    "lerope", "liere", "log_n", "mrope", "named", "nezha", "none", "normalised_index",
+    "offsets", "parameter_count", "path_attention", "per_layer", "per_row_alibi", "pope",
+    "randomised", "raw_index", "registered", "relative_key", "relative_key_query", "repo",
+    "rerope", "resize_table", "rope", "rope_axial", "rope_centred", "rope_dynamic_ntk",
+    "rope_linear", "rope_llama3", "rope_longrope", "rope_mixed", "rope_ntk", "rope_slice",
+    "rope_yarn", "rove", "sandwich", "selective_rope", "self_extend", "shifted", "sink",
+    "sinusoid", "sinusoidal_2d", "sinusoidal_absolute", "sinusoidal_concatenated",
+    "sinusoidal_relative", "ssmax", "string", "t5", "tener", "tisa", "transformer_xl", "tupe",
+    "wall", "window", "with_factors", "xpos",
 ]  # fmt: skip
+
+# For an experimental measure of pe_jax.properties; docs/stability.md does not cover it.
+EXPERIMENTAL = ("with_factors",)
 
 if not typing.TYPE_CHECKING:  # To a type checker, any attribute would exist.
 
     def __getattr__(name: str) -> typing.Any:
-        if name == "from_hf":  # Beside `from_name`, for callers; its module imports this package.
-            from pe_jax.interop import from_hf
-
-            return from_hf
+        if name == "from_hf":
+            raise AttributeError(f"{__name__}.from_hf does not exist. Use pe_jax.interop.from_hf.")
         hint = _suggestion(name, __all__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")

@@ -16,7 +16,7 @@ from pe_jax import __version__
 from pe_jax.files import Json, parse_json, read_json, write_bytes, write_text
 from pe_jax.golden import vectors
 from pe_jax.golden.cases import LENGTH
-from pe_jax.interop import FAMILIES
+from pe_jax.interop.hf_registry import FAMILIES
 from pe_jax.values import shown
 
 _README = Path(__file__).with_name("README.md")

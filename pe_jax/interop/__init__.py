@@ -1,4 +1,4 @@
-"""Published checkpoints: encodings by config.json, position tables, import and export of encoders.
+"""Checkpoints: encodings by config.json, position tables, import and export of encoders, runs.
 
 `from_hf` needs JAX alone. What reads and writes files needs the extra `train`, and is imported when
 it is first used.
@@ -9,23 +9,21 @@ import typing
 
 from pe_jax.errors import extra
 from pe_jax.interop.hf_encoding import from_hf
-from pe_jax.interop.hf_registry import ENCODERS, FAMILIES
 
 __all__ = [
-    "ENCODERS", "FAMILIES", "PRETRAINING", "Checkpoint", "PositionTable", "PublishedBert",
-    "from_hf", "load_bert", "load_position_table", "open_checkpoint",
-    "position_table", "read_config", "save_bert", "save_onnx", "save_stablehlo",
+    "PositionTable", "PublishedBert", "from_hf", "load_bert", "load_position_table", "load_run",
+    "save_bert", "save_onnx", "save_stablehlo",
 ]  # fmt: skip
 
 if typing.TYPE_CHECKING:
-    from pe_jax.interop.bert_export import position_table, save_bert
-    from pe_jax.interop.bert_import import PRETRAINING, PublishedBert, load_bert, read_config
-    from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
+    from pe_jax.interop.bert_export import save_bert
+    from pe_jax.interop.bert_import import PublishedBert, load_bert
     from pe_jax.interop.onnx_export import save_onnx
     from pe_jax.interop.position_tables import PositionTable, load_position_table
     from pe_jax.interop.programs import save_stablehlo
+    from pe_jax.interop.runs import load_run
 else:
-    _LAZY = ("position_tables", "bert_import", "bert_export", "programs", "onnx_export")
+    _LAZY = ("position_tables", "bert_import", "bert_export", "programs", "onnx_export", "runs")
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

@@ -40,7 +40,7 @@ def save_bert(
     """Write a folder that `from_pretrained` of transformers reads, weights and tokenizer.
 
     In the families of BERT and RoBERTa the position encoding becomes a table of `config.max_length`
-    rows, see `position_table`; `rope` becomes RoFormer's. Pooler and next-sentence head are left
+    rows; `rope` becomes RoFormer's. Pooler and next-sentence head are left
     out where the family has none. The folder appears whole or not at all.
 
     Args:
@@ -50,7 +50,7 @@ def save_bert(
       tokenizer: with special tokens that `load_tokenizer` knows, of as many tokens as the model has
         rows of embeddings, or fewer; a copy that adds those of the beginning and end is saved.
       labels: names of the classes of "classifier".
-      family: a key of `ENCODERS`; default: the first that can represent the model.
+      family: a model type that `load_bert` reads; default: the first that can represent the model.
 
     Returns:
       The name of the class of transformers that loads the folder.

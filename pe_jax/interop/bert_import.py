@@ -49,7 +49,7 @@ class PublishedBert(NamedTuple):
 
 
 def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert:
-    """Return a published encoder of a family in `ENCODERS`, with the heads that it has.
+    """Return a published encoder, of a family in docs/modern.md, with the heads that it has.
 
     Tensor names may or may not begin with the name of the encoder, such as `bert.`; the gamma and
     beta of old files are read as LayerNorm's weight and bias.
@@ -59,7 +59,8 @@ def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert
     where their names alone decide. Tensors of other heads are left in `unread`.
 
     Args:
-      path: see `open_checkpoint`; config.json is required.
+      path: a folder with config.json and `model.safetensors`, or shards and their index; or one
+        .safetensors file with config.json next to it.
       heads: the heads to read, if the checkpoint has them.
 
     Raises:

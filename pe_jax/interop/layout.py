@@ -15,7 +15,7 @@ import flax.traverse_util
 import jax
 import numpy as np
 
-from pe_jax.encodings import PUBLISHED
+from pe_jax.encodings.absolute.position_vectors import PUBLISHED
 from pe_jax.interop.hf_encoders import POSITION_MODULE, EncoderFormat, Modules
 from pe_jax.models import BertConfig, BertForClassification, BertForPretraining, BertForSpans
 

@@ -36,7 +36,8 @@ def load_position_table(path: str | Path, family: str = "") -> PositionTable:
     """Return the learned position table of a checkpoint of the BERT, RoBERTa or GPT-2 family.
 
     Args:
-      path: see `open_checkpoint`.
+      path: a folder with `model.safetensors`, or shards and their index; or one .safetensors file.
+        config.json is read if it is next to the tensors.
       family: one of `MODEL_TYPES`. Only needed if neither the tensor's name nor config.json
         decides: BERT and RoBERTa share a name, but not the first row.
 

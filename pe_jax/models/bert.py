@@ -115,7 +115,7 @@ class Bert(BertModule):
             valid, mask = mask, padding_mask(mask)
         input_positions = positions
         if positions is None and encoding.axes == 1:
-            positions, input_positions = self.default_positions(tokens, valid, document_ids)
+            positions, input_positions = self._default_positions(tokens, valid, document_ids)
         position_rng = None if rng is None else jax.random.fold_in(rng, c.num_layers)
         context = Context(positions, positions, rng=position_rng, document_ids=document_ids)
         position_params = {}
@@ -134,7 +134,7 @@ class Bert(BertModule):
         x = embed(encoding, position_params, x, input_positions, tokens=tokens, rng=position_rng)
         x = self.norm("embedding_norm")(x) if c.embedding_norm else x.astype(c.dtype)
         x = dropout(x, c.dropout_rate, embedding_rng)
-        x, outputs = self.run_layers(x, position_params, context, mask, layer_rngs)
+        x, outputs = self._run_layers(x, position_params, context, mask, layer_rngs)
         x = self.norm("final_norm")(x) if c.final_norm else x
         if outputs is not None:
             if c.final_norm:
@@ -143,7 +143,7 @@ class Bert(BertModule):
         return x
 
     @nn.nowrap
-    def default_positions(
+    def _default_positions(
         self, tokens: Array, valid: Bool[Array, "B L"] | None, document_ids: Array | None
     ) -> tuple[Positions, Positions]:
         """Return the positions in attention, and those that are added to the input."""
@@ -156,7 +156,7 @@ class Bert(BertModule):
         return positions, jnp.maximum(jnp.cumsum(valid, axis=1) - 1, 0)
 
     @nn.nowrap
-    def run_layers(
+    def _run_layers(
         self,
         x: Float[Array, "B L D"],
         position_params: Params,
@@ -175,7 +175,7 @@ class Bert(BertModule):
         if self.is_initializing() or (c.remat == "none" and not c.scan_layers):
             by_layer = []
             for i in range(c.num_layers):
-                block = self.block(i, name=f"layer_{i}")
+                block = self._block(i, name=f"layer_{i}")
                 x, attended = block(x, params[i], context, mask, rngs[i])
                 by_layer.append((x, attended))
             groups = [_stack(by_layer)] if every_layer else []
@@ -202,7 +202,7 @@ class Bert(BertModule):
         def run(start: int, x: Array, group: list) -> tuple[Array, LayerOutputs | None]:
             by_layer = []
             for i, (params, layer_params, layer_rng) in enumerate(group, start):
-                block = self.block(i, parent=None)
+                block = self._block(i, parent=None)
                 # What layers share is no input of the loop: its gradient is summed over them.
                 inputs = layer_params if encoding.per_layer else position_params[i], context, mask
                 x, attended = block.apply({"params": params}, x, *inputs, layer_rng)
@@ -237,7 +237,7 @@ class Bert(BertModule):
         return x, outputs
 
     @nn.nowrap
-    def block(self, index: int, **arguments: Any) -> Block:
+    def _block(self, index: int, **arguments: Any) -> Block:
         """The block of a layer; `arguments` are those of every Flax module."""
         c, encoding = self.config, self.config.encoding()
         own, has_norm = encoding.at_layer(index), index > 0 or c.first_norm

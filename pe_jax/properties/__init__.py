@@ -21,6 +21,19 @@ __all__ = [
     "sweep", "symmetry", "translation_invariance", "turning_point",
 ]  # fmt: skip
 
+# Measures that docs/stability.md does not cover: any release may change them.
+EXPERIMENTAL = (
+    "MINIMUM_RUNS", "SHUFFLES", "Basis", "Estimate", "Fit", "Toeplitz", "attention_sinks",
+    "bin_edges", "chen_locality", "chen_symmetry", "compile_sweep", "cosines", "decompose",
+    "distinctness", "effective_keys", "forward_share", "frequency_bands", "in_batches",
+    "is_massive", "losses_by_place", "massive_overlap", "mean_distance", "mean_over_texts",
+    "mixture_shares", "mlp_probe", "norm_growth", "offset_curve", "offset_fit", "offset_kernel",
+    "offset_variance", "pair_norms", "peak_to_mean", "position_products", "positional_basis",
+    "profile_correlation", "random_other_dimensions", "random_texts", "random_words", "regress",
+    "relative_change", "rollout", "saponati_directionality", "saponati_symmetry", "shift_curve",
+    "state_change",
+)  # fmt: skip
+
 # A name is looked for in one after the other. None has the name of a function.
 _MODULES = (
     "metrics", "toeplitz", "estimates", "probing", "sweeps", "attention_flow", "basis",

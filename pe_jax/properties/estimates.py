@@ -40,16 +40,16 @@ def mean_over_texts(values: Float[Array, " N *S"]) -> Estimate:
     return Estimate(mean, values.std(0, ddof=1) / count**0.5)
 
 
-def in_batches(f: Callable[[PyTree], PyTree], inputs: PyTree, batch: int) -> PyTree:
-    """Return `f(inputs)`, computed so many rows at a time, one batch after the other.
+def in_batches(function: Callable[[PyTree], PyTree], inputs: PyTree, batch: int) -> PyTree:
+    """Return `function(inputs)`, computed so many rows at a time, one batch after the other.
 
     Args:
-      f: its results have the rows of its inputs as their leading axis.
+      function: its results have the rows of its inputs as their leading axis.
       inputs: arrays `[N, ...]`.
     """
     count = len(jax.tree.leaves(inputs)[0])
     blocks = jax.tree.map(lambda x: cut_axis(x, min(batch, count), 0, "edge"), inputs)
-    return jax.tree.map(lambda x: join_axis(x, 0, count), jax.lax.map(f, blocks))
+    return jax.tree.map(lambda x: join_axis(x, 0, count), jax.lax.map(function, blocks))
 
 
 @compiled("score", "length", "batch")

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from pe_jax.encodings import Params, PositionEncoding, checked_encoding, from_name, offsets
+from pe_jax.encodings import Params, PositionEncoding, from_name, offsets
+from pe_jax.encodings.encoding import checked_encoding
 from pe_jax.properties import encoding_measures
 from pe_jax.properties.probing import offset_curve
 from pe_jax.properties.toeplitz import psi, turning_point

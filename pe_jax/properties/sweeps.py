@@ -15,19 +15,19 @@ MEMORY = 2**24  # Bytes per device: on a CPU chunks that fit its caches are twic
 
 
 def sweep(
-    fn: Callable[[PyTree], PyTree],
+    function: Callable[[PyTree], PyTree],
     settings: PyTree,
     *,
     memory: int = MEMORY,
     devices: list[jax.Device] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> PyTree:
-    """`vmap(fn)` over many settings, compiled once and run in chunks.
+    """`vmap(function)` over many settings, compiled once and run in chunks.
 
     If sizes differ between settings, pad them and mask, as by the metrics' `length`.
 
     Args:
-      fn: `fn(setting) -> results`, pure; a setting and its results are pytrees of arrays.
+      function: a pure function of a setting; a setting and the results are pytrees of arrays.
       settings: the same pytree with a leading axis N on every array (seeds as integers).
       memory: bytes that a chunk may take on a device, by the compiler's memory analysis; a chunk
         has at least one setting per device.
@@ -50,11 +50,11 @@ def sweep(
       >>> properties.sweep(turn, jnp.array([100.0, 10_000.0]))
       array([11,  5], dtype=int32)
     """
-    return compile_sweep(fn, settings, memory=memory, devices=devices)(settings, progress)
+    return compile_sweep(function, settings, memory=memory, devices=devices)(settings, progress)
 
 
 def compile_sweep(
-    fn: Callable[[PyTree], PyTree],
+    function: Callable[[PyTree], PyTree],
     settings: PyTree,
     *,
     memory: int = MEMORY,
@@ -75,7 +75,7 @@ def compile_sweep(
     def compiled(size: int, sharding: NamedSharding | None = None) -> Compiled:
         shape = lambda x: jax.ShapeDtypeStruct((size, *np.shape(x)[1:]), jnp.asarray(x[:0]).dtype)
         shapes = jax.tree.map(shape, settings)
-        mapped = jax.jit(jax.vmap(fn), in_shardings=sharding, out_shardings=sharding)
+        mapped = jax.jit(jax.vmap(function), in_shardings=sharding, out_shardings=sharding)
         return mapped.lower(shapes).compile()
 
     per_device = -(-count // len(devices))

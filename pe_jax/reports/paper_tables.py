@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pe_jax import encodings
 from pe_jax.configs.tables import TablesConfig
+from pe_jax.encodings.parser import PAPER, without_options
 from pe_jax.errors import did_you_mean
 from pe_jax.files import Json, write_text
 from pe_jax.reports import finetuning_results, table_formats
@@ -94,7 +94,7 @@ def mean_over_tasks(cells: Sequence[Json | None]) -> Json | None:
 def build_all(runs: Sequence[Results], config: TablesConfig) -> dict[str, Json]:
     """Return the tables that have a run, of runs that are pooled over seeds, as in `tables.json`:
     "columns" (key -> heading), "rows" (encoding -> key -> cell or None) and "notes"."""
-    positions = {run.position: None for run in runs} | dict.fromkeys(encodings.PAPER)
+    positions = {run.position: None for run in runs} | dict.fromkeys(PAPER)
     if config.baseline not in positions:
         raise ValueError(
             f"No run has config.baseline={config.baseline!r}."
@@ -156,10 +156,10 @@ def _place(sets: tuple[str, str]) -> tuple[bool, int, str, str]:
 
 def _in_order(positions: set[str], all_rows: bool) -> list[str]:
     """Return the paper's order, then the alphabet's; `all_rows` adds those without a run."""
-    names = {position: encodings.without_options(position) for position in positions}
+    names = {position: without_options(position) for position in positions}
     if all_rows:
-        names |= {name: name for name in encodings.PAPER if name not in names.values()}
-    places = {name: place for place, name in enumerate(encodings.PAPER)}
+        names |= {name: name for name in PAPER if name not in names.values()}
+    places = {name: place for place, name in enumerate(PAPER)}
     return sorted(names, key=lambda name: (places.get(names[name], len(places)), name))
 
 

@@ -22,7 +22,8 @@ from pe_jax.configs.model import ModelChanges
 from pe_jax.configs.pretraining import StageConfig
 from pe_jax.console.terminal import log
 from pe_jax.data.teacher_windows import window_spec
-from pe_jax.models import BertConfig, forward_flops, train_flops
+from pe_jax.models import BertConfig
+from pe_jax.models.flops import forward_flops, train_flops
 from pe_jax.schema import changed
 from pe_jax.tasks import text_training
 from pe_jax.tasks.imitation import Statistics, converged, imitation_task, measure, teacher_digest

@@ -24,7 +24,8 @@ from pe_jax.console.terminal import Progress, log, log_field
 from pe_jax.data.rows import TrainingBatches, evaluation_batches, training_batches
 from pe_jax.data.tokenizer import load_tokenizer
 from pe_jax.files import write_text
-from pe_jax.models import BertConfig, train_flops
+from pe_jax.models import BertConfig
+from pe_jax.models.flops import train_flops
 from pe_jax.schema import changed
 from pe_jax.tasks.finetuning_task import FinetuningTask, score_name
 from pe_jax.tasks.glue import glue_problem

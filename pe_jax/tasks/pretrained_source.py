@@ -28,7 +28,7 @@ class PretrainedSource:
 
     Args:
       init: the workdir of a run of pretraining or distillation, or a published BERT, see
-        `interop.open_checkpoint`; a ValueError if there is neither.
+        `open_checkpoint`; a ValueError if there is neither.
 
     Attributes:
       model: its config, whose `position` is a name.
@@ -47,7 +47,7 @@ class PretrainedSource:
             run: EncoderTrainingConfig = run_config(self._path, ENCODERS)
             self.model = run.model
             return
-        from pe_jax.interop import read_config
+        from pe_jax.interop.bert_import import read_config
 
         try:
             bert = read_config(self._path)
@@ -76,7 +76,8 @@ class PretrainedSource:
         if self._is_run:
             params = newest_params(self._path, shardings_of)[1]
         else:
-            from pe_jax.interop import PRETRAINING, load_bert
+            from pe_jax.interop import load_bert
+            from pe_jax.interop.bert_import import PRETRAINING
 
             bert = load_bert(self._path, heads=PRETRAINING)
             if bert.unread:
@@ -91,20 +92,6 @@ class PretrainedSource:
     def tokenizer(self) -> Path:
         """Return the file of its tokenizer; raises as `published_tokenizer`."""
         return (saved_tokenizer if self._is_run else published_tokenizer)(self._path)
-
-
-def load_run(workdir: str | Path) -> tuple[BertConfig, Params]:
-    """Return the model of a run of pretraining or distillation, and its newest parameters: float32,
-    the encoder under "bert" and its heads under their names, as `interop.load_bert` has them.
-
-    Raises:
-      ValueError: if there is no such run, or none of its checkpoints can be read.
-    """
-    folder = Path(workdir)
-    run: EncoderTrainingConfig = run_config(folder, ENCODERS)
-    _, params = newest_params(folder)
-    tokens = len(params["bert"]["token"]["embedding"])  # The config has none of a run's own text.
-    return dataclasses.replace(run.model, vocab_size=tokens), params
 
 
 def start_model(
@@ -163,7 +150,7 @@ def _is_run(path: Path) -> bool:
 
 def published_tokenizer(path: Path) -> Path:
     """Return the tokenizer file of a published checkpoint; ValueError if there is none."""
-    from pe_jax.interop import open_checkpoint
+    from pe_jax.interop.checkpoint_files import open_checkpoint
 
     folder = open_checkpoint(path).folder
     for name in ("tokenizer.json", "vocab.txt"):

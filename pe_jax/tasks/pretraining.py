@@ -18,7 +18,8 @@ from pe_jax.configs.pretraining import (
     StageConfig,
 )
 from pe_jax.console.terminal import log
-from pe_jax.models import BertConfig, BertForMaskedLM, BertForPretraining, train_flops
+from pe_jax.models import BertConfig, BertForMaskedLM, BertForPretraining
+from pe_jax.models.flops import train_flops
 from pe_jax.models.heads import PretrainingLogits
 from pe_jax.tasks import text_training
 from pe_jax.tasks.losses import cross_entropy

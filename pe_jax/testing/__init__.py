@@ -15,14 +15,11 @@ from collections.abc import Mapping, Sequence
 
 from pe_jax.encodings import PositionEncoding
 from pe_jax.testing.checks import CHECKS
-from pe_jax.testing.problems import NotApplicable, check_all, check_table
-from pe_jax.testing.reference import Pair, Reference, joined
-from pe_jax.testing.subject import SIZES, Sizes, Subject
+from pe_jax.testing.problems import check_all, check_table
+from pe_jax.testing.reference import Pair, Reference
+from pe_jax.testing.subject import Sizes, Subject
 
-__all__ = [
-    "CHECKS", "SIZES", "NotApplicable", "Pair", "Reference", "Subject", "check", "joined",
-    "table",
-]  # fmt: skip
+__all__ = ["CHECKS", "Pair", "Reference", "Subject", "check", "table"]
 
 
 def check(
@@ -38,7 +35,7 @@ def check(
       encoding: of any sizes; small ones compile fast.
       reference: its formula. Without it, the naive implementation is the reference.
       sizes: hidden_size, num_heads and so on, with hidden_size = num_heads * head_size. The default
-        is those that the encoding was built for, and `SIZES` where it leaves them open.
+        is those that the encoding was built for, and small ones where it leaves them open.
       excused: reasons of checks that cannot hold, by name. They must fail.
 
     Returns:

@@ -8,7 +8,8 @@ import argparse
 from pe_jax.console.markdown import for_terminal
 from pe_jax.encodings import from_name
 from pe_jax.encodings.parser import for_text
-from pe_jax.testing import CHECKS, SIZES, table
+from pe_jax.testing import CHECKS, table
+from pe_jax.testing.subject import SIZES
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser("python -m pe_jax.testing", description=__doc__)

@@ -34,6 +34,8 @@ from pe_jax.testing.problems import (
 from pe_jax.testing.rows import ALONE, document_differences, packed, padded
 from pe_jax.testing.subject import LENGTH, ROWS, Mask
 
+__all__ = ["CHECKS", "Attention", "check", "table"]
+
 # Takes x `[B, L, D]`, positions `[B, L]` and a mask `[B, 1, L, L]`; returns `[B, L, *E]`.
 Attend = Callable[[Float[Array, "B L D"], Int[Array, "B L"], Mask], Float[Array, "B L *E"]]
 # The same for new tokens `[B, T, D]`, with a mask over the whole cache, `[B, 1, T, length]`.
@@ -47,6 +49,8 @@ FAR = 1000  # Angles of this position in bfloat16 are wrong by whole turns.
 @dataclasses.dataclass(frozen=True)
 class Attention:
     """Self-attention, or a module around it without a residual connection.
+
+    Its properties serve the checks and may change.
 
     Attributes:
       name: for tables and messages.

@@ -72,7 +72,7 @@ class Reference(NamedTuple):
     """An encoding as a formula for one pair; what it leaves alone keeps its default.
 
     `params` are the encoding's own, `{"slopes": ...}`, where it has one part, and nested by name,
-    `{"rope": {...}, "alibi": {...}}`, where it has several (see `joined`).
+    `{"rope": {...}, "alibi": {...}}`, where it has several.
 
     Attributes:
       score: `(params, Pair) ->` the logit that enters the softmax, scaled; -inf forbids the key.

@@ -45,7 +45,7 @@ def _sizes_of(encoding: PositionEncoding) -> Sizes:
 
 
 class Subject:
-    """An encoding, with random arrays for it.
+    """An encoding, with random arrays for it. Its methods serve the checks and may change.
 
     Attributes:
       encoding, sizes: what is tested, and the sizes that it was built for.

@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.configs.training import OptimizerConfig
-from pe_jax.models import Bert, BertConfig, train_flops
+from pe_jax.models import Bert, BertConfig
+from pe_jax.models.flops import train_flops
 from pe_jax.models.layers import BertModule
 from pe_jax.schema import changed
 from pe_jax.shapes import Array, Bool, Float, Int

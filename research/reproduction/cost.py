@@ -15,8 +15,8 @@ from pe_jax.configs.pretraining import PretrainingConfig, PretrainingStageConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.console.markdown import table
 from pe_jax.data import PretrainingExamples, load_tokenizer
-from pe_jax.models import BertConfig, train_flops
-from pe_jax.models.flops import forward_flops
+from pe_jax.models import BertConfig
+from pe_jax.models.flops import forward_flops, train_flops
 from pe_jax.tasks import distillation, pretraining, text_training
 from pe_jax.tasks.pretrained_source import tokenizer_file
 from pe_jax.training import sharding

@@ -13,9 +13,10 @@ from helpers import paper_attention
 from pe_jax import encodings
 from pe_jax.attention import attention, document_mask, dropout, masked_softmax, padding_mask
 from pe_jax.attention.implementations import IMPLEMENTATIONS, Implementation
+from pe_jax.encodings.parser import PAPER
 
 H, d = 2, 4
-RELATIVE = [n for n in encodings.PAPER if n.endswith("relative") and "+" not in n]
+RELATIVE = [n for n in PAPER if n.endswith("relative") and "+" not in n]
 
 
 def draw(rows, lq, lk):
@@ -105,7 +106,7 @@ def test_unclipped_sinusoid(clip):
     np.testing.assert_allclose(out, expected, atol=2e-4)
 
 
-@pytest.mark.parametrize("name", encodings.PAPER)
+@pytest.mark.parametrize("name", PAPER)
 def test_bfloat16_stays_near_float32(name):
     encoding = encodings.from_name(name, hidden_size=8, head_size=d, num_heads=H, max_length=512)
     params = encoding.init(jax.random.key(0))

@@ -14,9 +14,10 @@ from helpers import paper_attention
 from pe_jax import encodings
 from pe_jax.attention import attention, dropout, implementations, offset_terms, relative_shift
 from pe_jax.axis_blocks import cut_axis, join_axis
+from pe_jax.encodings.parser import PAPER
 
 H, d = 2, 4
-RELATIVE = [n for n in encodings.PAPER if n.endswith("relative") and "+" not in n]
+RELATIVE = [n for n in PAPER if n.endswith("relative") and "+" not in n]
 SERVED = [
     (implementation, name) for implementation in ("naive", "table", "fused") for name in RELATIVE
 ]

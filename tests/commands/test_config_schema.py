@@ -11,7 +11,8 @@ from helpers.config_schemas import FILES, changed, read, shipped
 from ml_collections import ConfigDict
 
 from pe_jax.files import cache_folder, reachable_path
-from pe_jax.interop import load_position_table, read_config
+from pe_jax.interop import load_position_table
+from pe_jax.interop.bert_import import read_config
 from pe_jax.models import BertConfig
 from pe_jax.schema import as_dict, flatten, from_values, keys, values_of
 from pe_jax.tasks import finetuning, text_training

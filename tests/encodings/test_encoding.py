@@ -12,6 +12,7 @@ from helpers.small_encodings import build_clipped, embedded, queries_keys
 
 from pe_jax import encodings
 from pe_jax.encodings import Part, PositionEncoding, Traits
+from pe_jax.encodings.parser import PAPER
 
 L, D, d, CLIP = 16, 8, 4, 3
 COUNTS = {
@@ -48,7 +49,7 @@ def test_what_is_for_causal_attention_is_refused_elsewhere():
     )
 
 
-@pytest.mark.parametrize("name", encodings.PAPER)
+@pytest.mark.parametrize("name", PAPER)
 def test_parameter_counts(name):
     encoding = build_clipped(name)
     assert encoding.name == paper_attention.clipped(name, 3)

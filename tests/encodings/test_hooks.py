@@ -7,7 +7,8 @@ import pytest
 from pe_jax import encodings
 from pe_jax.attention import attention
 from pe_jax.encodings import LogitTerms, OffsetTerms, Part, named
-from pe_jax.encodings.encoding import check_key
+from pe_jax.encodings.encoding import check_key, checked_encoding
+from pe_jax.encodings.rotary.rope import rotate_heads
 
 Q = jnp.ones((1, 3, 2, 4))
 
@@ -68,7 +69,7 @@ def test_functions_that_are_not_called():
         with pytest.raises(TypeError, match=r"Call it: causal\(...\)"):
             join()
     with pytest.raises(ValueError, match=r"got function. Call it: rope\(...\)"):
-        encodings.checked_encoding(encodings.rope)
+        checked_encoding(encodings.rope)
     with pytest.raises(ValueError, match=r"rng must be a key, such as .*, got 0"):
         check_key(0)
 
@@ -80,7 +81,7 @@ def test_no_rows_and_no_tokens(shape):
     q = jnp.ones((*shape, 2, 4))
     out, grads = jax.value_and_grad(lambda q: attention(q, q, q, encoding).sum())(q)
     assert out == 0 and grads.shape == q.shape
-    turned = encodings.rotate_heads(q, jnp.arange(shape[1]), jnp.ones((1, 2)))
+    turned = rotate_heads(q, jnp.arange(shape[1]), jnp.ones((1, 2)))
     assert turned.shape == q.shape
     no_keys = jnp.ones((2, 0, 2, 4))
     context = encodings.Context(range(3), range(0))

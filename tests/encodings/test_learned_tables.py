@@ -7,6 +7,7 @@ import pytest
 from helpers.small_encodings import build_clipped, embedded
 
 from pe_jax import encodings
+from pe_jax.encodings.tables import look_up
 
 
 def test_a_position_past_a_learned_table():
@@ -24,12 +25,10 @@ def test_a_position_past_a_learned_table():
 
 def test_look_up_by_slice_and_by_row_agree():
     table = jnp.arange(12.0).reshape(6, 2)
-    np.testing.assert_array_equal(encodings.look_up(table, np.array([2, 3, 4])), table[2:5])
-    np.testing.assert_array_equal(
-        encodings.look_up(table, np.array([4, 2])), table[jnp.array([4, 2])]
-    )
+    np.testing.assert_array_equal(look_up(table, np.array([2, 3, 4])), table[2:5])
+    np.testing.assert_array_equal(look_up(table, np.array([4, 2])), table[jnp.array([4, 2])])
     two_rows = np.array([[0, 1], [3, 2]])
-    np.testing.assert_array_equal(encodings.look_up(table, two_rows), table[two_rows])
+    np.testing.assert_array_equal(look_up(table, two_rows), table[two_rows])
 
 
 def test_resize_table_by_hand():

@@ -10,6 +10,8 @@ from helpers.torch_modules import array, loud, needs, projected
 
 from pe_jax import encodings
 from pe_jax.attention import attention_weights
+from pe_jax.encodings.parser import PAPER
+from pe_jax.encodings.sinusoid import rotate_pairs
 
 HEADS, SIZE, LENGTH = 3, 4, 11
 WIDTH = HEADS * SIZE
@@ -20,7 +22,7 @@ def test_nezha_is_the_papers_sinusoid_with_rotated_projections():
     """S(m + clip) = R S(m): R undone at queries and keys, and at values and outputs."""
     nezha, paper = made_narrow("nezha(clip=3)")[0], made_narrow("sinusoidal_relative(clip=3)")[0]
     w = encodings.default_frequencies(4)
-    rotate = lambda x, by: encodings.rotate_pairs(x, np.array(by), w)
+    rotate = lambda x, by: rotate_pairs(x, np.array(by), w)
     q, k, v = (draw(2, 9, 2, 4, seed=n) for n in range(3))
     expected = attention(q, k, v, nezha)
     back = attention(rotate(q, -3), rotate(k, -3), rotate(v, -3), paper)
@@ -50,7 +52,7 @@ def test_the_sign_of_offsets():
     assert got.tolist() == [[3, 4, 5, 6, 6], [2, 3, 4, 5, 6]]  # Clipped at +3.
 
 
-@pytest.mark.parametrize("name", [n for n in encodings.PAPER if "relative" in n])
+@pytest.mark.parametrize("name", [n for n in PAPER if "relative" in n])
 def test_relative_terms_ignore_a_common_shift(name):
     encoding = build_clipped(name)
     params = encoding.init(jax.random.key(0))

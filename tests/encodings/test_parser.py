@@ -4,10 +4,12 @@ import pytest
 from helpers.small_encodings import SIZES, SMALL
 
 from pe_jax import encodings
+from pe_jax.encodings.parser import PAPER, without_options
+from pe_jax.values import split_names
 
 
 def test_the_paper_has_13():
-    assert len(encodings.PAPER) == len(set(encodings.PAPER)) == 13
+    assert len(PAPER) == len(set(PAPER)) == 13
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,7 @@ def test_a_default_that_is_written_out_is_left_out():
 
 def test_lists_of_names_are_cut_outside_parentheses():
     text = "none, learned_relative(clip=4, separate=True),cycle(none, none)"
-    assert encodings.split_names(text) == [
+    assert split_names(text) == [
         "none", "learned_relative(clip=4, separate=True)", "cycle(none, none)"
     ]  # fmt: skip
 
@@ -90,9 +92,9 @@ def test_lists_of_names_are_cut_outside_parentheses():
     ],
 )
 def test_names_without_options(name, bare):
-    assert encodings.without_options(name) == bare
+    assert without_options(name) == bare
 
 
 def test_a_name_that_cannot_be_read_has_none_without_options():
     with pytest.raises(ValueError, match="Cannot read the position encoding 'learned kept'"):
-        encodings.without_options("learned kept")
+        without_options("learned kept")

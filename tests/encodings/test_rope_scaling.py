@@ -9,7 +9,8 @@ from helpers.compiled import attention_logits
 from helpers.small_encodings import build, frequencies_of, queries_keys, rotated
 
 from pe_jax import encodings
-from pe_jax.encodings import Context, rotate_heads
+from pe_jax.encodings import Context
+from pe_jax.encodings.rotary.rope import rotate_heads
 from pe_jax.encodings.rotary.rope_scaling import yarn_scale
 
 

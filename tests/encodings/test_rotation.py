@@ -10,8 +10,8 @@ import pytest
 from helpers.compiled import value_and_pullback
 from helpers.small_encodings import queries_keys
 
-from pe_jax.encodings import rotate_heads
 from pe_jax.encodings.rotary import rotation
+from pe_jax.encodings.rotary.rope import rotate_heads
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pe_jax import encodings
+from pe_jax.encodings.sinusoid import angles, rotate_pairs
 
 
 def test_sinusoid_by_hand():
@@ -43,7 +44,7 @@ def test_rotation_identity(i, j, seed):
     w = jnp.asarray(rng.uniform(0, 2, 4), jnp.float32)
     q = jnp.asarray(rng.normal(size=8), jnp.float32)
     left = q @ encodings.sinusoid(jnp.array(j - i), w)
-    right = encodings.rotate_pairs(q, jnp.array(i), w) @ encodings.sinusoid(jnp.array(j), w)
+    right = rotate_pairs(q, jnp.array(i), w) @ encodings.sinusoid(jnp.array(j), w)
     assert float(left) == pytest.approx(float(right), abs=3e-3)  # Angles to 1,200 in float32.
 
 
@@ -51,18 +52,19 @@ def test_angles_are_float32_under_bfloat16():
     w = jnp.asarray(encodings.default_frequencies(8), jnp.bfloat16)
     assert encodings.sinusoid(jnp.array([300]), w).dtype == jnp.float32
     x = jnp.ones((1, 8), jnp.bfloat16)
-    assert encodings.rotate_pairs(x, jnp.array([300]), w).dtype == jnp.float32
+    assert rotate_pairs(x, jnp.array([300]), w).dtype == jnp.float32
 
 
 @pytest.mark.parametrize("w", [1.0, 0.3, 1e-3])
 @pytest.mark.parametrize("shift", [2**17, 2**24 - 3, 2**30 - 8, -(2**30)])
 def test_angles_far_out(w, shift):
     """A shift rotates by the same angle for every position: differences stay."""
-    w, angles = np.float32([w]), jax.jit(encodings.angles)
-    near, far = (angles(np.arange(8) + by, w)[:, 0] for by in (0, shift))
+    w = np.float32([w])
+    compiled_angles = jax.jit(angles)
+    near, far = (compiled_angles(np.arange(8) + by, w)[:, 0] for by in (0, shift))
     turn = np.exp(1j * np.asarray(far)) / np.exp(1j * np.asarray(near))
     np.testing.assert_allclose(turn, turn[0], atol=1e-5 if shift == 2**17 else 5e-4)
-    summed = lambda w: encodings.angles(np.array([5, 2**17 + 3]), w).sum()
+    summed = lambda w: angles(np.array([5, 2**17 + 3]), w).sum()
     slope = jax.jit(jax.grad(summed))(w)
     assert float(slope[0]) == pytest.approx(5 + 2**17 + 3)
 
@@ -71,5 +73,5 @@ def test_angles_of_positions_that_are_computed_twice(monkeypatch):
     """XLA may compute a position once for its rest and once more, with another last digit."""
     monkeypatch.setattr(jnp, "fmod", lambda x, size: x * np.float32(1 + 2**-22))
     x, w = np.array([-7.3, -0.2, 0.4, 5.7], np.float32), np.array([1, 0.01], np.float32)
-    found = jax.jit(lambda x: encodings.angles(x, w))(x)
+    found = jax.jit(lambda x: angles(x, w))(x)
     np.testing.assert_allclose(found, x[:, None] * w, atol=1e-5)

@@ -15,6 +15,7 @@ from helpers.position_code import YARN_SCALE, yarn
 from pe_jax import golden
 from pe_jax.attention import attention
 from pe_jax.encodings import Context
+from pe_jax.golden.vectors import golden_vectors
 from pe_jax.interop import from_hf
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +37,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("case", ["causal", "chunk", "beyond", "decoding"])
 def test_logits_are_those_of_an_independent_formula(case):
     """Re sum c^2 q conj(k) exp(i w (i - j)), in float64."""
-    vectors = golden.golden_vectors(GPT_OSS, [case])
+    vectors = golden_vectors(GPT_OSS, [case])
     one = vectors.cases[case]
     w = yarn(8, 150_000.0, 32.0, 4096, truncate=False)
     q, k = (x.astype(np.float64) for x in (vectors.q, np.repeat(vectors.k, 2, axis=2)))
@@ -51,7 +52,7 @@ def test_logits_are_those_of_an_independent_formula(case):
 
 
 def test_outputs_windows_and_biases_are_those_of_an_independent_formula():
-    vectors = golden.golden_vectors(BLOOM, ["left_padding"])
+    vectors = golden_vectors(BLOOM, ["left_padding"])
     slopes = 2.0 ** (-8 * np.arange(1, 5) / 4)
     q, k, v = (x.astype(np.float64) for x in (vectors.q, vectors.k, vectors.v))
     k, v = (np.repeat(x, 2, axis=2) for x in (k, v))
@@ -66,7 +67,7 @@ def test_outputs_windows_and_biases_are_those_of_an_independent_formula():
     result = vectors.results["left_padding"]["layer_0"]
     np.testing.assert_allclose(result.logits, logits, rtol=1e-12)
     np.testing.assert_allclose(result.out, out, rtol=1e-12)
-    window = golden.golden_vectors(GPT_OSS, ["window_127"])
+    window = golden_vectors(GPT_OSS, ["window_127"])
     at = window.cases["window_127"].positions[0]
     near = (at[None] <= at[:, None]) & (at[:, None] - at[None] <= 127)
     assert (window.results["window_127"]["layer_0"].allowed == near).all()
@@ -74,7 +75,7 @@ def test_outputs_windows_and_biases_are_those_of_an_independent_formula():
 
 
 def test_windows_of_encoders_have_two_sides():
-    vectors = golden.golden_vectors(MODERNBERT, ["window_64"])
+    vectors = golden_vectors(MODERNBERT, ["window_64"])
     at = vectors.cases["window_64"].positions[0]
     near = np.abs(at[None] - at[:, None]) <= 64
     assert (vectors.results["window_64"]["layer_1"].allowed == near).all()
@@ -183,9 +184,9 @@ def test_exceptions_are_reported(folder):
 
 def test_what_is_refused(folder, tmp_path):
     with pytest.raises(ValueError, match="learned_absolute has learned parameters"):
-        golden.golden_vectors({"model_type": "gpt2"})
+        golden_vectors({"model_type": "gpt2"})
     with pytest.raises(ValueError, match="no positions in attention"):
-        golden.golden_vectors({"model_type": "jamba"})
+        golden_vectors({"model_type": "jamba"})
     with pytest.raises(ValueError, match="must take q, k and any of v, .*; got x"):
         golden.check(lambda x: x, folder / "bloom.safetensors")
 

@@ -8,6 +8,7 @@ from references.rope import powers
 
 from pe_jax import golden
 from pe_jax.golden.checking import common_causes
+from pe_jax.golden.files import model_types
 from pe_jax.golden.formula import evaluate, formula_of
 
 
@@ -236,7 +237,7 @@ def test_formulas_without_a_mistake_give_the_golden_vectors():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model_type", golden.model_types())
+@pytest.mark.parametrize("model_type", model_types())
 def test_all_model_types(model_type, tmp_path):
     """Formulas fit the golden vectors, and code that gives zeros passes none of them."""
     assert_formulas_fit({"model_type": model_type})

@@ -16,8 +16,9 @@ from safetensors.numpy import load_file
 
 from pe_jax.data.special_tokens import special_tokens, vocabulary
 from pe_jax.data.tokenizer import load_tokenizer
-from pe_jax.interop import FAMILIES, load_bert, save_bert
+from pe_jax.interop import load_bert, save_bert
 from pe_jax.interop.bert_import import PRETRAINING, config_of
+from pe_jax.interop.hf_registry import FAMILIES
 from pe_jax.models import (
     BertForClassification,
     BertForMaskedLM,

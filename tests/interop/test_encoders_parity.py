@@ -14,11 +14,12 @@ from helpers.published_encoders import ENCODERS
 from safetensors.numpy import load_file, save_file
 
 from pe_jax.configs.model import ACTIVATIONS as OUR_ACTIVATIONS
-from pe_jax.interop import ENCODERS as ENCODERS_BY_NAME
-from pe_jax.interop import FAMILIES, layout, load_bert, save_bert
+from pe_jax.interop import layout, load_bert, save_bert
 from pe_jax.interop.bert_export import their_config
 from pe_jax.interop.bert_import import config_of
 from pe_jax.interop.hf_encoders import ACTIVATIONS
+from pe_jax.interop.hf_registry import ENCODERS as ENCODERS_BY_NAME
+from pe_jax.interop.hf_registry import FAMILIES
 from pe_jax.models import (
     BertForClassification,
     BertForMaskedLM,

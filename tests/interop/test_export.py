@@ -17,7 +17,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.data import load_tokenizer
-from pe_jax.interop import bert_export, load_bert, position_table, save_bert
+from pe_jax.interop import bert_export, load_bert, save_bert
+from pe_jax.interop.bert_export import position_table
 from pe_jax.interop.export_folder import with_special_tokens
 from pe_jax.models import (
     BertConfig,

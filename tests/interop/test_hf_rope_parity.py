@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pe_jax import encodings
 from pe_jax.attention import attention
 from pe_jax.encodings import Context
+from pe_jax.encodings.rotary.rope import rotate_heads
 from pe_jax.interop import from_hf
 
 pytestmark = [
@@ -102,7 +102,7 @@ def test_tables(torch, llama, kind, version, length):
 
     # The angles of their own frequencies: the same to the last digits.
     scale, w = theirs.attention_scaling, theirs.inv_freq.numpy()[None]
-    exact = encodings.rotate_heads(x, at, w, "half", float(scale))
+    exact = rotate_heads(x, at, w, "half", float(scale))
     np.testing.assert_allclose(np.asarray(exact)[0, :, 0, : 2 * pairs], want, atol=1e-6)
     np.testing.assert_allclose(np.hypot(ours[:, :pairs], ours[:, pairs:]), scale, rtol=1e-6)
 

@@ -35,13 +35,10 @@ from helpers.published_bert import (
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 
-from pe_jax.interop import (
-    FAMILIES,
-    load_bert,
-    load_position_table,
-    open_checkpoint,
-    read_config,
-)
+from pe_jax.interop import load_bert, load_position_table
+from pe_jax.interop.bert_import import read_config
+from pe_jax.interop.checkpoint_files import open_checkpoint
+from pe_jax.interop.hf_registry import FAMILIES
 from pe_jax.models import Bert, BertForPretraining, hidden_states
 
 

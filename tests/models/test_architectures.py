@@ -11,16 +11,9 @@ import numpy as np
 import pytest
 
 from pe_jax.configs.model import MODERNBERT
-from pe_jax.models import (
-    Bert,
-    BertConfig,
-    BertForMaskedLM,
-    Pooler,
-    forward_flops,
-    hidden_states,
-    preset,
-    projections,
-)
+from pe_jax.models import Bert, BertConfig, BertForMaskedLM, hidden_states, preset, projections
+from pe_jax.models.flops import forward_flops
+from pe_jax.models.heads import Pooler
 
 SIZES = dict(vocab_size=23, hidden_size=12, num_layers=2, num_heads=6, intermediate_size=20)
 BERT = dataclasses.replace(BertConfig(**SIZES, initializer_stddev=0.4), position="none")

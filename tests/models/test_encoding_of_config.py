@@ -15,14 +15,8 @@ from pe_jax import encodings
 from pe_jax.configs.training import OptimizerConfig
 from pe_jax.encodings import Metadata, OffsetTerms, Part
 from pe_jax.interop import load_bert, save_bert
-from pe_jax.models import (
-    Bert,
-    BertConfig,
-    BertForClassification,
-    attention_map,
-    forward_flops,
-    hidden_states,
-)
+from pe_jax.models import Bert, BertConfig, BertForClassification, attention_map, hidden_states
+from pe_jax.models.flops import forward_flops
 from pe_jax.tasks.glue import classification_task
 from pe_jax.training import optimizer as optimizers
 from pe_jax.training.step import init_state, make_train_step

@@ -19,6 +19,7 @@ from helpers.slow import slow_except
 
 from pe_jax import encodings
 from pe_jax.configs.training import OptimizerConfig
+from pe_jax.encodings.parser import PAPER
 from pe_jax.models import (
     PRESETS,
     Bert,
@@ -43,7 +44,7 @@ CONFIG = BertConfig(
 )
 
 # Each kind by itself, and one combination; and what of it runs by default.
-EACH = [*encodings.PAPER[:7], "learned_absolute+learnable_sinusoidal_relative"]
+EACH = [*PAPER[:7], "learned_absolute+learnable_sinusoidal_relative"]
 KEPT = ["learned_absolute", "learned_relative", EACH[-1]]
 
 POSITIONS = {
@@ -124,7 +125,7 @@ def tokens(rows=2, length=6, seed=1):
     return np.random.default_rng(seed).integers(0, 11, (rows, length))
 
 
-@pytest.mark.parametrize("name", encodings.PAPER)
+@pytest.mark.parametrize("name", PAPER)
 def test_exact_parameter_tree(name):
     parts = name.split("+")
     position = {f"{p}/{leaf}": s for p in parts for leaf, s in POSITIONS[p].items()}

@@ -10,8 +10,9 @@ import pytest
 from catalogue import card, declared
 from references import EXCUSED
 
-from pe_jax import encodings, testing
+from pe_jax import encodings
 from pe_jax.encodings import Metadata, Part, PositionEncoding, Traits
+from pe_jax.testing.subject import SIZES
 
 DOCS = Path(__file__).parents[2] / "docs"
 OUTDATED = "The pages are out of date: python tools/write_catalogue.py"
@@ -71,7 +72,7 @@ def test_linear_memory_was_measured(name):
 
 @pytest.mark.parametrize("name", ["rope", "learned_absolute", "convolutional"])
 def test_exports_were_measured(name):
-    row = next(row for row in catalogue.rows(testing.SIZES) if row.name == name)
+    row = next(row for row in catalogue.rows(SIZES) if row.name == name)
     assert catalogue.exports(row) == RESULTS.rows[row.title].exports, OUTDATED
 
 

@@ -20,7 +20,8 @@ from pe_jax.configs import glue as glue_config
 from pe_jax.configs import squad as squad_config
 from pe_jax.configs.all_tasks import FINETUNING
 from pe_jax.data import glue
-from pe_jax.models import BertConfig, BertForPretraining, forward_flops, train_flops
+from pe_jax.models import BertConfig, BertForPretraining
+from pe_jax.models.flops import forward_flops, train_flops
 from pe_jax.schema import changed, from_values
 from pe_jax.tasks import finetuning, pretraining
 from pe_jax.training import sharding

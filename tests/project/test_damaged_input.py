@@ -21,7 +21,7 @@ from pe_jax import data
 from pe_jax.console.compile_cache import cache_compiled_programs
 from pe_jax.data import corpora, tokenized, tokenizer
 from pe_jax.disk_cache import make_once
-from pe_jax.interop import open_checkpoint
+from pe_jax.interop.checkpoint_files import open_checkpoint
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 

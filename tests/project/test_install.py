@@ -58,6 +58,7 @@ ALLOWED = {*sys.stdlib_module_names, *sys.argv[1].split()}
 sys.meta_path = [Bare if finder is PathFinder else finder for finder in sys.meta_path]
 
 import jax, jax.numpy as jnp
+from pe_jax.interop.hf_registry import FAMILIES
 from pe_jax import encodings, interop, properties, testing
 from pe_jax.attention import attention
 
@@ -70,7 +71,7 @@ assert properties.symmetry(phi) == properties.sweep(properties.symmetry, phi[Non
 columns = {"a": [1.0, 2.0, 3.0, 5.0]}
 assert properties.correlate(columns, columns)[0].pearson == 1
 assert testing.CHECKS["name"](testing.Subject(encoding)) == "ok"
-assert interop.FAMILIES["llama"].theta == 10_000
+assert FAMILIES["llama"].theta == 10_000
 assert interop.from_hf({"model_type": "modernbert"}).layer(0).name == "rope(base=160000)"
 """
 

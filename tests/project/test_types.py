@@ -48,8 +48,8 @@ def public_functions():
     exported = {
         name
         for module in modules
-        for name, value in vars(module).items()
-        if str(getattr(value, "__module__", "")).startswith(module.__name__)
+        for name in dir(module)  # With those that are imported when they are first used.
+        if str(getattr(getattr(module, name), "__module__", "")).startswith(module.__name__)
     }
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.parse(path.read_text("utf-8")).body:

@@ -15,6 +15,7 @@ from scipy.special import softmax
 from sklearn.linear_model import LinearRegression, Ridge
 
 from pe_jax import encodings, properties
+from pe_jax.encodings.parser import PAPER
 from pe_jax.models import (
     Bert,
     BertConfig,
@@ -146,7 +147,7 @@ def test_no_such_layer():
 KEPT = ["learned_absolute", "learned_relative", "learned_absolute+learnable_sinusoidal_relative"]
 
 
-@pytest.mark.parametrize("position", slow_except(KEPT, encodings.PAPER))
+@pytest.mark.parametrize("position", slow_except(KEPT, PAPER))
 def test_identical_words_against_equation_5(position):
     """Against NumPy loops over words and pairs of positions."""
     config, _, params = model(position)
@@ -186,7 +187,7 @@ def test_identical_words_against_equation_5(position):
 def test_identical_words_show_the_properties_of_table_1():
     """No positions: a constant. Relative ones: the same on every diagonal, not symmetric."""
     words = np.arange(30)
-    for position in encodings.PAPER[:7]:
+    for position in PAPER[:7]:
         config, _, params = model(position)
         phi = properties.identical_words(attention_map(config), params, words, length=12)
         phi = np.asarray(phi)

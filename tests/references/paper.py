@@ -3,7 +3,8 @@
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.testing import Reference, joined
+from pe_jax.testing import Reference
+from pe_jax.testing.reference import joined
 
 
 def sinusoid(frequencies, x):

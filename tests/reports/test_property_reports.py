@@ -16,6 +16,7 @@ from pe_jax import encodings, properties
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.configs.sweep import SweepConfig
+from pe_jax.encodings.parser import PAPER
 from pe_jax.figures import style
 from pe_jax.reports.property_report import render
 from pe_jax.reports.property_report import scores as scores_part
@@ -187,7 +188,7 @@ def test_table_1(config, tmp_path, monkeypatch, capsys):
     config = replace(config, parts="table1", words=3, seeds=1)
     monkeypatch.setattr(render, "_SECONDS_A_LINE", 0.0)
     both, layered = "learned_absolute+sinusoidal_relative", "cycle(rope, none)"
-    subjects = [from_name(name, config, 0) for name in (*encodings.PAPER[:7], both, layered)]
+    subjects = [from_name(name, config, 0) for name in (*PAPER[:7], both, layered)]
     measure_properties(subjects, config, tmp_path)
     assert "\nTable 1: 9 of 9 encodings, " in capsys.readouterr().err
     found = numbers(tmp_path, "table1")

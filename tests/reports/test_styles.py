@@ -3,14 +3,15 @@
 import pytest
 
 from pe_jax import encodings
+from pe_jax.encodings.parser import PAPER
 from pe_jax.figures import style
 
 
 def test_an_encoding_looks_the_same_in_every_figure():
-    names = [*encodings.ENCODINGS, *encodings.PAPER[7:]]
+    names = [*encodings.ENCODINGS, *PAPER[7:]]
     alone = {name: style.encoding_styles([name])[0] for name in names}
-    paper = style.encoding_styles(encodings.PAPER)
-    assert paper == [alone[name] for name in encodings.PAPER]
+    paper = style.encoding_styles(PAPER)
+    assert paper == [alone[name] for name in PAPER]
     assert len({str(look) for look in paper}) == len(paper)
     some = ["t5", "rope", "none", "alibi", "learned_relative"]
     assert style.encoding_styles(some) == [alone[name] for name in some]

@@ -11,9 +11,9 @@ import pytest
 from helpers.commands import call, run
 from scipy import special, stats
 
-from pe_jax import encodings
 from pe_jax.configs.tables import TablesConfig
 from pe_jax.console.markdown import for_terminal
+from pe_jax.encodings.parser import PAPER
 from pe_jax.reports.finetuning_results import GLUE, pool, read
 from pe_jax.reports.paper_tables import mean_over_tasks, summarize, welch, write_tables
 
@@ -183,7 +183,7 @@ def test_the_mean_of_the_tasks_that_all_rows_have(tmp_path, config):
     assert row_of(text, "learned_relative")[-1] == "**60.5** ± 0.7"
     assert set(row_of(text, "sinusoidal_absolute")) == {"–"}
     assert "there is no run of learned_absolute" in text
-    assert list(numbers(tmp_path / "out")["glue"]["rows"]) == list(encodings.PAPER)
+    assert list(numbers(tmp_path / "out")["glue"]["rows"]) == list(PAPER)
 
 
 def test_rows_are_in_the_papers_order_whatever_their_options(tmp_path, config):
@@ -414,12 +414,12 @@ def test_the_papers_table_3(tmp_path, config):
     lines = [line.split() for line in TABLE_3.split("\n") if line]
     runs = tmp_path / "runs"
     runs.mkdir()
-    for i, (position, line) in enumerate(zip(encodings.PAPER, lines)):
+    for i, (position, line) in enumerate(zip(PAPER, lines)):
         write(runs, f"{i}_1", position, "squad/v1.1", spans(five(*line[:2]), five(*line[2:4])))
         write(runs, f"{i}_2", position, "squad/v2.0", spans(five(*line[4:6]), five(*line[6:8])))
     text = write_tables(sorted(runs.iterdir()), config, tmp_path / "out")
     other, best = set(), set()
-    for position, line in zip(encodings.PAPER, lines):
+    for position, line in zip(PAPER, lines):
         for i, printed in enumerate(row_of(text, position)):
             mean, std, marked = line[2 * i], line[2 * i + 1], line[8][i] == "x"
             assert printed.replace("**", "").replace("†", "").replace("‡", "") == f"{mean} ± {std}"

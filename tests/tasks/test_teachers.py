@@ -19,10 +19,10 @@ from pe_jax import schema
 from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.data import load_tokenizer
 from pe_jax.encodings import from_name
-from pe_jax.interop import ENCODERS as FORMATS
 from pe_jax.interop import layout, load_bert
 from pe_jax.interop.bert_import import config_of, current_config
 from pe_jax.interop.hf_keys import first_row
+from pe_jax.interop.hf_registry import ENCODERS as FORMATS
 from pe_jax.models import hidden_states
 from pe_jax.reports.distillation_report import report_distillation
 from pe_jax.tasks import distillation

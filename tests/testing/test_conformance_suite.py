@@ -16,8 +16,11 @@ from references import EXCUSED, REFERENCES
 from pe_jax import encodings, testing
 from pe_jax.attention import attention, attention_logits
 from pe_jax.encodings import Metadata, OffsetTerms, Part, PositionEncoding, Traits
+from pe_jax.encodings.parser import PAPER
 from pe_jax.encodings.positions import as_array
-from pe_jax.testing import CHECKS, SIZES, Reference, Subject
+from pe_jax.testing import CHECKS, Reference, Subject
+from pe_jax.testing.reference import joined
+from pe_jax.testing.subject import SIZES
 
 # What options, and encodings joined, could break; the rest was checked of what they are made from.
 # `implementations` is added where a name differs from all before it in what attention can see.
@@ -112,7 +115,7 @@ def test_every_encoding(name, check):
 def test_every_registered_encoding_has_a_reference():
     known = set(re.findall(r"\w+(?=[(+]|$)", " ".join(f"{name}+" for name in REFERENCES)))
     assert not {*encodings.ENCODINGS, *encodings.WRAPPERS} - known
-    assert set(encodings.PAPER) <= set(REFERENCES)
+    assert set(PAPER) <= set(REFERENCES)
     assert set(EXCUSED) <= set(REFERENCES)
 
 
@@ -341,7 +344,7 @@ def test_sizes_are_those_of_the_encoding(encoding, sizes):
 def test_joined_references():
     """Two biases add up; the content is counted once."""
     add = lambda c: Reference(score=lambda params, p: p.q @ p.k / 2 + c * params["by"])
-    both = testing.joined({"one": add(1.0), "two": add(10.0)})
+    both = joined({"one": add(1.0), "two": add(10.0)})
     pair = testing.Pair(*[np.zeros(4)] * 18)._replace(q=np.ones(4), k=np.ones(4), v=np.ones(4))
     params = {"one": {"by": 2.0}, "two": {"by": 3.0}}
     assert float(both.score(params, pair)) == 2 + 2 + 30

@@ -19,11 +19,9 @@ from helpers.random_params import random_params
 from pe_jax import chips, cpu, data, encodings
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.training import OptimizerConfig
-from pe_jax.models import (
-    BertConfig,
-    BertForPretraining,
-    train_flops,
-)
+from pe_jax.encodings.parser import PAPER
+from pe_jax.models import BertConfig, BertForPretraining
+from pe_jax.models.flops import train_flops
 from pe_jax.reports.comparison import score
 from pe_jax.reports.pretraining_report import report_pretraining
 from pe_jax.schema import changed
@@ -842,7 +840,7 @@ def test_epochs_become_steps(tmp_path):
     "name",
     [
         pytest.param("learned_absolute+learned_relative", marks=pytest.mark.slow),
-        encodings.PAPER[-1],
+        PAPER[-1],
     ],
 )
 def test_real_batches_are_learned(tmp_path, name):

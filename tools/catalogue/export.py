@@ -10,7 +10,7 @@ from catalogue.entries import Entry
 from pe_jax.interop.bert_export import position_table
 from pe_jax.interop.programs import model_function, symbolic_inputs
 from pe_jax.models import Bert, BertConfig
-from pe_jax.testing import SIZES
+from pe_jax.testing.subject import SIZES
 
 
 def exports(row: Entry) -> list[str]:

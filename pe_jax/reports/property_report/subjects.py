@@ -18,7 +18,8 @@ from pe_jax.configs.all_tasks import ENCODERS
 from pe_jax.configs.pretraining import EncoderTrainingConfig, PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.data import load_tokenizer
-from pe_jax.encodings import PUBLISHED, Metadata, PositionEncoding, learned_absolute
+from pe_jax.encodings import Metadata, PositionEncoding, learned_absolute
+from pe_jax.encodings.absolute.position_vectors import PUBLISHED
 from pe_jax.models import Bert, BertConfig, preset, with_tokens
 from pe_jax.tasks.pretraining import pretraining_task
 from pe_jax.tasks.run import run_config, saved_tokenizer
@@ -200,7 +201,9 @@ def _init(model: BertConfig) -> Callable[[jax.Array], Params]:
 def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
     """A published BERT, named as its folder or file by default; or only the position table of a
     model of another family (RoBERTa, GPT-2), which is given if the file does not say."""
-    from pe_jax.interop import ENCODERS, load_bert, load_position_table, open_checkpoint
+    from pe_jax.interop import load_bert, load_position_table
+    from pe_jax.interop.checkpoint_files import open_checkpoint
+    from pe_jax.interop.hf_registry import ENCODERS
     from pe_jax.interop.position_tables import MODEL_TYPES
     from pe_jax.tasks.pretrained_source import published_tokenizer
 
