@@ -9,6 +9,7 @@ from references.rope import powers
 from pe_jax import golden
 from pe_jax.golden.checking import common_causes
 from pe_jax.golden.files import model_types
+from pe_jax.golden.vectors import golden_vectors
 from pe_jax.golden.formula import evaluate, formula_of
 
 
@@ -243,12 +244,12 @@ def test_all_model_types(model_type, tmp_path):
     assert_formulas_fit({"model_type": model_type})
     (file,) = golden.write([{"model_type": model_type}], tmp_path)
     failures = golden.check(lambda q, k: (0 * q, 0 * k), file)
-    vectors = golden.golden_vectors({"model_type": model_type}, [])
+    vectors = golden_vectors({"model_type": model_type}, [])
     assert {failure.layer for failure in failures} == set(vectors.layers)
 
 
 def assert_formulas_fit(config):
-    vectors = golden.golden_vectors(config)
+    vectors = golden_vectors(config)
     for name, case in vectors.cases.items():
         for kind, layer in vectors.layers.items():
             formula = evaluate(formula_of(layer, case, vectors.q, vectors.k, vectors.v))
@@ -264,7 +265,7 @@ def test_zeros_fail_in_all_layers(tmp_path, model_type):
     config = {"model_type": model_type, **SIZES}
     (file,) = golden.write([config], tmp_path)
     failures = golden.check(lambda q, k: (0 * q, 0 * k), file)
-    assert {failure.layer for failure in failures} == set(golden.golden_vectors(config, []).layers)
+    assert {failure.layer for failure in failures} == set(golden_vectors(config, []).layers)
 
 
 @pytest.mark.parametrize("scaled", [False, True])
