@@ -49,7 +49,7 @@ def layer_gradients(encoding: encodings.PositionEncoding, implementation: str) -
     dparams)`."""
 
     def loss(qkv, params, positions, document_ids):
-        context = encodings.Context(positions, document_ids=document_ids)
+        context = encodings.Context(positions_q=positions, document_ids=document_ids)
         q, k, v = qkv
         out = attention(
             q, k, v, encoding.in_attention, params, context, implementation=implementation

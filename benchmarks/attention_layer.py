@@ -8,7 +8,7 @@ Does the cost fall with a window? (docs/measurements.md)
 
     python benchmarks/attention_layer.py --length=4096 --rows=1 --implementations=auto \
         --encodings=none \
-        $(for reach in 32 64 128 512 1024; do echo "--encodings=window(reach=$reach)"; done)
+        $(for reach in 32 64 128 512 1024; do echo "--encodings=window(max_distance=$reach)"; done)
 
 Sides take turns. Printed are the median of the times with the least, and the median of the ratios
 to the first side in the same round with the least and the greatest.

@@ -3,7 +3,7 @@
     python benchmarks/distillation_curve.py --init=BERT --text='text/*.txt' --data_dir=TFDS \
         --out=docs/distillation.jsonl
 
-For every encoding, number of tokens and seed: distil the BERT's positions (`centred`: from states
+For every encoding, number of tokens and seed: distil the BERT's positions (`centered`: from states
 without their mean at each position; `masked_lm`: train it further with masked words instead),
 measure R² of its last hidden states on 64 of SQuAD's questions with their paragraphs, and its order
 sensitivity on 64 held-out texts, and fine-tune it on --tasks: questions (squad_shifts, 320 steps of
@@ -62,7 +62,7 @@ _DATA_DIR = flags.DEFINE_string("data_dir", None, "Where tfds datasets lie.", re
 _OUT = flags.DEFINE_string("out", None, "JSON lines, to go on from.", required=True)
 _TOKENS = flags.DEFINE_list("tokens", ["0", "500000", "2000000"], "Of distillation.")
 _SEEDS = flags.DEFINE_list("seeds", ["0"], "Of distillation and of fine-tuning.")
-_METHODS = flags.DEFINE_list("methods", ["distillation"], "Of distillation, centred, masked_lm.")
+_METHODS = flags.DEFINE_list("methods", ["distillation"], "Of distillation, centered, masked_lm.")
 _ENCODINGS = flags.DEFINE_list(
     "encodings",
     ["none", "learned_relative", "rope", "t5", "sinusoidal_relative", "alibi"],
@@ -142,7 +142,7 @@ def train_model(job: Job, folder: Path) -> float:
     }  # fmt: skip
     rate = {} if job.tokens else {"optimizer.learning_rate": 0.0}  # The positions as drawn.
     if job.method != "masked_lm":
-        settings |= {"patience": 0, "centred": job.method == "centred", **rate}
+        settings |= {"patience": 0, "centered": job.method == "centered", **rate}
         return train(distillation, distill_positions, folder, settings)
     settings |= {
         "keep_position": False, "model.dropout_rate": 0.0, "model.attention_dropout_rate": 0.0,

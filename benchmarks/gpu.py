@@ -320,7 +320,7 @@ def numerics_part() -> Part:
         def loss(arrays: dict, params: encodings.Params) -> tuple[jax.Array, jax.Array]:
             x = arrays["hidden"]
             queries, keys = (functools.partial(_projected, w.astype(x.dtype)) for w in maps)
-            context = encodings.Context(None, x_q=x, x_k=x, projections=(queries, keys))
+            context = encodings.Context(positions_q=None, x_q=x, x_k=x, projections=(queries, keys))
             q, k, v = (arrays[name] for name in "qkv")
             acting = encoding.in_attention
             out = attention(

@@ -56,7 +56,7 @@ def main(_: list[str]) -> None:
 
     torch.set_num_threads(_THREADS.value)
     theirs = transformers.BertModel.from_pretrained(_INIT.value, attn_implementation="sdpa").eval()
-    bert = interop.load_bert(_INIT.value)
+    bert = interop.load_encoder(_INIT.value)
     tokenizer = load_tokenizer(Path(_INIT.value) / "tokenizer.json")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = _THREADS.value

@@ -19,7 +19,7 @@ import transformers
 from absl import app, flags
 
 from pe_jax.data import open_corpus
-from pe_jax.interop import load_bert
+from pe_jax.interop import load_encoder
 from pe_jax.models import BertForPretraining, hidden_states
 
 _CHECKPOINT = flags.DEFINE_string("checkpoint", None, "Folder of a BERT.", required=True)
@@ -48,7 +48,7 @@ def inputs(folder, config):
 
 def here(folder, tokens, token_type_ids, valid):
     """Names to arrays: hidden states by layer, logits of the heads that are there."""
-    config, params, absent, _ = load_bert(folder)
+    config, params, absent, _ = load_encoder(folder)
     states = jax.jit(hidden_states, static_argnums=0)(
         config, params["bert"], tokens, token_type_ids, valid
     )
@@ -95,7 +95,7 @@ def main(argv):
     del argv
     transformers.logging.set_verbosity_error()
     folder = Path(_CHECKPOINT.value)
-    batch = inputs(folder, load_bert(folder).config)
+    batch = inputs(folder, load_encoder(folder).config)
     ours = here(folder, *batch)
     theirs, exact = (there(folder, dtype, *batch) for dtype in (torch.float32, torch.float64))
     found = {n: differences(ours[n], theirs[n], exact[n], batch[-1]) for n in ours}

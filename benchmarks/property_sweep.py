@@ -91,7 +91,7 @@ def measure(length: int, pool: ProcessPoolExecutor) -> dict:
         )
 
     def structured(w):
-        return metrics(properties.Toeplitz(properties.psi(w, x)))
+        return metrics(properties.Toeplitz(psi=properties.psi(w, x)))
 
     def general(w):
         return metrics(properties.proximity(encodings.sinusoid(x, w)))

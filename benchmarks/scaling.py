@@ -143,7 +143,12 @@ METRICS: dict[str, tuple[Callable[[jax.Array], object], int, str, str]] = {
     "monotonicity, weighted": (partial(properties.monotonicity, weighted=True), 2, "3", "2"),
     "monotonicity within 50": (partial(properties.monotonicity, window=50), 2, "2", "2"),
     "share of forward attention": (properties.forward_share, 2, "2", "2"),
-    "monotonicity of ψ": (lambda x: properties.monotonicity(properties.Toeplitz(x)), 1, "2", "1"),
+    "monotonicity of ψ": (
+        lambda x: properties.monotonicity(properties.Toeplitz(psi=x)),
+        1,
+        "2",
+        "1",
+    ),
     "turning point of ψ": (properties.turning_point, 1, "1", "1"),
 }
 

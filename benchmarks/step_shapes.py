@@ -128,5 +128,5 @@ def _teacher_constants(config: DistillationConfig, teacher: BertConfig) -> tuple
     layers = teacher.num_layers
     variance = jax.ShapeDtypeStruct((layers,), np.float32)
     centre = (layers, max(config.lengths), teacher.hidden_size)
-    of_positions = jax.ShapeDtypeStruct(centre, np.float32) if config.centred else None
+    of_positions = jax.ShapeDtypeStruct(centre, np.float32) if config.centered else None
     return params, Statistics(variance, variance, of_positions)

@@ -114,7 +114,7 @@ def decode_step(model, tokens, key):
 
 def generate(model, prompt, count, key):
     """`count` ids that follow those of `prompt`."""
-    model.init_cache(rows=1, length=len(prompt) + count)
+    model.init_cache(batch_size=1, length=len(prompt) + count)
     found, tokens = [], jnp.array([prompt])
     for own in jax.random.split(key, count):
         found.append(decode_step(model, tokens, own))

@@ -36,7 +36,7 @@ def load(init):
     try:
         config, params = interop.load_run(init)
     except ValueError:
-        config, params, *_ = interop.load_bert(init)
+        config, params, *_ = interop.load_encoder(init)
     return config, params["bert"]
 
 

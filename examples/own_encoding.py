@@ -31,7 +31,7 @@ from pe_jax.linen import MultiHeadAttention
 VOCABULARY, BACK = 16, 3
 
 
-@encodings.named
+@encodings.define_encoding
 def parabola(*, num_heads: int, width: float = 3.0) -> Part:
     """-((j - i - centre_h) / width_h)² / 2, its centres from -2 to 2 at the start."""
 

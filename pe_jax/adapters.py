@@ -241,10 +241,10 @@ def attention_inputs(
     for part in encoding.parts:
         terms = part.offsets or OffsetTerms()
         effects = {
-            "adds position vectors to the values": terms.values,
-            "maps outputs": part.output,
+            "adds position vectors to the values": terms.value_vectors,
+            "maps outputs": part.map_output,
             "adds to the denominator of the softmax": part.sink,
-            "maps the finished logits": part.logit_map,
+            "maps the finished logits": part.map_logits,
         }
         for effect, hook in effects.items():
             if hook:
@@ -317,15 +317,15 @@ def _joined(
         def logits(params: Params, q: Array, k: Array, context: Context) -> jax.Array:
             return jnp.broadcast_to(added, (*added.shape[:2], q.shape[1], k.shape[1]))
 
-        parts.append(Part("argument_bias", logits=logits, traits=traits))
+        parts.append(Part(name="argument_bias", logits=logits, traits=traits))
     if scale is not None:
         factor = scale * query.shape[-1] ** 0.5
-        parts.append(Part("argument_scale", factor=lambda *_: factor, traits=traits))
+        parts.append(Part(name="argument_scale", scale=lambda *_: factor, traits=traits))
     if window is not None:
         sides = (window, window) if isinstance(window, int) else window
-        limit = OffsetTerms(reach=AttentionWindow(*sides))
-        parts.append(Part("argument_window", offsets=limit))
-    joined = encoding + PositionEncoding(tuple(parts))
+        limit = OffsetTerms(window=AttentionWindow(*sides))
+        parts.append(Part(name="argument_window", offsets=limit))
+    joined = encoding + PositionEncoding(parts=tuple(parts))
     return joined + causal() if is_causal and not joined.is_causal else joined
 
 

@@ -140,7 +140,12 @@ class MultiHeadAttention(nn.Module):
             tuple(self._dense((count, size), name) for name, count in heads.items()),
             acting,
             _position(self, acting) if position is None else position,
-            Context(positions_q, positions_k, rng=position_rng, document_ids=document_ids),
+            Context(
+                positions_q=positions_q,
+                positions_k=positions_k,
+                rng=position_rng,
+                document_ids=document_ids,
+            ),
             mask=mask,
             cache=None if holder is None else holder.value,
             dropout_rate=0.0 if dropout_rng is None else self.dropout_rate,

@@ -112,11 +112,11 @@ class MultiHeadAttention(nnx.Module):
             `encodings.causal()`.
         """
         self.cache = nnx.Cache(
-            init_cache(
+            keys=init_cache(
                 self.encoding,
                 rows,
                 length,
-                num_heads=self.num_kv_heads,
+                num_kv_heads=self.num_kv_heads,
                 head_size=self.head_size,
                 hidden_size=self.in_features,
                 dtype=dtype or self.dtype or jnp.float32,
@@ -158,7 +158,12 @@ class MultiHeadAttention(nnx.Module):
             (self.query, self.key, self.value),
             multi_head.in_attention(self.encoding),
             nnx.as_pure(self.position),
-            Context(positions_q, positions_k, rng=position_rng, document_ids=document_ids),
+            Context(
+                positions_q=positions_q,
+                positions_k=positions_k,
+                rng=position_rng,
+                document_ids=document_ids,
+            ),
             mask=mask,
             cache=None if holder is None else holder.get_value(),
             dropout_rate=0.0 if dropout_rng is None else self.dropout_rate,
@@ -201,7 +206,7 @@ class PositionEmbedding(nnx.Module):
 
     def init_cache(self, rows: int) -> None:
         """Start counting the tokens of each row from 0."""
-        self.index = nnx.Cache(jnp.zeros(rows, jnp.int32))
+        self.index = nnx.Cache(keys=jnp.zeros(rows, jnp.int32))
 
     def __call__(
         self,
@@ -263,7 +268,7 @@ class AttentionFn(nnx.Module):
         before = self.positions
         self.positions = nnx.data(
             tuple(
-                None if positions is None else nnx.Cache(jnp.asarray(as_array(positions)))
+                None if positions is None else nnx.Cache(keys=jnp.asarray(as_array(positions)))
                 for positions in (positions_q, positions_k)
             )
         )
@@ -276,7 +281,7 @@ class AttentionFn(nnx.Module):
         """Attention, with the arguments of `flax.nnx.dot_product_attention`, and `input_positions`,
         positions of the queries."""
         positions_q, positions_k = (None if x is None else x[...] for x in self.positions)
-        context = Context(positions_q, positions_k)
+        context = Context(positions_q=positions_q, positions_k=positions_k)
         attend = attention_fn(
             self.encoding, nnx.as_pure(self.position), context, implementation=self.implementation
         )

@@ -120,7 +120,7 @@ def attention(
       >>> import jax
       >>> from pe_jax import encodings
       >>> from pe_jax.attention import attention
-      >>> encoding = encodings.learned_relative(head_size=8, clip=16)
+      >>> encoding = encodings.learned_relative(head_size=8, max_distance=16)
       >>> q = k = v = jax.random.normal(jax.random.key(0), (2, 10, 4, 8))
       >>> attention(q, k, v, encoding, encoding.init(jax.random.key(1))).shape
       (2, 10, 4, 8)
@@ -164,7 +164,7 @@ def attention(
     else:
         out, lse = xla.attend(x, seed, dropout_rate, chosen.block, return_lse=return_lse)
     for part, part_params, seen in reversed(x.parts):  # Undo maps of the values, the last first.
-        out = part.output(part_params, out, seen) if part.output else out
+        out = part.map_output(part_params, out, seen) if part.map_output else out
     return (out.astype(v.dtype), lse) if return_lse else out.astype(v.dtype)
 
 

@@ -83,11 +83,11 @@ def init_cache(
     axes = () if encoding.axes == 1 else (encoding.axes,)
     hidden = encoding.reads_hidden_states
     return Cache(
-        jnp.zeros((rows, length, *head), dtype),
-        jnp.zeros((rows, length, *head), dtype),
-        jnp.zeros((rows, length, *axes), jnp.int32),
-        jnp.zeros(rows, jnp.int32),
-        jnp.zeros((rows, length, hidden_size), dtype) if hidden else None,
+        keys=jnp.zeros((rows, length, *head), dtype),
+        values=jnp.zeros((rows, length, *head), dtype),
+        positions=jnp.zeros((rows, length, *axes), jnp.int32),
+        index=jnp.zeros(rows, jnp.int32),
+        hidden=jnp.zeros((rows, length, hidden_size), dtype) if hidden else None,
     )
 
 
@@ -166,7 +166,13 @@ def cached_attention(
 
     hidden = None if cache.hidden is None else append(cache.hidden, context.x_q)
     keys, values = append(cache.keys, k), append(cache.values, v)
-    longer = Cache(keys, values, append(cache.positions, positions), cache.index + new, hidden)
+    longer = Cache(
+        keys=keys,
+        values=values,
+        positions=append(cache.positions, positions),
+        index=cache.index + new,
+        hidden=hidden,
+    )
     written = (jnp.arange(length) <= index[..., None])[:, None]
     out = attention(
         q,

@@ -65,13 +65,16 @@ class AttentionInputs(NamedTuple):
     @property
     def vectors(self) -> bool:
         """True if vectors of the offset are added, at positions that are ranges."""
-        added = any(term.keys or term.queries or term.values for term, _, _ in self.terms)
+        added = any(
+            term.key_vectors or term.query_vectors or term.value_vectors
+            for term, _, _ in self.terms
+        )
         return added and self.context.ranges is not None
 
     @property
     def maps(self) -> list[tuple[Callable[..., jax.Array], Params]]:
         """The maps of the finished logits, with their parameters."""
-        return [(part.logit_map, params) for part, params, _ in self.parts if part.logit_map]
+        return [(part.map_logits, params) for part, params, _ in self.parts if part.map_logits]
 
     @property
     def allowed(self) -> Bool[Array, "#B #H #Lq Lk"] | None:
@@ -112,8 +115,8 @@ def apply_encoding(
     parts = tuple((part, values, moved(part, context, q.shape[0])) for part, values in split)
     scale = q.shape[-1] ** -0.5
     for part, part_params, seen in parts:
-        if part.factor:
-            scale = scale * part.factor(part_params, seen)
+        if part.scale:
+            scale = scale * part.scale(part_params, seen)
 
     def scaled(x: Array) -> Array:
         # Before the products, which are Lk/d times as many; exact where d is a power of 4.
@@ -129,10 +132,10 @@ def apply_encoding(
         for part, part_params, seen in parts
         if part.sink
     ]
-    reaches = [(part.offsets.reach, seen) for part, _, seen in parts if part.offsets]
+    reaches = [(part.offsets.window, seen) for part, _, seen in parts if part.offsets]
     limited = [(reach, seen) for reach, seen in reaches if reach is not None]
     over_ranges = [reach for reach, seen in limited if seen.shift is not None]
-    mapped = any(part.heads for part, _, _ in parts)
+    mapped = any(part.map_qkv for part, _, _ in parts)
     return AttentionInputs(
         q=scaled(q) if mapped else content_q,
         k=k,
@@ -206,7 +209,7 @@ def repeat_heads(x: Float[Array, "*B G d"], heads: int) -> Float[Array, "*B H d"
 def tables(terms: Sequence[Term], scale: ArrayLike) -> Tables:
     """Evaluate terms of the offset, without rows of offsets that cannot occur. Vectors that join
     the queries are multiplied by `scale`, that of the logits."""
-    limits = [(term.clip, farthest(context)) for term, _, context in terms]
+    limits = [(term.max_distance, farthest(context)) for term, _, context in terms]
     clip = max([1, *(min(n for n in pair if n is not None) for pair in limits)])
     x = np.arange(-clip, clip + 1)
     summed: dict[str, Array] = {}

@@ -27,8 +27,8 @@ def attend(x: AttentionInputs, drop: Callable[[Array], Array]) -> Float[Array, "
     weights = drop(masked_softmax(logits(x), x.whole_mask, x.sink))
     out = head_product("bhqk,bkhf->bqhf", weights, x.v, x.q.shape[2], multiply=_products)
     for term, params, context in x.terms:
-        if term.values:
-            vectors, axes = _vectors(term.values, params, context)
+        if term.value_vectors:
+            vectors, axes = _vectors(term.value_vectors, params, context)
             out += _products(f"bhqk,{axes}f->bqhf", weights, vectors).astype(out.dtype)
     return out
 
@@ -71,11 +71,11 @@ def added_logits(x: AttentionInputs) -> list[Float[jax.Array, "#B #H #Lq #Lk"]]:
     """The terms that are added to the products of queries and keys."""
     added = []
     for term, params, context in x.terms:
-        if term.keys:
-            vectors, axes = _vectors(term.keys, params, context)
+        if term.key_vectors:
+            vectors, axes = _vectors(term.key_vectors, params, context)
             added.append(_products(f"bqhd,{axes}d->bhqk", x.content_q, vectors))
-        if term.queries:
-            vectors, axes = _vectors(term.queries, params, context)
+        if term.query_vectors:
+            vectors, axes = _vectors(term.query_vectors, params, context)
             scale = jnp.swapaxes(x.scale, 1, 2) if jnp.ndim(x.scale) else x.scale
             content_k = repeat_heads(x.content_k, x.q.shape[2])
             added.append(scale * _products(f"bkhd,{axes}d->bhqk", content_k, vectors))
@@ -102,7 +102,7 @@ def _bias(
     hook: Callable[..., Array], i: Array, j: Array, params: Params, mask: Array | None
 ) -> Float[Array, "#B #H #Lq #Lk"]:
     offset = offsets(i, j)
-    biases = hook(params, offset, Context(i, j))
+    biases = hook(params, offset, Context(positions_q=i, positions_k=j))
     return jnp.moveaxis(biases if biases.ndim > offset.ndim else biases[..., None], -1, 1)
 
 

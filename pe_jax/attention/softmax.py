@@ -76,7 +76,7 @@ class Block:
     ranges: tuple[range, range] | None  # Positions of queries and keys, where they are ranges.
     size: int  # Queries of a block; 0 takes all at once and saves their weights.
     num_queries: Size  # Before they are cut into blocks, by which dropout numbers its rows.
-    maps: tuple[Callable[..., jax.Array], ...]  # Of the finished logits, see `Part.logit_map`.
+    maps: tuple[Callable[..., jax.Array], ...]  # Of the finished logits, see `Part.map_logits`.
     limits: tuple[AttentionWindow, ...]  # Over the positions `limits_q` and `limits_k`.
     # Numbers of the first query and key of a block among all; None without blocks.
     first: tuple[Leaf, Leaf] | None = None

@@ -45,13 +45,13 @@ def computation(term: Term, x: AttentionInputs) -> Literal["rotation", "tables",
     if context is x.context and all(
         isinstance(p, range) or np.issubdtype(jnp.result_type(p), np.integer) for p in positions
     ):
-        sinusoids = terms.frequencies and not terms.queries and not terms.bias
-        if sinusoids and (terms.clip is None or not consecutive):
+        sinusoids = terms.frequencies and not terms.query_vectors and not terms.bias
+        if sinusoids and (terms.max_distance is None or not consecutive):
             return "rotation"
-        scaled_by_query = terms.queries and jnp.ndim(x.scale)
-        if (consecutive or terms.clip is not None) and not scaled_by_query:
+        scaled_by_query = terms.query_vectors and jnp.ndim(x.scale)
+        if (consecutive or terms.max_distance is not None) and not scaled_by_query:
             return "tables"
-    return "none" if any((terms.keys, terms.queries, terms.values)) else "added"
+    return "none" if any((terms.key_vectors, terms.query_vectors, terms.value_vectors)) else "added"
 
 
 def _by_computation(x: AttentionInputs) -> dict[str, list[Term]]:
@@ -161,13 +161,16 @@ def added_logits(x: AttentionInputs) -> Float[Array, "#B #H #Lq #Lk"] | None:
 def _rotation(term: Term) -> Rotation:
     """A sinusoidal term as arrays, with its clip unless no key is beyond it."""
     terms, params, context = term
-    assert terms.frequencies and terms.value_frequencies and terms.keys and terms.values
+    assert (
+        terms.frequencies and terms.value_frequencies and terms.key_vectors and terms.value_vectors
+    )
     frequencies = terms.frequencies(params), terms.value_frequencies(params)
-    clip, most = terms.clip, farthest(context)
+    clip, most = terms.max_distance, farthest(context)
     if clip is None or (most is not None and most <= clip):
         return Rotation(*frequencies)
     vectors = [
-        hook(params, np.array([clip, -clip]), context) for hook in (terms.keys, terms.values)
+        hook(params, np.array([clip, -clip]), context)
+        for hook in (terms.key_vectors, terms.value_vectors)
     ]
     return Rotation(*frequencies, clip, *vectors)
 

@@ -56,7 +56,7 @@ class DistillationConfig(EncoderTrainingConfig):
         "Weight of half the same loss on the change of the states when the words of every input "
         "are shuffled. Each step then reads its rows twice, as they are and shuffled.",
     )
-    centred: bool = key(
+    centered: bool = key(
         False, FLAG, "Imitate the teacher's states without their mean at each position."
     )
     patience: int = key(

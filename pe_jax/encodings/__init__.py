@@ -31,7 +31,7 @@ from pe_jax.encodings.absolute.complex_order import complex_order
 from pe_jax.encodings.absolute.convolutional import convolutional
 from pe_jax.encodings.absolute.tupe import tupe
 from pe_jax.encodings.absolute.counter_examples import (
-    raw_index, normalised_index, sinusoidal_concatenated,
+    raw_index, normalized_index, sinusoidal_concatenated,
 )  # fmt: skip
 from pe_jax.encodings.absolute.patches import learned_2d, sinusoidal_2d
 from pe_jax.encodings.relative.offset_vectors import (
@@ -58,7 +58,7 @@ from pe_jax.encodings.rotary.rope_scaling import (
 from pe_jax.encodings.rotary.extended import self_extend, rerope, dual_chunk
 from pe_jax.encodings.rotary.lerope import lerope
 from pe_jax.encodings.rotary.several_axes import rope_axial, rope_mixed, mrope
-from pe_jax.encodings.rotary.centred import rope_centred
+from pe_jax.encodings.rotary.centered import rope_centered
 from pe_jax.encodings.rotary.fope import fope
 from pe_jax.encodings.rotary.xpos import xpos
 from pe_jax.encodings.rotary.pope import pope
@@ -78,7 +78,7 @@ from pe_jax.encodings.modifiers.temperature import log_n, ssmax
 from pe_jax.encodings.modifiers.dape import dape, dape_v2
 from pe_jax.encodings.modifiers.sink import sink
 from pe_jax.encodings.modifiers.window import causal, chunks, window
-from pe_jax.encodings.modifiers.randomised import randomised
+from pe_jax.encodings.modifiers.randomized import randomized
 from pe_jax.encodings.modifiers.rove import rove
 from pe_jax.encodings.modifiers.moved_positions import cape, interpolated, shifted
 
@@ -97,10 +97,10 @@ __all__ = [
     "fire", "floater", "fope", "fourier_features", "fox", "from_name", "grape_a", "grape_m",
     "inkling", "interpolated", "kerple", "learnable_sinusoidal_absolute",
     "learnable_sinusoidal_relative", "learned_2d", "learned_absolute", "learned_relative",
-    "lerope", "liere", "log_n", "mrope", "named", "nezha", "none", "normalised_index",
+    "lerope", "liere", "log_n", "mrope", "named", "nezha", "none", "normalized_index",
     "offsets", "parameter_count", "path_attention", "per_layer", "per_row_alibi", "pope",
-    "randomised", "raw_index", "registered", "relative_key", "relative_key_query", "repo",
-    "rerope", "resize_table", "rope", "rope_axial", "rope_centred", "rope_dynamic_ntk",
+    "randomized", "raw_index", "registered", "relative_key", "relative_key_query", "repo",
+    "rerope", "resize_table", "rope", "rope_axial", "rope_centered", "rope_dynamic_ntk",
     "rope_linear", "rope_llama3", "rope_longrope", "rope_mixed", "rope_ntk", "rope_slice",
     "rope_yarn", "rove", "sandwich", "selective_rope", "self_extend", "shifted", "sink",
     "sinusoid", "sinusoidal_2d", "sinusoidal_absolute", "sinusoidal_concatenated",

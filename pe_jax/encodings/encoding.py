@@ -82,7 +82,9 @@ class PositionEncoding:
         if self.layers and other.layers:
             raise ValueError(f"{self.name}+{other.name} has more than one 'cycle' or 'per_layer'.")
         layered = self if self.layers else other
-        return PositionEncoding(self.parts + other.parts, layered.layers, layered.per_layer)
+        return PositionEncoding(
+            parts=self.parts + other.parts, layers=layered.layers, per_layer=layered.per_layer
+        )
 
     def __radd__(self, other: object) -> PositionEncoding:
         return self + other  # type: ignore[operator]  # A function, or an error.
@@ -90,7 +92,9 @@ class PositionEncoding:
     def map_parts(self, function: Callable[[Part], Part]) -> PositionEncoding:
         """The encoding with `function(part)` in the place of each part."""
         layers = tuple(layer.map_parts(function) for layer in self.layers)
-        return PositionEncoding(tuple(map(function, self.parts)), layers, self.per_layer)
+        return PositionEncoding(
+            parts=tuple(map(function, self.parts)), layers=layers, per_layer=self.per_layer
+        )
 
     @property
     def in_attention(self) -> PositionEncoding:
@@ -101,11 +105,13 @@ class PositionEncoding:
     @property
     def at_input(self) -> PositionEncoding:
         """The parts that act at the input of a model."""
-        return PositionEncoding(tuple(part for part in self.parts if part.embed))
+        return PositionEncoding(parts=tuple(part for part in self.parts if part.embed))
 
     def layer(self, index: int) -> PositionEncoding:
         """Return what acts in a layer; itself unless layers differ."""
-        return PositionEncoding(self.parts + self.at_layer(index).parts) if self.layers else self
+        return (
+            PositionEncoding(parts=self.parts + self.at_layer(index).parts) if self.layers else self
+        )
 
     def at_layer(self, index: int) -> PositionEncoding:
         """Return a layer's encoding without `parts`; its `embed` acts at the layer's input."""
@@ -130,7 +136,7 @@ class PositionEncoding:
         else:
             inits = {self._entry(i): self.at_layer(i).init for i in range(num_layers)}
             rng, *rngs = jax.random.split(rng, 1 + len(inits))
-            params = PositionEncoding(self.parts).init(rng)
+            params = PositionEncoding(parts=self.parts).init(rng)
         params |= {name: inits[name](rng) for name, rng in zip(inits, rngs)}
         return {name: value for name, value in params.items() if value}
 
@@ -266,7 +272,9 @@ class PositionEncoding:
     @property
     def reach(self) -> AttentionWindow:
         """Reach that every part allows a query."""
-        limits = [part.offsets.reach for part in self.parts if part.offsets and part.offsets.reach]
+        limits = [
+            part.offsets.window for part in self.parts if part.offsets and part.offsets.window
+        ]
         return functools.reduce(AttentionWindow.within, limits, AttentionWindow())
 
     @property
@@ -287,8 +295,8 @@ class PositionEncoding:
                     f"{part.name} needs causal attention: {part.traits.causal_only}. Combine it "
                     f"with causal: {self.name + '+causal'!r}."
                 )
-        adds_to_values = any(part.offsets and part.offsets.values for part in self.parts)
-        if adds_to_values and any(part.output for part in self.parts):
+        adds_to_values = any(part.offsets and part.offsets.value_vectors for part in self.parts)
+        if adds_to_values and any(part.map_output for part in self.parts):
             raise ValueError(
                 f"{self.name} adds vectors to the values and undoes a map of the values (hook "
                 "`output`), which would map these vectors too. Use one of them."
@@ -328,7 +336,7 @@ def cycle(*layers: PositionEncoding) -> PositionEncoding:
     Example:
       >>> from pe_jax import encodings
       >>> near, far = (encodings.rope(head_size=64, base=base) for base in (10_000.0, 160_000.0))
-      >>> modern = encodings.cycle(far, near + encodings.window(reach=64), near)
+      >>> modern = encodings.cycle(far, near + encodings.window(max_distance=64), near)
     """
     return PositionEncoding(layers=tuple(map(checked_encoding, layers)))
 
@@ -409,7 +417,7 @@ def embed(
         if part.embed and size not in (None, x.shape[-1]):
             raise ValueError(f"x must be [B, L, {size}] for {part!r}, got {list(x.shape)}.")
     positions = checked_positions(positions, x.shape[:2], encoding.axes, "x", encoding.max_length)
-    context, out = Context(positions, positions, tokens=tokens, rng=rng), x
+    context, out = Context(positions_q=positions, positions_k=positions, tokens=tokens, rng=rng), x
     for part, part_params in encoding.split(params):
         if part.embed:
             out = part.embed(part_params, out, moved(part, context, x.shape[0]))

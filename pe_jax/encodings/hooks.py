@@ -14,7 +14,7 @@ import numpy as np
 
 from pe_jax.encodings.part import LogitTerms, Part
 
-_HOOKS = ("init", "positions", "embed", "heads", "output", "logits", "factor", "sink", "logit_map")
+_HOOKS = ("init", "positions", "embed", "heads", "output", "logits", "factor", "sink", "map_logits")
 _BY_OFFSET = ("keys", "queries", "values", "bias")
 _LIBRARIES = tuple(
     os.path.dirname(os.path.abspath(path)) + os.sep

@@ -4,7 +4,7 @@ Every encoding is an instance of one formula. In a layer of attention, for query
 
     q, k, v = heads(q, k, v)
     T_ij    = s · (q_i·K(j-i) + Q(j-i)·k_j) + bias(j-i) + logits(i, j)
-    S_i     = logit_map(s · q_i·k, T_i), by default their sum
+    S_i     = map_logits(s · q_i·k, T_i), by default their sum
     A_i     = softmax of S_i over the keys that the mask and the reach allow, and of the logit sink
     o_i     = output(Σ_j A_ij v_j) + Σ_j A_ij V(j-i)
 
@@ -271,7 +271,7 @@ class Part:
         `[#B, #H, Lq, Lk]` instead, leading axes of 1 left out or not, is kept whole always.
       factor: `(params, Context) ->` a number, or `[#B, #Lq, #H, 1]`: of s.
       sink: `(params, Context) ->` a number, or `[H]`: a logit in the softmax's denominator.
-      logit_map: `(params, content, terms, mask) -> logits`, each float32 `[B, H, Lq, Lk]`: logits
+      map_logits: `(params, content, terms, mask) -> logits`, each float32 `[B, H, Lq, Lk]`: logits
         of queries and keys (or what the map before made), and all that parts add to them. The mask
         is bool, True where a query may attend to a key. Keys that a term of -inf forbids are
         masked, with terms of 0, and stay forbidden. Attention in blocks calls it for some queries
@@ -292,7 +292,7 @@ class Part:
     logits: Callable[[Params, Array, Array, Context], LogitTerms | jax.Array] | None = None
     factor: Callable[[Params, Context], ArrayLike] | None = None
     sink: Callable[[Params, Context], ArrayLike] | None = None
-    logit_map: Callable[[Params, Array, Array, Array], jax.Array] | None = None
+    map_logits: Callable[[Params, Array, Array, Array], jax.Array] | None = None
     traits: Traits = Traits()  # noqa: RUF009, a tuple.
     metadata: Metadata | None = None
     params_key: str = ""
@@ -337,15 +337,15 @@ class Part:
         """Descriptions of a part's effects in attention; none if it acts only at the input."""
         terms = self.offsets or OffsetTerms()
         effects = {
-            "maps queries, keys or values": self.heads or self.output,
+            "maps queries, keys or values": self.map_qkv or self.map_output,
             "adds terms to the attention logits": (
-                terms.keys or terms.queries or terms.bias or self.logits
+                terms.key_vectors or terms.query_vectors or terms.bias or self.logits
             ),
-            "adds position vectors to the values": terms.values,
-            "limits how far a query attends": terms.reach,
-            "changes the temperature of the softmax": self.factor,
+            "adds position vectors to the values": terms.value_vectors,
+            "limits how far a query attends": terms.window,
+            "changes the temperature of the softmax": self.scale,
             "adds to the denominator of the softmax": self.sink,
-            "maps the finished logits": self.logit_map,
+            "maps the finished logits": self.map_logits,
         }
         return tuple(effect for effect, hook in effects.items() if hook)
 
@@ -356,7 +356,7 @@ def _part_of(constructor: functools.partial[PositionEncoding]) -> Part:
 
 def map_heads(part: Part, params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
     """Apply the hook `heads` of a part; a ValueError if it changes more than head sizes."""
-    if part.heads is None:
+    if part.map_qkv is None:
         return q, k, v
     before = [x.shape[:3] for x in (q, k, v)]
     repeat = (
@@ -364,7 +364,7 @@ def map_heads(part: Part, params: Params, q: Array, k: Array, v: Array, context:
         "Repeat the keys and values: jnp.repeat(k, q.shape[2] // k.shape[2], axis=2)."
     )
     try:
-        heads = part.heads(params, q, k, v, context)
+        heads = part.map_qkv(params, q, k, v, context)
     except (TypeError, ValueError) as error:
         if k.shape[2] == q.shape[2]:
             raise

@@ -148,10 +148,10 @@ def _encoding(
         constructor = None
     else:
         constructor = functools.partial(build, *inside, **used)
-    return PositionEncoding((part._replace(name=name, constructor=constructor),))
+    return PositionEncoding(parts=(part._replace(name=name, constructor=constructor),))
 
 
-def registered(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
+def register_encoding(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
     """`named`, and known to configs by that name."""
     ENCODINGS[make.__name__] = encoding = named(make)
     return encoding
@@ -170,7 +170,7 @@ def wrapper(
 
         def wrap(part: Part) -> Part:
             changed = make(part, *args, **options)._replace(params_key=part.key)
-            return _encoding(changed, build, options, PositionEncoding((part,))).parts[0]
+            return _encoding(changed, build, options, PositionEncoding(parts=(part,))).parts[0]
 
         return encoding.map_parts(wrap)
 

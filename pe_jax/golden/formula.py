@@ -74,8 +74,8 @@ class AxesRotation(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames="part")
 def _turned(part: Part, x: jax.Array, positions: jax.Array) -> jax.Array:
-    assert part.heads is not None
-    return part.heads({}, x, x, x, Context(positions, positions))[0]
+    assert part.map_qkv is not None
+    return part.map_qkv({}, x, x, x, Context(positions_q=positions, positions_k=positions))[0]
 
 
 class Formula(NamedTuple):
@@ -124,13 +124,13 @@ def formula_of(
     positions_q = case.positions[:, case.queries]
     sizes = [part.constructor.keywords["size"] for part in _named(layer, "chunks")]
     length = int(case.positions.max()) + 1
-    rotations = [_rotation(part, length) for part in layer.parts if part.heads is not None]
+    rotations = [_rotation(part, length) for part in layer.parts if part.map_qkv is not None]
     biased = [part for part in layer.parts if part.offsets and part.offsets.bias]
-    factors = [part.factor for part in layer.parts if part.factor]
+    factors = [part.scale for part in layer.parts if part.scale]
 
     def temperature(positions: np.ndarray) -> np.ndarray:
         with jax.enable_x64(True):
-            context = Context(positions, positions)
+            context = Context(positions_q=positions, positions_k=positions)
             scales = [np.asarray(factor({}, context)) for factor in factors]
         product = np.ones(())
         for scale in scales:  # [B, Lq, 1, 1], or a number.
@@ -173,14 +173,16 @@ def rotation_of(part: Part, length: int) -> Rotation:
 
 @functools.cache
 def _rotation_of(part: Part, length: int) -> Rotation:
-    assert part.heads is not None
+    assert part.map_qkv is not None
     pairs = np.array(rotated_pairs(part))
     # The first dimension of each pair at position 1 shows its angle, which is below pi.
     x = np.zeros((1, 2, 1, int(pairs.max()) + 1))
     x[..., pairs[:, 0]] = 1
     positions = np.array([1, length - 1])
     with jax.enable_x64(True):
-        turned = np.asarray(part.heads({}, x, x, x, Context(positions, positions))[0])[0, 0, 0]
+        turned = np.asarray(
+            part.map_qkv({}, x, x, x, Context(positions_q=positions, positions_k=positions))[0]
+        )[0, 0, 0]
     cos, sin = turned[pairs].T
     return Rotation(np.arctan2(sin, cos), pairs, float(np.hypot(cos, sin)[0]), part)
 
@@ -190,7 +192,9 @@ def _slopes(part: Part) -> np.ndarray:
     assert part.offsets is not None and part.offsets.bias is not None
     offset = np.array([-1])
     with jax.enable_x64(True):
-        return -np.asarray(part.offsets.bias({}, offset, Context(offset, offset)))[0]
+        return -np.asarray(
+            part.offsets.bias({}, offset, Context(positions_q=offset, positions_k=offset))
+        )[0]
 
 
 def evaluate(formula: Formula) -> Layer:

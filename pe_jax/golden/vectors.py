@@ -107,7 +107,7 @@ def golden_inputs(config: Mapping[str, Any]) -> Golden:
     if not parts:
         raise ValueError("The model has no positions in attention.")
     for part in parts:
-        if part.embed or parameter_count(PositionEncoding((part,))):
+        if part.embed or parameter_count(PositionEncoding(parts=(part,))):
             raise ValueError(
                 f"{part.name} has learned parameters, so no config determines its numbers. Golden "
                 "vectors are of rotations, fixed biases, temperatures and windows."
@@ -171,11 +171,11 @@ def _attend(
     mask: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return logits `[B, H, L, L]`, allowed pairs `[B, 1, L, L]`, and outputs `[B, L, H, f]`."""
-    context = Context(positions, positions)
+    context = Context(positions_q=positions, positions_k=positions)
     kinds: tuple[list[Part], list[Part]] = [], []
     for part in layer.parts:
         kinds[part.name.partition("(")[0] in _LIMITS].append(part)
-    terms, limits = (PositionEncoding(tuple(parts)) for parts in kinds)
+    terms, limits = (PositionEncoding(parts=tuple(parts)) for parts in kinds)
     # Logits as they are with the mask, which hides keys from the length of the row, but unmasked.
     complete = completed(context, terms, q.shape[:2], k.shape[:2])
     logits = naive.logits(apply_encoding(terms, {}, q, k, v, complete, mask))
@@ -202,7 +202,10 @@ def tables(golden: Golden) -> dict[str, np.ndarray]:
                     found[f"{kind}/angles"] = angle
                     found[f"{kind}/cos"], found[f"{kind}/sin"] = np.cos(angle), np.sin(angle)
                 if part.offsets and part.offsets.bias:
-                    bias = np.asarray(part.offsets.bias({}, -at, Context(at, at)), np.float64)
+                    bias = np.asarray(
+                        part.offsets.bias({}, -at, Context(positions_q=at, positions_k=at)),
+                        np.float64,
+                    )
                     found[f"{kind}/bias_to_the_left"] = np.moveaxis(bias, -1, 0)
     return found
 
@@ -217,10 +220,10 @@ def attention_factor(layer: PositionEncoding) -> float:
     # Nothing is rotated at the origin.
     origin = np.zeros((1, layer.axes) if layer.axes > 1 else 1, int)
     for part in layer.parts:
-        if part.heads and (pairs := rotated_pairs(part)):
+        if part.map_qkv and (pairs := rotated_pairs(part)):
             x = np.zeros((1, 1, 1, head_size(layer) or _HEAD_SIZE))
             x[..., pairs[0][0]] = 1
             with jax.enable_x64(True):
-                q, _, _ = part.heads({}, x, x, x, Context(origin, origin))
+                q, _, _ = part.map_qkv({}, x, x, x, Context(positions_q=origin, positions_k=origin))
             return float(np.asarray(q).max())
     return 1.0

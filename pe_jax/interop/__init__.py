@@ -11,13 +11,13 @@ from pe_jax.errors import extra
 from pe_jax.interop.hf_encoding import from_hf
 
 __all__ = [
-    "PositionTable", "PublishedBert", "from_hf", "load_bert", "load_position_table", "load_run",
-    "save_bert", "save_onnx", "save_stablehlo",
+    "PositionTable", "PublishedEncoder", "from_hf", "load_encoder", "load_position_table", "load_run",
+    "save_encoder", "save_onnx", "save_stablehlo",
 ]  # fmt: skip
 
 if typing.TYPE_CHECKING:
-    from pe_jax.interop.bert_export import save_bert
-    from pe_jax.interop.bert_import import PublishedBert, load_bert
+    from pe_jax.interop.bert_export import save_encoder
+    from pe_jax.interop.bert_import import PublishedEncoder, load_encoder
     from pe_jax.interop.onnx_export import save_onnx
     from pe_jax.interop.position_tables import PositionTable, load_position_table
     from pe_jax.interop.programs import save_stablehlo

@@ -28,7 +28,7 @@ from pe_jax.interop.hf_rope import rope_keys
 from pe_jax.models import BertConfig, with_tokens
 
 
-def save_bert(
+def save_encoder(
     folder: str | Path,
     config: BertConfig,
     params: Params,
@@ -46,11 +46,11 @@ def save_bert(
     Args:
       folder: a local one, new or empty.
       params: of `BertForPretraining`, `BertForClassification` or `BertForSpans`, or from
-        `load_bert`: the encoder under "bert", each head under its own name.
+        `load_encoder`: the encoder under "bert", each head under its own name.
       tokenizer: with special tokens that `load_tokenizer` knows, of as many tokens as the model has
         rows of embeddings, or fewer; a copy that adds those of the beginning and end is saved.
       labels: names of the classes of "classifier".
-      family: a model type that `load_bert` reads; default: the first that can represent the model.
+      family: a model type that `load_encoder` reads; default: the first that can represent the model.
 
     Returns:
       The name of the class of transformers that loads the folder.

@@ -31,7 +31,7 @@ _MOST_LINES = 200  # Of an error: there are as many tensors in BERT-base.
 _OUTPUT = "classifier"  # The output layer in classes for sentences, tokens, choices and spans.
 
 
-class PublishedBert(NamedTuple):
+class PublishedEncoder(NamedTuple):
     """An encoder from a checkpoint.
 
     Attributes:
@@ -48,7 +48,7 @@ class PublishedBert(NamedTuple):
     unread: tuple[str, ...]
 
 
-def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert:
+def load_encoder(path: str | Path, heads: Collection[str] = HEADS) -> PublishedEncoder:
     """Return a published encoder, of a family in docs/modern.md, with the heads that it has.
 
     Tensor names may or may not begin with the name of the encoder, such as `bert.`; the gamma and
@@ -111,7 +111,9 @@ def load_bert(path: str | Path, heads: Collection[str] = HEADS) -> PublishedBert
         raise ValueError("\n  ".join([heading, *errors]))
     params = _read_params(checkpoint, names, leaves)
     absent = tuple(head for head in PRETRAINING if head not in params)
-    return PublishedBert(config, params, absent, tuple(names[name] for name in unread))
+    return PublishedEncoder(
+        config=config, params=params, absent=absent, unread=tuple(names[name] for name in unread)
+    )
 
 
 def _heads(
@@ -266,7 +268,7 @@ def _read_params(checkpoint: Checkpoint, names: dict[str, str], leaves: list[Lea
 
 
 def read_config(path: str | Path) -> BertConfig:
-    """Return the config of `load_bert` without reading a tensor; raises as it does."""
+    """Return the config of `load_encoder` without reading a tensor; raises as it does."""
     checkpoint = open_checkpoint(path)
     path = str(checkpoint.path)
     theirs = current_config(checkpoint.config, path)

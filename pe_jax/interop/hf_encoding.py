@@ -255,7 +255,7 @@ def _of_layer(
     else:
         encoding = none()
     if layer_type == SLIDING:
-        return encoding + window(reach=_reach(config, family))
+        return encoding + window(max_distance=_reach(config, family))
     if layer_type == CHUNKED and config.get("attention_chunk_size"):
         return encoding + chunks(size=config["attention_chunk_size"])
     return encoding
@@ -271,7 +271,7 @@ def _inkling(config: Config, layer_type: str) -> PositionEncoding:
         rank=config["d_rel"],
         bidirectional=False,
     )
-    return encoding + window(reach=window_size - 1) if window_size else encoding
+    return encoding + window(max_distance=window_size - 1) if window_size else encoding
 
 
 def _reach(config: Config, family: HFFamily) -> int:

@@ -1,7 +1,7 @@
 """Registry of Hugging Face's families, by `model_type`: facts that their configs leave out.
 
 `hf_families.json` has them. `from_hf` reads all of them. `load_position_table` reads the `table` of
-a family that has one, and `load_bert` and `save_bert` its `encoder`.
+a family that has one, and `load_encoder` and `save_encoder` its `encoder`.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def _yarn(
     if not llama_4_scaling_beta:
         return yarn
     return yarn + log_n(
-        length=original_length,
+        original_length=original_length,
         coefficient=llama_4_scaling_beta,
         smooth=True,
         stepped=True,

@@ -67,7 +67,7 @@ def load_position_table(path: str | Path, family: str = "") -> PositionTable:
     vectors = checkpoint.read(name)[first:].astype(np.float32, copy=False)
     if not np.isfinite(vectors).all():
         raise ValueError(f"{name} of {path} has NaN or infinite values: the file is damaged.")
-    return PositionTable(name, family, vectors, first)
+    return PositionTable(name=name, family=family, vectors=vectors, first_row=first)
 
 
 def _tables(checkpoint: Checkpoint) -> dict[str, str]:

@@ -59,7 +59,7 @@ def _check_rows(tokens: Array, mask: Mask | None, document_ids: Array | None) ->
 
 def _stack(by_layer: list[tuple[Array, Array]]) -> LayerOutputs:
     hidden, attention = zip(*by_layer, strict=True)
-    return LayerOutputs(jnp.stack(hidden), jnp.stack(attention))
+    return LayerOutputs(hidden=jnp.stack(hidden), attention=jnp.stack(attention))
 
 
 class Bert(BertModule):
@@ -117,7 +117,12 @@ class Bert(BertModule):
         if positions is None and encoding.axes == 1:
             positions, input_positions = self._default_positions(tokens, valid, document_ids)
         position_rng = None if rng is None else jax.random.fold_in(rng, c.num_layers)
-        context = Context(positions, positions, rng=position_rng, document_ids=document_ids)
+        context = Context(
+            positions_q=positions,
+            positions_k=positions,
+            rng=position_rng,
+            document_ids=document_ids,
+        )
         position_params = {}
         if parameter_count(encoding, c.num_layers):
             position_params = self.param("position", encoding.init, c.num_layers)
@@ -184,7 +189,9 @@ class Bert(BertModule):
         if not every_layer:
             return x, None
         hidden, attention = zip(*groups, strict=True)
-        return x, LayerOutputs(jnp.concatenate([first[None], *hidden]), jnp.concatenate(attention))
+        return x, LayerOutputs(
+            hidden=jnp.concatenate([first[None], *hidden]), attention=jnp.concatenate(attention)
+        )
 
     @nn.nowrap
     def _run_groups(

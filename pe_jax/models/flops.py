@@ -50,7 +50,12 @@ def _attended(config: BertConfig, layer: int, length: int) -> int:
     params = jax.eval_shape(encoding.init, jax.random.key(0))
     q, v = jax.eval_shape(functools.partial(_operands, encoding), params, heads, hidden)
     terms = [part.offsets for part in encoding.parts if part.offsets]
-    vectors = [hook for term in terms for hook in (term.keys, term.queries, term.values) if hook]
+    vectors = [
+        hook
+        for term in terms
+        for hook in (term.key_vectors, term.query_vectors, term.value_vectors)
+        if hook
+    ]
     widths = q.shape[-1] + v.shape[-1] + config.head_size * len(vectors)
     reach = encoding.reach
     pairs = length + _pairs(reach.left, length) + _pairs(reach.right, length)
@@ -66,7 +71,9 @@ def _operands(
         return jnp.zeros((*x.shape[:-1], *qkv.shape[2:]))
 
     positions = range(1) if encoding.axes == 1 else jnp.zeros((1, encoding.axes))
-    context = Context(positions, positions, x, x, (project, project))
+    context = Context(
+        positions_q=positions, positions_k=positions, x_q=x, x_k=x, projections=(project, project)
+    )
     inputs = apply_encoding(encoding, params, qkv, qkv, qkv, context, None)
     return inputs.q, inputs.v
 

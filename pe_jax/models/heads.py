@@ -115,7 +115,7 @@ class BertForPretraining(BertModule):
         masked_lm = _masked_lm(bert, hidden, masked_positions)
         pooled = Pooler(self.config, name="pooler")(hidden, mask)
         next_sentence = self.dense(2, "next_sentence")(pooled).astype(jnp.float32)
-        return PretrainingLogits(masked_lm, next_sentence)
+        return PretrainingLogits(masked_lm=masked_lm, next_sentence=next_sentence)
 
 
 class BertForMaskedLM(BertModule):

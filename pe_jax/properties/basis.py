@@ -75,10 +75,10 @@ def decompose(
     first = hidden[..., :1, :1, :]  # Sums of what differs from it are exact for constant ones.
     moved = hidden - first
     mean = moved.mean((-3, -2), keepdims=True)
-    centred = moved - mean
-    position = centred.mean(-3, keepdims=True)
-    context = centred.mean(-2, keepdims=True)
-    residual = centred - position - context
+    centered = moved - mean
+    position = centered.mean(-3, keepdims=True)
+    context = centered.mean(-2, keepdims=True)
+    residual = centered - position - context
     mean = (first + mean)[..., 0, 0, :]
     return mean, position[..., 0, :, :], context[..., 0, :], residual
 
@@ -120,8 +120,8 @@ def positional_basis(hidden: Float[Array, "*B C T D"], *, low: int = 10) -> Basi
 
     values = jnp.linalg.eigvalsh(gram)[..., ::-1]  # Squared singular values of pos.
     missing = jnp.cumsum(values, axis=-1) < _HELD * trace[..., None]
-    centred = hidden - mean[..., None, None, :]
-    scatter = product("...ctd,...cte->...de", centred, centred)
+    centered = hidden - mean[..., None, None, :]
+    scatter = product("...ctd,...cte->...de", centered, centered)
     largest = jnp.linalg.eigvalsh(scatter)[..., -1]
     # The orthonormal cosine transform (II), frequencies by positions, without the constant one.
     waves = dct(np.eye(length), norm="ortho", axis=0)[1 : low + 1].astype(np.float32)

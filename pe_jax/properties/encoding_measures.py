@@ -184,7 +184,7 @@ def logits_of_copies(
     x = encodings.embed(encoding, params, x, positions, tokens=tokens)
     project = lambda w: lambda x: jnp.einsum("...D,Dhd->...hd", x, w)
     maps = (project(w_q), project(w_k))
-    context = Context(positions, positions, x, x, maps)
+    context = Context(positions_q=positions, positions_k=positions, x_q=x, x_k=x, projections=maps)
     out = attention_logits(maps[0](x), maps[1](x), encoding.in_attention, params, context)
     return out.reshape(-1, length, length)
 
@@ -216,8 +216,8 @@ def position_vectors(
 
 def _acts_on_logits(part: Part) -> bool:
     terms = part.offsets
-    from_offsets = terms and (terms.keys or terms.queries or terms.bias)
-    return bool(part.heads or part.logits or part.logit_map or from_offsets)
+    from_offsets = terms and (terms.key_vectors or terms.query_vectors or terms.bias)
+    return bool(part.map_qkv or part.logits or part.map_logits or from_offsets)
 
 
 def on_all_axes(positions: Int[Array, " L"], encoding: PositionEncoding) -> Int[Array, " L *A"]:

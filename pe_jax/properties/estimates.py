@@ -36,8 +36,8 @@ def mean_over_texts(values: Float[Array, " N *S"]) -> Estimate:
     count = len(values)
     mean = values.mean(0)
     if count == 1:
-        return Estimate(mean, jnp.full_like(mean, jnp.nan))
-    return Estimate(mean, values.std(0, ddof=1) / count**0.5)
+        return Estimate(mean=mean, error=jnp.full_like(mean, jnp.nan))
+    return Estimate(mean=mean, error=values.std(0, ddof=1) / count**0.5)
 
 
 def in_batches(function: Callable[[PyTree], PyTree], inputs: PyTree, batch: int) -> PyTree:

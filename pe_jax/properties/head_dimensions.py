@@ -85,10 +85,10 @@ def profile_correlation(norms: Float[Array, "*B H d"]) -> Float[jax.Array, "*B"]
     1 where all heads have one profile up to level and scale, about 0 where they have nothing in
     common. NaN of one head, or where a head's M is constant.
     """
-    centred = norms - norms.mean(-1, keepdims=True)
-    size = jnp.linalg.norm(centred, axis=-1, keepdims=True)
+    centered = norms - norms.mean(-1, keepdims=True)
+    size = jnp.linalg.norm(centered, axis=-1, keepdims=True)
     flat = size <= 1e-6 * jnp.linalg.norm(norms, axis=-1, keepdims=True)
-    unit = centred / jnp.where(flat, jnp.nan, size)
+    unit = centered / jnp.where(flat, jnp.nan, size)
     heads = norms.shape[-2]
     if heads == 1:
         return jnp.full(norms.shape[:-2], jnp.nan)

@@ -86,7 +86,7 @@ def translation_invariance(
     phi = to_unit_scale(jnp.where(inside, phi, 0))
     entry = inside & ~jnp.eye(positions, dtype=bool)
     diagonals, present = by_offset(phi, entry)  # [*B, L, 2L-1]
-    # Centred before squaring: a large common constant would swamp the deviations in float32.
+    # Centered before squaring: a large common constant would swamp the deviations in float32.
     mean = jnp.sum(diagonals, (-2, -1), keepdims=True) / jnp.maximum(present.sum(), 1)
     whole = jnp.sum(jnp.where(present, diagonals - mean, 0) ** 2, (-2, -1))
     # Minus the first entry of each diagonal, so that a constant diagonal deviates by exactly 0.

@@ -28,14 +28,14 @@ def offset_fit(
       is 0 over the offsets that share rows, directly or through other offsets: `where` may split
       them into several such groups, whose levels nothing compares.
     """
-    centred, present = centred_rows(phi, where)
+    centered, present = centered_rows(phi, where)
     weights = present.astype(phi.dtype)
     counts = jnp.maximum(weights.sum(-1, keepdims=True), 1)
     normal = jnp.diag(weights.sum(-2)) - (weights / counts).T @ weights
     # ψ has a free level in each group, set to 0. An offset that does not occur is its own group.
     groups = _groups(present)
     normal += groups[:, None] == groups
-    return jnp.linalg.solve(normal, centred.sum(-2)[..., None])[..., 0]
+    return jnp.linalg.solve(normal, centered.sum(-2)[..., None])[..., 0]
 
 
 def _groups(present: Bool[Array, "L M"]) -> Int[Array, " M"]:
@@ -74,17 +74,17 @@ def offset_variance(
       error: standard errors of Φ. Their squares are variance of Φ's estimate and not of Φ: they are
         taken off the whole.
     """
-    centred, present = centred_rows(phi, where)
+    centered, present = centered_rows(phi, where)
     count = jnp.maximum(present.sum(), 1)
-    explained = (offset_fit(phi, where)[..., None, :] * centred).sum((-2, -1)) / count
-    whole = (centred**2).sum((-2, -1)) / count
+    explained = (offset_fit(phi, where)[..., None, :] * centered).sum((-2, -1)) / count
+    whole = (centered**2).sum((-2, -1)) / count
     if error is not None:
         noise = jnp.where(True if where is None else where, error, 0) ** 2
         whole = jnp.maximum(whole - noise.sum((-2, -1)) / count, explained)
     return whole, explained
 
 
-def centred_rows(
+def centered_rows(
     phi: Float[Array, "*B L L"], where: Bool[Array, "L L"] | None
 ) -> tuple[Float[Array, "*B L M"], Bool[Array, "L M"]]:
     """Return Φ less the mean of each row, by row and offset, 0 at no entry; and the entries."""

@@ -160,4 +160,8 @@ def _predict(weights: dict[str, Array], x: Float[Array, "K D"]) -> jax.Array:
 
 def _scored(positions: Array, predicted: np.ndarray, chosen: np.ndarray) -> Probe:
     errors = np.abs(predicted - positions).mean(1)
-    return Probe(np.array([r_squared(positions, layer) for layer in predicted]), errors, chosen)
+    return Probe(
+        r2=np.array([r_squared(positions, layer) for layer in predicted]),
+        mean_absolute_error=errors,
+        chosen=chosen,
+    )

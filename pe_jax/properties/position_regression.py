@@ -67,10 +67,12 @@ def regress(
     subsets = {"all": np.ones_like(train), "train": train, "test": ~train}
     return [
         Fit(
-            float(penalty),
-            predicted,
-            {name: r_squared(y[subset], predicted[subset]) for name, subset in subsets.items()},
-            {name: float(abs(y - predicted)[subset].mean()) for name, subset in subsets.items()},
+            ridge=float(penalty),
+            predicted=predicted,
+            r2={name: r_squared(y[subset], predicted[subset]) for name, subset in subsets.items()},
+            mean_absolute_error={
+                name: float(abs(y - predicted)[subset].mean()) for name, subset in subsets.items()
+            },
         )
         for penalty, predicted in zip(ridge, predictions, strict=True)
     ]
@@ -93,7 +95,7 @@ def ridge_maps(
     one singular value decomposition.
 
     Args:
-      penalties: multiples of the largest squared singular value of the centred `x`; 0 is the
+      penalties: multiples of the largest squared singular value of the centered `x`; 0 is the
         minimum-norm least-squares solution.
 
     Raises:

@@ -80,14 +80,14 @@ def offset_kernel(
 
 
 def _add_samples(
-    carry: tuple[Array, ...], levels: Array, centred: Array, weights: Array
+    carry: tuple[Array, ...], levels: Array, centered: Array, weights: Array
 ) -> tuple[Array, ...]:
     """Merge a batch of samples into (their number, mean level, mean, squared deviations), by means:
     a sum of squares would cancel in float32."""
     seen, level, mean, squares = carry
     new = weights.sum()
-    batch_mean = (weights * centred).sum(0) / new
-    within = (weights * (centred - batch_mean) ** 2).sum(0)
+    batch_mean = (weights * centered).sum(0) / new
+    within = (weights * (centered - batch_mean) ** 2).sum(0)
     share, apart = new / (seen + new), batch_mean - mean
     squares += within + apart**2 * seen * share
     level += ((weights * levels).sum(0) / new - level) * share

@@ -105,7 +105,9 @@ def order_sensitivity(
     # 1 - u·v = |u - v|² / 2 for unit vectors, without the rounding errors of 1.
     distance = ((unit[1:] - unit[:1]) ** 2).sum(-1) / 2
     text = jnp.broadcast_to(states[:1], states[1:].shape)
-    sensitivity = OrderSensitivity(mean(distance), mean(state_change(text, states[1:])))
+    sensitivity = OrderSensitivity(
+        pooled=mean(distance), token=mean(state_change(text, states[1:]))
+    )
     if teacher is None:
         return sensitivity
     pooled_r2 = _r2_of_changes(pooled, teacher.mean(-2))

@@ -124,7 +124,9 @@ def _table(rows: list[Json], base: str) -> list[str]:
         columns.append(("next sentence", ".1%"))
     cells: list[Row] = []
     for row in rows:
-        difference = Estimate(row["loss_difference"], row["loss_difference_standard_error"])
+        difference = Estimate(
+            mean=row["loss_difference"], error=row["loss_difference_standard_error"]
+        )
         name, shown = row["position"], None if row["position"] == base else difference
         accuracies = [row[key] for key in ("masked_lm_accuracy", _NEXT_SENTENCE) if key in row]
         cells.append([name, row["parameters"], row[_LOSS], shown, *accuracies])

@@ -12,7 +12,7 @@ from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.pretraining import EncoderTrainingConfig
 from pe_jax.data import load_tokenizer
 from pe_jax.data.glue import GLUE
-from pe_jax.interop import save_bert, save_onnx, save_stablehlo
+from pe_jax.interop import save_encoder, save_onnx, save_stablehlo
 from pe_jax.interop.onnx_export import MODULES
 from pe_jax.tasks.run import run_config, saved_tokenizer
 from pe_jax.training.checkpointing import newest_params
@@ -65,7 +65,7 @@ def export(
             f"ONNX {of_run}: {outputs}. In Python, with onnxruntime alone:\n"
             f'  onnxruntime.InferenceSession("{out}/model.onnx"){more}{use if sentences else ""}'
         )
-    architecture = save_bert(*parts, labels=labels)
+    architecture = save_encoder(*parts, labels=labels)
     return (
         f"{architecture} {of_run}. In Python with torch and transformers:\n"
         f'  transformers.{architecture}.from_pretrained("{out}")\n'

@@ -63,7 +63,7 @@ def _measured(bases: np.ndarray, dims: np.ndarray, config: SweepConfig) -> np.nd
         if config.measure == "turning_point":
             return properties.turning_point(psi)
         weighted = config.measure == "monotonicity_weighted"
-        return properties.monotonicity(Toeplitz(psi), config.window, weighted=weighted)
+        return properties.monotonicity(Toeplitz(psi=psi), config.window, weighted=weighted)
 
     settings = {
         "base": np.repeat(bases, len(dims)).astype(np.float32),

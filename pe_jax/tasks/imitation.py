@@ -32,7 +32,7 @@ class Statistics(NamedTuple):
 
     hidden: Float[Array, " N"]  # Variance of each layer's output.
     attention: Float[Array, " N"]  # Variance of each layer's output of attention.
-    # From the mean over positions to that of each position; None without `config.centred`.
+    # From the mean over positions to that of each position; None without `config.centered`.
     centre: Float[Array, "N P D"] | None
 
 
@@ -92,7 +92,7 @@ def imitation_task(
         rows = len(batch["tokens"])
         error = _distance(hidden[:, :rows], targets[:, :rows], batch) / statistics.hidden
         if statistics.centre is not None:
-            targets = _centred(targets, statistics.centre, read)
+            targets = _centered(targets, statistics.centre, read)
         loss = _distance(hidden, targets, read) / statistics.hidden
         if attention:
             attention_loss = _distance(ours.attention, theirs.attention, read)
@@ -174,7 +174,7 @@ def _real(batch: Batch) -> Bool[Array, "B L"]:
     return batch["documents"] > 0
 
 
-def _centred(
+def _centered(
     hidden: Float[Array, "N B L D"], centre: Float[Array, "N P D"], batch: Batch
 ) -> Float[Array, "N B L D"]:
     """Hidden states without the mean of their position, except at special tokens."""
@@ -205,12 +205,12 @@ def measure(
 ) -> list[Statistics]:
     """Return the statistics of a teacher on held-out batches, for each stage; `params` are those of
     its `Bert`, with the shardings of `sharding.state_shardings`."""
-    sums = _statistics_of(_targets_of(teacher, mesh, config.parallel), config.centred)
+    sums = _statistics_of(_targets_of(teacher, mesh, config.parallel), config.centered)
     step = sharding.compiled(sums, mesh, (None, None))  # With the shardings that both come with.
     wide = functools.partial(jax.tree.map, lambda x: np.asarray(x, np.float64))
     stages = [[wide(step(params, batch)) for batch in batches] for batches in held_out]
     centre = None
-    if config.centred:
+    if config.centered:
         centre = _centre(max(stages, key=lambda batches: len(batches[0]["texts"])))
     return [Statistics(_variance(s, "hidden"), _variance(s, "attention"), centre) for s in stages]
 

@@ -76,10 +76,10 @@ class PretrainedSource:
         if self._is_run:
             params = newest_params(self._path, shardings_of)[1]
         else:
-            from pe_jax.interop import load_bert
+            from pe_jax.interop import load_encoder
             from pe_jax.interop.bert_import import PRETRAINING
 
-            bert = load_bert(self._path, heads=PRETRAINING)
+            bert = load_encoder(self._path, heads=PRETRAINING)
             if bert.unread:
                 log(f"Not read from {self._path}: {', '.join(bert.unread)}")
             params = jax.device_get(bert.params)

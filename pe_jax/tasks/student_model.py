@@ -27,17 +27,17 @@ def windows_of(encoding: PositionEncoding) -> PositionEncoding:
     def only(parts: tuple[Part, ...]) -> tuple[Part, ...]:
         return tuple(part for part in parts if part.key in _KEYS)
 
-    layers = tuple(PositionEncoding(only(layer.parts)) for layer in encoding.layers)
+    layers = tuple(PositionEncoding(parts=only(layer.parts)) for layer in encoding.layers)
     return PositionEncoding(
-        only(encoding.parts), layers if any(layer.parts for layer in layers) else ()
+        parts=only(encoding.parts), layers=layers if any(layer.parts for layer in layers) else ()
     )
 
 
 def with_windows(student: PositionEncoding, teacher: PositionEncoding) -> PositionEncoding:
     """Return a student's encoding with the windows of its teacher, unless it has its own.
 
-    `t5` becomes `t5+cycle(none, window(reach=64), window(reach=64))`, one table for all layers, and
-    `per_layer(t5)` becomes `per_layer(t5, t5+window(reach=64), t5+window(reach=64))`.
+    `t5` becomes `t5+cycle(none, window(max_distance=64), window(max_distance=64))`, one table for all layers, and
+    `per_layer(t5)` becomes `per_layer(t5, t5+window(max_distance=64), t5+window(max_distance=64))`.
     """
     windows = windows_of(teacher)
     if windows_of(student).all_parts or not windows.all_parts:
@@ -46,7 +46,9 @@ def with_windows(student: PositionEncoding, teacher: PositionEncoding) -> Positi
         return student + windows
     count = math.lcm(len(student.layers), len(windows.layers))
     layers = tuple(student.at_layer(i) + windows.at_layer(i) for i in range(count))
-    return PositionEncoding(student.parts + windows.parts, layers, student.per_layer)
+    return PositionEncoding(
+        parts=student.parts + windows.parts, layers=layers, per_layer=student.per_layer
+    )
 
 
 def keep_windows(

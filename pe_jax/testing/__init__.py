@@ -1,7 +1,7 @@
 """A suite that every position encoding is put through, ours or your own; jax and NumPy only.
 
 >>> from pe_jax import encodings, testing
->>> encoding = encodings.learned_relative(head_size=4, clip=3)
+>>> encoding = encodings.learned_relative(head_size=4, max_distance=3)
 >>> testing.CHECKS["packing"](testing.Subject(encoding))  # All of them: testing.check(encoding)
 'ok'
 

@@ -78,7 +78,7 @@ def implementations(s: Subject) -> Problems:
         values = run(s.layer, s.tokens, mask=mask, to=s.to)
         yield from result_differences(name, values, expected, 1e-4)
     if terms:
-        clipped = any(part.offsets and part.offsets.clip for part in s.encoding.parts)
+        clipped = any(part.offsets and part.offsets.max_distance for part in s.encoding.parts)
         run = s.compiled(IMPLEMENTATIONS["table"] if clipped else BLOCKS)
         arguments = s.layer, s.tokens, positions, mask, s.to
         yield from result_differences("any positions", run(*arguments), s.naive(*arguments), 1e-4)
@@ -134,7 +134,7 @@ def decoding(s: Subject) -> Problems:
     if in_attention.axes == 1 and not in_attention.is_causal:
         in_attention = in_attention + causal()
     empty = init_cache(
-        in_attention, ROWS, LENGTH, num_heads=s.heads, head_size=s.head_size, hidden_size=s.width
+        in_attention, ROWS, LENGTH, num_kv_heads=s.heads, head_size=s.head_size, hidden_size=s.width
     )
 
     @jax.jit
@@ -394,7 +394,7 @@ def name(s: Subject) -> Problems:
     """The name parses back to the encoding."""
     registered = {*ENCODINGS, *WRAPPERS}
     if not all(part.name.partition("(")[0] in registered for part in s.encoding.parts):
-        raise NotApplicable("not registered with pe_jax.encodings.registered")
+        raise NotApplicable("not registered with pe_jax.encodings.register_encoding")
     again = from_name(s.name, **s.sizes)
     if again.name != s.name:
         yield f"the name parses to {again.name!r}"

@@ -232,7 +232,7 @@ def projected(
     maps = [functools.partial(_project, w) for w in (layer.w_q, layer.w_k, layer.w_v)]
     offsets = layer.q, layer.k, layer.v
     heads = tuple(project(x) + offset for project, offset in zip(maps, offsets))
-    return x, heads, Context(positions, x_q=x, projections=(maps[0], maps[1]), rng=rng)
+    return x, heads, Context(positions_q=positions, x_q=x, projections=(maps[0], maps[1]), rng=rng)
 
 
 def _project(w: Float[Array, "D H d"], x: Float[Array, "*B D"]) -> Float[Array, "*B H d"]:

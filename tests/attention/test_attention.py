@@ -63,7 +63,7 @@ def test_positions_known_only_at_run_time(name):
     )
     params = encoding.init(jax.random.key(0))
     q, k, v = draw(2, 7, 7)
-    run = lambda p: attention(q, k, v, encoding, params, encodings.Context(p))
+    run = lambda p: attention(q, k, v, encoding, params, encodings.Context(positions_q=p))
     concrete = run(range(7))
     np.testing.assert_allclose(run(np.arange(7)), concrete, atol=1e-6)
     np.testing.assert_allclose(jax.jit(run)(jnp.arange(7)), concrete, atol=1e-6)
@@ -94,7 +94,7 @@ def test_separate_values_table(name):
 
 @pytest.mark.parametrize("clip", [None, 400])
 def test_unclipped_sinusoid(clip):
-    encoding = encodings.learnable_sinusoidal_relative(head_size=d, clip=clip)
+    encoding = encodings.learnable_sinusoidal_relative(head_size=d, max_distance=clip)
     params = encoding.init(jax.random.key(0))
     q, k, v = draw(1, 300, 300)
     out = attention(q, k, v, encoding, params)
@@ -152,7 +152,7 @@ def test_dropout():
 def test_a_key_does_not_see_the_future_of_a_mask():
     """Causality through gradients: outputs up to i do not move with later keys."""
     q, k, v = draw(1, 6, 6)
-    encoding = encodings.learned_relative(head_size=d, clip=3)
+    encoding = encodings.learned_relative(head_size=d, max_distance=3)
     params = encoding.init(jax.random.key(0))
     causal = jnp.tril(jnp.ones((6, 6), bool))[None, None]
 
@@ -165,7 +165,7 @@ def test_a_key_does_not_see_the_future_of_a_mask():
 
 def test_what_attention_refuses():
     q, k, v = draw(1, 3, 5)
-    encoding = encodings.learned_relative(head_size=d, clip=3)
+    encoding = encodings.learned_relative(head_size=d, max_distance=3)
     params = encoding.init(jax.random.key(0))
     at, none = encodings.Context, encodings.none()
     for message, arguments, more in (
@@ -228,7 +228,7 @@ def test_attention_takes_the_encoding_of_one_layer():
 
 def test_forward_mode_and_second_derivatives_of_the_naive_implementation():
     """Against differences, and the Hessian against the derivative of the gradient."""
-    encoding = encodings.learnable_sinusoidal_relative(head_size=d, clip=3)
+    encoding = encodings.learnable_sinusoidal_relative(head_size=d, max_distance=3)
     params = encoding.init(jax.random.key(0))
     q, k, v = (jnp.asarray(x) for x in draw(1, 4, 4))
     f = lambda q: (attention(q, k, v, encoding, params, implementation="naive") ** 2).sum()
@@ -260,7 +260,7 @@ def test_forward_mode_names_the_naive_implementation(derivative):
 
 
 def test_second_derivatives_of_all_queries_and_of_blocks():
-    encoding = encodings.learned_relative(head_size=d, clip=1)
+    encoding = encodings.learned_relative(head_size=d, max_distance=1)
     params = encoding.init(jax.random.key(0))
     q, k, v = (jnp.asarray(x) for x in draw(1, 3, 3))
     to = jax.random.normal(jax.random.key(1), q.shape)

@@ -42,15 +42,15 @@ def draw(heads, dtype=jnp.bfloat16):
         ("causal", {"mask": ROWS}),
         ("t5+causal", {}),
         ("causal", {"positions": [0, 1, 2, 3, 5, 6, 7, 9]}),
-        ("window(reach=2)", {}),
-        ("window(reach=2)+causal", {"heads": 2}),
+        ("window(max_distance=2)", {}),
+        ("window(max_distance=2)+causal", {"heads": 2}),
         ("rope+causal", {"document_ids": DOCUMENT_IDS}),
     ],
 )
 def test_outputs_and_gradients(name, case):
     encoding, params = build(name)
     context = encodings.Context(
-        None if "positions" not in case else np.array(case["positions"]),
+        positions_q=None if "positions" not in case else np.array(case["positions"]),
         document_ids=case.get("document_ids"),
     )
     to = RNG.normal(size=(B, L, H, d))

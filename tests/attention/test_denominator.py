@@ -25,7 +25,14 @@ def in_pieces(name, sink, implementation, params, q, k, v):
         encoding = encodings.from_name(name + more, **SIZES)
         piece = slice(keys.start, keys.stop)
         out, lse = attention(
-            *(q, k[:, piece], v[:, piece], encoding, params, Context(range(L), keys)),
+            *(
+                q,
+                k[:, piece],
+                v[:, piece],
+                encoding,
+                params,
+                Context(positions_q=range(L), positions_k=keys),
+            ),
             implementation=implementation,
             return_lse=True,
         )
@@ -41,8 +48,8 @@ def in_pieces(name, sink, implementation, params, q, k, v):
 @pytest.mark.parametrize(
     ("name", "sink"),
     [
-        ("learned_relative(clip=2)+causal", "+sink"),
-        pytest.param("window(reach=2)+t5", "+sink", marks=pytest.mark.slow),
+        ("learned_relative(max_distance=2)+causal", "+sink"),
+        pytest.param("window(max_distance=2)+t5", "+sink", marks=pytest.mark.slow),
         pytest.param("kerple+dape+rope", "", marks=pytest.mark.slow),
     ],
 )

@@ -22,13 +22,13 @@ DOCUMENT_IDS = np.array(
 NAMES = [
     "none",
     "rope",
-    "learned_relative(clip=3)",
-    "sinusoidal_relative(clip=None)",
-    "sinusoidal_relative(clip=5)",
+    "learned_relative(max_distance=3)",
+    "sinusoidal_relative(max_distance=None)",
+    "sinusoidal_relative(max_distance=5)",
     "t5",
     "alibi",
-    "window(reach=2)+rope",
-    "learned_relative(clip=3)+causal",
+    "window(max_distance=2)+rope",
+    "learned_relative(max_distance=3)+causal",
     "fire",
     "tupe",
     "cope+causal",
@@ -40,11 +40,11 @@ NAMES = [
 ]
 IN_KERNEL = [
     "none",
-    "sinusoidal_relative(clip=None)",
+    "sinusoidal_relative(max_distance=None)",
     "t5",
     "alibi",
-    "window(reach=2)+rope",
-    "learned_relative(clip=3)+causal",
+    "window(max_distance=2)+rope",
+    "learned_relative(max_distance=3)+causal",
     "sink",
     "causal",
 ]
@@ -122,7 +122,13 @@ def assert_close(actual, expected, tolerance=2e-4):
     )
 
 
-KEPT = ["none", "learned_relative(clip=3)", "sinusoidal_relative(clip=None)", "t5", "fire"]
+KEPT = [
+    "none",
+    "learned_relative(max_distance=3)",
+    "sinusoidal_relative(max_distance=None)",
+    "t5",
+    "fire",
+]
 
 
 @pytest.mark.parametrize("name", slow_except(KEPT, NAMES))
@@ -133,14 +139,17 @@ def test_documents_are_a_mask(name, implementation):
 
 
 @pytest.mark.usefixtures("quick_kernel")
-@pytest.mark.parametrize("name", slow_except(["t5", "learned_relative(clip=3)+causal"], IN_KERNEL))
+@pytest.mark.parametrize(
+    "name", slow_except(["t5", "learned_relative(max_distance=3)+causal"], IN_KERNEL)
+)
 def test_documents_in_the_kernel(name):
     check(name, "kernel")
 
 
 @pytest.mark.usefixtures("quick_kernel")
 @pytest.mark.parametrize(
-    "reach", [pytest.param(None, marks=pytest.mark.slow), encodings.AttentionWindow(40, 150)]
+    "reach",
+    [pytest.param(None, marks=pytest.mark.slow), encodings.AttentionWindow(left=40, right=150)],
 )
 def test_tiles_of_the_kernel(reach):
     """Several tiles, of which documents leave out some; NaN in these shows it."""
@@ -153,21 +162,21 @@ def test_tiles_of_the_kernel(reach):
     q, k, v = rng.normal(size=(3, 2, length, 2, 64)).astype(np.float32)
     table, bias = rng.normal(size=(7, 64)).astype(np.float32), np.float32([3, 1, 2, 0, 1, 2, 1])
     encoding = encodings.PositionEncoding(
-        (
+        parts=(
             encodings.Part(
-                "tables",
-                lambda key: {"table": jnp.asarray(table), "bias": jnp.asarray(bias)},
+                name="tables",
+                init=lambda key: {"table": jnp.asarray(table), "bias": jnp.asarray(bias)},
                 offsets=encodings.OffsetTerms(
-                    keys=lambda params, m, _: params["table"][jnp.clip(m, -3, 3) + 3],
+                    key_vectors=lambda params, m, _: params["table"][jnp.clip(m, -3, 3) + 3],
                     bias=lambda params, m, _: params["bias"][jnp.clip(m, -3, 3) + 3],
-                    clip=3,
-                    reach=reach,
+                    max_distance=3,
+                    window=reach,
                 ),
             ),
         )
     )
     params = encoding.init(jax.random.key(0))
-    at = encodings.Context(np.arange(length))
+    at = encodings.Context(positions_q=np.arange(length))
     mask = jnp.asarray(document_mask(document_ids, document_ids))
 
     def naive(q, k, v, params):
@@ -195,7 +204,7 @@ def test_tiles_of_the_kernel(reach):
 
 def test_each_document_is_as_alone():
     """Documents of seven tokens, in blocks of four."""
-    encoding, params = build("learned_relative(clip=3)")
+    encoding, params = build("learned_relative(max_distance=3)")
     qkv, _ = draw()
     document_ids = np.repeat([[1, 2, 3], [4, 5, 0], [0, 6, 7]], 7, axis=1)
     document_ids = np.pad(document_ids, ((0, 0), (2, 1)))
@@ -211,7 +220,7 @@ def test_each_document_is_as_alone():
 
 
 def test_documents_may_be_numbered_from_0():
-    encoding, params = build("learned_relative(clip=3)")
+    encoding, params = build("learned_relative(max_distance=3)")
     qkv, _ = draw()
     run = jax.jit(
         lambda document_ids: attention(
@@ -222,7 +231,7 @@ def test_documents_may_be_numbered_from_0():
     np.testing.assert_allclose(run(from_1 - 1), run(from_1), atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["none", "learned_relative(clip=3)", "fire"])
+@pytest.mark.parametrize("name", ["none", "learned_relative(max_distance=3)", "fire"])
 @pytest.mark.usefixtures("two_widths")
 def test_blocks_skip_keys_of_other_documents(name):
     """NaN among them would show, as 0 · NaN is NaN."""
@@ -258,7 +267,7 @@ def test_grouped_heads_and_a_mask_of_keys():
 @pytest.mark.usefixtures("two_widths")
 def test_several_seeds_at_once():
     """`vmap` over parameters and over rows with documents of their own."""
-    encoding, params = build("learned_relative(clip=3)")
+    encoding, params = build("learned_relative(max_distance=3)")
     params = jax.tree.map(lambda x: np.stack([x, 2 * x]), params)
     (q, k, v), _ = draw()
     document_ids = np.stack([DOCUMENT_IDS, np.roll(DOCUMENT_IDS, 1, axis=0)])
@@ -280,14 +289,14 @@ def test_several_seeds_at_once():
 
 
 def test_weights_and_defaults():
-    encoding, params = build("learned_relative(clip=3)")
+    encoding, params = build("learned_relative(max_distance=3)")
     (q, k, _), _ = draw()
     weights = jax.jit(
         lambda q, k, at, mask=None: attention_weights(q, k, encoding, params, at, mask=mask)
     )
     by_default = weights(q, k, encodings.Context(document_ids=DOCUMENT_IDS))
     mask = document_mask(DOCUMENT_IDS, DOCUMENT_IDS)
-    expected = weights(q, k, encodings.Context(places()), mask)
+    expected = weights(q, k, encodings.Context(positions_q=places()), mask)
     np.testing.assert_allclose(by_default, expected, atol=1e-6)
 
 
@@ -308,7 +317,7 @@ def test_documents_that_do_not_fit(document_ids, keys, message):
 
 def test_positions_within_documents_are_consecutive():
     qkv, _ = draw()
-    context = encodings.Context(np.arange(L) * 2, document_ids=DOCUMENT_IDS)
+    context = encodings.Context(positions_q=np.arange(L) * 2, document_ids=DOCUMENT_IDS)
     with pytest.raises(
         ValueError, match="positions must be consecutive within Context.document_ids"
     ):

@@ -48,7 +48,13 @@ def loss(encoding, params, x, kernel):
     "name",
     [
         *("learned_absolute", "sinusoidal_absolute+rope", "alibi", "t5", "learned_relative"),
-        *("sinusoidal_relative(clip=None)", "deberta", "tupe", "fox", "path_attention+causal"),
+        *(
+            "sinusoidal_relative(max_distance=None)",
+            "deberta",
+            "tupe",
+            "fox",
+            "path_attention+causal",
+        ),
     ],
 )
 def test_types_of_outputs_and_gradients(name, mesh):
@@ -87,13 +93,13 @@ def test_a_cache_and_weights(mesh):
     """Arrays of positions, a mask and typed keys go in as well."""
     encoding = encodings.rope(head_size=d) + encodings.causal()
     q = jax.reshard(draw(B, L, H, d), HEADS)
-    context = encodings.Context(jnp.arange(L), rng=jax.random.key(0))
+    context = encodings.Context(positions_q=jnp.arange(L), rng=jax.random.key(0))
     mask = jnp.ones((1, 1, 1, L), bool)
     weights = attention_weights(q, q, encoding, {}, context, mask=mask)
     assert weights.sharding.spec == PartitionSpec("data", "model", None, None)
-    cache = init_cache(encoding, B, L, num_heads=H, head_size=d, hidden_size=H * d)
+    cache = init_cache(encoding, B, L, num_kv_heads=H, head_size=d, hidden_size=H * d)
     keys, values = (jax.reshard(x, HEADS) for x in (cache.keys, cache.values))
-    cache = cache._replace(keys=keys, values=values)
+    cache = cache._replace(key_vectors=keys, values=values)
     out, longer = jax.jit(lambda q, cache: cached_attention(q, q, q, cache, encoding))(q, cache)
     assert out.sharding.spec == HEADS and longer.keys.sharding.spec == HEADS
     np.testing.assert_allclose(out, attention(q, q, q, encoding), atol=1e-5)

@@ -80,7 +80,7 @@ def test_relative_vectors_against_the_loops(implementation, kv_heads):
 # In all implementations: those whose terms differ most; others fall back on the same products.
 ENCODINGS = {
     "rope+t5+relative_key": ["naive", "table", SMALL_BLOCKS],
-    "sinusoidal_relative(clip=None)+alibi+causal": ["table", "kernel"],
+    "sinusoidal_relative(max_distance=None)+alibi+causal": ["table", "kernel"],
     "rope+t5+causal": ["kernel"],
     "relative_key_query": ["naive", "table"],
     "transformer_xl": ["naive", SMALL_BLOCKS],
@@ -127,7 +127,7 @@ def test_encodings_against_repeated_keys_in_float64(name):
 @pytest.mark.parametrize("kv_heads", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_bfloat16_stays_near_float32(kv_heads):
     """Gradients at sizes of real heads: XLA lacks some bfloat16 products on CPUs, see `product`."""
-    encoding = encodings.learned_relative(head_size=64, clip=5) + encodings.causal()
+    encoding = encodings.learned_relative(head_size=64, max_distance=5) + encodings.causal()
     params = encoding.init(jax.random.key(0))
     shapes = [(2, 48, heads, 64) for heads in (H, kv_heads, kv_heads)]
     qkv = [np.random.default_rng(0).normal(size=shape) / 2 for shape in shapes]
@@ -152,7 +152,7 @@ def test_keys_are_not_repeated(implementation):
     """Forward and backward, no array has the shape of keys with the heads of queries."""
     shape = jax.ShapeDtypeStruct((2, 11, H, d), jnp.float32)  # Of 11 keys for 7 queries.
     encoding, params = relative_vectors()
-    context = encodings.Context(range(L), range(11))
+    context = encodings.Context(positions_q=range(L), positions_k=range(11))
 
     def loss(q, k, v):
         return attention(q, k, v, encoding, params, context, implementation=implementation).sum()
@@ -265,11 +265,11 @@ def test_modules_are_those_with_repeated_kernels(kv_heads):
 
 
 def test_a_cache_in_plain_jax():
-    encoding = encodings.from_name("rope+learned_relative(clip=3)+causal", **SIZES)
+    encoding = encodings.from_name("rope+learned_relative(max_distance=3)+causal", **SIZES)
     params = jax.jit(encoding.init)(jax.random.key(0))
     k, v = KV
     full = jax.jit(lambda *qkv: attention(*qkv, encoding, params))(Q, k, v)
-    cache = init_cache(encoding, 2, L, num_heads=2, head_size=d, hidden_size=D)
+    cache = init_cache(encoding, 2, L, num_kv_heads=2, head_size=d, hidden_size=D)
     step = jax.jit(lambda cache, *new: cached_attention(*new, cache, encoding, params))
     for i in range(L):
         out, cache = step(cache, *(x[:, i : i + 1] for x in (Q, k, v)))

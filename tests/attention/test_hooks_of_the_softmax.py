@@ -22,10 +22,10 @@ MASK = np.random.default_rng(2).random((2, 1, L, L)) < 0.7
 MASK[0, :, 2] = False  # A query that attends to nothing.
 
 SINK = PositionEncoding(
-    (
+    parts=(
         Part(
-            "sink",
-            lambda rng: {"logit": jax.random.normal(rng, (H,))},
+            name="sink",
+            init=lambda rng: {"logit": jax.random.normal(rng, (H,))},
             sink=lambda p, _: p["logit"],
         ),
     )
@@ -34,7 +34,9 @@ SINK = PositionEncoding(
 
 def soft_cap(cap):
     cap_logits = lambda params, content, terms, mask: cap * jnp.tanh((content + terms) / cap)
-    return PositionEncoding((Part("soft_cap", no_parameters, logit_map=cap_logits),))
+    return PositionEncoding(
+        parts=(Part(name="soft_cap", init=no_parameters, map_logits=cap_logits),)
+    )
 
 
 def dape(params, content, terms, mask):
@@ -45,14 +47,14 @@ def dape(params, content, terms, mask):
 
 
 DAPE = PositionEncoding(
-    (
+    parts=(
         Part(
-            "dape",
-            lambda rng: {
+            name="dape",
+            init=lambda rng: {
                 "in": jax.random.normal(rng, (2 * H, 5)),
                 "out": jax.random.normal(rng, (5, H)),
             },
-            logit_map=dape,
+            map_logits=dape,
         ),
     )
 )
@@ -116,7 +118,7 @@ def test_sinks_in_the_kernel(kv_heads):
         run("kernel"),
         run("naive"),
     )
-    context = Context(range(L), range(L))
+    context = Context(positions_q=range(L), positions_k=range(L))
     assert adapter.supports(apply_encoding(encoding, params, Q, k, v, context, mask))
 
 
@@ -182,11 +184,14 @@ def test_maps_leave_keys_forbidden_that_a_bias_forbids(implementation):
 
 def test_a_map_of_values_that_is_undone_refuses_vectors_added_to_values():
     negated = Part(
-        "negated", no_parameters, heads=lambda p, q, k, v, _: (q, k, -v), output=lambda p, o, _: -o
+        name="negated",
+        init=no_parameters,
+        map_qkv=lambda p, q, k, v, _: (q, k, -v),
+        map_output=lambda p, o, _: -o,
     )
-    undone = PositionEncoding((negated,))
+    undone = PositionEncoding(parts=(negated,))
     np.testing.assert_allclose(attention(Q, K, V, undone), attention(Q, K, V), rtol=1e-5)
-    both = undone + encodings.learned_relative(head_size=d, clip=2)
+    both = undone + encodings.learned_relative(head_size=d, max_distance=2)
     with pytest.raises(ValueError, match=r"negated.*adds vectors to the values.*`output`"):
         attention(Q, K, V, both, both.init(jax.random.key(0)))
 
@@ -194,7 +199,13 @@ def test_a_map_of_values_that_is_undone_refuses_vectors_added_to_values():
 @pytest.mark.parametrize("implementation", ["naive", SMALL_BLOCKS])
 def test_maps_follow_one_another(implementation):
     both = soft_cap(2.0) + PositionEncoding(
-        (Part("halved", no_parameters, logit_map=lambda p, content, terms, _: content / 2 + terms),)
+        parts=(
+            Part(
+                name="halved",
+                init=no_parameters,
+                map_logits=lambda p, content, terms, _: content / 2 + terms,
+            ),
+        )
     )
     check(
         encodings.alibi(num_heads=H) + both, implementation, lambda p, c, b: jnp.tanh((c + b) / 2)
@@ -203,4 +214,4 @@ def test_maps_follow_one_another(implementation):
         attention(Q, K, V, both, implementation="kernel")
     assert "maps the finished logits" in both.parts[0].effects
     assert "adds to the denominator of the softmax" in SINK.parts[0].effects
-    attention(Q, K, V, SINK, {"sink": {"logit": jnp.zeros(H)}}, Context(range(L)))
+    attention(Q, K, V, SINK, {"sink": {"logit": jnp.zeros(H)}}, Context(positions_q=range(L)))

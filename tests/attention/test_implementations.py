@@ -113,7 +113,13 @@ def gradients(dtype, implementation, name, per_row):
 
     def loss(q, k, v, params):
         out = attention(
-            q, k, v, encoding, params, encodings.Context(positions), implementation=implementation
+            q,
+            k,
+            v,
+            encoding,
+            params,
+            encodings.Context(positions_q=positions),
+            implementation=implementation,
         )
         return (out.astype(jnp.float32) * to).sum()
 
@@ -268,7 +274,7 @@ def test_auto_names_no_implementation_that_cannot_serve():
     q, k, v = draw(1, 6, 6)
     packed = jnp.array([[0, 1, 2, 0, 1, 2]])
     run = lambda platform, positions: attention(
-        q, k, v, encoding, params, encodings.Context(positions), platform=platform
+        q, k, v, encoding, params, encodings.Context(positions_q=positions), platform=platform
     )
     expected = run("cpu", packed)
     for platform in ("cpu", "gpu", "tpu"):
@@ -279,8 +285,8 @@ def test_auto_names_no_implementation_that_cannot_serve():
 
 @pytest.mark.usefixtures("quick_kernel")
 def test_two_relative_terms_at_once():
-    both = encodings.learned_relative(head_size=d, clip=2) + encodings.sinusoidal_relative(
-        head_size=d, clip=None
+    both = encodings.learned_relative(head_size=d, max_distance=2) + encodings.sinusoidal_relative(
+        head_size=d, max_distance=None
     )
     params = jax.jit(both.init)(jax.random.key(0))
     q, k, v = draw(1, 9, 9)
@@ -299,11 +305,11 @@ def test_implementations_that_cannot():
     q, k, v = draw(1, 6, 6)
     with pytest.raises(ValueError, match=r"auto, naive, table, fused.*got 'flash'"):
         attention(q, k, v, encoding, params, implementation="flash")
-    apart = encodings.Context(np.array([0, 2, 4, 6, 8, 10]))
+    apart = encodings.Context(positions_q=np.array([0, 2, 4, 6, 8, 10]))
     with pytest.raises(ValueError, match=r"'kernel' needs .*ranges.*learned_relative"):
         attention(q, k, v, encoding, params, apart, implementation="kernel")
-    unclipped = encodings.sinusoidal_relative(head_size=d, clip=None)
-    real = encodings.Context(np.arange(6) / 2)
+    unclipped = encodings.sinusoidal_relative(head_size=d, max_distance=None)
+    real = encodings.Context(positions_q=np.arange(6) / 2)
     for implementation in ("table", "fused"):
         with pytest.raises(
             ValueError, match=f"{implementation!r} needs vectors at integer.*sinusoidal_rel"
@@ -330,8 +336,8 @@ def test_blocks_are_cut_and_joined():
 def test_arrays_of_logits_leave_out_axes_or_have_one_entry(shape):
     """Outputs and gradients in blocks of queries, which meet the keys of a window alone."""
     init = lambda key: {"bias": jax.random.normal(key, shape)}
-    part = encodings.Part("table", init, logits=lambda p, *_: p["bias"])
-    encoding = encodings.PositionEncoding((part,)) + encodings.window(reach=1)
+    part = encodings.Part(name="table", init=init, logits=lambda p, *_: p["bias"])
+    encoding = encodings.PositionEncoding(parts=(part,)) + encodings.window(max_distance=1)
     params = encoding.init(jax.random.key(0))
     q, k, v = draw(2, 7, 7)
 

@@ -51,7 +51,7 @@ def run(name="none", q=Q, k=K, v=V, implementation="auto", **context):
 
 def cached(q, k, v):
     encoding = build("rope+causal")
-    cache = init_cache(encoding, B, L, num_heads=H, head_size=d, hidden_size=D)
+    cache = init_cache(encoding, B, L, num_kv_heads=H, head_size=d, hidden_size=D)
     return cached_attention(q, k, v, cache, encoding)
 
 
@@ -140,7 +140,7 @@ def test_modules_and_embeddings_take_floats(dtype):
         encodings.embed(build("sinusoidal_absolute"), {}, wrong)
 
 
-@pytest.mark.parametrize("name", ["window(reach=2)", "causal", "rope", "alibi+causal", "t5"])
+@pytest.mark.parametrize("name", ["window(max_distance=2)", "causal", "rope", "alibi+causal", "t5"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_positions_are_finite(name, value):
     positions = np.arange(L, dtype=np.float32)
@@ -293,7 +293,7 @@ def test_masks_and_biases_of_the_adapters():
 class TestDecodingWithoutCausal:
     """Decoding is causal: an encoding that is not would give other numbers in the full pass."""
 
-    NAMES = ["rope", "none", "window(reach=2)", "t5", "fox", "learned_absolute+alibi"]
+    NAMES = ["rope", "none", "window(max_distance=2)", "t5", "fox", "learned_absolute+alibi"]
 
     @staticmethod
     def expected(name):

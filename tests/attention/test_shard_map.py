@@ -91,7 +91,7 @@ def test_types_beside_explicit_axes(name, implementation):
 
 def test_projections_beside_explicit_axes():
     """DeBERTa's table goes through the layer's projections, whose kernels are no arguments."""
-    name = "deberta(buckets=4, max_relative_positions=8)"
+    name = "deberta(num_buckets=4, max_distance=8)"
     with (
         jax.set_mesh(mesh_of(AxisType.Explicit)),
         pytest.raises(

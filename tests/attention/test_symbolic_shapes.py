@@ -47,8 +47,8 @@ def layer(name, implementation="auto"):
 def test_the_numbers_are_those_of_known_sizes():
     names = [
         "none",
-        "sinusoidal_absolute+rope+t5+learned_relative(clip=2)",
-        "learned_absolute+alibi+sinusoidal_relative(clip=2)+window(reach=2)",
+        "sinusoidal_absolute+rope+t5+learned_relative(max_distance=2)",
+        "learned_absolute+alibi+sinusoidal_relative(max_distance=2)+window(max_distance=2)",
         "fox",
     ]
     layers = [layer(name) for name in names]
@@ -78,9 +78,9 @@ def test_what_needs_a_length_says_so(name, implementation, message):
         exported(layer(name, implementation))
 
 
-def test_randomised_positions_need_a_length():
-    with pytest.raises(ValueError, match=r"randomised\(rope\) needs a length that is known"):
-        exported(layer("randomised(rope, longest=16)"), "l <= 16")
+def test_randomized_positions_need_a_length():
+    with pytest.raises(ValueError, match=r"randomized\(rope\) needs a length that is known"):
+        exported(layer("randomized(rope, num_positions=16)"), "l <= 16")
 
 
 def test_positions_of_each_row():
@@ -89,7 +89,7 @@ def test_positions_of_each_row():
     batch, length = export.symbolic_shape("b, l")
 
     def apply(q, positions):
-        return attention(q, q, q, encoding, context=encodings.Context(positions))
+        return attention(q, q, q, encoding, context=encodings.Context(positions_q=positions))
 
     q = jax.random.normal(jax.random.key(1), (2, 3, H, d))
     for rows, positions in ((batch, [[0, 1, 2], [5, 7, 9]]), (1, [[2, 4, 5]])):

@@ -135,7 +135,7 @@ def test_query_by_query(quick_kernel):
     assert all(np.abs(grad[1]).max() == 0 for grad in grads[:3])
 
 
-around = lambda reach: AttentionWindow(reach, reach)
+around = lambda reach: AttentionWindow(left=reach, right=reach)
 CASES = {  # lengths; heads and their size; clip, terms, offset, reach
     "many blocks": (300, 200, 1, 128, 64, "kv", 40, None),
     "only keys, clip longer than the sequence": (9, 8, 2, 128, 20, "k", 0, None),
@@ -147,9 +147,18 @@ CASES = {  # lengths; heads and their size; clip, terms, offset, reach
     "a shared bias, window within the clip": (20, 300, 2, 64, 60, "bV", -140, around(30)),
     "a window alone, of whole blocks": (300, 520, 1, 128, 1, "", -70, around(256)),
     "a window that hides all keys": (9, 8, 1, 128, 2, "b", 500, around(100)),
-    "causal, all terms": (300, 280, 1, 128, 20, "kvb", 0, AttentionWindow(None, 0)),
-    "causal with a window": (20, 300, 2, 64, 60, "b", -140, AttentionWindow(70, 0)),
-    "sinks alone, causal, many blocks": (300, 280, 2, 64, 1, "s", 0, AttentionWindow(None, 0)),
+    "causal, all terms": (300, 280, 1, 128, 20, "kvb", 0, AttentionWindow(left=None, right=0)),
+    "causal with a window": (20, 300, 2, 64, 60, "b", -140, AttentionWindow(left=70, right=0)),
+    "sinks alone, causal, many blocks": (
+        300,
+        280,
+        2,
+        64,
+        1,
+        "s",
+        0,
+        AttentionWindow(left=None, right=0),
+    ),
     "sinks beside other terms": (140, 150, 2, 128, 20, "vBs", 3, None),
     "sinks where a window hides all keys": (9, 8, 2, 64, 2, "bs", 500, around(100)),
 }
@@ -186,7 +195,7 @@ def test_against_the_dense_formula(case, quick_kernel):
 LONG = {  # clip, terms, offset, reach, block
     "beyond all offsets, two blocks of queries": (600, "B", 40, None, (256, 128)),
     "shared, clipped, tiles before and after the clip": (140, "b", -170, None, (128, 256)),
-    "causal with a sink": (400, "Bs", 0, AttentionWindow(None, 0), (256, 256)),
+    "causal with a sink": (400, "Bs", 0, AttentionWindow(left=None, right=0), (256, 256)),
     "a window": (300, "b", 0, around(150), (128, 128)),
     "clipped before the first key": (140, "b", 900, None, (128, 128)),
 }
@@ -234,7 +243,11 @@ def test_tiles_outside_the_window_are_not_computed():
 @pytest.mark.parametrize("offset", [0, -300, 777, -5000])
 @pytest.mark.parametrize(
     "reach",
-    [*map(around, [0, 127, 128, 300, 1000]), AttentionWindow(None, 0), AttentionWindow(200, None)],
+    [
+        *map(around, [0, 127, 128, 300, 1000]),
+        AttentionWindow(left=None, right=0),
+        AttentionWindow(left=200, right=None),
+    ],
 )
 def test_the_tiles_of_a_window(reach, offset, block):
     """Those that are counted are those where a query attends to a key, and they are consecutive."""
@@ -361,10 +374,10 @@ def test_derivatives_that_need_another_implementation(derivative, missing, quick
         ("b", around(40), 12, False),
         ("Kvb", around(200), 12, False),
         ("", around(1), 12, False),
-        ("b", AttentionWindow(None, 0), 12, False),
-        ("KvB", AttentionWindow(None, 0), 4, False),
+        ("b", AttentionWindow(left=None, right=0), 12, False),
+        ("KvB", AttentionWindow(left=None, right=0), 4, False),
         ("kv", None, 1, False),
-        ("s", AttentionWindow(127, 0), 4, False),
+        ("s", AttentionWindow(left=127, right=0), 4, False),
         ("kv", None, 12, True),
         ("", around(40), 4, True),
     ],

@@ -64,7 +64,7 @@ def test_what_is_legal_stays_legal():
         ("quickstart", "checkpoint_every", 0),
         ("quickstart", "parallel", "fsdp"),
         ("quickstart", "seed", 2**32 - 1),
-        ("quickstart", "model.position", "cycle(rope(base=160000), rope+window(reach=64))"),
+        ("quickstart", "model.position", "cycle(rope(base=160000), rope+window(max_distance=64))"),
         ("glue", "data.buckets", ()),
         ("glue", "seeds", [3]),
         ("glue", "steps", 1000),

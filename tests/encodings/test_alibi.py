@@ -19,7 +19,9 @@ CLOSE = {"atol": 1e-4, "rtol": 0}
 
 def bias_of_rows(encoding, params, heads, positions):
     zeros = jnp.zeros((np.atleast_2d(positions).shape[0], np.shape(positions)[-1], heads, 4))
-    return np.asarray(attention_logits(zeros, zeros, encoding, params, Context(positions)))
+    return np.asarray(
+        attention_logits(zeros, zeros, encoding, params, Context(positions_q=positions))
+    )
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def build(name, **sizes):
         ("rope", {"head_size": 4}),
         ("rope", {"head_size": 16}),
         ("interpolated(rope, factor=2)", {"head_size": 4}),
-        ("learned_relative(clip=3)", {"head_size": 4}),
+        ("learned_relative(max_distance=3)", {"head_size": 4}),
         ("alibi", {"num_heads": 2}),
         ("t5", {"num_heads": 1}),
         ("rope+alibi", {"num_heads": 2}),
@@ -49,7 +49,7 @@ def test_heads_before_lengths():
     # An encoding without heads leaves it to what has a length.
     rope, x = build("rope+causal"), np.zeros((B, L, 32), np.float32)
     for match, arguments in (
-        ("each of 4 tokens of q .its axis 1., got 6", {"context": Context(range(L))}),
+        ("each of 4 tokens of q .its axis 1., got 6", {"context": Context(positions_q=range(L))}),
         (r"here \[2, 6, 4, 4\]; .*axis 1 of q", {"mask": np.ones((B, 1, 1, L), bool)}),
         (
             r"x_k must be \[B, L, D\] .* of 4 tokens in 2 rows, as k has, got \[2, 6, 32\]",
@@ -58,7 +58,7 @@ def test_heads_before_lengths():
     ):
         with pytest.raises(ValueError, match=match):
             attention(*swapped, rope, **arguments)
-    cache = init_cache(rope, B, 12, num_heads=H, head_size=d, hidden_size=32)
+    cache = init_cache(rope, B, 12, num_kv_heads=H, head_size=d, hidden_size=32)
     with pytest.raises(ValueError, match=r"k must be \[2, T, 4, 8\] .*, got \[2, 4, 6, 8\]"):
         cached_attention(*swapped, cache, rope)
 
@@ -80,7 +80,7 @@ def test_a_hook_that_adds_a_key():
         more = lambda x: jnp.pad(x, [(0, 0), (0, 1), (0, 0), (0, 0)])
         return q, more(k), more(v)
 
-    encoding = PositionEncoding((Part("extra", heads=heads),))
+    encoding = PositionEncoding(parts=(Part(name="extra", map_qkv=heads),))
     with pytest.raises(ValueError, match="'heads' of extra may change the last axis"):
         attention(Q, K, V, encoding)
 
@@ -103,12 +103,12 @@ def test_embeddings_of_another_size():
 @pytest.mark.parametrize(
     ("name", "other"),
     [
-        ("learned_relative(clip=3)", "learned_relative(clip=5)"),
-        ("t5", "t5(buckets=16)"),
+        ("learned_relative(max_distance=3)", "learned_relative(max_distance=5)"),
+        ("t5", "t5(num_buckets=16)"),
         ("learnable_sinusoidal_relative", "learnable_sinusoidal_relative(separate=True)"),
-        ("deberta(buckets=8)", "deberta(buckets=16)"),
+        ("deberta(num_buckets=8)", "deberta(num_buckets=16)"),
         ("rope(learnable=True)", "rope(learnable=True, per_head=True)"),
-        ("cope", "cope(npos_max=8)"),
+        ("cope", "cope(num_positions=8)"),
     ],
 )
 def test_parameters_of_another_encoding(name, other):
@@ -130,7 +130,7 @@ def test_parameters_of_another_length():
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
 @pytest.mark.parametrize(
-    "name", ["learned_absolute", "sinusoidal_absolute", "normalised_index", "complex_order"]
+    "name", ["learned_absolute", "sinusoidal_absolute", "normalized_index", "complex_order"]
 )
 def test_embeddings_keep_their_dtype(name, dtype):
     encoding = build(name)

@@ -19,7 +19,7 @@ def test_cable_adds_up_the_lengths_between_query_and_key():
     params = {"cable": {"length": first, "weight": 2 * first}}
     x = lengths(1.0, 3.0, -5.0, 2.0)  # A negative one counts 0.
     zero = np.zeros((1, 4, 2, 4), np.float32)
-    context = Context(range(4), x_k=x)
+    context = Context(positions_q=range(4), x_k=x)
     plain = made_narrow("cable(weighted=False)")[0]
     found = attention_logits(zero, zero, plain, params, context)[0, 1]
     s = np.array([1, 4, 4, 6])
@@ -35,7 +35,7 @@ def test_cable_of_tokens_of_one_length_is_alibi():
     zero = np.zeros((1, 5, 2, 4), np.float32)
     found = attention_logits(
         zero, zero, made_narrow("cable(weighted=False)")[0], {"cable": {"length": first}},
-        Context(range(5), x_k=lengths(*[1.0] * 5)),
+        Context(positions_q=range(5), x_k=lengths(*[1.0] * 5)),
     )  # fmt: skip
     np.testing.assert_allclose(
         found, attention_logits(zero, zero, encodings.alibi(num_heads=2), {}), atol=1e-6
@@ -47,7 +47,7 @@ def test_cable_of_the_published_code():
     encoding, params = made_narrow("cable(weighted=False, gate='softplus')")
     assert set(params["cable"]) == {"length", "bias"}
     a, b, x = draw(8, 2), draw(2), draw(1, 6, 8)
-    zero, context = np.zeros((1, 6, 2, 4), np.float32), Context(range(6), x_k=x)
+    zero, context = np.zeros((1, 6, 2, 4), np.float32), Context(positions_q=range(6), x_k=x)
     found = attention_logits(zero, zero, encoding, {"cable": {"length": a, "bias": b}}, context)
     fox = encodings.fox(hidden_size=8, num_heads=2)
     side = {"kernel": -a, "bias": -b}
@@ -62,4 +62,11 @@ def test_cable_says_what_it_needs():
     with pytest.raises(ValueError, match=r"cable computes its terms .* x_k=x"):
         attention(q, q, q, encoding, params)
     with pytest.raises(ValueError, match="cable needs .* every query must be among the keys"):
-        attention(q, q, q, encoding, params, Context(range(3, 6), range(3), x_k=draw(1, 3, 8)))
+        attention(
+            q,
+            q,
+            q,
+            encoding,
+            params,
+            Context(positions_q=range(3, 6), positions_k=range(3), x_k=draw(1, 3, 8)),
+        )

@@ -15,7 +15,7 @@ CLOSE = {"atol": 1e-5, "rtol": 0}
 
 def test_cope_with_open_gates_counts_keys():
     """Gates of 1: the query's own key is at position 1, the next to the left at 2, and so on."""
-    encoding, _ = made_narrow("cope(npos_max=4)+causal")
+    encoding, _ = made_narrow("cope(num_positions=4)+causal")
     table = jnp.arange(4.0)[:, None] * np.float32([1.0, 0, 0, 0])
     q = jnp.zeros((1, 5, 2, 4)).at[..., 0].set(100.0)
     found = attention_logits(q, q, encoding, {"cope": {"table": table}})[0, 0]
@@ -34,7 +34,7 @@ def test_cope_with_half_open_gates_lies_between_two_positions():
 
 def test_cope_does_not_count_hidden_keys():
     """A key that a mask hides within the row has no part in the positions of those before it."""
-    encoding, _ = made_narrow("cope(npos_max=8)+causal")
+    encoding, _ = made_narrow("cope(num_positions=8)+causal")
     params = {"cope": {"table": draw(8, 4)}}
     q, k, v = (draw(1, 6, 2, 4, seed=seed) for seed in range(3))
     shown = np.array([0, 1, 3, 4, 5])
@@ -66,7 +66,7 @@ def test_cope(torch, npos_max):
     content = np.einsum("bhqd,bhkd->bhqk", q, k) / np.sqrt(SIZE)
     masked = np.where(causal, content, np.finfo(np.float32).min)
     expected = array(theirs(torch.tensor(q), torch.tensor(masked)))
-    encoding = encodings.cope(head_size=SIZE, npos_max=npos_max) + encodings.causal()
+    encoding = encodings.cope(head_size=SIZE, num_positions=npos_max) + encodings.causal()
     params = {"cope": {"table": array(theirs.pos_emb)}}
     ours = attention_logits(q.swapaxes(1, 2), k.swapaxes(1, 2), encoding, params) - content
     np.testing.assert_allclose(np.where(causal, ours, 0), np.where(causal, expected, 0), **CLOSE)

@@ -18,10 +18,10 @@ def added(name, length, params=None):
 def test_the_index_has_no_bound_and_the_share_depends_on_the_length():
     (u,) = jax.tree.leaves(build("raw_index").init(jax.random.key(0)))
     np.testing.assert_allclose(added("raw_index", 300)[0, 299], 299 * u, rtol=1e-6)
-    short, long = (added("normalised_index", n) for n in (5, 9))
+    short, long = (added("normalized_index", n) for n in (5, 9))
     np.testing.assert_allclose(short[0, 4], long[0, 8], rtol=1e-6)  # Both the end of the input,
     np.testing.assert_allclose(long[0, 4], short[0, 4] / 2, rtol=1e-6)  # the same index is not.
-    assert np.isfinite(added("normalised_index", 1)).all()
+    assert np.isfinite(added("normalized_index", 1)).all()
 
 
 def test_concatenation_leaves_the_word_alone():

@@ -25,11 +25,11 @@ def rows_of(encoding, offsets):
 
 def test_deberta_rows_by_hand():
     # k = 3 without buckets: i - j = -3 .. 2, so j - i = 3 .. -2, have the rows 0 .. 5.
-    plain = encodings.deberta(hidden_size=2, buckets=None, max_relative_positions=3)
+    plain = encodings.deberta(hidden_size=2, num_buckets=None, max_distance=3)
     assert rows_of(plain, [9, 3, 2, 1, 0, -1, -2, -3, -9]) == [0, 0, 1, 2, 3, 4, 5, 5, 5]
     # k = 8: up to 4 a row each; then ceil(3·log(x/4)/log(64/4)) more, edges at 4·16^(1/3) = 10.1,
     # 25.4 and 64.
-    log = encodings.deberta(hidden_size=2, buckets=8, max_relative_positions=65)
+    log = encodings.deberta(hidden_size=2, num_buckets=8, max_distance=65)
     left = [0, 1, 4, 5, 10, 11, 25, 26, 64, 65, 500]
     found = [8, 9, 12, 13, 13, 14, 14, 15, 15, 15, 15]
     assert rows_of(log, -np.array(left)) == found
@@ -38,11 +38,13 @@ def test_deberta_rows_by_hand():
 
 
 def test_deberta_divides_all_three_terms_by_sqrt_3d():
-    encoding = encodings.deberta(hidden_size=2, buckets=None, max_relative_positions=1)
+    encoding = encodings.deberta(hidden_size=2, num_buckets=None, max_distance=1)
     table = {"deberta": {"table": np.float32([[1.0, 0.0], [0.0, 1.0]])}}  # To the right; the rest.
     double = tuple(lambda x, by=by: by * x[..., None, :1] for by in (10.0, 100.0))
     q, k = (np.full((1, 2, 1, 1), value, np.float32) for value in (2, 3))
-    found = attention_logits(q, k, encoding, table, Context(None, projections=double))[0, 0]
+    found = attention_logits(q, k, encoding, table, Context(positions_q=None, projections=double))[
+        0, 0
+    ]
     right = 2 * 3 + 2 * 100 + 10 * 3
     np.testing.assert_allclose(found, np.array([[6, right], [6, 6]]) / math.sqrt(3), rtol=1e-6)
 
@@ -65,9 +67,7 @@ def test_deberta_buckets(torch, buckets, farthest):
     x = np.arange(-700, 701)
     theirs = make_log_bucket_position(torch.tensor(-x), buckets, farthest).long()
     theirs = torch.clamp(theirs + buckets, 0, 2 * buckets - 1)
-    part = encodings.deberta(hidden_size=1, buckets=buckets, max_relative_positions=farthest).parts[
-        0
-    ]
+    part = encodings.deberta(hidden_size=1, num_buckets=buckets, max_distance=farthest).parts[0]
     table = {"table": jnp.arange(2 * buckets, dtype=jnp.float32)[:, None]}
     np.testing.assert_array_equal(part.metadata.vectors(table, x)[:, 0], theirs)
 
@@ -103,10 +103,8 @@ def test_deberta_weights_are_those_of_v2(torch, buckets):
         return lambda x: (x @ w.T + b).reshape(*x.shape[:-1], heads, size)
 
     maps = (through(layer.query_proj), through(layer.key_proj))
-    encoding = encodings.deberta(
-        hidden_size=width, buckets=buckets, max_relative_positions=farthest
-    )
+    encoding = encodings.deberta(hidden_size=width, num_buckets=buckets, max_distance=farthest)
     params = {"deberta": {"table": jnp.asarray(table)}}
-    context = Context(None, projections=maps)
+    context = Context(positions_q=None, projections=maps)
     ours = attention_logits(maps[0](x), maps[1](x), encoding, params, context)
     np.testing.assert_allclose(jax.nn.softmax(ours), weights.detach().numpy(), **CLOSE)

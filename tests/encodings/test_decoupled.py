@@ -32,7 +32,7 @@ def test_decoupled_rope_is_a_slice_of_heads_that_are_built_outside():
     params = encoding.init(jax.random.key(0))
     q, k = qk()
     x = draw(2, 6, 16, seed=2)
-    context = Context(range(6), x_q=x, x_k=x)
+    context = Context(positions_q=range(6), x_q=x, x_k=x)
     found = attention_logits(q, k, encoding, params, context)
     more_q = np.einsum("blD,Dhr->blhr", x, params["decoupled_rope"]["query"])
     more_k = np.einsum("blD,Dr->blr", x, params["decoupled_rope"]["key"])[:, :, None]
@@ -41,4 +41,4 @@ def test_decoupled_rope_is_a_slice_of_heads_that_are_built_outside():
     expected = attention_logits(np.append(q, more_q, -1), np.append(k, more_k, -1), whole, {})
     np.testing.assert_allclose(found, expected, atol=1e-5)
     with pytest.raises(ValueError, match=r"decoupled_rope computes .* queries .* x_q=x"):
-        attention(q, k, k, encoding, params, Context(range(6), x_k=x))
+        attention(q, k, k, encoding, params, Context(positions_q=range(6), x_k=x))

@@ -26,8 +26,8 @@ COUNTS = {
 }
 BY_LAYER = {
     "learned_absolute": {"learned_absolute/table": (16, 8)},
-    "cycle(learned_relative(clip=2), none)": {"cycle_0/learned_relative/table": (5, 4)},
-    "learned_absolute+cycle(learned_relative(clip=2), none, learned_relative(clip=2))": {
+    "cycle(learned_relative(max_distance=2), none)": {"cycle_0/learned_relative/table": (5, 4)},
+    "learned_absolute+cycle(learned_relative(max_distance=2), none, learned_relative(max_distance=2))": {
         "cycle_0/learned_relative/table": (5, 4),
         "learned_absolute/table": (16, 8),
     },
@@ -41,7 +41,7 @@ BY_LAYER = {
 def test_what_is_for_causal_attention_is_refused_elsewhere():
     part = Part(name="past", traits=Traits(causal_only="it sees the past"))
     q, k = queries_keys((1, 9, 1, 8))
-    past = PositionEncoding((part,))
+    past = PositionEncoding(parts=(part,))
     with pytest.raises(ValueError, match=r"it sees the past.*'past\+causal'"):
         attention(q, k, k, past)
     np.testing.assert_array_equal(
@@ -74,7 +74,9 @@ def test_any_other_combination():
     params = encoding.init(jax.random.key(0))
     assert set(params) == {"learned_absolute", "learned_relative"}
     total = embedded(encoding, params, range(5))
-    alone = [embedded(encodings.PositionEncoding((p,)), params, range(5)) for p in encoding.parts]
+    alone = [
+        embedded(encodings.PositionEncoding(parts=(p,)), params, range(5)) for p in encoding.parts
+    ]
     np.testing.assert_allclose(total, sum(alone), rtol=1e-6)
 
 
@@ -126,8 +128,8 @@ def test_parameters_by_layer(name):
 
 def test_encodings_by_layer_in_python():
     far, none = encodings.tisa(num_heads=2), encodings.none()
-    near = far + encodings.window(reach=2)
-    name = "tisa+window(reach=2)"
+    near = far + encodings.window(max_distance=2)
+    name = "tisa+window(max_distance=2)"
     assert encodings.cycle(far, near, near) == build_clipped(f"cycle(tisa, {name}, {name})")
     bias = encodings.alibi(num_heads=2)
     both = bias + encodings.per_layer(far, none)

@@ -19,16 +19,16 @@ NAMES = (
     *for_text(),
     "interpolated(rope,factor=2)+alibi",
     "per_layer(rope(base=500))",
-    "cycle(rope,alibi+window(reach=3))+learned_absolute",
+    "cycle(rope,alibi+window(max_distance=3))+learned_absolute",
     "rope(learnable=True,per_head=True)",
-    "shifted(randomised(rope))",
+    "shifted(randomized(rope))",
     "rope_longrope(short=(1.,2.),long=(3.,4.),factor=2,original_length=8)",
     "rope_linear(factor=8)",
     "rope_axial",
     "mrope(sections=(1,1,0))",
     "learned_2d(height=2,width=3)",
-    "chunks(size=4)+log_n(length=8)",
-    "cape(rope,centred=True)",
+    "chunks(size=4)+log_n(original_length=8)",
+    "cape(rope,centered=True)",
 )
 
 
@@ -59,14 +59,14 @@ def test_a_changed_part_is_another():
     rope = encodings.rope(head_size=4)
     assert encodings.with_factors(rope, jnp.zeros_like) != rope
     (part,) = rope.parts
-    assert part._replace(heads=None) != part
-    assert part._replace(heads=None) == part._replace(heads=None)
+    assert part._replace(map_qkv=None) != part
+    assert part._replace(map_qkv=None) == part._replace(map_qkv=None)
 
 
 def test_an_argument_without_a_hash():
-    @encodings.named
+    @encodings.define_encoding
     def steps(*, sizes: list[int]) -> encodings.Part:
-        return encodings.Part(factor=lambda params, context: float(sum(sizes)))
+        return encodings.Part(scale=lambda params, context: float(sum(sizes)))
 
     assert steps(sizes=[1, 2]).name == "steps(sizes=[1, 2])"
 
@@ -103,7 +103,7 @@ def test_repr():
         repr(encodings.per_layer(wrapped))
         == "per_layer(interpolated(rope(head_size=64), factor=4.0))"
     )
-    assert repr(encodings.Part("mine")) == "Part('mine')"
+    assert repr(encodings.Part(name="mine")) == "Part('mine')"
 
 
 def test_the_repr_of_many_factors():

@@ -13,7 +13,7 @@ def offsets(name, positions):
     length = len(positions)
     q, k = np.zeros((2, 2, length, 2, 2), np.float32)
     q[..., 0] = k[0, ..., 0] = k[1, ..., 1] = 1  # The two rows have cosines and sines.
-    logits = attention_logits(q, k, build(name, head_size=2), {}, Context(positions))
+    logits = attention_logits(q, k, build(name, head_size=2), {}, Context(positions_q=positions))
     return -np.arctan2(logits[1, 0], logits[0, 0])
 
 
@@ -33,7 +33,7 @@ def offsets(name, positions):
             [[0, 1, 2, 2.5, 3], [-1, 0, 1, 2, 2.5], [-2, -1, 0, 1, 2], [-2.5, -2, -1, 0, 1]],
         ),
         (
-            "dual_chunk(chunk=2, length=4)",
+            "dual_chunk(chunk=2, original_length=4)",
             [[0, 1, 2, 3, 3], [-1, 0, 1, 2, 2], [-2, -1, 0, 1, 2], [-3, -2, -1, 0, 1]],
         ),
     ],
@@ -43,7 +43,7 @@ def test_offsets_of_the_first_tokens(name, expected):
 
 
 def test_dual_chunks_forget_how_far_other_chunks_are():
-    found = offsets("dual_chunk(chunk=2, length=4)", range(7))[6]
+    found = offsets("dual_chunk(chunk=2, original_length=4)", range(7))[6]
     np.testing.assert_allclose(found, [-3, -2, -3, -2, -2, -1, 0], atol=1e-5)
 
 
@@ -67,7 +67,7 @@ def test_a_whole_rotation_apart_is_exact_far_out():
         ("self_extend(window=0)", "window must be at least 1, got 0"),
         ("self_extend(group=0)", "group must be at least 1, got 0"),
         ("rerope(factor=0.5)", "factor must be at least 1, got 0.5"),
-        ("dual_chunk(chunk=8, length=8)", "less than length, .* got 8 and 8"),
+        ("dual_chunk(chunk=8, original_length=8)", "less than length, .* got 8 and 8"),
     ],
 )
 def test_options_out_of_range(name, match):

@@ -28,7 +28,9 @@ def test_grape_a_has_a_slope_for_each_query_and_key():
     q[0, 1, 0, 0], k[0, 0, 0, 1] = np.sqrt(8) * 3.0, np.sqrt(8) * 2.0
     query, key = np.eye(2, 8, dtype=np.float32)[:, None] * np.float32([7, 9])[:, None, None]
     params = {"scale": np.zeros(1, np.float32), "query": query, "key": key}
-    found = attention_logits(q, k, encoding, {"grape_a": params}, Context(np.array([2, 12])))
+    found = attention_logits(
+        q, k, encoding, {"grape_a": params}, Context(positions_q=np.array([2, 12]))
+    )
     softplus = lambda x: np.log1p(np.exp(x))
     slope = np.array(
         [[0, softplus(0) + softplus(0)], [softplus(3) + softplus(2), 0]]

@@ -20,8 +20,8 @@ def broken(*args):
 
 PARTS = {
     "hook 'logits' of mine": Part(logits=broken),
-    "hook 'heads' of mine": Part(heads=broken),
-    "hook 'logit_map' of mine": Part(logit_map=broken),
+    "hook 'heads' of mine": Part(map_qkv=broken),
+    "hook 'map_logits' of mine": Part(map_logits=broken),
     "OffsetTerms(bias=...) of mine": Part(offsets=OffsetTerms(bias=broken)),
     "LogitTerms, hook 'logits' of mine": Part(
         logits=lambda params, q, k, context: LogitTerms(broken, (q,), (k,))
@@ -47,7 +47,7 @@ def test_errors_name_the_hook(where):
             r"OffsetTerms\(bias=.*\[5, H\]",
         ),
         (
-            Part(offsets=OffsetTerms(keys=lambda _, x, __: x)),
+            Part(offsets=OffsetTerms(key_vectors=lambda _, x, __: x)),
             r"must return \[3, 3, d\] or \[3, 3, H, d\]",
         ),
         (Part(sink=lambda *_: jnp.ones(7)), r"'sink' of mine must return a number or \[H\]"),
@@ -84,5 +84,5 @@ def test_no_rows_and_no_tokens(shape):
     turned = rotate_heads(q, jnp.arange(shape[1]), jnp.ones((1, 2)))
     assert turned.shape == q.shape
     no_keys = jnp.ones((2, 0, 2, 4))
-    context = encodings.Context(range(3), range(0))
+    context = encodings.Context(positions_q=range(3), positions_k=range(0))
     assert not attention(jnp.ones((2, 3, 2, 4)), no_keys, no_keys, encoding, {}, context).any()

@@ -21,7 +21,7 @@ def test_inkling_weighs_distances_by_a_projection_of_the_query():
     x = np.zeros((1, 4, 16), np.float32)
     x[0, :, 0] = 1.0, 2.0, 3.0, 4.0
     zero = np.zeros((1, 4, 2, 8), np.float32)
-    context = Context(range(4), x_q=x)
+    context = Context(positions_q=range(4), x_q=x)
     found = attention_logits(zero, zero, encoding, {"inkling": params}, context)[0]
     expected = np.array([[3, 5, 0, 0], [4, 6, 10, 0], [0, 6, 9, 15], [0, 0, 8, 12]])
     np.testing.assert_array_equal(found[0], expected)
@@ -38,13 +38,13 @@ def test_inkling_says_what_it_needs():
     q, k = qk()
     with pytest.raises(ValueError, match=r"inkling computes .* queries .* x_q=x"):
         attention(q, k, k, encoding, params)
-    real = Context(np.arange(6) / 2, x_q=draw(2, 6, 16))
+    real = Context(positions_q=np.arange(6) / 2, x_q=draw(2, 6, 16))
     with pytest.raises(ValueError, match="integer offsets .* got float"):
         attention(q, k, k, encoding, params, real)
     with pytest.raises(ValueError, match="extent must be at least 1, got 0"):
         build("inkling(extent=0)")
     with pytest.raises(ValueError, match="clip must be positive, got 0"):
-        build("inkling(clip=0)")
+        build("inkling(max_norm=0)")
 
 
 @needs("torch", "transformers")
@@ -71,7 +71,7 @@ def test_inkling_is_that_of_transformers(first):
         hidden_size=width, num_heads=heads, extent=extent, rank=rank, bidirectional=False
     )
     q, k = (np.zeros((2, n, heads, 8), np.float32) for n in (length - first, length))
-    context = Context(range(first, length), range(length), x_q=x.numpy())
+    context = Context(positions_q=range(first, length), positions_k=range(length), x_q=x.numpy())
     found = attention_logits(q, k, encoding, {"inkling": params}, context)
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert np.abs(expected).max() > 1
@@ -100,9 +100,9 @@ def test_inkling_with_a_clip_is_inkling_2():
         "table": array(theirs.proj).T[::-1],
         "scale": array(theirs.norm.scale),
     }
-    encoding = build(f"inkling(extent={extent}, rank=4, bidirectional=False, clip=2)")
+    encoding = build(f"inkling(extent={extent}, rank=4, bidirectional=False, max_norm=2)")
     zero = np.zeros((2, length, 2, 8), np.float32)
-    context = Context(range(length), x_q=x.numpy())
+    context = Context(positions_q=range(length), x_q=x.numpy())
     found = attention_logits(zero, zero, encoding, {"inkling": params}, context)
     np.testing.assert_allclose(found, expected, atol=1e-5)
     projected = np.einsum("blD,Dhr->blhr", x, params["projection"]) * params["scale"]

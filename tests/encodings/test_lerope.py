@@ -20,7 +20,7 @@ def test_factors_are_one_at_first_and_multiply_frequencies():
     np.testing.assert_allclose(attention_logits(q, k, learnable, params), plain, atol=1e-6)
     np.testing.assert_allclose(frequencies_of(learnable), [1, 0.1, 0.01, 0.001], rtol=1e-6)
     double = {"rope": params["rope"] | {"log_factors": jnp.full(4, np.log(2.0))}}
-    at = Context(2 * np.arange(6))
+    at = Context(positions_q=2 * np.arange(6))
     twice = attention_logits(q, k, learnable, double)
     np.testing.assert_allclose(twice, attention_logits(q, k, build("rope"), {}, at), atol=1e-5)
     halved = with_factors(learnable, lambda w: jnp.full_like(w, 0.5))
@@ -60,6 +60,6 @@ def test_lerope_is_that_of_mistral_large_4():
         )
         expected = (rotated[0] @ rotated[1].mT).numpy() / 8**0.5
     name = "lerope(rope_yarn(factor=4, original_length=1024, base=1000, layout='interleaved'))"
-    at = Context(np.array([0, 1, 2, 100, 1000, 4000]))
+    at = Context(positions_q=np.array([0, 1, 2, 100, 1000, 4000]))
     found = attention_logits(q, k, build(name), {"rope": {"log_factors": alpha}}, at)
     np.testing.assert_allclose(found, expected, atol=2e-3)

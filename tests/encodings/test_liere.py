@@ -26,7 +26,9 @@ def test_liere_for_some_positions_at_a_time(name, positions, monkeypatch):
     (part,), q, to = encoding.parts, draw(2, 7, 2, 8, seed=1), draw(2, 7, 2, 8, seed=2)
 
     def loss(params, q):
-        rotated, *_ = part.heads(params, q, q, q, Context(positions, positions))
+        rotated, *_ = part.map_qkv(
+            params, q, q, q, Context(positions_q=positions, positions_k=positions)
+        )
         return (rotated * to).sum(), rotated
 
     run = lambda: jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(params["liere"], q)
@@ -58,7 +60,7 @@ def test_liere_counts_the_rows_of_positions(monkeypatch):
     for positions, cut in ((np.ones((7, 2)), False), (np.ones((2, 7, 2)), True)):
         jax.eval_shape(
             lambda positions: pe_jax.attention.attention(
-                q, q, q, encoding, params, Context(positions)
+                q, q, q, encoding, params, Context(positions_q=positions)
             ),
             positions,
         )
@@ -81,10 +83,10 @@ def test_liere_in_blocks_of_two_is_mixed_rope():
     generators = draw(2, 2, 4, 1)
     q, k = qk()
     found = attention_logits(
-        q, k, liere, {"liere": {"generators": generators}}, Context(grid(2, 3))
+        q, k, liere, {"liere": {"generators": generators}}, Context(positions_q=grid(2, 3))
     )
     frequencies = {"rope_mixed": {"frequencies": -generators[..., 0]}}
-    expected = attention_logits(q, k, mixed, frequencies, Context(grid(2, 3)))
+    expected = attention_logits(q, k, mixed, frequencies, Context(positions_q=grid(2, 3)))
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
@@ -95,9 +97,11 @@ def test_liere_counts_patches_and_divides_by_the_side():
     assert params["liere"]["generators"].shape == (2, 2, 1, 28)
     found = attention_logits(q, k, counted, params)
     np.testing.assert_allclose(
-        found, attention_logits(q, k, by_pair, params, Context(grid(2, 3))), atol=1e-5
+        found, attention_logits(q, k, by_pair, params, Context(positions_q=grid(2, 3))), atol=1e-5
     )
-    whole = attention_logits(q, k, build("liere(side=1)"), params, Context(grid(2, 3) / 2))
+    whole = attention_logits(
+        q, k, build("liere(side=1)"), params, Context(positions_q=grid(2, 3) / 2)
+    )
     np.testing.assert_allclose(found, whole, atol=1e-5)
     with pytest.raises(ValueError, match=r"axes must be at least 2, got 1.*string\(axes=1\)"):
         build("liere(axes=1)")

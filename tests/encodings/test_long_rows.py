@@ -25,8 +25,8 @@ def away(params, seed=1):
         pytest.param("t5", marks=pytest.mark.slow),
         pytest.param("fire(threshold=40)", marks=pytest.mark.slow),
         pytest.param("transformer_xl", marks=pytest.mark.slow),
-        "transformer_xl(clip=20)",
-        "deberta(buckets=16, max_relative_positions=48)",
+        "transformer_xl(max_distance=20)",
+        "deberta(num_buckets=16, max_distance=48)",
     ],
 )
 def test_long_rows_in_every_layout(name):
@@ -44,7 +44,7 @@ def test_long_rows_in_every_layout(name):
             *qkv,
             encoding,
             params,
-            Context(positions, projections=through),
+            Context(positions_q=positions, projections=through),
             mask=mask,
             implementation=implementation,
         )

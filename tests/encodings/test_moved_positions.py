@@ -14,8 +14,8 @@ from pe_jax.testing import CHECKS, Subject
 def seen(name, q, k, rng=None, rows=3):
     """What a part sees: positions of queries, of keys, of the input."""
     (part,) = build(name).parts
-    here = moved(part, Context(q, k, rng=rng), rows)
-    at_input = moved(part, Context(k, k, rng=rng), rows)
+    here = moved(part, Context(positions_q=q, positions_k=k, rng=rng), rows)
+    at_input = moved(part, Context(positions_q=k, positions_k=k, rng=rng), rows)
     return here.positions_q, here.positions_k, at_input.positions_q
 
 
@@ -69,13 +69,13 @@ def test_cape_shifts_jitters_and_scales():
 
 def test_cape_centres_what_is_not_padding():
     at = np.array([[0, 1, 2, 3, 0, 0], [7, 8, 9, 10, 11, 12]])
-    q, k, _ = drawn("cape(rope, centred=True)", at[:, :1], at, rows=2)
+    q, k, _ = drawn("cape(rope, centered=True)", at[:, :1], at, rows=2)
     np.testing.assert_array_equal(k, at - np.array([[1.5], [9.5]]))
     np.testing.assert_array_equal(q, k[:, :1])
-    both = drawn("cape(rope_axial, centred=True)", at[0, :, None] * [[1, 2]], np.eye(2))
+    both = drawn("cape(rope_axial, centered=True)", at[0, :, None] * [[1, 2]], np.eye(2))
     np.testing.assert_array_equal(both[0][3], [2.5, 5.5])
     CHECKS["shift"](
-        Subject(encodings.cape(encodings.sinusoidal_absolute(hidden_size=8), centred=True))
+        Subject(encodings.cape(encodings.sinusoidal_absolute(hidden_size=8), centered=True))
     )
 
 

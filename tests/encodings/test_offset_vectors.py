@@ -20,7 +20,10 @@ CLOSE = {"atol": 1e-5, "rtol": 0}
 
 def test_nezha_is_the_papers_sinusoid_with_rotated_projections():
     """S(m + clip) = R S(m): R undone at queries and keys, and at values and outputs."""
-    nezha, paper = made_narrow("nezha(clip=3)")[0], made_narrow("sinusoidal_relative(clip=3)")[0]
+    nezha, paper = (
+        made_narrow("nezha(max_distance=3)")[0],
+        made_narrow("sinusoidal_relative(max_distance=3)")[0],
+    )
     w = encodings.default_frequencies(4)
     rotate = lambda x, by: rotate_pairs(x, np.array(by), w)
     q, k, v = (draw(2, 9, 2, 4, seed=n) for n in range(3))
@@ -31,7 +34,7 @@ def test_nezha_is_the_papers_sinusoid_with_rotated_projections():
 
 
 def test_separate_tables_for_keys_and_values():
-    encoding = encodings.learned_relative(head_size=4, clip=3, separate=True)
+    encoding = encodings.learned_relative(head_size=4, max_distance=3, separate=True)
     params = encoding.init(jax.random.key(0))
     assert encodings.parameter_count(encoding) == 2 * 7 * 4
     own = params["learned_relative"]
@@ -47,7 +50,7 @@ def test_the_sign_of_offsets():
     table = jnp.arange(7.0)[:, None] * jnp.ones((1, 4))  # Row r holds r; offset m is row m + 3.
     params = {"learned_relative": {"table": table}}
     q, k = jnp.ones((1, 2, 1, 4)), jnp.zeros((1, 5, 1, 4))
-    context = encodings.Context(range(2), range(5))
+    context = encodings.Context(positions_q=range(2), positions_k=range(5))
     got = attention_logits(q, k, encoding, params, context)[0, 0] * 4**0.5 / 4
     assert got.tolist() == [[3, 4, 5, 6, 6], [2, 3, 4, 5, 6]]  # Clipped at +3.
 
@@ -57,7 +60,7 @@ def test_relative_terms_ignore_a_common_shift(name):
     encoding = build_clipped(name)
     params = encoding.init(jax.random.key(0))
     q = jax.random.normal(jax.random.key(1), (2, 9, 2, 4))
-    logits = lambda at: attention_logits(q, q, encoding, params, encodings.Context(at))
+    logits = lambda at: attention_logits(q, q, encoding, params, encodings.Context(positions_q=at))
     np.testing.assert_allclose(logits(range(9)), logits(range(100, 109)), atol=1e-4)
 
 
@@ -76,7 +79,7 @@ def test_nezha(torch, transformers, clip):
     x = draw(2, LENGTH, WIDTH)
     out, weights = layer(torch.tensor(x), output_attentions=True)[:2]
     q, k, v = projected(layer, x)
-    encoding = encodings.nezha(head_size=SIZE, clip=clip)
+    encoding = encodings.nezha(head_size=SIZE, max_distance=clip)
     np.testing.assert_allclose(attention_weights(q, k, encoding, {}), array(weights), **CLOSE)
     ours = jax.jit(lambda *qkv: attention(*qkv, encoding))(q, k, v).reshape(out.shape)
     np.testing.assert_allclose(ours, array(out), **CLOSE)

@@ -46,23 +46,23 @@ def options_of_type(kind):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("t5(buckets=2)", "at least 4"),
-        ("t5(buckets=7)", "even with bidirectional=True"),
+        ("t5(num_buckets=2)", "at least 4"),
+        ("t5(num_buckets=7)", "even with bidirectional=True"),
         ("t5(max_distance=8)", "max_distance=8 must be greater than 8"),
         ("fire(width=0)", "width must be at least 1, got 0"),
         ("fire(threshold=0)", "threshold must be positive, got 0"),
-        ("transformer_xl(clip=0)", "clip must be at least 1, got 0"),
-        ("deberta(buckets=2)", "at least 4.*got 2"),
-        ("deberta(buckets=7)", "even.*got 7"),
-        ("deberta(buckets=64, max_relative_positions=33)", "below max_relative_positions - 1 = 32"),
-        ("deberta(buckets=None, max_relative_positions=0)", "must be at least 1, got 0"),
+        ("transformer_xl(max_distance=0)", "clip must be at least 1, got 0"),
+        ("deberta(num_buckets=2)", "at least 4.*got 2"),
+        ("deberta(num_buckets=7)", "even.*got 7"),
+        ("deberta(num_buckets=64, max_distance=33)", "below max_relative_positions - 1 = 32"),
+        ("deberta(num_buckets=None, max_distance=0)", "must be at least 1, got 0"),
         ("kerple(kernel='exp')", "kernel"),
         ("sandwich(dim=3)", "must be even and positive, got 3"),
         ("tisa(kernels=0)", "kernels must be at least 1, got 0"),
         ("dynamic_position_bias(depth=0)", "depth must be at least 1, got 0"),
         ("dynamic_position_bias(bound=0)", "bound must be positive, got 0"),
-        ("nezha(clip=0)", "clip must be at least 1, got 0"),
-        ("cope(npos_max=1)", "npos_max must be at least 2, got 1"),
+        ("nezha(max_distance=0)", "clip must be at least 1, got 0"),
+        ("cope(num_positions=1)", "npos_max must be at least 2, got 1"),
         ("rope_slice(size=3)", r"size \(default .*\) must be even and positive, got 3"),
         ("decoupled_rope(size=0)", r"size \(default .*\) must be even and positive, got 0"),
     ],
@@ -79,9 +79,12 @@ def test_options_that_do_not_fit(name, message):
             lambda x: encodings.rope(head_size=4, base=x),
             r"base of rope .* float32\[\].*learnable=True",
         ),
-        (lambda x: encodings.window(reach=x), r"reach of window .*of an encoding that learns"),
         (
-            lambda x: encodings.randomised(encodings.alibi(num_heads=1), longest=x),
+            lambda x: encodings.window(max_distance=x),
+            r"reach of window .*of an encoding that learns",
+        ),
+        (
+            lambda x: encodings.randomized(encodings.alibi(num_heads=1), num_positions=x),
             "longest of rand",
         ),
     ],
@@ -115,6 +118,6 @@ def test_numbers_are_float32(number):
 def test_parameters_are_bounded():
     message = r"learned_relative\(.*\): the parameter table would have 2,147,483,776 numbers"
     with pytest.raises(ValueError, match=message):
-        encodings.learned_relative(head_size=128, clip=2**23)
+        encodings.learned_relative(head_size=128, max_distance=2**23)
     with pytest.raises(ValueError, match=r"learned_absolute.*at most 536,870,912"):
         encodings.learned_absolute(hidden_size=4096, max_length=2**20)

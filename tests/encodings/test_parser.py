@@ -27,16 +27,19 @@ def test_the_paper_has_13():
         ("rope\0", "Cannot read the position encoding"),
         ("learned_absolute+", "Cannot read the position encoding"),
         ("learned_relative+learned_relative", "Use each family once"),
-        ("learned_relative(clip=4)+learned_relative(clip=8)", "Use each family once"),
+        (
+            "learned_relative(max_distance=4)+learned_relative(max_distance=8)",
+            "Use each family once",
+        ),
         ("learned_relative(clp=3)", "has no option 'clp'. Did you mean clip"),
-        ("learned_relative(clip=3, clip=4)", "given twice"),
-        ("learned_relative(clip='three')", "'clip' takes int, got 'three'"),
-        ("learned_relative(clip=2.5)", "'clip' takes int, got 2.5"),
-        ("learned_relative(clip=True)", "'clip' takes int, got True"),
-        ("learned_relative(clip=0)", "must be at least 1, got 0"),
+        ("learned_relative(max_distance=3, max_distance=4)", "given twice"),
+        ("learned_relative(max_distance='three')", "'clip' takes int, got 'three'"),
+        ("learned_relative(max_distance=2.5)", "'clip' takes int, got 2.5"),
+        ("learned_relative(max_distance=True)", "'clip' takes int, got True"),
+        ("learned_relative(max_distance=0)", "must be at least 1, got 0"),
         ("sinusoidal_relative(base=0)", "base must be positive, got 0"),
         ("learned_relative(3)", "must be written NAME=VALUE"),
-        ("learned_relative(clip=1 + 2)", "is not a number, a word or a tuple"),
+        ("learned_relative(max_distance=1 + 2)", "is not a number, a word or a tuple"),
         ("1+none", "'1' is not an encoding"),
         ("none.x", "'none.x' is not an encoding"),
         ("__import__('os')", "'__import__' is unknown. Among others there are none, .* has all"),
@@ -50,18 +53,18 @@ def test_names_that_mean_nothing(name, message):
 @pytest.mark.parametrize(
     "name",
     [
-        "learned_relative(clip=16)",
-        "learned_relative(clip=16, separate=True)",
+        "learned_relative(max_distance=16)",
+        "learned_relative(max_distance=16, separate=True)",
         "sinusoidal_absolute(base=500, scale=0.03)",
-        "sinusoidal_relative(clip=None)+learned_absolute",
+        "sinusoidal_relative(max_distance=None)+learned_absolute",
         "pope(random_phases=True)",
         "fox(gate_bias=2)",
         "rope_axial(base=10000, axes=4)",
         "rope_axial(width=3)",
         "tupe(untied_cls=False)",
         "complex_order(vocab_size=7)",
-        "randomised(pope, longest=50)",
-        "randomised(learned_absolute, longest=12)+randomised(pope, longest=12, real=True)",
+        "randomized(pope, num_positions=50)",
+        "randomized(learned_absolute, num_positions=12)+randomized(pope, num_positions=12, real=True)",
     ],
 )
 def test_names_parse_back(name):
@@ -75,9 +78,9 @@ def test_a_default_that_is_written_out_is_left_out():
 
 
 def test_lists_of_names_are_cut_outside_parentheses():
-    text = "none, learned_relative(clip=4, separate=True),cycle(none, none)"
+    text = "none, learned_relative(max_distance=4, separate=True),cycle(none, none)"
     assert split_names(text) == [
-        "none", "learned_relative(clip=4, separate=True)", "cycle(none, none)"
+        "none", "learned_relative(max_distance=4, separate=True)", "cycle(none, none)"
     ]  # fmt: skip
 
 

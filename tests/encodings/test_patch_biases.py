@@ -72,10 +72,10 @@ def test_positions_past_the_image(name):
     params = encoding.init(jax.random.key(0))
     q, k = qk(3)
     with pytest.raises(ValueError, match=r"positions 4 to 6 do not fit .* length 6"):
-        attention_logits(q, k, encoding, params, Context(range(4, 7)))
+        attention_logits(q, k, encoding, params, Context(positions_q=range(4, 7)))
     with pytest.raises(ValueError, match="must be integers"):
-        attention_logits(q, k, encoding, params, Context(np.arange(3) / 2))
-    traced = jax.jit(lambda at: attention_logits(q, k, encoding, params, Context(at)))
+        attention_logits(q, k, encoding, params, Context(positions_q=np.arange(3) / 2))
+    traced = jax.jit(lambda at: attention_logits(q, k, encoding, params, Context(positions_q=at)))
     known = np.isfinite(traced(np.array([4, 5, 6])))[0, 0]
     np.testing.assert_array_equal(known, [[1, 1, 0], [1, 1, 0], [0, 0, 0]])
     with pytest.raises(ValueError, match="height must be at least 1, got 0"):

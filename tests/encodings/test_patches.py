@@ -46,8 +46,8 @@ def test_learned_tables_of_an_image():
     np.testing.assert_array_equal(x[0, 0], params["cls"])
 
 
-def test_factorised_tables_of_an_image():
-    encoding = build("learned_2d(height=2, width=3, factorised=True)")
+def test_factorized_tables_of_an_image():
+    encoding = build("learned_2d(height=2, width=3, factorized=True)")
     params = jax.jit(encoding.init)(jax.random.key(0))["learned_2d"]
     params = jax.tree.map(np.asarray, params)
     assert {name: leaf.shape for name, leaf in params.items()} == {
@@ -59,5 +59,5 @@ def test_factorised_tables_of_an_image():
         for column in range(3):
             expected = np.append(params["columns"][column], params["rows"][row])
             np.testing.assert_array_equal(found[row, column], expected)
-    with pytest.raises(ValueError, match="hidden_size must be even with factorised=True, got 15"):
-        build("learned_2d(height=2, width=3, factorised=True)", hidden_size=15)
+    with pytest.raises(ValueError, match="hidden_size must be even with factorized=True, got 15"):
+        build("learned_2d(height=2, width=3, factorized=True)", hidden_size=15)

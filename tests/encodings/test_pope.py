@@ -31,8 +31,8 @@ def test_pope_has_a_frequency_for_each_coordinate_and_leaves_values_alone():
     (part,) = encoding.parts
     np.testing.assert_allclose(part.metadata.frequencies({}), 1e4 ** (-np.arange(8) / 8), rtol=1e-6)
     q, k, v = qkv()
-    at = Context(range(6), range(6))
-    wide_q, wide_k, same_v = part.heads(params["pope"], q, k, v, at)
+    at = Context(positions_q=range(6), positions_k=range(6))
+    wide_q, wide_k, same_v = part.map_qkv(params["pope"], q, k, v, at)
     assert wide_q.shape == wide_k.shape == (2, 6, 2, 16) and same_v is v
     # At a phase of 0 and position 0 the imaginary part is 0, the real part the magnitude.
     magnitude = np.pad(jax.nn.softplus(q[:, 0]), [(0, 0), (0, 0), (0, 8)])

@@ -34,7 +34,7 @@ def check(name, expected, params=None, positions=None):
     """Compare the logits of keys up to each query: the released code is causal."""
     encoding = encodings.from_name(name, **SIZES)
     positions = np.arange(L) if positions is None else positions
-    context = Context(positions, x_q=X, x_k=X)
+    context = Context(positions_q=positions, x_q=X, x_k=X)
     found = attention_logits(Q, K, encoding, params or {}, context)
     assert found.dtype == np.float64
     np.testing.assert_allclose(np.tril(found), np.tril(expected), rtol=0, atol=1e-9)
@@ -110,7 +110,7 @@ def test_rerope_with_log_n_is_the_authors(scaling_factor):
     scale = np.maximum(np.log(np.arange(L) + 1) / np.log(training_length), 1)
     scaled = Q * scale[None, :, None, None]
     expected = rotary_logits(scaled, K, np.where(abs(i - j) < window, i - j, far))
-    check(f"rerope({options}, base=256)+log_n(length={training_length})", expected)
+    check(f"rerope({options}, base=256)+log_n(original_length={training_length})", expected)
 
 
 def test_fope_is_the_authors():
@@ -131,7 +131,7 @@ def test_fope_is_the_authors():
 
     expected = np.einsum("bqhd,bkhd->bhqk", rotated(Q), rotated(K)) / np.sqrt(d)
     params = {"fope": {"cosine": cosine, "sine": sine}}
-    check(f"fope(length={length}, base=256)", expected, params)
+    check(f"fope(original_length={length}, base=256)", expected, params)
 
 
 def test_repo_is_the_authors():
@@ -156,7 +156,7 @@ def test_wall_is_that_of_flash_linear_attention():
     check("wall+causal", expected, {"wall": {"kernel": kernel, "bias": bias}})
 
 
-def test_rope_centred_is_dinov3s():
+def test_rope_centered_is_dinov3s():
     """`dinov3_vit` of transformers: the centres of 4 × 8 patches after two tokens, by row and then
     by column, each with half of the frequencies."""
     height, width, prefix = 4, 8, 2
@@ -174,7 +174,7 @@ def test_rope_centred_is_dinov3s():
         (x[..., : d // 2] + 1j * x[..., d // 2 :]) * np.exp(1j * angle)[:, None] for x in (q, k)
     )
     expected = np.einsum("bqhm,bkhm->bhqk", turned_q, turned_k.conj()).real / np.sqrt(d)
-    name = f"rope_centred(height={height}, width={width}, prefix={prefix}, base=16)"
+    name = f"rope_centered(height={height}, width={width}, prefix={prefix}, base=16)"
     found = attention_logits(q, k, encodings.from_name(name, **SIZES), {})
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
 

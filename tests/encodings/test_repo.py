@@ -20,7 +20,7 @@ def test_positions_are_those_of_the_network():
     params = {"gate": gate, "content": content, "out": np.ones((1, 2), np.float32)}
     q, k = (y[:1] for y in qk())
     found = attention_logits(q, k, encoding, {"repo": params}, Context(x_q=x, x_k=x))
-    at = Context(x[0, :, 1].astype(int))
+    at = Context(positions_q=x[0, :, 1].astype(int))
     np.testing.assert_allclose(found, attention_logits(q, k, build("rope"), {}, at), atol=1e-5)
 
 

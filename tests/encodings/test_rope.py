@@ -29,7 +29,7 @@ def test_logits_stay_when_all_positions_shift(name, dtype):
     encoding = build(name)
     params = encoding.init(jax.random.key(0))
     q, k = queries_keys(dtype=dtype)
-    logits = jax.jit(lambda at: attention_logits(q, k, encoding, params, Context(at)))
+    logits = jax.jit(lambda at: attention_logits(q, k, encoding, params, Context(positions_q=at)))
     near, far = logits(np.arange(6)), logits(np.arange(6) + 2**17)
     np.testing.assert_allclose(near, far, atol=2e-5 if dtype == jnp.float32 else 0.05)
 
@@ -37,7 +37,11 @@ def test_logits_stay_when_all_positions_shift(name, dtype):
 def test_rotated_heads_keep_their_dtype():
     for dtype in (jnp.float16, jnp.bfloat16):
         q, k = queries_keys(dtype=dtype)
-        mapped = build("rope").parts[0].heads({}, q, k, k, Context(range(6), range(6)))
+        mapped = (
+            build("rope")
+            .parts[0]
+            .map_qkv({}, q, k, k, Context(positions_q=range(6), positions_k=range(6)))
+        )
         assert [x.dtype for x in mapped] == [dtype] * 3
 
 
@@ -98,7 +102,7 @@ def test_learnable_frequencies_are_parameters():
         ),
         ("rope+rope_linear(factor=2)", "encodings of the same family"),
         ("window", "needs the option 'reach'"),
-        ("window(reach=0)", "at least 1.*got 0"),
+        ("window(max_distance=0)", "at least 1.*got 0"),
     ],
 )
 def test_options_out_of_range(name, match):
@@ -108,12 +112,12 @@ def test_options_out_of_range(name, match):
 
 def test_names_read_back():
     for name in (
-        "rope(base=500, layout='interleaved', fraction=0.5)+window(reach=3)",
+        "rope(base=500, layout='interleaved', fraction=0.5)+window(max_distance=3)",
         "rope_yarn(factor=32, original_length=4096, truncate=False, base=150000)",
         "rope_longrope(short=(1, 1, 1, 1), long=(1, 1.5, 2, 4), factor=2, original_length=8)",
     ):
         assert build(name).name == name
-    modern = "cycle(rope(base=160000), rope+window(reach=64), rope+window(reach=64))"
+    modern = "cycle(rope(base=160000), rope+window(max_distance=64), rope+window(max_distance=64))"
     assert build(modern).name == modern
 
 

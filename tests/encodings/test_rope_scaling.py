@@ -46,7 +46,7 @@ def test_attention_factors():
     plain = np.asarray(attention_logits(q, k, encodings.none(), {}))
 
     def scale(name, length=1):
-        at = Context(np.full(6, length - 1))  # No rotation between equal positions.
+        at = Context(positions_q=np.full(6, length - 1))  # No rotation between equal positions.
         return math.sqrt(np.median(attention_logits(q, k, build(name), {}, at) / plain))
 
     yarn = "rope_yarn(factor=32, original_length=4096%s)"
@@ -82,7 +82,11 @@ def test_length_is_the_largest_position_of_each_row():
         q, k = rotated(part.parts[0], x, at, range(4))
         np.testing.assert_allclose(k, rotate(x, np.arange(4), w / divisor), atol=1e-6)
         np.testing.assert_allclose(q, rotate(x, at, w / divisor), atol=1e-6)
-        traced = jax.jit(lambda p: part.parts[0].heads({}, x, x, x, Context(p, range(4)))[0])
+        traced = jax.jit(
+            lambda p: part.parts[0].map_qkv(
+                {}, x, x, x, Context(positions_q=p, positions_k=range(4))
+            )[0]
+        )
         np.testing.assert_allclose(traced(at), q, atol=1e-6)
 
 

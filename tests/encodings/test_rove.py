@@ -20,7 +20,7 @@ def test_outputs_have_values_rotated_by_the_distance():
     encoding = build("rove(rope(layout='interleaved'))", head_size=2)
     positions = np.array([3, 5, 4])
     q, v = np.zeros((1, 3, 2, 2), np.float32), draw(1, 3, 2, 2)
-    found = attention(q, q, v, encoding, {}, Context(positions))
+    found = attention(q, q, v, encoding, {}, Context(positions_q=positions))
     for i in range(3):
         turned = [v[0, j] @ rotation(positions[j] - positions[i]).T for j in range(3)]
         np.testing.assert_allclose(found[0, i], np.mean(turned, axis=0), atol=1e-6)

@@ -30,7 +30,7 @@ def layer(name, length=8, compiled=jax.jit):
 
         @compiled
         def outputs(params, q, k, v, x_q, x_k):
-            context = Context(positions_q, positions, x_q, x_k)
+            context = Context(positions_q=positions_q, positions_k=positions, x_q=x_q, x_k=x_k)
             return attention(q, k, v, encoding, params, context, mask=mask, implementation="naive")
 
         return outputs(params, q, k, v, x[:, queries], x[:, keys])

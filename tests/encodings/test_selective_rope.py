@@ -17,9 +17,9 @@ def test_selective_rope_of_tokens_that_add_one_angle_is_rope():
     up, convolution = (np.full((1, 2, 4), value, np.float32) for value in (4.0, 0.5))
     params = {"down": down, "up": up, "convolution": convolution}
     q, k = qk()
-    context = Context(range(6), x_q=x, x_k=x)
+    context = Context(positions_q=range(6), x_q=x, x_k=x)
     found = attention_logits(q, k, encoding, {"selective_rope": params}, context)
-    stretched = Context(1.5 * np.arange(6, dtype=np.float32))
+    stretched = Context(positions_q=1.5 * np.arange(6, dtype=np.float32))
     expected = attention_logits(q, k, build("rope"), {}, stretched)
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
@@ -32,7 +32,9 @@ def test_selective_rope_turns_by_what_is_between_query_and_key():
     # The convolution of tokens 4 and 5 sees token 1 no more.
     other = x.copy()
     other[:, 0] += 1.0
-    logits = jax.jit(lambda x: attention_logits(q, k, encoding, params, Context(range(6), x_k=x)))
+    logits = jax.jit(
+        lambda x: attention_logits(q, k, encoding, params, Context(positions_q=range(6), x_k=x))
+    )
     found, changed = np.asarray(logits(x)), np.asarray(logits(other))
     np.testing.assert_allclose(changed[..., 4:, 4:], found[..., 4:, 4:], atol=1e-5)
     assert np.abs(changed[..., 0, 1] - found[..., 0, 1]).max() > 1e-3

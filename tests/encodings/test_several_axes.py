@@ -20,10 +20,10 @@ def test_axial_rope_rotates_one_share_for_each_axis():
     encoding, _ = made("rope_axial", head_size=4)  # w = [1] on each axis.
     q = k = np.array([1.0, 0.0, 0.0, 2.0], np.float32).reshape(1, 1, 1, 4).repeat(2, 1)
     at = np.array([[0.0, 0.0], [0.3, -1.5]], np.float32)  # Real positions.
-    found = attention_logits(q, k, encoding, None, Context(at))[0, 0, 0]
+    found = attention_logits(q, k, encoding, None, Context(positions_q=at))[0, 0, 0]
     np.testing.assert_allclose(found, [5 / 2, (np.cos(0.3) + 4 * np.cos(1.5)) / 2], atol=1e-6)
     part = encoding.parts[0]
-    rotated, _, _ = part.heads({}, q, k, q, Context(at, at))
+    rotated, _, _ = part.map_qkv({}, q, k, q, Context(positions_q=at, positions_k=at))
     expected = [np.cos(0.3), np.sin(0.3), -2 * np.sin(-1.5), 2 * np.cos(-1.5)]
     np.testing.assert_allclose(rotated[0, 1, 0], expected, atol=1e-6)
 
@@ -32,7 +32,7 @@ def test_axial_rope_depends_on_differences_far_out():
     encoding, _ = made("rope_axial")
     q, k, _ = qkv()
     near, far = (
-        attention_logits(q, k, encoding, None, Context(grid(2, 3) + shift))
+        attention_logits(q, k, encoding, None, Context(positions_q=grid(2, 3) + shift))
         for shift in (0, np.array([2**17, -(2**16)]))
     )
     np.testing.assert_allclose(far, near, atol=2e-3)
@@ -42,7 +42,7 @@ def test_axial_rope_counts_the_patches_of_an_image_by_rows():
     axes, _ = made("rope_axial")
     flat, _ = made("rope_axial(width=3)")
     q, k, v = qkv()
-    expected = attention(q, k, v, axes, None, Context(grid(2, 3)))
+    expected = attention(q, k, v, axes, None, Context(positions_q=grid(2, 3)))
     np.testing.assert_array_equal(attention(q, k, v, flat), expected)
     with pytest.raises(ValueError, match=r"Pass an array \[L, 2\]"):
         attention(q, k, v, axes)
@@ -62,9 +62,11 @@ def test_layouts_of_axial_rope_are_orders_of_dimensions(layout, order):
     at = np.array([[0, 0], [1, 5], [2, 3], [40, 7], [9, 9], [3, 0]])
     made_of = lambda name: made(name)[0]
     expected = attention_logits(
-        q[..., order], k[..., order], made_of("rope_axial"), None, Context(at)
+        q[..., order], k[..., order], made_of("rope_axial"), None, Context(positions_q=at)
     )
-    found = attention_logits(q, k, made_of(f"rope_axial(layout={layout!r})"), None, Context(at))
+    found = attention_logits(
+        q, k, made_of(f"rope_axial(layout={layout!r})"), None, Context(positions_q=at)
+    )
     np.testing.assert_allclose(found, expected, atol=1e-5)
     with pytest.raises(ValueError, match="'layout' takes"):
         made_of("rope_axial(layout='halves')")
@@ -75,8 +77,10 @@ def test_layout_of_mrope_is_an_order_of_dimensions():
     at = np.array([[0, 0, 0], [1, 5, 2], [2, 3, 9], [40, 7, 1], [9, 9, 9], [3, 0, 5]])
     order = [0, 4, 1, 5, 2, 6, 3, 7]
     half, neighbours = (made(f"mrope(layout={name!r})")[0] for name in ("half", "interleaved"))
-    expected = attention_logits(q[..., order], k[..., order], neighbours, None, Context(at))
-    found = attention_logits(q, k, half, None, Context(at))
+    expected = attention_logits(
+        q[..., order], k[..., order], neighbours, None, Context(positions_q=at)
+    )
+    found = attention_logits(q, k, half, None, Context(positions_q=at))
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
@@ -121,7 +125,9 @@ def test_which_axis_a_pair_goes_by(name, axis_of_pair):
     (part,) = build(name, head_size=128).parts
     x = np.ones((1, part.traits.axes, 1, 128), np.float32)
     at = 1000 * np.eye(part.traits.axes, dtype=int)  # Token a moves on axis a alone.
-    rotated = jax.jit(lambda x: part.heads({}, x, x, x, Context(at, at))[0])(x)
+    rotated = jax.jit(
+        lambda x: part.map_qkv({}, x, x, x, Context(positions_q=at, positions_k=at))[0]
+    )(x)
     moves = np.abs(np.asarray(rotated)[0, :, 0, :64] - 1) > 1e-6
     np.testing.assert_array_equal(moves.sum(0), 1)
     np.testing.assert_array_equal(moves.argmax(0), axis_of_pair)
@@ -162,6 +168,6 @@ def test_mrope(torch, model, config, rotary, interleaved, sections):
     ours = (jnp.asarray(x.transpose(1, 2).numpy()) for x in (q, k))
     at = np.moveaxis(positions.numpy(), 0, -1)
     q, k = ours
-    found = part.heads({}, q, k, k, Context(at, at))[:2]
+    found = part.map_qkv({}, q, k, k, Context(positions_q=at, positions_k=at))[:2]
     for one, other in zip(found, wanted):
         np.testing.assert_allclose(one, other.transpose(1, 2).numpy(), atol=1e-4)

@@ -22,7 +22,7 @@ def buckets_of(encoding, offsets):
     shape = jax.eval_shape(part.init, jax.random.key(0))["table"].shape
     table = np.broadcast_to(np.arange(shape[0], dtype=np.float32)[:, None], shape)
     return (
-        part.offsets.bias({"table": table}, np.array(offsets), Context(None))[:, 0]
+        part.offsets.bias({"table": table}, np.array(offsets), Context(positions_q=None))[:, 0]
         .astype(int)
         .tolist()
     )
@@ -37,7 +37,7 @@ def test_t5_buckets_by_hand():
 
 
 def test_t5_in_one_direction():
-    encoding = encodings.t5(num_heads=2, buckets=8, max_distance=64, bidirectional=False)
+    encoding = encodings.t5(num_heads=2, num_buckets=8, max_distance=64, bidirectional=False)
     # 4 exact distances, then 4·16^(n/4) = 8, 16, 32.
     offsets = [9, 1, 0, -1, -3, -4, -7, -8, -15, -16, -31, -32, -900]
     assert buckets_of(encoding, offsets) == [0, 0, 0, 1, 3, 4, 4, 5, 5, 6, 6, 7, 7]
@@ -54,10 +54,10 @@ def test_t5_buckets(torch, buckets, max_distance, bidirectional):
         torch.tensor(x), bidirectional, buckets, max_distance
     )
     encoding = encodings.t5(
-        num_heads=1, buckets=buckets, max_distance=max_distance, bidirectional=bidirectional
+        num_heads=1, num_buckets=buckets, max_distance=max_distance, bidirectional=bidirectional
     )
     table = {"table": jnp.arange(buckets, dtype=jnp.float32)[:, None]}
-    ours = encoding.parts[0].offsets.bias(table, x, Context(None))[:, 0]
+    ours = encoding.parts[0].offsets.bias(table, x, Context(positions_q=None))[:, 0]
     np.testing.assert_array_equal(ours, theirs)
 
 

@@ -22,30 +22,38 @@ from pe_jax.training.transplant import transplant
 )
 def test_log_n(options, factor):
     n = np.arange(1, 7)
-    found, plain = (logits_at(name, range(6)) for name in (f"log_n(length=4{options})", "none"))
+    found, plain = (
+        logits_at(name, range(6)) for name in (f"log_n(original_length=4{options})", "none")
+    )
     found = np.asarray(found) / np.asarray(plain)
     np.testing.assert_allclose(found[0, 0], np.tile(factor(n)[:, None], 6), rtol=1e-5)
 
 
 def test_log_n_of_a_document_ignores_its_neighbours():
-    encoding = build("log_n(length=2)")
+    encoding = build("log_n(original_length=2)")
     q, k, v = (draw(1, 6, 2, 8, seed=seed) for seed in range(3))
     document_ids = np.array([[1, 1, 1, 1, 2, 2]])
     at = np.array([[0, 1, 2, 3, 0, 1]])
     both = attention(
-        q, k, v, encoding, {}, Context(at), mask=document_mask(document_ids, document_ids)
+        q,
+        k,
+        v,
+        encoding,
+        {},
+        Context(positions_q=at),
+        mask=document_mask(document_ids, document_ids),
     )
     alone = attention(q[:, 4:], k[:, 4:], v[:, 4:], encoding)
     np.testing.assert_allclose(both[:, 4:], alone, atol=1e-6)
     with pytest.raises(ValueError, match="length must be at least 2, got 1"):
-        build("log_n(length=1)")
+        build("log_n(original_length=1)")
 
 
 def test_ssmax_starts_near_the_plain_softmax():
     """Without a bias on average over 1,024 queries, with one exactly."""
     of_query = build("ssmax").parts[0]
     start = of_query.init(jax.random.key(0))
-    factors = of_query.factor(start, Context(range(1024), range(1024)))
+    factors = of_query.scale(start, Context(positions_q=range(1024), positions_k=range(1024)))
     np.testing.assert_allclose(np.mean(factors, axis=1).ravel(), 1, atol=0.003)
     with_bias = logits_at("ssmax(bias=True)", range(6))
     np.testing.assert_allclose(with_bias, logits_at("none", range(6)), atol=1e-6)
@@ -63,16 +71,16 @@ def test_ssmax_is_that_of_mistral_large_4():
         theirs.bias.copy_(torch.tensor(params["bias"]))
         positions = torch.tensor([[0, 1, 7], [3, 100_000, 131_072]])
         expected = theirs(torch.ones(2, 2, 3, 1), positions, head_dim_first=True)
-    factor = build("ssmax(bias=True)").parts[0].factor
-    found = factor(params, Context(positions.numpy(), positions.numpy()))
+    factor = build("ssmax(bias=True)").parts[0].scale
+    found = factor(params, Context(positions_q=positions.numpy(), positions_k=positions.numpy()))
     np.testing.assert_allclose(found, expected.numpy().transpose(0, 2, 1, 3), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        "cycle(rope+window(reach=3), rope+window(reach=3), rope+window(reach=3), none)+causal",
-        "cycle(log_n(length=8, smooth=True), rope+window(reach=3), rope+window(reach=3))+causal",
+        "cycle(rope+window(max_distance=3), rope+window(max_distance=3), rope+window(max_distance=3), none)+causal",
+        "cycle(log_n(original_length=8, smooth=True), rope+window(max_distance=3), rope+window(max_distance=3))+causal",
     ],
 )
 def test_interleaved_layers_without_positions(name):
@@ -92,4 +100,4 @@ def test_dropping_rope_keeps_all_parameters():
     params = {"bert": {"token": {"embedding": draw(4, 2)}}}
     kept, changes = transplant(params, params)
     assert kept == params and not changes.dropped and not changes.new
-    assert not build("rope+log_n(length=8)").init(jax.random.key(0))
+    assert not build("rope+log_n(original_length=8)").init(jax.random.key(0))

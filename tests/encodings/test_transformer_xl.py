@@ -57,7 +57,7 @@ def test_transformer_xl_is_xlnets(torch, clip):
     params = {"kernel": array(layer.r)[turns], "u": array(layer.r_w_bias)}
     params["v"] = array(layer.r_r_bias)
     encoding = encodings.transformer_xl(
-        head_size=size, num_heads=heads, hidden_size=width, clip=clip
+        head_size=size, num_heads=heads, hidden_size=width, max_distance=clip
     )
     by_row = (array(one.transpose(0, 1)) for one in (q, k))
     ours = attention_logits(*by_row, encoding, {"transformer_xl": params})

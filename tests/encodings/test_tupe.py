@@ -35,7 +35,9 @@ def test_tupe_scales_the_content_and_has_as_many_positions_as_its_table():
     found = attention_logits(q, k, encoding, zeros)
     np.testing.assert_allclose(found, np.einsum("bqhd,bkhd->bhqk", q, k) / 4, atol=1e-6)
     with pytest.raises(ValueError, match="positions 8 to 13 do not fit .* length 12"):
-        attention_logits(q, k, encoding, params, Context(range(8, 14)))
+        attention_logits(q, k, encoding, params, Context(positions_q=range(8, 14)))
     longer = encoding.resize(params, 20, "interpolate")
     assert longer["tupe"]["table"].shape == (20, 16)
-    assert np.isfinite(attention_logits(q, k, encoding, longer, Context(range(8, 14)))).all()
+    assert np.isfinite(
+        attention_logits(q, k, encoding, longer, Context(positions_q=range(8, 14)))
+    ).all()

@@ -8,9 +8,9 @@ from helpers.small_encodings import build, queries_keys
 from pe_jax.encodings import AttentionWindow, Context
 
 ALLOWED = {
-    "window(reach=2)": lambda offset: abs(offset) <= 2,
+    "window(max_distance=2)": lambda offset: abs(offset) <= 2,
     "causal": lambda offset: offset <= 0,
-    "rope+causal+window(reach=3)": lambda offset: (offset <= 0) & (offset >= -3),
+    "rope+causal+window(max_distance=3)": lambda offset: (offset <= 0) & (offset >= -3),
 }
 
 
@@ -19,14 +19,14 @@ ALLOWED = {
 def test_which_keys_a_query_attends_to(name, positions):
     q, k = queries_keys((1, 9, 1, 8))
     v = np.eye(9, dtype=np.float32)[None, :, None]
-    out = attention(q, k, v, build(name), {}, Context(positions))
+    out = attention(q, k, v, build(name), {}, Context(positions_q=positions))
     i = np.arange(9)
     np.testing.assert_array_equal(np.asarray(out)[0, :, 0] > 0, ALLOWED[name](i - i[:, None]))
 
 
 def test_reaches_join():
-    assert AttentionWindow(5, None).within(AttentionWindow(None, 0)).within(
-        AttentionWindow(3, 3)
-    ) == AttentionWindow(3, 0)
-    assert build("window(reach=4)+rope").reach == AttentionWindow(4, 4)
+    assert AttentionWindow(left=5, right=None).within(AttentionWindow(left=None, right=0)).within(
+        AttentionWindow(left=3, right=3)
+    ) == AttentionWindow(left=3, right=0)
+    assert build("window(max_distance=4)+rope").reach == AttentionWindow(left=4, right=4)
     assert build("rope").reach == AttentionWindow()

@@ -15,7 +15,7 @@ from pe_jax.encodings.parser import for_text
 def test_xpos_decays_the_fast_pairs_most():
     """One pair at a time, by hand: ζ = (2m/8 + 0.4) / 1.4."""
     encoding = build("xpos(scale_base=2)+causal")
-    run = jax.jit(lambda q: attention_logits(q, q, encoding, {}, Context(np.arange(3))))
+    run = jax.jit(lambda q: attention_logits(q, q, encoding, {}, Context(positions_q=np.arange(3))))
     for m in range(4):
         q = np.zeros((1, 3, 2, 8), np.float32)
         q[..., 2 * m] = 1.0
@@ -42,7 +42,9 @@ def test_xpos_far_apart(dtype, implementation):
     at = np.array([0, 1, 2**16, 2**17 - 1, 2**17])
 
     def run(q):
-        out = attention(q, k, v, encoding, {}, Context(at), implementation=implementation)
+        out = attention(
+            q, k, v, encoding, {}, Context(positions_q=at), implementation=implementation
+        )
         first = attention(q[:, :2], k[:, :2], v[:, :2], encoding, implementation=implementation)
         return out.astype(jnp.float32).sum(), (out, first)
 

@@ -108,7 +108,15 @@ def test_ours_passes(folder, dtype):
     def function(q, k, v, positions_q, positions_k, mask, layer, config):
         encoding = from_hf(config).layer(layer)
         q, k, v = (jnp.asarray(x, dtype) for x in (q, k, v))
-        return attention(q, k, v, encoding, {}, Context(positions_q, positions_k), mask=mask)
+        return attention(
+            q,
+            k,
+            v,
+            encoding,
+            {},
+            Context(positions_q=positions_q, positions_k=positions_k),
+            mask=mask,
+        )
 
     file = folder / "modernbert.safetensors"
     assert golden.check(function, file, dtype) == []

@@ -132,147 +132,147 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
          "mrope(sections=(4, 2, 2), interleaved=True, base=500000)"),
     ],
     # A window in all layers, if there is one.
-    "mistral": [(dict(sliding_window=8, rope_theta=1e6), "rope(base=1000000)+window(reach=7)"),
+    "mistral": [(dict(sliding_window=8, rope_theta=1e6), "rope(base=1000000)+window(max_distance=7)"),
                 (dict(sliding_window=None, rope_theta=1e6), "rope(base=1000000)")],
-    "mixtral": [(dict(EXPERTS, sliding_window=8), "rope(base=1000000)+window(reach=7)")],
+    "mixtral": [(dict(EXPERTS, sliding_window=8), "rope(base=1000000)+window(max_distance=7)")],
     "ministral3": [
         (dict(head_dim=16, rope_parameters=dict(
             type="yarn", rope_theta=1e6, factor=16.0, original_max_position_embeddings=4,
             max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
             mscale_all_dim=1.0, llama_4_scaling_beta=0.1)),
          "rope_yarn(factor=16, original_length=4, mscale=1, mscale_all_dim=1, base=1000000)"
-         "+log_n(length=4, coefficient=0.1, smooth=True, stepped=True, count='earlier')"),
+         "+log_n(original_length=4, coefficient=0.1, smooth=True, stepped=True, count='earlier')"),
     ],
     "phi3": [
-        (dict(sliding_window=8), "rope+window(reach=7)"),
+        (dict(sliding_window=8), "rope+window(max_distance=7)"),
         (dict(original_max_position_embeddings=16, partial_rotary_factor=0.5, rope_scaling=dict(
             type="longrope", short_factor=[1.0, 1.5, 2.0, 2.5], long_factor=[1.0, 2.0, 4.0, 8.0])),
          "rope_longrope(short=(1, 1.5, 2, 2.5), long=(1, 2, 4, 8), factor=4, original_length=16, "
          "fraction=0.5)"),
     ],
-    "phimoe": [(dict(EXPERTS, sliding_window=8), "rope(base=1000000)+window(reach=7)")],
-    "starcoder2": [(dict(sliding_window=8), "rope+window(reach=7)")],
+    "phimoe": [(dict(EXPERTS, sliding_window=8), "rope(base=1000000)+window(max_distance=7)")],
+    "starcoder2": [(dict(sliding_window=8), "rope+window(max_distance=7)")],
     "qwen3_moe": [(dict(EXPERTS, rope_theta=1e6, sliding_window=8), "rope(base=1000000)"),
                   (dict(EXPERTS, sliding_window=8, use_sliding_window=True),
-                   "rope+window(reach=7)")],
+                   "rope+window(max_distance=7)")],
     # A window in some layers.
     "ministral": [(dict(head_dim=16, sliding_window=8, layer_types=HALVES),
-                   "cycle(rope+window(reach=7), rope)")],
+                   "cycle(rope+window(max_distance=7), rope)")],
     "qwen2": [
         (dict(sliding_window=8, max_window_layers=4, rope_theta=1e6), "rope(base=1000000)"),
         (dict(sliding_window=8, max_window_layers=7, use_sliding_window=True),
-         "cycle(" + "rope, " * 7 + "rope+window(reach=7))"),
+         "cycle(" + "rope, " * 7 + "rope+window(max_distance=7))"),
     ],
     "qwen2_moe": [
         (dict(EXPERTS, sliding_window=8, max_window_layers=4, shared_expert_intermediate_size=16),
          "rope"),
         (dict(EXPERTS, sliding_window=8, max_window_layers=8, use_sliding_window=True,
-              shared_expert_intermediate_size=16), "cycle(rope+window(reach=7), rope)"),
+              shared_expert_intermediate_size=16), "cycle(rope+window(max_distance=7), rope)"),
     ],
     "qwen3": [(dict(head_dim=16, rope_theta=1e6), "rope(base=1000000)")],
     "dots1": [(dict(EXPERTS, sliding_window=8, max_window_layers=8), "rope")],
-    "gemma2": [(dict(head_dim=32, sliding_window=8), "cycle(rope+window(reach=7), rope)")],
-    "vaultgemma": [(dict(head_dim=32, sliding_window=8), "cycle(rope+window(reach=7), rope)")],
+    "gemma2": [(dict(head_dim=32, sliding_window=8), "cycle(rope+window(max_distance=7), rope)")],
+    "vaultgemma": [(dict(head_dim=32, sliding_window=8), "cycle(rope+window(max_distance=7), rope)")],
     "gemma3_text": [
         (dict(head_dim=32, sliding_window=8, rope_scaling=dict(rope_type="linear", factor=8.0)),
-         "cycle(" + "rope+window(reach=7), " * 5 + "rope_linear(factor=8, base=1000000))"),
+         "cycle(" + "rope+window(max_distance=7), " * 5 + "rope_linear(factor=8, base=1000000))"),
         (dict(head_dim=32, sliding_window=8, use_bidirectional_attention=True,
               sliding_window_pattern=2),
-         "cycle(rope+window(reach=4), rope(base=1000000))"),
+         "cycle(rope+window(max_distance=4), rope(base=1000000))"),
     ],
     "gemma3n_text": [
         (dict(head_dim=32, sliding_window=8, num_hidden_layers=10, num_kv_shared_layers=0,
               intermediate_size=32, vocab_size_per_layer_input=40, hidden_size_per_layer_input=8,
               layer_types=(["sliding_attention"] * 4 + ["full_attention"]) * 2),
-         "cycle(" + "rope+window(reach=7), " * 4 + "rope(base=1000000))"),
+         "cycle(" + "rope+window(max_distance=7), " * 4 + "rope(base=1000000))"),
     ],
     "gemma4_text": [
         (dict(head_dim=16, global_head_dim=32, sliding_window=8, num_hidden_layers=6,
               num_kv_shared_layers=0, vocab_size_per_layer_input=40, hidden_size_per_layer_input=8),
-         "cycle(" + "rope+window(reach=7), " * 5 + "rope(base=1000000, proportional=0.25))"),
+         "cycle(" + "rope+window(max_distance=7), " * 5 + "rope(base=1000000, proportional=0.25))"),
     ],
     "gpt_oss": [
         (dict(EXPERTS, head_dim=16, sliding_window=8, rope_theta=150_000, rope_scaling=dict(
             rope_type="yarn", factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
             original_max_position_embeddings=16)),
          "cycle(rope_yarn(factor=32, original_length=16, truncate=False, base=150000)"
-         "+window(reach=7), "
+         "+window(max_distance=7), "
          "rope_yarn(factor=32, original_length=16, truncate=False, base=150000))"),
     ],
     "granite_swa": [
-        (dict(sliding_window=8), "cycle(rope, " + "rope+window(reach=7), " * 2
-         + "rope+window(reach=7))"),
+        (dict(sliding_window=8), "cycle(rope, " + "rope+window(max_distance=7), " * 2
+         + "rope+window(max_distance=7))"),
         (dict(sliding_window=8, layer_rope_theta=[0, 1e4, 1e6, 1e4] * 2),
-         "cycle(none, rope+window(reach=7), rope(base=1000000)+window(reach=7), "
-         "rope+window(reach=7))"),
+         "cycle(none, rope+window(max_distance=7), rope(base=1000000)+window(max_distance=7), "
+         "rope+window(max_distance=7))"),
     ],
     "granitemoe_swa": [
         (dict(EXPERTS, sliding_window=8, layer_types=HALVES, layer_rope_theta=[1e4, 0] * 4),
-         "cycle(rope+window(reach=7), none)"),
+         "cycle(rope+window(max_distance=7), none)"),
     ],
     "olmo3": [
         (dict(sliding_window=8, rope_theta=500_000,
               layer_types=(["sliding_attention"] * 3 + ["full_attention"]) * 2,
               rope_scaling=dict(rope_type="yarn", factor=8.0, attention_factor=1.2079,
                                 beta_fast=32.0, beta_slow=1.0, original_max_position_embeddings=8)),
-         "cycle(" + "rope(base=500000)+window(reach=7), " * 3
+         "cycle(" + "rope(base=500000)+window(max_distance=7), " * 3
          + "rope_yarn(factor=8, original_length=8, attention_factor=1.2079, base=500000))"),
         (dict(sliding_window=8),
-         "cycle(" + "rope(base=500000)+window(reach=7), " * 3 + "rope(base=500000))"),
+         "cycle(" + "rope(base=500000)+window(max_distance=7), " * 3 + "rope(base=500000))"),
     ],
     "modernbert": [
         (dict(local_attention=16),
-         "cycle(rope(base=160000), rope+window(reach=8), rope+window(reach=8))"),
+         "cycle(rope(base=160000), rope+window(max_distance=8), rope+window(max_distance=8))"),
     ],
     "modernbert-decoder": [
         (dict(local_attention=16),
-         "cycle(rope(base=160000), rope+window(reach=7), rope+window(reach=7))"),
+         "cycle(rope(base=160000), rope+window(max_distance=7), rope+window(max_distance=7))"),
     ],
     "embedding_gemma2_text": [
         (dict(head_dim=16, global_head_dim=32, sliding_window=8, num_hidden_layers=6,
               sliding_window_pattern=3, hidden_size_per_layer_input=8,
               vocab_size_per_layer_input=40),
-         "cycle(" + "rope+window(reach=8), " * 2 + "rope(base=1000000))"),
+         "cycle(" + "rope+window(max_distance=8), " * 2 + "rope(base=1000000))"),
     ],
     "openai_privacy_filter": [
         (dict(EXPERTS, head_dim=16, sliding_window=8),
          "rope_yarn(factor=32, original_length=4096, truncate=False, base=150000, "
-         "layout='interleaved')+window(reach=8)"),
+         "layout='interleaved')+window(max_distance=8)"),
     ],
     "ultrabert": [
-        (dict(sliding_window=8), "cycle(" + "rope+window(reach=8), " * 2 + "rope(base=2560000))"),
+        (dict(sliding_window=8), "cycle(" + "rope+window(max_distance=8), " * 2 + "rope(base=2560000))"),
     ],
     # RoPE in some layers.
     "afmoe": [
         (dict(EXPERTS, head_dim=16, sliding_window=8, num_dense_layers=1),
-         "cycle(" + "rope+window(reach=7), " * 3 + "none)"),
+         "cycle(" + "rope+window(max_distance=7), " * 3 + "none)"),
     ],
     "cohere2": [
         (dict(sliding_window=8, rope_theta=50_000),
-         "cycle(" + "rope(base=50000, layout='interleaved')+window(reach=7), " * 3 + "none)"),
+         "cycle(" + "rope(base=50000, layout='interleaved')+window(max_distance=7), " * 3 + "none)"),
     ],
     "exaone4": [
         (dict(sliding_window=8, sliding_window_pattern=4, rope_theta=1e6),
-         "cycle(" + "rope(base=1000000)+window(reach=7), " * 3 + "none)"),
+         "cycle(" + "rope(base=1000000)+window(max_distance=7), " * 3 + "none)"),
         (dict(sliding_window=None, sliding_window_pattern=None, layer_types=["full_attention"] * 8,
               rope_theta=1e6), "rope(base=1000000)"),
     ],
     "exaone4_5": [
         (dict(sliding_window=8, rope_theta=1e6),
-         "cycle(" + "rope(base=1000000)+window(reach=7), " * 3 + "none)"),
+         "cycle(" + "rope(base=1000000)+window(max_distance=7), " * 3 + "none)"),
     ],
     "smollm3": [
         (dict(no_rope_layer_interval=4, rope_theta=5e6),
          "cycle(" + "rope(base=5000000), " * 3 + "none)"),
         (dict(no_rope_layers=[1, 0] * 4), "cycle(rope(base=2000000), none)"),
         (dict(no_rope_layers=[1, 0] * 4, use_sliding_window=True, sliding_window=8),
-         "cycle(rope(base=2000000), window(reach=7))"),
+         "cycle(rope(base=2000000), window(max_distance=7))"),
     ],
     "llama4_text": [
         (dict(EXPERTS, head_dim=16, attention_chunk_size=8, no_rope_layers=[], floor_scale=4,
               use_qk_norm=False, intermediate_size_mlp=32),
          "cycle(" + "rope(base=500000, layout='interleaved')+chunks(size=8), " * 3
-         + "log_n(length=4, coefficient=0.1, smooth=True, stepped=True))"),
+         + "log_n(original_length=4, coefficient=0.1, smooth=True, stepped=True))"),
     ],
     # Attention in some layers.
     "bamba": [(dict(MAMBA, attn_layer_indices=[1, 3, 5, 7]), "cycle(none, rope(fraction=0.5))")],
@@ -381,7 +381,7 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
             mscale_all_dim=1.0, llama_4_scaling_beta=0.1)),
          "rope_yarn(factor=16, original_length=4, mscale=1, mscale_all_dim=1, scale_logits=True, "
          "layout='interleaved')"
-         "+log_n(length=4, coefficient=0.1, smooth=True, stepped=True, count='earlier')"),
+         "+log_n(original_length=4, coefficient=0.1, smooth=True, stepped=True, count='earlier')"),
     ],
     "axk2": [(INDEXED, YARN_16 + ", layout='interleaved')")],
     "deepseek_v32": [(INDEXED, YARN_16 + ", layout='interleaved')")],
@@ -402,7 +402,7 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
     "qwen3_omni_moe_talker_code_predictor": [
         (dict(head_dim=16), "rope"),
         (dict(head_dim=16, sliding_window=8, max_window_layers=7),
-         "cycle(" + "rope, " * 7 + "rope+window(reach=7))"),
+         "cycle(" + "rope, " * 7 + "rope+window(max_distance=7))"),
     ],
     "cosmos3_edge_text": [(dict(head_dim=16, rope_scaling=dict(mrope_section=[4, 2, 2])),
                            "mrope(sections=(4, 2, 2), interleaved=True, base=100000000)")],
@@ -417,56 +417,56 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
         "mrope(sections=(2, 1, 1), fraction=0.5)")],
     "glm_image_text": [(dict(rope_parameters=dict(rope_theta=1e4, mrope_section=[2, 3, 3])),
                         "mrope(sections=(2, 3, 3))")],
-    "phi4_multimodal": [(dict(sliding_window=8), "rope+window(reach=7)")],
-    "doge": [(dict(), "rope"), (dict(sliding_window=8), "rope+window(reach=7)")],
-    "mimi": [(dict(sliding_window=8, head_dim=16), "rope+window(reach=7)")],
-    "pocket_tts_audio_tokenizer": [(dict(sliding_window=8, head_dim=16), "rope+window(reach=7)")],
-    "voxtral_realtime_text": [(dict(sliding_window=8, head_dim=16), "rope+window(reach=7)")],
-    "voxtral_realtime_encoder": [(dict(sliding_window=8, head_dim=16), "rope+window(reach=7)")],
+    "phi4_multimodal": [(dict(sliding_window=8), "rope+window(max_distance=7)")],
+    "doge": [(dict(), "rope"), (dict(sliding_window=8), "rope+window(max_distance=7)")],
+    "mimi": [(dict(sliding_window=8, head_dim=16), "rope+window(max_distance=7)")],
+    "pocket_tts_audio_tokenizer": [(dict(sliding_window=8, head_dim=16), "rope+window(max_distance=7)")],
+    "voxtral_realtime_text": [(dict(sliding_window=8, head_dim=16), "rope+window(max_distance=7)")],
+    "voxtral_realtime_encoder": [(dict(sliding_window=8, head_dim=16), "rope+window(max_distance=7)")],
     "cwm": [(dict(head_dim=16, sliding_window=8), "cycle(rope_llama3(factor=16, "
              "original_length=8192, base=1000000), "
              + ", ".join(["rope_llama3(factor=16, original_length=8192, "
-                                            "base=1000000)+window(reach=7)"] * 3) + ")")],
+                                            "base=1000000)+window(max_distance=7)"] * 3) + ")")],
     "step3p5": [(EXPERTS | dict(head_dim=16, sliding_window=8, layer_types=HALVES, rope_parameters={
         "sliding_attention": dict(rope_type="default", rope_theta=1e4),
         "full_attention": dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.5)}),
-        "cycle(rope+window(reach=7), rope(base=1000000, fraction=0.5))")],
+        "cycle(rope+window(max_distance=7), rope(base=1000000, fraction=0.5))")],
     "laguna": [(EXPERTS | dict(head_dim=16, sliding_window=8, layer_types=HALVES),
-                "cycle(rope+window(reach=7), rope(base=500000, fraction=0.5))")],
+                "cycle(rope+window(max_distance=7), rope(base=500000, fraction=0.5))")],
     "mellum": [(EXPERTS | dict(head_dim=16, sliding_window=8, layer_types=HALVES),
-                "cycle(rope+window(reach=7), rope(base=500000))")],
+                "cycle(rope+window(max_distance=7), rope(base=500000))")],
     "mimo_v2_flash": [(EXPERTS | dict(head_dim=24, v_head_dim=16, sliding_window=9),
                        "cycle(rope(base=5000000, fraction=0.334), "
-                       + ", ".join(["rope(fraction=0.334)+window(reach=8)"] * 4) + ")")],
+                       + ", ".join(["rope(fraction=0.334)+window(max_distance=8)"] * 4) + ")")],
     "zaya": [(EXPERTS | dict(head_dim=16, sliding_window=8, num_experts_per_tok=1,
                              layer_types=["hybrid", "hybrid_sliding"] * 4),
-              "cycle(rope(base=5000000, fraction=0.5), rope(fraction=0.5)+window(reach=7))")],
+              "cycle(rope(base=5000000, fraction=0.5), rope(fraction=0.5)+window(max_distance=7))")],
     "t5_gemma_module": [
-        (dict(head_dim=16, sliding_window=8), "cycle(rope+window(reach=8), rope)"),
-        (dict(head_dim=16, sliding_window=8, is_decoder=True), "cycle(rope+window(reach=7), rope)"),
+        (dict(head_dim=16, sliding_window=8), "cycle(rope+window(max_distance=8), rope)"),
+        (dict(head_dim=16, sliding_window=8, is_decoder=True), "cycle(rope+window(max_distance=7), rope)"),
     ],
     "diffusion_gemma_text": [
         (dict(head_dim=16, global_head_dim=32, sliding_window=8, num_hidden_layers=6),
-         "cycle(" + "rope+window(reach=7), " * 5 + "rope(base=1000000, proportional=0.25))"),
+         "cycle(" + "rope+window(max_distance=7), " * 5 + "rope(base=1000000, proportional=0.25))"),
     ],
     "gemma4_unified_text": [
         (dict(head_dim=16, global_head_dim=32, sliding_window=8, num_hidden_layers=6),
-         "cycle(" + "rope+window(reach=7), " * 5 + "rope(base=1000000, proportional=0.25))"),
+         "cycle(" + "rope+window(max_distance=7), " * 5 + "rope(base=1000000, proportional=0.25))"),
     ],
     "exaone_moe": [
         (EXPERTS | dict(sliding_window=8, rope_theta=1e6, num_shared_experts=1),
-         "cycle(" + "rope(base=1000000)+window(reach=7), " * 3 + "none)"),
+         "cycle(" + "rope(base=1000000)+window(max_distance=7), " * 3 + "none)"),
     ],
     "flint": [(EXPERTS | dict(head_dim=16, sliding_window=8),
-               "cycle(none, none, rope+window(reach=7), rope+window(reach=7), "
-               "rope+window(reach=7), none, rope+window(reach=7))")],
+               "cycle(none, none, rope+window(max_distance=7), rope+window(max_distance=7), "
+               "rope+window(max_distance=7), none, rope+window(max_distance=7))")],
     "kolibri1": [(EXPERTS | dict(head_dim=16, sliding_window=8, num_hidden_layers=5),
-                  "cycle(" + "rope+window(reach=7), " * 4 + "none)")],
+                  "cycle(" + "rope+window(max_distance=7), " * 4 + "none)")],
     "muse_glimmer_text": [(dict(head_dim=16, sliding_window=8),
-                           "cycle(" + "rope+window(reach=7), " * 3 + "none)")],
+                           "cycle(" + "rope+window(max_distance=7), " * 3 + "none)")],
     "muse_spark_text": [(EXPERTS | dict(head_dim=16, sliding_window=8, num_hidden_layers=6),
-                         "cycle(rope(base=500000)+window(reach=7), none, "
-                         "rope(base=500000)+window(reach=7), rope(base=500000)+window(reach=7))")],
+                         "cycle(rope(base=500000)+window(max_distance=7), none, "
+                         "rope(base=500000)+window(max_distance=7), rope(base=500000)+window(max_distance=7))")],
     "bailing_hybrid": [(DEEPSEEK | dict(head_dim=16, layer_group_size=4, num_experts=4),
                         f"cycle(none, none, none, {YARN_16}, layout='interleaved'))")],
     "glm5_next_text": [(INDEXED | dict(num_key_value_heads=4, qk_rope_head_dim=0, head_dim=16),
@@ -474,12 +474,12 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
     "kimi_linear": [(dict(), "none")],
     "nemotron_h": [(dict(), "none")],
     "lara_mini": [(LINEAR | dict(head_dim=16, sliding_window=8, num_hidden_layers=5),
-                   "cycle(none, rope+window(reach=7), none, none, rope+window(reach=7))")],
+                   "cycle(none, rope+window(max_distance=7), none, none, rope+window(max_distance=7))")],
     "lfm2_moe": [(EXPERTS | dict(layer_types=["conv", "full_attention"] * 4),
                   "cycle(none, rope(base=1000000))")],
     "lfm3": [(dict(head_dim=16, sliding_window=8),
               "cycle(none, none, rope(base=1000000, proportional=0.5), none, "
-              "rope+window(reach=7), none, rope(base=1000000, proportional=0.5))")],
+              "rope+window(max_distance=7), none, rope(base=1000000, proportional=0.5))")],
     "minimax": [(EXPERTS, "cycle(rope(base=1000000), none)")],
     "minimax_m3_vl_text": [(EXPERTS | dict(head_dim=16, rope_parameters=dict(
         rope_theta=1e6, partial_rotary_factor=0.5)), "rope(base=1000000, fraction=0.5)")],
@@ -488,7 +488,7 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(rope_parameters=dict(rope_theta=None, rope_type="default")), "none"),
     ],
     "recurrent_gemma": [(dict(attention_window_size=8, num_hidden_layers=6),
-                         "cycle(none, none, rope(fraction=0.5)+window(reach=7))")],
+                         "cycle(none, none, rope(fraction=0.5)+window(max_distance=7))")],
     "zamba2": [
         (dict(layers_block_type=["mamba", "hybrid"] * 4, attention_head_dim=32), "none"),
         (dict(layers_block_type=["mamba", "hybrid"] * 4, attention_head_dim=32,
@@ -502,7 +502,7 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
         "fraction=0.25))")],
     "inkling_text": [(dict(sliding_window_size=8, rel_extent=12, d_rel=4, num_hidden_layers=6),
                       "per_layer(" + "inkling(extent=8, rank=4, bidirectional=False)"
-                      "+window(reach=7), " * 5
+                      "+window(max_distance=7), " * 5
                       + "inkling(extent=12, rank=4, bidirectional=False))")],
     "blt_local_decoder": [(dict(), "rope(base=500000, layout='interleaved')")],
     "blt_local_encoder": [(dict(), "rope(base=500000, layout='interleaved')")],

@@ -10,25 +10,25 @@ B, L, H, d = 2, 9, 4, 8
 SIZES = dict(hidden_size=16, head_size=d, num_heads=H, max_length=16)
 
 BIDIRECTIONAL = (
-    "tupe+repo+fope(length=64)+learned_relative+sinusoidal_relative+learnable_sinusoidal_relative+nezha+relative_key"
-    "+relative_key_query+transformer_xl+deberta(buckets=4, max_relative_positions=8)"
+    "tupe+repo+fope(original_length=64)+learned_relative+sinusoidal_relative+learnable_sinusoidal_relative+nezha+relative_key"
+    "+relative_key_query+transformer_xl+deberta(num_buckets=4, max_distance=8)"
     "+inkling(extent=5)+alibi(learnable=True)+t5+fire+kerple+sandwich+tisa+dynamic_position_bias"
     "+grape_a+rope(learnable=True, per_head=True)+rope_slice+string+grape_m"
     "+selective_rope+tener+fox+cable+bias_2d(height=4, width=4)+decomposed_2d(height=4, width=4)"
     "+dape+dape_v2+sink"
 )
 CAUSAL = (
-    "xpos+cope+per_row_alibi+wall+path_attention+alibi(directed=True)+decoupled_rope+window(reach=3)+chunks(size=4)"
+    "xpos+cope+per_row_alibi+wall+path_attention+alibi(directed=True)+decoupled_rope+window(max_distance=3)+chunks(size=4)"
     "+self_extend(window=3, group=2)+causal"
 )
 ROTATIONS = (
-    "pope+rope_dynamic_ntk(factor=2, original_length=4)+log_n(length=4)+ssmax(bias=True)"
-    "+rope_centred(height=4, width=4, prefix=1)"
-    "+sinusoidal_relative(clip=None)"
+    "pope+rope_dynamic_ntk(factor=2, original_length=4)+log_n(original_length=4)+ssmax(bias=True)"
+    "+rope_centered(height=4, width=4, prefix=1)"
+    "+sinusoidal_relative(max_distance=None)"
 )
 AT_INPUT = (
     "learned_absolute+sinusoidal_absolute+learnable_sinusoidal_absolute+fourier_features+floater"
-    "+complex_order(vocab_size=5)+raw_index+normalised_index+sinusoidal_concatenated"
+    "+complex_order(vocab_size=5)+raw_index+normalized_index+sinusoidal_concatenated"
     "+learned_2d(height=4, width=4)+convolutional(width=3)"
 )
 TWO_AXES = "sinusoidal_2d+rope_axial+rope_mixed+liere"
@@ -56,7 +56,9 @@ def loss(name, params, x, kernel, implementation="table"):
         return jnp.einsum("...d,dhe->...he", x, kernel)
 
     q = project(x)
-    context = encodings.Context(positions, positions, x_q=x, x_k=x, projections=(project, project))
+    context = encodings.Context(
+        positions_q=positions, positions_k=positions, x_q=x, x_k=x, projections=(project, project)
+    )
     return (
         total
         + (attention(q, q, q, acting, params, context, implementation=implementation) ** 2).sum()

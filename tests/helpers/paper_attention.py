@@ -97,7 +97,7 @@ def check_attention(name, qkv, positions_q, positions_k, mask, clip, implementat
     # One row for all queries where it is the same, as padding masks have it.
     short = mask[:, :1] if (mask == mask[:, :1]).all() else mask
 
-    context = encodings.Context(_range(positions_q), _range(positions_k))
+    context = encodings.Context(positions_q=_range(positions_q), positions_k=_range(positions_k))
 
     def ours(q, k, v, params):
         mask = jnp.asarray(short)[:, None]

@@ -36,7 +36,7 @@ def table():
         f"| `{name}` | {cell(from_hf, file)} | {cell(imported, file)} |"
         for name, file in {**ENCODERS, **DECODERS}.items()
     ]
-    return "\n".join(["| file | `from_hf` | `load_bert` |", "|---|---|---|", *rows])
+    return "\n".join(["| file | `from_hf` | `load_encoder` |", "|---|---|---|", *rows])
 
 
 def cell(make, file):

@@ -60,7 +60,9 @@ def bias_between(encoding, params, positions_q, positions_k=None):
     """What an encoding adds between queries and keys of zeros, [H, Lq, Lk]."""
     positions_k = positions_q if positions_k is None else positions_k
     zeros = (np.zeros((1, len(at), 2, 4), np.float32) for at in (positions_q, positions_k))
-    return attention_logits(*zeros, encoding, params, Context(positions_q, positions_k))[0]
+    return attention_logits(
+        *zeros, encoding, params, Context(positions_q=positions_q, positions_k=positions_k)
+    )[0]
 
 
 def bias_at(name, own, offsets, **sizes):
@@ -74,17 +76,21 @@ def logits_at(name, at, head_size=8, params=None):
     length = np.shape(at)[-1 if encoding.axes == 1 else -2]
     q, k = draw(1, length, 2, head_size), draw(1, length, 2, head_size, seed=1)
     params = jax.jit(encoding.init)(jax.random.key(0)) if params is None else params
-    return attention_logits(q, k, encoding, params, Context(at))
+    return attention_logits(q, k, encoding, params, Context(positions_q=at))
 
 
 def mapped_queries(part, params, q, at):
     """Queries as the part maps them at positions `at`."""
-    return np.asarray(jax.jit(lambda q: part.heads(params, q, q, q, Context(at, at))[0])(q))
+    return np.asarray(
+        jax.jit(
+            lambda q: part.map_qkv(params, q, q, q, Context(positions_q=at, positions_k=at))[0]
+        )(q)
+    )
 
 
 def rotated(part, x, *positions):
     """What a part makes of queries and keys that are both `x`."""
-    q, k, _ = jax.jit(lambda x: part.heads({}, x, x, x, Context(*positions)))(x)
+    q, k, _ = jax.jit(lambda x: part.map_qkv({}, x, x, x, Context(*positions)))(x)
     return q, k
 
 

@@ -50,7 +50,7 @@ def of_layer(layer, x, encoding, params, positions):
         jnp.asarray((x.numpy() @ kernel(linear)).reshape(*x.shape[:2], HEADS, HEAD))
         for linear in (layer.to_q, layer.to_k, layer.to_v)
     )
-    out = attention(q, k, v, encoding, params, Context(positions))
+    out = attention(q, k, v, encoding, params, Context(positions_q=positions))
     return np.asarray(out).reshape(*x.shape[:2], HEADS * HEAD) @ kernel(layer.to_out)
 
 
@@ -68,4 +68,6 @@ def bias_by_name(name, params, **context):
     """What an encoding adds between 11 queries and keys of zeros, of 3 heads of size 4."""
     encoding = encodings.from_name(name, hidden_size=12, head_size=4, num_heads=3, max_length=11)
     zeros = jnp.zeros((2, 11, 3, 4))
-    return attention_logits(zeros, zeros, encoding, params, Context(range(11), **context))
+    return attention_logits(
+        zeros, zeros, encoding, params, Context(positions_q=range(11), **context)
+    )

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 
 from pe_jax.data.special_tokens import special_tokens, vocabulary
 from pe_jax.data.tokenizer import load_tokenizer
-from pe_jax.interop import load_bert, save_bert
+from pe_jax.interop import load_encoder, save_encoder
 from pe_jax.interop.bert_import import PRETRAINING, config_of
 from pe_jax.interop.hf_registry import FAMILIES
 from pe_jax.models import (
@@ -56,14 +56,14 @@ def random_params(config, model=BertForMaskedLM, **options):
 
 def saved(folder, theirs):
     config, params = random_encoder(theirs)
-    save_bert(folder, config, params, byte_level_for(theirs), family=theirs["model_type"])
+    save_encoder(folder, config, params, byte_level_for(theirs), family=theirs["model_type"])
     return config, params
 
 
 @pytest.mark.parametrize("case", ENCODERS)
 def test_a_saved_encoder_loads_unchanged(tmp_path, case):
     config, params = saved(tmp_path / "out", ENCODERS[case][1])
-    back = load_bert(tmp_path / "out")
+    back = load_encoder(tmp_path / "out")
     assert back.absent == ("pooler", "next_sentence") and back.unread == ()
     assert dataclasses.replace(back.config, num_key_heads=config.num_key_heads) == config
     assert jax.tree.structure(back.params) == jax.tree.structure(params)
@@ -94,7 +94,7 @@ def loaded_unchanged(folder, case, config, params, of_head):
     prefix = FAMILIES[case].encoder.prefixes[0]
     heads = {name: x.shape for name, x in tensors.items() if not name.startswith(prefix)}
     assert heads == of_head
-    back = load_bert(folder)
+    back = load_encoder(folder)
     assert back.config == config and back.unread == ()
     jax.tree.map(np.testing.assert_array_equal, back.params, params)
     return back
@@ -106,11 +106,11 @@ def test_a_saved_classifier_loads_unchanged(tmp_path, case):
     config, _ = random_encoder(theirs)
     params = random_params(config, BertForClassification, outputs=3)
     words, labels = byte_level(config.vocab_size), ("no", "maybe", "yes")
-    architecture = save_bert(tmp_path / "out", config, params, words, family=case, labels=labels)
+    architecture = save_encoder(tmp_path / "out", config, params, words, family=case, labels=labels)
     assert architecture == f"{ENCODERS[case][0]}ForSequenceClassification"
     back = loaded_unchanged(tmp_path / "out", case, config, params, CLASSIFIERS[case])
     assert back.absent == ("masked_lm", "next_sentence")
-    encoder = load_bert(tmp_path / "out", heads=PRETRAINING)  # What further pretraining reads.
+    encoder = load_encoder(tmp_path / "out", heads=PRETRAINING)  # What further pretraining reads.
     assert encoder.params.keys() == {"bert"}
     assert sorted(encoder.unread) == sorted(CLASSIFIERS[case])
 
@@ -133,7 +133,7 @@ def test_saved_spans_load_unchanged(tmp_path, case):
     config, _ = random_encoder(ENCODERS[case][1])
     params = random_params(config, BertForSpans)
     words = byte_level(config.vocab_size)
-    architecture = save_bert(tmp_path / "out", config, params, words, family=case)
+    architecture = save_encoder(tmp_path / "out", config, params, words, family=case)
     assert architecture == f"{ENCODERS[case][0]}ForQuestionAnswering"
     loaded_unchanged(tmp_path / "out", case, config, params, SPANS[case])
 
@@ -193,7 +193,10 @@ def test_positions_of_roberta_start_after_padding(tmp_path):
 @pytest.mark.parametrize(
     ("case", "name"),
     [
-        ("modernbert", "cycle(rope(base=160000), rope+window(reach=3), rope+window(reach=3))"),
+        (
+            "modernbert",
+            "cycle(rope(base=160000), rope+window(max_distance=3), rope+window(max_distance=3))",
+        ),
         ("eurobert", "rope(base=250000)"),
         ("nomic_bert", "rope(base=1000)"),
         ("roformer", "rope(layout='interleaved')"),
@@ -212,7 +215,7 @@ def test_scaled_positions_of_the_first_configs_of_gte(tmp_path):
     theirs.pop("rope_parameters", None)
     theirs |= {"model_type": "new", "rope_theta": 5e5}
     path.write_text(json.dumps(theirs | {"rope_scaling": {"type": "ntk", "factor": 8.0}}))
-    name = load_bert(tmp_path / "out").config.encoding().name
+    name = load_encoder(tmp_path / "out").config.encoding().name
     assert re.fullmatch(r"rope_linear\(factor=\S+, base=4000000\)", name)
 
 
@@ -276,7 +279,7 @@ def test_rotations_of_roformer_of_another_length(tmp_path):
     theirs = {**ENCODERS["roformer"][1], "max_position_embeddings": 10**7}
     message = r"max_position_embeddings is 10000000, but .*embed_positions.weight is \(21, 4\)"
     with pytest.raises(ValueError, match=message):
-        load_bert(write(tmp_path / "out", tensors, theirs))
+        load_encoder(write(tmp_path / "out", tensors, theirs))
 
 
 # By class: the head that is read, and the modules of the file with their numbers of outputs.
@@ -321,7 +324,7 @@ def test_heads_of_each_class(tmp_path, case, task):
     # Tensors of the masked-LM head stay, as in files that are trained further.
     theirs = json.loads((tmp_path / "out" / "config.json").read_text())
     theirs["architectures"] = [f"{ENCODERS[case][0]}{task}" if task else "X"]
-    back = load_bert(write(tmp_path / "in", {**tensors, **of_head}, theirs))
+    back = load_encoder(write(tmp_path / "in", {**tensors, **of_head}, theirs))
     assert {"classifier", "spans"} & back.params.keys() == ({head} if head else set())
     unread = {name for name in of_head if name in back.unread}
     assert unread == (set() if head else set(of_head))
@@ -334,22 +337,22 @@ def test_rotations_of_roformer_that_differ_are_named(tmp_path):
     tensors = load_file(tmp_path / "out" / "model.safetensors")
     name = "roformer.encoder.embed_positions.weight"
     half = {**tensors, name: tensors[name].astype(np.float16)}
-    load_bert(write(tmp_path / "out", half, ENCODERS["roformer"][1]))
+    load_encoder(write(tmp_path / "out", half, ENCODERS["roformer"][1]))
     other = {**tensors, name: tensors[name] + np.float32(0.01)}
     with pytest.raises(ValueError, match=f"{name}: has other values than the RoFormer of trans"):
-        load_bert(write(tmp_path / "out", other, ENCODERS["roformer"][1]))
+        load_encoder(write(tmp_path / "out", other, ENCODERS["roformer"][1]))
 
 
 def test_rows_without_a_token_are_exported_unchanged(tmp_path):
     config, params = random_encoder(ENCODERS["nomic_bert"][1])
     words = byte_level(config.vocab_size - 6)
     for number, each in enumerate((config, with_tokens(config, config.vocab_size - 6))):
-        save_bert(tmp_path / f"{number}", each, params, words, family="nomic_bert")
-        back = load_bert(tmp_path / f"{number}")
+        save_encoder(tmp_path / f"{number}", each, params, words, family="nomic_bert")
+        back = load_encoder(tmp_path / f"{number}")
         assert back.config == config
         jax.tree.map(np.testing.assert_array_equal, back.params, params)
     with pytest.raises(ValueError, match="has 38 tokens, the model 37 rows of embeddings"):
-        save_bert(tmp_path / "no", config, params, byte_level(38), family="nomic_bert")
+        save_encoder(tmp_path / "no", config, params, byte_level(38), family="nomic_bert")
 
 
 def test_left_padding_of_roberta_changes_nothing(tmp_path):
@@ -369,7 +372,7 @@ def test_left_padding_of_roberta_changes_nothing(tmp_path):
     by_row = dataclasses.replace(config, positions_from_mask=False)
     assert np.abs(last(by_row, left, valid[:, ::-1])[:, 4:] - want).max() > 1e-3
     with pytest.raises(ValueError, match="Bert of .* cannot represent positions_from_mask True"):
-        save_bert(tmp_path, config, params, byte_level(37), family="bert")
+        save_encoder(tmp_path, config, params, byte_level(37), family="bert")
 
 
 def test_tensors_that_are_left_over_or_missing_are_named(tmp_path):
@@ -380,7 +383,7 @@ def test_tensors_that_are_left_over_or_missing_are_named(tmp_path):
     tensors["model.layers.0.attn_norm.weight"] = np.ones(12, np.float32)
     tensors["model.layers.1.attn.Wo.bias"] = np.ones(12, np.float32)
     with pytest.raises(ValueError, match="does not hold the ModernBert that its config") as caught:
-        load_bert(write(tmp_path / "in", tensors, MODERN))
+        load_encoder(write(tmp_path / "in", tensors, MODERN))
     assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
         "layers.1.mlp.Wo.weight: missing, (12, 19) expected",
         "model.layers.0.attn_norm.weight: is not part of this model",
@@ -394,7 +397,7 @@ def test_tensors_that_are_left_over_or_missing_are_named(tmp_path):
     [
         ("rope+alibi", "No model of transformers that is known here has the positions 'rope"),
         (
-            "cycle(rope, rope+window(reach=2), rope+window(reach=3))",
+            "cycle(rope, rope+window(max_distance=2), rope+window(max_distance=3))",
             "No model of transformers that is known here has the positions 'cycle",
         ),
     ],
@@ -404,16 +407,16 @@ def test_models_that_transformers_does_not_have(tmp_path, position, message):
         preset("ettin_17m", vocab_size=37, num_layers=3), position=position
     )
     with pytest.raises(ValueError, match=message):
-        save_bert(tmp_path, config, {}, byte_level(37), family="modernbert")
+        save_encoder(tmp_path, config, {}, byte_level(37), family="modernbert")
 
 
-@pytest.mark.parametrize("position", ["", "rope(base=500)", "rope(base=20)+window(reach=2)"])
+@pytest.mark.parametrize("position", ["", "rope(base=500)", "rope(base=20)+window(max_distance=2)"])
 def test_the_family_is_chosen_by_the_settings(tmp_path, position):
     config = preset("ettin_17m", vocab_size=37, num_layers=4, hidden_size=64, num_heads=1)
     config = dataclasses.replace(config, position=position) if position else config
-    written = save_bert(tmp_path / "out", config, random_params(config), byte_level(37))
+    written = save_encoder(tmp_path / "out", config, random_params(config), byte_level(37))
     assert written == "ModernBertForMaskedLM"
-    assert load_bert(tmp_path / "out").config.encoding().name == config.encoding().name
+    assert load_encoder(tmp_path / "out").config.encoding().name == config.encoding().name
 
 
 def test_the_page_loads_swaps_and_measures(tmp_path, monkeypatch):
@@ -422,7 +425,7 @@ def test_the_page_loads_swaps_and_measures(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     config, params = random_encoder(MODERN)
-    save_bert("MODERN", config, params, byte_level(config.vocab_size, special))
+    save_encoder("MODERN", config, params, byte_level(config.vocab_size, special))
     found = {}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S):
         exec(block, found)
@@ -467,9 +470,9 @@ def test_rope_with_pairs_of_halves_becomes_a_roformer(tmp_path):
     params = random_params(config)
     words = byte_level(config.vocab_size)
     with_pooler = {**params, "pooler": {"dense": {}}}  # RoFormer has none.
-    architecture = save_bert(tmp_path / "out", config, with_pooler, words)
+    architecture = save_encoder(tmp_path / "out", config, with_pooler, words)
     assert architecture == "RoFormerForMaskedLM"
-    back = load_bert(tmp_path / "out")
+    back = load_encoder(tmp_path / "out")
     assert back.config.encoding().name == "rope(layout='interleaved')"
     tokens = np.random.default_rng(0).integers(5, config.vocab_size, (2, 17))
     states = jax.jit(hidden_states, static_argnums=0)
@@ -480,4 +483,4 @@ def test_rope_with_pairs_of_halves_becomes_a_roformer(tmp_path):
     assert np.abs(unlike - want).max() > 1e-3
     other = dataclasses.replace(config, position="rope(base=500)")
     with pytest.raises(ValueError, match=r"position encoding 'rope\(base=500\)'"):
-        save_bert(tmp_path / "no", other, params, words, family="roformer")
+        save_encoder(tmp_path / "no", other, params, words, family="roformer")

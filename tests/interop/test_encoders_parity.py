@@ -14,7 +14,7 @@ from helpers.published_encoders import ENCODERS
 from safetensors.numpy import load_file, save_file
 
 from pe_jax.configs.model import ACTIVATIONS as OUR_ACTIVATIONS
-from pe_jax.interop import layout, load_bert, save_bert
+from pe_jax.interop import layout, load_encoder, save_encoder
 from pe_jax.interop.bert_export import their_config
 from pe_jax.interop.bert_import import config_of
 from pe_jax.interop.hf_encoders import ACTIVATIONS
@@ -93,14 +93,14 @@ def differences(torch, transformers, folder, name, theirs):
     """The largest differences of hidden states, logits and gradients, and what they are of."""
     model = random_model(torch, transformers, name, theirs)
     model.save_pretrained(folder / "model")
-    config, params, _, unread = load_bert(folder / "model")
+    config, params, _, unread = load_encoder(folder / "model")
     assert unread == ()
     tokens, valid = batch(theirs)
     weights = np.random.default_rng(1).normal(size=(ROWS, LENGTH, config.vocab_size))
     weights = (weights * valid[:, :, None]).astype(np.float32)
     want = losses_of_theirs(torch, model, tokens, valid, weights)
     want[-1].save_pretrained(folder / "gradients")
-    gradients = load_bert(folder / "gradients").params
+    gradients = load_encoder(folder / "gradients").params
     everywhere = np.tile(np.arange(LENGTH), (ROWS, 1))
 
     def loss(params):
@@ -134,7 +134,7 @@ def test_padding_on_the_left(torch, transformers, tmp_path, case):
     name, theirs = ENCODERS[case]
     model = random_model(torch, transformers, name, theirs)
     model.save_pretrained(tmp_path)
-    bert = load_bert(tmp_path)
+    bert = load_encoder(tmp_path)
     tokens, valid = (x[:, ::-1].copy() for x in batch(theirs))
     inputs = {"input_ids": torch.tensor(tokens), "attention_mask": torch.tensor(valid).long()}
     with torch.inference_mode():
@@ -152,7 +152,7 @@ def test_a_decoder_that_is_not_tied(torch, transformers, tmp_path, case):
     theirs = {**theirs, "tie_word_embeddings": False, "hidden_act": "relu"}
     model = random_model(torch, transformers, name, theirs)
     model.save_pretrained(tmp_path / "in")
-    bert = load_bert(tmp_path / "in")
+    bert = load_encoder(tmp_path / "in")
     tokens, valid = batch(theirs)
     inputs = {"input_ids": torch.tensor(tokens), "attention_mask": torch.tensor(valid).long()}
 
@@ -166,7 +166,7 @@ def test_a_decoder_that_is_not_tied(torch, transformers, tmp_path, case):
     )
     np.testing.assert_allclose(np.asarray(got)[valid], logits(model), atol=1e-5)
     words = byte_level_for(theirs)
-    save_bert(tmp_path / "out", bert.config, bert.params, words, family=theirs["model_type"])
+    save_encoder(tmp_path / "out", bert.config, bert.params, words, family=theirs["model_type"])
     loaded = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
     np.testing.assert_allclose(logits(loaded), logits(model), atol=1e-5)
 
@@ -210,10 +210,10 @@ def test_round_trip(torch, transformers, tmp_path, case):
     name, theirs = ENCODERS[case]
     model = random_model(torch, transformers, name, theirs)
     model.save_pretrained(tmp_path / "in")
-    config, params, *_ = load_bert(tmp_path / "in")
+    config, params, *_ = load_encoder(tmp_path / "in")
     words = byte_level_for(theirs)
     family = theirs["model_type"]
-    architecture = save_bert(tmp_path / "out", config, params, words, family=family)
+    architecture = save_encoder(tmp_path / "out", config, params, words, family=family)
     assert architecture == f"{name}ForMaskedLM"
     before, after = (load_file(tmp_path / x / "model.safetensors") for x in ("in", "out"))
     assert before.keys() == after.keys()
@@ -249,11 +249,11 @@ def test_without_token_types_in_a_family_that_has_them(
     """With other positions MPNet is no MPNet: it is exported with one token type, a zero vector."""
     name, theirs = ENCODERS[case]
     random_model(torch, transformers, name, theirs).save_pretrained(tmp_path / "in")
-    config, params, *_ = load_bert(tmp_path / "in")
+    config, params, *_ = load_encoder(tmp_path / "in")
     config = dataclasses.replace(config, position=position)
     kept = {key: x for key, x in params["bert"]["position"].items() if key == position}
     params = {**params, "bert": {**params["bert"], "position": kept}}
-    assert save_bert(tmp_path / "out", config, params, byte_level_for(theirs)) == written
+    assert save_encoder(tmp_path / "out", config, params, byte_level_for(theirs)) == written
     loaded = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
     tokens, valid = batch({**theirs, "pad_token_id": loaded.config.pad_token_id})
     with torch.inference_mode():
@@ -276,7 +276,7 @@ def test_classifiers(torch, transformers, tmp_path, case, pooling):
     extra = {"num_labels": 3, "classifier_pooling": pooling}
     model = random_model(torch, transformers, name, theirs | extra, "ForSequenceClassification")
     model.save_pretrained(tmp_path / "in")
-    bert = load_bert(tmp_path / "in")
+    bert = load_encoder(tmp_path / "in")
     assert bert.unread == ()
     tokens, valid = batch(theirs)
     with torch.inference_mode():
@@ -286,7 +286,7 @@ def test_classifiers(torch, transformers, tmp_path, case, pooling):
     got = classifier.apply({"params": bert.params}, tokens, None, jnp.asarray(valid))
     np.testing.assert_allclose(got, want, atol=1e-5)
     words, family = byte_level_for(theirs), theirs["model_type"]
-    save_bert(tmp_path / "out", bert.config, bert.params, words, family=family)
+    save_encoder(tmp_path / "out", bert.config, bert.params, words, family=family)
     before, after = (load_file(tmp_path / x / "model.safetensors") for x in ("in", "out"))
     assert before.keys() == after.keys()
     for key, tensor in before.items():
@@ -306,7 +306,7 @@ def test_spans(torch, transformers, tmp_path, case):
     name, theirs = ENCODERS[case]
     model = random_model(torch, transformers, name, theirs, "ForQuestionAnswering")
     model.save_pretrained(tmp_path / "in")
-    bert = load_bert(tmp_path / "in")
+    bert = load_encoder(tmp_path / "in")
     assert bert.unread == ()
     tokens, valid = batch(theirs)
     inputs = {"input_ids": torch.tensor(tokens), "attention_mask": torch.tensor(valid).long()}
@@ -319,7 +319,7 @@ def test_spans(torch, transformers, tmp_path, case):
     got = BertForSpans(bert.config).apply({"params": bert.params}, tokens, None, jnp.asarray(valid))
     np.testing.assert_allclose(np.stack(got)[:, valid], logits(model), atol=1e-5)
     words, family = byte_level_for(theirs), theirs["model_type"]
-    save_bert(tmp_path / "out", bert.config, bert.params, words, family=family)
+    save_encoder(tmp_path / "out", bert.config, bert.params, words, family=family)
     loaded = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path / "out")
     np.testing.assert_array_equal(logits(loaded.eval()), logits(model))
 
@@ -362,7 +362,7 @@ def test_a_head_is_read_as_that_of_its_class(torch, transformers, tmp_path, fami
         if path.startswith("pooler."):
             tensors.setdefault(f"{prefix}{path}", tensor.numpy())
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    back = load_bert(tmp_path)
+    back = load_encoder(tmp_path)
     of_task = {
         path
         for path in tensors

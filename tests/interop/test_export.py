@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.data import load_tokenizer
-from pe_jax.interop import bert_export, load_bert, save_bert
+from pe_jax.interop import bert_export, load_encoder, save_encoder
 from pe_jax.interop.bert_export import position_table
 from pe_jax.interop.export_folder import with_special_tokens
 from pe_jax.models import (
@@ -71,8 +71,8 @@ def test_an_exported_model_loads_unchanged(
     tokenizer, tmp_path, model, arguments, labels, architecture
 ):
     params = random_params(model, **arguments)
-    assert save_bert(tmp_path / "out", MODEL, params, tokenizer, labels=labels) == architecture
-    back = load_bert(tmp_path / "out")
+    assert save_encoder(tmp_path / "out", MODEL, params, tokenizer, labels=labels) == architecture
+    back = load_encoder(tmp_path / "out")
     assert back.config == MODEL and back.unread == ()
     assert jax.tree.structure(back.params) == jax.tree.structure(params)
     jax.tree.map(np.testing.assert_array_equal, back.params, params)
@@ -88,8 +88,8 @@ def test_an_exported_model_loads_unchanged(
 def test_a_published_model_is_exported_unchanged(tokenizer, tmp_path):
     """The same tensors, and no others."""
     tensors = whole_tensors()
-    config, params, *_ = load_bert(write(tmp_path / "in", tensors, BERT))
-    save_bert(tmp_path / "out", config, params, tokenizer)
+    config, params, *_ = load_encoder(write(tmp_path / "in", tensors, BERT))
+    save_encoder(tmp_path / "out", config, params, tokenizer)
     out = load_file(tmp_path / "out" / "model.safetensors")
     assert out.keys() == tensors.keys()
     for name, tensor in tensors.items():
@@ -97,8 +97,8 @@ def test_a_published_model_is_exported_unchanged(tokenizer, tmp_path):
     written = read(tmp_path / "out" / "config.json")
     assert BERT.items() - {"position_embedding_type": "absolute"}.items() <= written.items()
     encoder = {key: params[key] for key in ("bert", "pooler")}
-    assert save_bert(tmp_path / "bare", config, encoder, tokenizer) == "BertModel"
-    assert load_bert(tmp_path / "bare").absent == ("masked_lm", "next_sentence")
+    assert save_encoder(tmp_path / "bare", config, encoder, tokenizer) == "BertModel"
+    assert load_encoder(tmp_path / "bare").absent == ("masked_lm", "next_sentence")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_encodings_that_only_embed_become_a_table(tokenizer, tmp_path, name):
     """A BERT with a position table then has the same outputs."""
     config = dataclasses.replace(MODEL, position=name)
     params = random_params(BertForPretraining, config)
-    save_bert(tmp_path / "out", config, params, tokenizer)
+    save_encoder(tmp_path / "out", config, params, tokenizer)
     tokens = np.random.default_rng(1).integers(0, V, (2, N))
     got = jax.jit(hidden_states, static_argnums=0)(config, params["bert"], tokens)
     tensors = load_file(tmp_path / "out" / "model.safetensors")
@@ -133,7 +133,7 @@ def test_encodings_that_only_embed_become_a_table(tokenizer, tmp_path, name):
 def test_encodings_that_do_more_are_refused(tokenizer, tmp_path, name, match):
     config = dataclasses.replace(MODEL, position=name)
     with pytest.raises(ValueError, match=match):
-        save_bert(tmp_path / "out", config, random_params(BertForPretraining, config), tokenizer)
+        save_encoder(tmp_path / "out", config, random_params(BertForPretraining, config), tokenizer)
     with pytest.raises(ValueError, match="adds position vectors to the values"):
         position_table(config, {})
 
@@ -144,7 +144,7 @@ def test_the_refusal_names_what_can_be_exported(tokenizer, tmp_path):
         "differs between layers. Export it with --config.format=onnx or stablehlo .* or a model"
     )
     with pytest.raises(ValueError, match=f"{way_out} with an absolute encoding, `rope` or none"):
-        save_bert(tmp_path / "out", config, {}, tokenizer)
+        save_encoder(tmp_path / "out", config, {}, tokenizer)
     assert not (tmp_path / "out").exists()
 
 
@@ -152,21 +152,21 @@ def test_the_refusal_names_what_can_be_exported(tokenizer, tmp_path):
     "name",
     [
         "sinusoidal_concatenated",
-        "normalised_index",
-        "randomised(sinusoidal_absolute)",
-        "cape(sinusoidal_absolute, centred=True)",
+        "normalized_index",
+        "randomized(sinusoidal_absolute)",
+        "cape(sinusoidal_absolute, centered=True)",
     ],
 )
 def test_encodings_that_embed_otherwise_than_a_table_are_refused(tokenizer, tmp_path, name):
     config = dataclasses.replace(MODEL, position=name)
     with pytest.raises(ValueError, match="cannot represent .* the hidden states differ by"):
-        save_bert(tmp_path / "out", config, random_params(BertForPretraining, config), tokenizer)
+        save_encoder(tmp_path / "out", config, random_params(BertForPretraining, config), tokenizer)
     assert not (tmp_path / "out").exists()
 
 
 def test_the_tokenizer_is_exported(tokenizer, tmp_path):
     tokenizer.enable_truncation(3)
-    save_bert(tmp_path / "out", MODEL, random_params(BertForSpans), tokenizer)
+    save_encoder(tmp_path / "out", MODEL, random_params(BertForSpans), tokenizer)
     assert (tmp_path / "out" / "vocab.txt").read_text().splitlines() == WORDS
     written = read(tmp_path / "out" / "tokenizer_config.json")
     assert written["do_lower_case"] and written["model_max_length"] == N
@@ -184,7 +184,7 @@ def test_parts_that_do_not_fit_are_listed(tokenizer, tmp_path):
     params["pooler"]["dense"]["bias"] = np.ones(D + 1)
     config = BertConfig(**{**vars(MODEL), "vocab_size": V - 1})
     with pytest.raises(ValueError, match="do not make one BERT") as caught:
-        save_bert(tmp_path / "out", config, params, tokenizer, labels=("a", "b"))
+        save_encoder(tmp_path / "out", config, params, tokenizer, labels=("a", "b"))
     assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
         "bert/extra: is not part of such a model",
         "bert/token/embedding: (13, 12), (12, 12) expected",
@@ -195,7 +195,9 @@ def test_parts_that_do_not_fit_are_listed(tokenizer, tmp_path):
         "2 labels for a classifier of 3 outputs",
     ]
     with pytest.raises(ValueError, match="the parts bert, head, spans"):
-        save_bert(tmp_path / "out", MODEL, {**random_params(BertForSpans), "head": {}}, tokenizer)
+        save_encoder(
+            tmp_path / "out", MODEL, {**random_params(BertForSpans), "head": {}}, tokenizer
+        )
     assert not (tmp_path / "out").exists()
 
 
@@ -203,16 +205,16 @@ def test_a_folder_appears_whole_or_not_at_all(tokenizer, tmp_path, monkeypatch):
     params, out = random_params(BertForSpans), tmp_path / "out"
     out.mkdir()
     umask = os.umask(0o027)
-    save_bert(out, MODEL, params, tokenizer)  # An empty folder is accepted.
+    save_encoder(out, MODEL, params, tokenizer)  # An empty folder is accepted.
     os.umask(umask)
     assert {file.stat().st_mode & 0o777 for file in out.iterdir()} == {0o640}
     assert out.stat().st_mode & 0o777 == 0o750
     before = {file.name: file.read_bytes() for file in out.iterdir()}
     with pytest.raises(ValueError, match="out is not empty. Export to a new folder"):
-        save_bert(out, MODEL, params, tokenizer)
+        save_encoder(out, MODEL, params, tokenizer)
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
     with pytest.raises(ValueError, match="gs://bucket/out is not a local folder"):
-        save_bert("gs://bucket/out", MODEL, params, tokenizer)
+        save_encoder("gs://bucket/out", MODEL, params, tokenizer)
     listing = set(os.listdir(tmp_path))
 
     def full(*args):
@@ -222,10 +224,10 @@ def test_a_folder_appears_whole_or_not_at_all(tokenizer, tmp_path, monkeypatch):
         files_of_at_most(5_000),  # Of which safetensors has an error of its own.
         pytest.raises(OSError, match=r"other was not written: .*File too large"),
     ):
-        save_bert(tmp_path / "other", MODEL, params, tokenizer)
+        save_encoder(tmp_path / "other", MODEL, params, tokenizer)
     monkeypatch.setattr(bert_export, "save_json", full)
     with pytest.raises(OSError, match="No space"):
-        save_bert(tmp_path / "other", MODEL, params, tokenizer)
+        save_encoder(tmp_path / "other", MODEL, params, tokenizer)
     assert set(os.listdir(tmp_path)) == listing
 
 
@@ -271,7 +273,7 @@ def test_one_seed_of_several(tokenizer, tmp_path, monkeypatch):
     both = jax.tree.map(lambda *leaves: np.stack(leaves), first, second)
     write_run(tmp_path / "run", config, both, tokenizer, monkeypatch)
     runs.export(tmp_path / "run", tmp_path / "out", 7)
-    jax.tree.map(np.testing.assert_array_equal, load_bert(tmp_path / "out").params, second)
+    jax.tree.map(np.testing.assert_array_equal, load_encoder(tmp_path / "out").params, second)
     labels = {"0": "entailment", "1": "not_entailment"}
     assert read(tmp_path / "out" / "config.json")["id2label"] == labels
     for seed in (None, 4):
@@ -340,7 +342,7 @@ def save_changed(tokenizer, folder, name):
     changed_tokenizer = TOKENIZERS[name][0](tokenizer)
     rows = max(V, changed_tokenizer.get_vocab_size())
     config = dataclasses.replace(MODEL, vocab_size=rows)
-    save_bert(folder, config, random_params(BertForSpans, config), changed_tokenizer)
+    save_encoder(folder, config, random_params(BertForSpans, config), changed_tokenizer)
     return changed_tokenizer
 
 
@@ -369,7 +371,7 @@ def test_bert_tokenizer_is_written_where_it_is_the_same(name, tokenizer, tmp_pat
 def test_added_tokens_are_exported(tokenizer, tmp_path):
     tokenizer.add_tokens(["[E1]"])
     config = dataclasses.replace(MODEL, vocab_size=V + 1)
-    save_bert(tmp_path / "out", config, random_params(BertForSpans, config), tokenizer)
+    save_encoder(tmp_path / "out", config, random_params(BertForSpans, config), tokenizer)
     assert read(tmp_path / "out" / "tokenizer_config.json")["tokenizer_class"] != "BertTokenizer"
     back = load_tokenizer(tmp_path / "out" / "tokenizer.json")
     assert back.token_to_id("[E1]") == V and back.get_vocab_size() == V + 1
@@ -381,7 +383,7 @@ def test_the_length_of_a_tokenizer_leaves_out_rows_of_no_position(tmp_path):
     config = dataclasses.replace(
         MODEL, vocab_size=V + 30, num_token_types=1, positions_from_mask=True
     )
-    save_bert(tmp_path / "out", config, random_params(BertForSpans, config), tokenizer,
+    save_encoder(tmp_path / "out", config, random_params(BertForSpans, config), tokenizer,
               family="roberta")  # fmt: skip
     written = read(tmp_path / "out" / "tokenizer_config.json")
     assert read(tmp_path / "out" / "config.json")["max_position_embeddings"] == N + 1

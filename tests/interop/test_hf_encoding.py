@@ -215,7 +215,9 @@ SMOLLM3 = {
     "rope_theta": 5000000.0,
     "use_sliding_window": False,
 }
-EXAONE_ROPE = "rope_llama3(factor=16, original_length=8192, base=1000000)+window(reach=4095), "
+EXAONE_ROPE = (
+    "rope_llama3(factor=16, original_length=8192, base=1000000)+window(max_distance=4095), "
+)
 SCOUT_ROPE = (
     "rope_llama3(factor=16, original_length=8192, high_frequency_factor=1, base=500000, "
     "layout='interleaved')+chunks(size=8192), "
@@ -230,18 +232,18 @@ MAVERICK_ROPE = "rope(base=500000, layout='interleaved')+chunks(size=8192), "
             LLAMA_4_SCOUT,
             "cycle("
             + SCOUT_ROPE * 3
-            + "log_n(length=8192, coefficient=0.1, smooth=True, stepped=True))",
+            + "log_n(original_length=8192, coefficient=0.1, smooth=True, stepped=True))",
         ),
         (
             LLAMA_4_MAVERICK,
             f"cycle({MAVERICK_ROPE * 3}"
-            "log_n(length=8192, coefficient=0.1, smooth=True, stepped=True))",
+            "log_n(original_length=8192, coefficient=0.1, smooth=True, stepped=True))",
         ),
         (
             dict(LLAMA_4_MAVERICK["text_config"], attention_chunk_size=None, num_hidden_layers=4),
             "cycle("
             + "rope(base=500000, layout='interleaved'), " * 3
-            + "log_n(length=8192, coefficient=0.1, smooth=True, stepped=True))",
+            + "log_n(original_length=8192, coefficient=0.1, smooth=True, stepped=True))",
         ),
         (
             DEEPSEEK_V3,
@@ -250,7 +252,7 @@ MAVERICK_ROPE = "rope(base=500000, layout='interleaved')+chunks(size=8192), "
         ),
         (
             OLMO_3,
-            "cycle(" + "rope(base=500000)+window(reach=4095), " * 3 + "rope_yarn(factor=8, "
+            "cycle(" + "rope(base=500000)+window(max_distance=4095), " * 3 + "rope_yarn(factor=8, "
             "original_length=8192, attention_factor=1.2079441541679836, base=500000))",
         ),
         (
@@ -265,11 +267,15 @@ MAVERICK_ROPE = "rope(base=500000, layout='interleaved')+chunks(size=8192), "
         ),
         (
             GEMMA_3_4B,
-            "cycle(" + "rope+window(reach=1023), " * 5 + "rope_linear(factor=8, base=1000000))",
+            "cycle("
+            + "rope+window(max_distance=1023), " * 5
+            + "rope_linear(factor=8, base=1000000))",
         ),
         (
             COMMAND_R7B,
-            "cycle(" + "rope(base=50000, layout='interleaved')+window(reach=4095), " * 3 + "none)",
+            "cycle("
+            + "rope(base=50000, layout='interleaved')+window(max_distance=4095), " * 3
+            + "none)",
         ),
         (QWEN2_VL, "mrope(sections=(16, 24, 24), base=1000000)"),
         (FALCON_7B, "rope"),
@@ -277,7 +283,7 @@ MAVERICK_ROPE = "rope(base=500000, layout='interleaved')+chunks(size=8192), "
         (
             MINISTRAL_3,
             "rope_yarn(factor=16, original_length=16384, mscale=1, mscale_all_dim=1, base=1000000)"
-            "+log_n(length=16384, coefficient=0.1, smooth=True, stepped=True, count='earlier')",
+            "+log_n(original_length=16384, coefficient=0.1, smooth=True, stepped=True, count='earlier')",
         ),
         (SMOLLM3, "cycle(" + "rope(base=5000000), " * 3 + "none)"),
         (dict(ESM_2, position_embedding_type="absolute"), "learned_absolute"),
@@ -338,19 +344,22 @@ def test_scale_of_yarn(settings, scale):
 def test_factor_of_deepseek():
     """(0.1 ln 40 + 1)², of all logits."""
     (part,) = from_hf(DEEPSEEK_V3).parts
-    assert part.factor({}, Context(range(2), range(2))) == pytest.approx(1.3689**2, rel=1e-4)
+    assert part.scale({}, Context(positions_q=range(2), positions_k=range(2))) == pytest.approx(
+        1.3689**2, rel=1e-4
+    )
 
 
 def test_layout():
     assert "interleaved" not in from_hf(dict(DEEPSEEK_V3, rope_interleave=False)).name
     assert (
-        from_hf(COMMAND_R7B, layout="half").layer(0).name == "rope(base=50000)+window(reach=4095)"
+        from_hf(COMMAND_R7B, layout="half").layer(0).name
+        == "rope(base=50000)+window(max_distance=4095)"
     )
 
 
 def test_layers_of_one_type():
     alone = from_hf(COMMAND_R7B, layer_type="sliding_attention")
-    assert alone.name == "rope(base=50000, layout='interleaved')+window(reach=4095)"
+    assert alone.name == "rope(base=50000, layout='interleaved')+window(max_distance=4095)"
     assert from_hf(COMMAND_R7B, layer_type="full_attention").name == "none"
     with pytest.raises(ValueError, match="layer_type must be one of full_attention"):
         from_hf(SMOLLM3, layer_type="full_attention")

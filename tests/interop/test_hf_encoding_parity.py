@@ -223,8 +223,10 @@ def logits(q: np.ndarray, k: np.ndarray) -> np.ndarray:
 def factor_of(layer: PositionEncoding, positions: np.ndarray) -> np.ndarray:
     total = np.ones(len(positions))
     for part in layer.parts:
-        if part.factor:
-            found = np.asarray(part.factor({}, Context(positions, positions)), float)
+        if part.scale:
+            found = np.asarray(
+                part.scale({}, Context(positions_q=positions, positions_k=positions)), float
+            )
             total = total * (found.reshape(-1) if found.ndim else found)
     return total
 
@@ -267,7 +269,7 @@ def test_layers(transformers, model_type, said, name):
     offsets = positions[None] - positions[:, None]
     for index in range(config.num_hidden_layers):
         layer = ours.layer(index)
-        rotates = [part for part in layer.parts if part.heads]
+        rotates = [part for part in layer.parts if part.map_qkv]
         if index not in seen:
             assert not layer.parts, index
             continue
@@ -276,7 +278,7 @@ def test_layers(transformers, model_type, said, name):
         for part in layer.parts:
             if part.key == "chunks":
                 x = np.zeros((1, LENGTH, 1, 2), np.float32)
-                terms = part.logits({}, x, x, Context(at, at))
+                terms = part.logits({}, x, x, Context(positions_q=at, positions_k=at))
                 arrays = (terms.query_arrays, terms.key_arrays, terms.shared)
                 allowed &= np.asarray(terms.function(*arrays, None))[0, 0] == 0
         np.testing.assert_array_equal(there.allowed, allowed)
@@ -284,7 +286,9 @@ def test_layers(transformers, model_type, said, name):
         factor = factor_of(layer, positions)
         if there.rotated is not None:
             q, k, q_out, k_out = there.rotated
-            turned = rotates[0].heads({}, q[None], k[None], k[None], Context(at, at))
+            turned = rotates[0].map_qkv(
+                {}, q[None], k[None], k[None], Context(positions_q=at, positions_k=at)
+            )
             found = logits(np.asarray(turned[0])[0], np.asarray(turned[1])[0])
             np.testing.assert_allclose(found, logits(q_out, k_out), atol=3e-5, rtol=3e-5)
         if "qk_rope_head_dim" in said:
@@ -362,6 +366,10 @@ def test_nanochat(transformers):
     )
     positions = np.arange(LENGTH)
     swapped = [np.roll(x, 4, axis=-1) for x in (q, k)]
-    heads = rope(head_size=8).parts[0].heads({}, *swapped, k, Context(positions, positions))
+    heads = (
+        rope(head_size=8)
+        .parts[0]
+        .map_qkv({}, *swapped, k, Context(positions_q=positions, positions_k=positions))
+    )
     ours = logits(*(np.asarray(x)[0] for x in heads[:2]))
     np.testing.assert_allclose(ours, logits(*(heads_last(x, LENGTH) for x in turned)), atol=1e-5)

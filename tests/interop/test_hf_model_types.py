@@ -118,5 +118,5 @@ def test_a_config_of_models_alone_asks_for_a_part():
 def test_encoder_and_decoder_have_other_windows():
     module = {"model_type": "t5_gemma_module", "sliding_window": 8, "num_hidden_layers": 2}
     config = {"model_type": "t5gemma", "encoder": module, "decoder": module}
-    assert from_hf(config, part="encoder").name == "cycle(rope+window(reach=8), rope)"
-    assert from_hf(config, part="decoder").name == "cycle(rope+window(reach=7), rope)"
+    assert from_hf(config, part="encoder").name == "cycle(rope+window(max_distance=8), rope)"
+    assert from_hf(config, part="decoder").name == "cycle(rope+window(max_distance=7), rope)"

@@ -63,41 +63,41 @@ WINDOWED = ["sliding_attention", "full_attention"] * 3
         (
             dict(global_rope_theta=1.6e5, local_rope_theta=1e4, local_attention=128,
                  global_attn_every_n_layers=3),
-            "cycle(rope(base=160000), rope+window(reach=64), rope+window(reach=64))",
+            "cycle(rope(base=160000), rope+window(max_distance=64), rope+window(max_distance=64))",
         ),
         (
             dict(rope_parameters=NESTED, local_attention=8, layer_types=WINDOWED),
-            "cycle(rope+window(reach=4), rope(base=1000000))",
+            "cycle(rope+window(max_distance=4), rope(base=1000000))",
         ),
         # Gemma 3, version 4: scaling is of the layers with full attention.
         (
             dict(rope_theta=1e6, rope_local_base_freq=1e4, sliding_window=4,
                  sliding_window_pattern=2, rope_scaling=dict(rope_type="linear", factor=8)),
-            "cycle(rope+window(reach=3), rope_linear(factor=8, base=1000000))",
+            "cycle(rope+window(max_distance=3), rope_linear(factor=8, base=1000000))",
         ),
         (
             dict(rope_theta=1e4, sliding_window=8, use_bidirectional_attention=True,
                  layer_types=WINDOWED),
-            "cycle(rope+window(reach=4), rope)",
+            "cycle(rope+window(max_distance=4), rope)",
         ),
         # Mistral, Qwen 2, an encoder, layers without positions.
-        (dict(rope_theta=1e4, sliding_window=4, model_type="mistral"), "rope+window(reach=3)"),
+        (dict(rope_theta=1e4, sliding_window=4, model_type="mistral"), "rope+window(max_distance=3)"),
         (
             dict(rope_theta=1e4, sliding_window=4, is_causal=False,
                  layer_types=["sliding_attention"] * 6),
-            "rope+window(reach=4)",
+            "rope+window(max_distance=4)",
         ),
         (dict(rope_theta=1e4, sliding_window=4, use_sliding_window=False), "rope"),
         (dict(rope_theta=1e4, sliding_window=4, max_window_layers=2), "rope"),
         (
             dict(rope_theta=1e4, sliding_window=4, use_sliding_window=True, max_window_layers=5),
-            "cycle(rope, rope, rope, rope, rope, rope+window(reach=3))",
+            "cycle(rope, rope, rope, rope, rope, rope+window(max_distance=3))",
         ),
         (dict(rope_theta=1e4, no_rope_layers=[1, 1, 0] * 2), "cycle(rope, rope, none)"),
         (
             dict(rope_parameters={**NESTED, "full_attention": None}, sliding_window=4,
                  layer_types=WINDOWED),
-            "cycle(rope+window(reach=3), none)",
+            "cycle(rope+window(max_distance=3), none)",
         ),
     ],
 )  # fmt: skip
@@ -110,7 +110,7 @@ def test_from_hf(config, name):
 
 def test_from_hf_of_one_layer_type():
     config = dict(LAYERS, rope_parameters=NESTED, local_attention=8)
-    assert from_hf(config, layer_type="sliding_attention").name == "rope+window(reach=4)"
+    assert from_hf(config, layer_type="sliding_attention").name == "rope+window(max_distance=4)"
     full = from_hf(config, layer_type="full_attention", layout="interleaved")
     assert full.name == "rope(base=1000000, layout='interleaved')"
     (part,) = from_hf(dict(config, head_dim=12), layer_type="full_attention").parts
@@ -209,7 +209,7 @@ YARN_4 = "rope_yarn(factor=4, original_length=16, base=500)"
                     rope_theta=3.0, rope_type="default", factor=None,
                 ),
             ),
-            f"cycle({YARN_4}, rope(base=500)+window(reach=3))",
+            f"cycle({YARN_4}, rope(base=500)+window(max_distance=3))",
         ),
         # What a family's code alone reads.
         (
@@ -220,7 +220,7 @@ YARN_4 = "rope_yarn(factor=4, original_length=16, base=500)"
         (
             dict(QWEN, model_type="ministral3",
                  rope_parameters=dict(YARN, llama_4_scaling_beta=0.1)),
-            f"{YARN_4}+log_n(length=16, coefficient=0.1, smooth=True, stepped=True, "
+            f"{YARN_4}+log_n(original_length=16, coefficient=0.1, smooth=True, stepped=True, "
             "count='earlier')",
         ),
         (dict(DEEPSEEK, rope_parameters=dict(V4, mscale_all_dim=1.0)), None),

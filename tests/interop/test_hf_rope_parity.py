@@ -94,7 +94,7 @@ def test_tables(torch, llama, kind, version, length):
     pairs = cos.shape[-1] // 2
     x = np.zeros((1, length, 1, HEAD), np.float32)
     x[..., :pairs] = 1
-    (rotated, _, _) = part.heads({}, x, x, x, Context(at, at))
+    (rotated, _, _) = part.map_qkv({}, x, x, x, Context(positions_q=at, positions_k=at))
     ours = np.asarray(rotated)[0, :, 0, : 2 * pairs]
     want = np.concatenate([cos[0, :, :pairs], sin[0, :, :pairs]], axis=-1)
     # float32 frequencies differ by an ulp or two, and by as many at the farthest position.
@@ -126,7 +126,7 @@ def frequencies(encoding, length):
     at = np.array([1, length - 1])
     x = np.zeros((1, 2, 1, HEAD), np.float32)
     x[..., : HEAD // 2] = 1
-    _, k, _ = encoding.parts[0].heads({}, x, x, x, Context(at, at))
+    _, k, _ = encoding.parts[0].map_qkv({}, x, x, x, Context(positions_q=at, positions_k=at))
     rotated = np.asarray(k, np.float64)[0, 0, 0]
     return np.arctan2(rotated[HEAD // 2 :], rotated[: HEAD // 2])
 
@@ -272,7 +272,9 @@ def scale(encoding):
     """The length of a rotated pair (1, 0)."""
     x = np.zeros((1, 1, 1, HEAD), np.float32)
     x[..., : HEAD // 2] = 1
-    rotated = encoding.parts[0].heads({}, x, x, x, Context(np.arange(1), np.arange(1)))[0]
+    rotated = encoding.parts[0].map_qkv(
+        {}, x, x, x, Context(positions_q=np.arange(1), positions_k=np.arange(1))
+    )[0]
     return np.hypot(rotated[..., 0], rotated[..., HEAD // 2]).item()
 
 

@@ -115,7 +115,7 @@ def test_frequencies(model_type, said, name):
     compared = 0
     for index in range(config.num_hidden_layers):
         layer = ours.layer(index)
-        rotations = [part for part in layer.parts if part.heads]
+        rotations = [part for part in layer.parts if part.map_qkv]
         if not rotations or (model_type == "molmo2_text" and index % 2):
             continue
         windowed = any(part.key == "window" for part in layer.parts)
@@ -129,7 +129,7 @@ def test_frequencies(model_type, said, name):
         size = size or said["hidden_size"] // said["num_attention_heads"]
         x = np.ones((1, 1, 1, size), np.float32)
         origin = np.zeros((1, ours.axes), int) if ours.axes > 1 else np.zeros(1, int)
-        q, _, _ = rotations[0].heads({}, x, x, x, Context(origin, origin))
+        q, _, _ = rotations[0].map_qkv({}, x, x, x, Context(positions_q=origin, positions_k=origin))
         np.testing.assert_allclose(np.asarray(q).max(), scale, rtol=1e-6)
         compared += 1
     assert compared
@@ -168,7 +168,7 @@ def test_rotations_of_towers(model_type):
     if model_type == "qwen2_vl_vision":
         said.pop("hidden_size")
     layer = next(layer for layer in (from_hf(said).layer(i) for i in range(4)) if layer.parts)
-    (part,) = (part for part in layer.parts if part.heads)
+    (part,) = (part for part in layer.parts if part.map_qkv)
     axes = part.traits.axes
     heads, size = said["num_attention_heads"], said["head_dim"]
     rng = np.random.default_rng(0)
@@ -183,7 +183,7 @@ def test_rotations_of_towers(model_type):
         cos, sin = rotary(torch.zeros(1), ids)
         turned = [apply(model_type, module, torch.tensor(x), cos, sin, ids, axes) for x in (q, k)]
         positions = at if axes == 2 else at[:, 0]
-        ours = part.heads({}, q, k, k, Context(positions, positions))[:2]
+        ours = part.map_qkv({}, q, k, k, Context(positions_q=positions, positions_k=positions))[:2]
         for mine, theirs in zip(ours, turned):
             np.testing.assert_allclose(
                 np.asarray(mine), theirs, atol=tolerance * np.abs(q).max(), rtol=1e-5

@@ -35,7 +35,7 @@ from helpers.published_bert import (
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 
-from pe_jax.interop import load_bert, load_position_table
+from pe_jax.interop import load_encoder, load_position_table
 from pe_jax.interop.bert_import import read_config
 from pe_jax.interop.checkpoint_files import open_checkpoint
 from pe_jax.interop.hf_registry import FAMILIES
@@ -107,7 +107,7 @@ def test_weights_too_large_for_float32(tmp_path):
     del tensors["embeddings.position_ids"]
     tensors["embeddings.LayerNorm.bias"][0] = 1e300
     with pytest.raises(ValueError, match="too large for float32: embeddings.LayerNorm.bias"):
-        load_bert(write(tmp_path, tensors, BERT))
+        load_encoder(write(tmp_path, tensors, BERT))
 
 
 class Bomb:
@@ -274,14 +274,14 @@ def inputs():
 
 
 def test_config(tmp_path):
-    config = load_bert(write(tmp_path, bert_tensors(), BERT)).config
+    config = load_encoder(write(tmp_path, bert_tensors(), BERT)).config
     assert (config.vocab_size, config.hidden_size, config.intermediate_size) == (V, D, M)
     assert (config.num_layers, config.num_heads, config.num_token_types) == (LAYERS, H, S)
     assert (config.max_length, config.encoding().name) == (N, "learned_absolute")
     assert (config.dropout_rate, config.attention_dropout_rate) == (0.2, 0.3)
     assert (config.layer_norm_epsilon, config.initializer_stddev) == (1e-5, 0.04)
     old = {key: value for key, value in BERT.items() if key not in ("layer_norm_eps", "hidden_act")}
-    assert load_bert(write(tmp_path, bert_tensors(), old)).config.layer_norm_epsilon == 1e-12
+    assert load_encoder(write(tmp_path, bert_tensors(), old)).config.layer_norm_epsilon == 1e-12
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -301,7 +301,7 @@ def test_outputs_equal_those_of_a_numpy_bert(tmp_path, layout):
         write_shards(tmp_path, tensors, BERT)
     else:
         write(tmp_path, old_names(tensors) if layout == "old" else tensors, BERT)
-    config, params, absent, unread = load_bert(tmp_path)
+    config, params, absent, unread = load_encoder(tmp_path)
     assert (absent, unread) == ((), ())
     tokens, token_type_ids, valid = inputs()
     states, logits = states_and_logits(config, params, tokens, token_type_ids, valid)
@@ -315,7 +315,7 @@ def test_outputs_equal_those_of_a_numpy_bert(tmp_path, layout):
 
 def test_the_last_hidden_states_are_the_output_of_the_model(tmp_path):
     """Also with scanned, rematerialised layers, and positions that do not start at 0."""
-    config, params, *_ = load_bert(write(tmp_path, bert_tensors(), BERT))
+    config, params, *_ = load_encoder(write(tmp_path, bert_tensors(), BERT))
     tokens, token_type_ids, valid = inputs()
     looped = dataclasses.replace(config, scan_layers=True, remat="full")
 
@@ -335,7 +335,7 @@ def test_the_last_hidden_states_are_the_output_of_the_model(tmp_path):
 def test_parameters_are_those_of_a_model_for_pretraining(tmp_path, heads):
     tensors = whole_tensors() if heads else bert_tensors()
     half = {name: t.astype(np.float16) for name, t in tensors.items()}
-    config, params, absent, _ = load_bert(write(tmp_path, half, BERT))
+    config, params, absent, _ = load_encoder(write(tmp_path, half, BERT))
     one = jnp.zeros((1, 1), jnp.int32)
     model = BertForPretraining(config)
     expected = jax.eval_shape(model.init, jax.random.key(0), one, one)["params"]
@@ -356,14 +356,14 @@ def test_heads_of_other_tasks(tmp_path):
     other = {"classifier.weight": np.ones((3, D), np.float32), "classifier.bias": np.arange(3.0)}
     other |= {"qa_outputs.weight": np.ones((2, D)), "qa_outputs.bias": np.ones(2), "x": np.ones(1)}
     folder = write(tmp_path, whole_tensors() | other, of_class("BertForSequenceClassification"))
-    _, params, _, unread = load_bert(folder)
+    _, params, _, unread = load_encoder(folder)
     assert params["classifier"]["kernel"].shape == (D, 3)
     assert "spans" not in params and unread == ("qa_outputs.bias", "qa_outputs.weight", "x")
     folder = write(tmp_path, whole_tensors() | other, of_class("BertForQuestionAnswering"))
-    _, params, _, unread = load_bert(folder)
+    _, params, _, unread = load_encoder(folder)
     assert params["spans"]["kernel"].shape == (D, 2)
     assert "classifier" not in params and unread == ("classifier.bias", "classifier.weight", "x")
-    _, params, _, unread = load_bert(folder, heads=("pooler",))
+    _, params, _, unread = load_encoder(folder, heads=("pooler",))
     assert params.keys() == {"bert", "pooler"}
     assert {"x", "classifier.bias", "qa_outputs.weight", "cls.predictions.bias"} <= set(unread)
 
@@ -387,7 +387,9 @@ def test_the_class_decides_what_a_classifier_is(tmp_path, name, classes, is_read
     """The pooler and the names of the tensors are the same in all of these files."""
     rows = np.ones((classes, D), np.float32)
     classifier = {"classifier.weight": rows, "classifier.bias": rows[:, 0].copy()}
-    _, params, _, unread = load_bert(write(tmp_path, whole_tensors() | classifier, of_class(name)))
+    _, params, _, unread = load_encoder(
+        write(tmp_path, whole_tensors() | classifier, of_class(name))
+    )
     assert ("classifier" in params) == is_read and "pooler" in params
     assert unread == (() if is_read else ("classifier.bias", "classifier.weight"))
 
@@ -395,7 +397,7 @@ def test_the_class_decides_what_a_classifier_is(tmp_path, name, classes, is_read
 def test_a_classifier_without_its_pooler_is_not_read(tmp_path):
     classifier = {"classifier.weight": np.ones((3, D)), "classifier.bias": np.ones(3)}
     config = of_class("BertForSequenceClassification")
-    _, params, _, unread = load_bert(write(tmp_path, bert_tensors() | classifier, config))
+    _, params, _, unread = load_encoder(write(tmp_path, bert_tensors() | classifier, config))
     assert params.keys() == {"bert"} and unread == ("classifier.bias", "classifier.weight")
 
 
@@ -413,11 +415,11 @@ def test_the_labels_are_those_of_the_classifier(tmp_path, keys, message):
     config = of_class("BertForSequenceClassification", **keys)
     folder = write(tmp_path, whole_tensors() | classifier, config)
     if not message:
-        assert "classifier" in load_bert(folder).params
+        assert "classifier" in load_encoder(folder).params
         return
     with pytest.raises(ValueError, match=f"classifier.weight: {message}"):
-        load_bert(folder)
-    assert load_bert(folder, heads=("pooler",)).params.keys() == {"bert", "pooler"}
+        load_encoder(folder)
+    assert load_encoder(folder, heads=("pooler",)).params.keys() == {"bert", "pooler"}
 
 
 # A key of config.json, and what an error says of the file.
@@ -438,7 +440,7 @@ def test_sizes_that_the_file_does_not_have(tmp_path, key, value):
     folder = write(tmp_path, whole_tensors(), {**BERT, key: value})
     about = f"{key} is {value}, but {SIZES_OF_FILE[key]}" if key in SIZES_OF_FILE else key
     start = time.process_time()
-    for read in (load_bert, read_config):
+    for read in (load_encoder, read_config):
         with pytest.raises(ValueError, match=about) as caught:
             read(folder)
         assert len(str(caught.value)) < 400 + len(str(folder))
@@ -450,7 +452,7 @@ def test_a_file_without_layers(tmp_path):
     tensors = {n: x for n, x in whole_tensors().items() if ".layer." not in n}
     folder = write(tmp_path, tensors, {**BERT, "num_hidden_layers": 2_000})
     with pytest.raises(ValueError, match=r"(?s)layer.0.attention.*\n  \.\.\. and 31,800 more$"):
-        load_bert(folder)
+        load_encoder(folder)
 
 
 def test_tied_weights_are_the_same_or_an_error(tmp_path):
@@ -459,21 +461,21 @@ def test_tied_weights_are_the_same_or_an_error(tmp_path):
         "cls.predictions.decoder.weight": tensors["bert.embeddings.word_embeddings.weight"].copy(),
         "cls.predictions.decoder.bias": tensors["cls.predictions.bias"].copy(),
     }
-    load_bert(write(tmp_path, tensors | again, BERT))
+    load_encoder(write(tmp_path, tensors | again, BERT))
     again["cls.predictions.decoder.weight"][3, 4] += 1e-6
     with pytest.raises(ValueError, match=r"decoder.weight: not the same as bert.embeddings.word_"):
-        load_bert(write(tmp_path, tensors | again, BERT))
+        load_encoder(write(tmp_path, tensors | again, BERT))
 
 
 def test_a_decoder_that_is_not_tied_is_read_or_missed(tmp_path):
     tensors, untied = whole_tensors(), {**BERT, "tie_word_embeddings": False}
     message = "cls.predictions.decoder.weight: missing, .*, as tie_word_embeddings is False"
     with pytest.raises(ValueError, match=message):
-        load_bert(write(tmp_path, tensors, untied))
+        load_encoder(write(tmp_path, tensors, untied))
     tensors["cls.predictions.decoder.weight"] = np.ones((V, D), np.float32)
-    params = load_bert(write(tmp_path, tensors, untied)).params
+    params = load_encoder(write(tmp_path, tensors, untied)).params
     np.testing.assert_array_equal(params["masked_lm"]["decoder"], np.ones((V, D)))
-    assert load_bert(write(tmp_path, bert_tensors(), untied)).absent  # An encoder alone.
+    assert load_encoder(write(tmp_path, bert_tensors(), untied)).absent  # An encoder alone.
 
 
 @pytest.mark.parametrize(
@@ -486,10 +488,10 @@ def test_a_decoder_that_is_not_tied_is_read_or_missed(tmp_path):
 def test_two_names_of_one_tensor(tmp_path, name, again):
     tensors = whole_tensors()
     tensors[again] = tensors[name].copy()
-    load_bert(write(tmp_path, tensors, BERT))
+    load_encoder(write(tmp_path, tensors, BERT))
     tensors[again][3] += 1e-6
     with pytest.raises(ValueError, match="not the same as .*, another name of the same") as caught:
-        load_bert(write(tmp_path, tensors, BERT))
+        load_encoder(write(tmp_path, tensors, BERT))
     assert name in str(caught.value) and again in str(caught.value)
 
 
@@ -502,7 +504,7 @@ def test_all_mismatches_are_listed(tmp_path):
     tensors["bert.encoder.layer.2.output.dense.bias"] = np.ones(D, np.float32)
     tensors["cls.predictions.extra"] = np.ones(D, np.float32)
     with pytest.raises(ValueError, match="does not hold the BERT") as caught:
-        load_bert(write(tmp_path, tensors, BERT))
+        load_encoder(write(tmp_path, tensors, BERT))
     assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
         f"{TABLE}: missing, (10, 12) expected",
         "bert.embeddings.LayerNorm.bias: I8, floats expected",
@@ -535,15 +537,15 @@ def test_all_mismatches_are_listed(tmp_path):
 )
 def test_other_models_are_refused(tmp_path, changes, match):
     with pytest.raises(ValueError, match=match):
-        load_bert(write(tmp_path, bert_tensors(), {**BERT, **changes}))
+        load_encoder(write(tmp_path, bert_tensors(), {**BERT, **changes}))
 
 
 def test_a_config_is_required(tmp_path):
     with pytest.raises(ValueError, match=r"has no config\.json"):
-        load_bert(write(tmp_path, bert_tensors()))
+        load_encoder(write(tmp_path, bert_tensors()))
     few = {key: BERT[key] for key in ("model_type", "vocab_size", "hidden_size")}
     with pytest.raises(ValueError, match=r"it lacks num_hidden_layers, num_attention_heads, "):
-        load_bert(write(tmp_path, bert_tensors(), few))
+        load_encoder(write(tmp_path, bert_tensors(), few))
 
 
 # --- docs/checkpoints.md --------------------------------------------------------------------------
@@ -562,7 +564,7 @@ def test_the_page_reads_and_writes_checkpoints(tmp_path, monkeypatch):
     shape = (LAYERS + 1, *found["tokens"].shape, D)
     assert found["states"].shape == shape and "masked_lm" in found["params"]
     exec(written, found)
-    again = load_bert("FOLDER")
+    again = load_encoder("FOLDER")
     assert not again.absent
     states = hidden_states(again.config, again.params["bert"], found["tokens"])
     np.testing.assert_array_equal(states, found["states"])

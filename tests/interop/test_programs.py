@@ -61,7 +61,7 @@ def outputs(folder, tokens, types, mask):
 
 
 @formats
-@pytest.mark.parametrize("name", ["learned_absolute", "learned_relative+window(reach=3)"])
+@pytest.mark.parametrize("name", ["learned_absolute", "learned_relative+window(max_distance=3)"])
 def test_hidden_states(tmp_path, tokenizer, format, name):
     config = BertConfig(**SIZES, position=name, max_length=40, scan_layers=format == "onnx")
     model = Bert(config)

@@ -22,8 +22,10 @@ from pe_jax.interop.hf_registry import FAMILIES, FIRST_NAMES
 FOLDER = Path(__file__).parents[1] / "published/decoders"
 YARN_ROPE = "rope_yarn(factor={}, original_length={}, {})"
 LLAMA_3 = "rope_llama3(factor={}, original_length=8192, base={})"
-EXAONE = f"cycle({(LLAMA_3.format(16, 1000000) + '+window(reach=4095), ') * 3}none)"
-MINISTRAL = "+log_n(length={}, coefficient=0.1, smooth=True, stepped=True, count='earlier')"
+EXAONE = f"cycle({(LLAMA_3.format(16, 1000000) + '+window(max_distance=4095), ') * 3}none)"
+MINISTRAL = (
+    "+log_n(original_length={}, coefficient=0.1, smooth=True, stepped=True, count='earlier')"
+)
 LONGROPE = "rope_longrope(short=(...), long=(...), factor=32, original_length=4096"
 GPT_OSS = YARN_ROPE.format(32, 4096, "truncate=False, base=150000")
 # Long tuples of numbers are written as (...).
@@ -39,12 +41,12 @@ READ = {
     + MINISTRAL.format(8192),
     "exaone-4.0-32b": EXAONE,
     "exaone-4.5-33b": EXAONE,
-    "gemma-2-9b": "cycle(rope+window(reach=4095), rope)",
+    "gemma-2-9b": "cycle(rope+window(max_distance=4095), rope)",
     "gemma-2b": "rope",
-    "gemma-3-1b-it": f"cycle({'rope+window(reach=511), ' * 5}rope(base=1000000))",
+    "gemma-3-1b-it": f"cycle({'rope+window(max_distance=511), ' * 5}rope(base=1000000))",
     "gpt-bigcode-santacoder": "learned_absolute",
     "gpt-j-6b": "rope(layout='interleaved', fraction=0.25)",
-    "gpt-oss-120b": f"cycle({GPT_OSS}+window(reach=127), {GPT_OSS})",
+    "gpt-oss-120b": f"cycle({GPT_OSS}+window(max_distance=127), {GPT_OSS})",
     "gpt2": "learned_absolute",
     "kimi-k2-instruct-0905": YARN_ROPE.format(
         64,
@@ -63,19 +65,19 @@ READ = {
     "llava-1.5-7b": "rope",
     "ministral-3-3b": YARN_ROPE.format(16, 16384, "mscale=1, mscale_all_dim=1, base=1000000")
     + MINISTRAL.format(16384),
-    "mistral-7b-v0.1": "rope+window(reach=4095)",
+    "mistral-7b-v0.1": "rope+window(max_distance=4095)",
     "mixtral-8x7b-v0.1": "rope(base=1000000)",
     "mosaic-bert-base": "alibi",
     "mpt-7b-instruct": "alibi",
     "olmo-2-7b": "rope(base=500000)",
     "olmo-3.1-32b-instruct": "cycle("
-    + "rope(base=500000)+window(reach=4095), " * 3
+    + "rope(base=500000)+window(max_distance=4095), " * 3
     + YARN_ROPE.format(8, 8192, "attention_factor=1.2079441541679836, base=500000")
     + ")",
     "phi-1": "rope(fraction=0.5)",
-    "phi-3.5-vision-instruct": LONGROPE + ")+window(reach=131071)",
+    "phi-3.5-vision-instruct": LONGROPE + ")+window(max_distance=131071)",
     "phi-4": "rope(base=250000)",
-    "phi-4-mini": LONGROPE + ", fraction=0.75)+window(reach=262143)",
+    "phi-4-mini": LONGROPE + ", fraction=0.75)+window(max_distance=262143)",
     "qwen1.5-moe-a2.7b": "rope(base=1000000)",
     "qwen2.5-3b": "rope(base=1000000)",
     "qwen2.5-vl-7b-instruct": "mrope(sections=(16, 24, 24), base=1000000)",
@@ -85,7 +87,7 @@ READ = {
     "redpajama-3b-v1": "rope",
     "stablelm-2-zephyr-1.6b": "rope(fraction=0.25)",
     "stablelm-3b-4e1t": "rope(fraction=0.25)",
-    "starcoder2-3b": "rope(base=1000000)+window(reach=4095)",
+    "starcoder2-3b": "rope(base=1000000)+window(max_distance=4095)",
     "voxtral-mini-3b": "rope(base=100000000)",
 }
 # Families that transformers does not have.

@@ -8,7 +8,7 @@ from helpers.published_configs import ENCODERS, imported, outcome, read
 
 
 def windows(base, local=10_000):
-    sliding = ("rope" if local == 10_000 else f"rope(base={local})") + "+window(reach=64)"
+    sliding = ("rope" if local == 10_000 else f"rope(base={local})") + "+window(max_distance=64)"
     return f"cycle(rope(base={base}), {sliding}, {sliding})"
 
 

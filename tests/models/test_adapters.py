@@ -40,7 +40,7 @@ def named(name):
 
 def decode(encoding):
     encoding = encoding if encoding.parts else encodings.causal()
-    cache = init_cache(encoding, B, L, num_heads=H, head_size=d, hidden_size=D)
+    cache = init_cache(encoding, B, L, num_kv_heads=H, head_size=d, hidden_size=D)
     return cached_attention(Q, K, V, cache, encoding)
 
 
@@ -88,7 +88,7 @@ def layer_of(name):
     return layer, variables["params"], variables["cache"]
 
 
-NAME = "rope(learnable=True)+learned_relative(clip=3)"
+NAME = "rope(learnable=True)+learned_relative(max_distance=3)"
 
 
 def test_flax_linen():
@@ -120,7 +120,7 @@ def test_flax_linen_decodes_with_its_cache():
 
     @jax.jit
     def step(cache, x, index):
-        context = Context(index[None])  # Keys are at their index in the cache.
+        context = Context(positions_q=index[None])  # Keys are at their index in the cache.
         variables = {"params": params, "cache": cache}
         out, changed = layer.apply(variables, x, context=context, decode=True, mutable=["cache"])
         return out, changed["cache"]
@@ -274,7 +274,7 @@ def test_flax_nnx_input_positions():
     the keys'."""
     fn = pe_jax.nnx.AttentionFn(named("rope"), rngs=nnx.Rngs(0))
     at = np.array([[0, 1, 2, 3, 4, 5], [3, 7, 8, 9, 20, 30]])
-    expected = attention(Q, K, V, named("rope"), context=Context(at))
+    expected = attention(Q, K, V, named("rope"), context=Context(positions_q=at))
     np.testing.assert_allclose(fn(Q, K, V, mask=None, input_positions=at), expected, atol=1e-6)
 
 
@@ -325,7 +325,7 @@ def test_jax_nn_with_an_encoding():
     for leaf in jax.tree.leaves(jax.jit(jax.grad(loss, argnums=(0, 1)))(params, BIAS)):
         assert np.abs(leaf).max() > 0
     axial = encodings.rope_axial(head_size=d)
-    grid = Context(np.stack(np.divmod(np.arange(L), 3), axis=-1))
+    grid = Context(positions_q=np.stack(np.divmod(np.arange(L), 3), axis=-1))
     on_grid = functools.partial(dot_product_attention(axial, None, grid), scale=1.0)
     assert jax.eval_shape(on_grid, Q, K, V, BIAS).shape == Q.shape
     with pytest.raises(ValueError, match="6 queries to 3 keys needs the positions of both"):
@@ -386,7 +386,7 @@ def test_the_pages_t5_has_the_logits_of_t5(page):
     np.testing.assert_allclose(jax.jit(layer)(q, k, v), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["learned_absolute", "learned_relative(clip=4)", "none"])
+@pytest.mark.parametrize("name", ["learned_absolute", "learned_relative(max_distance=4)", "none"])
 @pytest.mark.parametrize("module", ["Model", "FlaxLayer", "NnxAttention", "AttentionFn"])
 def test_the_pages_modules_see_the_order(page, module, name):
     """With an absolute and a relative encoding; NNX's take what acts in attention alone."""
@@ -411,7 +411,7 @@ def test_the_pages_modules_see_the_order(page, module, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["rope+t5+causal", "relative_key_query", "fox+window(reach=2)", "alibi"]
+    "name", ["rope+t5+causal", "relative_key_query", "fox+window(max_distance=2)", "alibi"]
 )
 @pytest.mark.parametrize("scale", [None, 1.0])
 def test_inputs_of_any_attention(name, scale):
@@ -421,7 +421,7 @@ def test_inputs_of_any_attention(name, scale):
     )
     params = jax.jit(encoding.init)(jax.random.key(0))
     x = np.random.default_rng(0).normal(size=(*Q.shape[:2], 8)).astype(np.float32)
-    at = encodings.Context(np.arange(Q.shape[1])[None] * 2, x_q=x, x_k=x)
+    at = encodings.Context(positions_q=np.arange(Q.shape[1])[None] * 2, x_q=x, x_k=x)
     k, v = K[:, :, :1], V[:, :, :1]
     mask = np.ones((1, 1, 1, K.shape[1]), bool)
     mask[..., -1] = False
@@ -436,6 +436,6 @@ def test_inputs_of_any_attention(name, scale):
 
 
 def test_inputs_of_any_attention_refuse():
-    table = encodings.learned_relative(head_size=Q.shape[-1], clip=2)
+    table = encodings.learned_relative(head_size=Q.shape[-1], max_distance=2)
     with pytest.raises(ValueError, match="learned_relative.* adds position vectors to the values"):
         attention_inputs(Q, K, V, table, table.init(jax.random.key(0)))

@@ -271,7 +271,9 @@ def summed(layers, transform, **how):
     The first layer has other parameters than the rest.
     """
     config = variant("modernbert", num_layers=layers, num_token_types=2, **how)
-    config = dataclasses.replace(config, position="cycle(rope, rope(base=100)+window(reach=2))")
+    config = dataclasses.replace(
+        config, position="cycle(rope, rope(base=100)+window(max_distance=2))"
+    )
     tokens, _, token_type_ids, valid = arguments(config)
 
     def loss(params):

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models
 from pe_jax import encodings
 from pe_jax.configs.training import OptimizerConfig
 from pe_jax.encodings import Metadata, OffsetTerms, Part
-from pe_jax.interop import load_bert, save_bert
+from pe_jax.interop import load_encoder, save_encoder
 from pe_jax.models import Bert, BertConfig, BertForClassification, attention_map, hidden_states
 from pe_jax.models.flops import forward_flops
 from pe_jax.tasks.glue import classification_task
@@ -34,14 +34,16 @@ CONFIG = BertConfig(
 TOKENS = np.array([[1, 2, 3, 4, 5, 6], [7, 8, 9, 1, 2, 3]])
 
 
-@encodings.named
+@encodings.define_encoding
 def ripple(*, hidden_size: int) -> Part:
     """A learned multiple of one cosine for each coordinate."""
     vectors = lambda params, x: params["size"] * jnp.cos(0.3 * jnp.asarray(x)[..., None])
     return Part(
         init=lambda rng: {"size": jax.random.normal(rng, (hidden_size,))},
         embed=lambda params, x, context: x + vectors(params, np.asarray(context.positions_q)),
-        metadata=Metadata("a·cos(0.3 x)", "here", parameters="D", kind="absolute", vectors=vectors),
+        metadata=Metadata(
+            formula="a·cos(0.3 x)", source="here", parameters="D", kind="absolute", vectors=vectors
+        ),
     )
 
 
@@ -50,9 +52,11 @@ def decay(rate=1.0, vectors=False):
     bias = lambda params, x, _: -params["rate"] * jnp.abs(x)[..., None]
     keys = (lambda params, x, _: jnp.ones((*x.shape, 4))) if vectors else None
     part = Part(
-        "decay", lambda key: {"rate": jnp.full(2, rate)}, offsets=OffsetTerms(keys, bias=bias)
+        name="decay",
+        init=lambda key: {"rate": jnp.full(2, rate)},
+        offsets=OffsetTerms(key_vectors=keys, bias=bias),
     )
-    return encodings.PositionEncoding((part,))
+    return encodings.PositionEncoding(parts=(part,))
 
 
 def configured(position, **changes):
@@ -82,7 +86,13 @@ def test_the_probe_sees_what_the_model_has():
 
 @pytest.mark.parametrize(
     "name",
-    ["alibi", "t5", "rope", "rope_yarn(factor=4, original_length=8)", "rope+window(reach=2)"],
+    [
+        "alibi",
+        "t5",
+        "rope",
+        "rope_yarn(factor=4, original_length=8)",
+        "rope+window(max_distance=2)",
+    ],
 )
 def test_the_probe_is_the_model_exactly(name):
     """Weights times values are what attention gives; biases are biases, not divided by sqrt(d)."""
@@ -104,7 +114,7 @@ def test_flops_count_the_terms_of_ones_own():
     more = flops(decay(vectors=True)) - flops("none")
     assert more == 2 * CONFIG.num_layers * 2 * 6 * 6 * CONFIG.hidden_size
     # A window of 3 keys: 2 + 4 · 3 + 2 pairs of 36.
-    fewer = flops("none") - flops("window(reach=1)")
+    fewer = flops("none") - flops("window(max_distance=1)")
     assert fewer == 2 * CONFIG.num_layers * 2 * 2 * (36 - 16) * CONFIG.hidden_size
     fewer = flops("none") - flops("causal")
     assert fewer == 2 * CONFIG.num_layers * 2 * 2 * (36 - 21) * CONFIG.hidden_size
@@ -115,14 +125,14 @@ def test_an_encoding_of_ones_own_is_exported(tmp_path):
     config, _, params = made(ripple(hidden_size=8), _classifier, num_layers=1)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdef"]
     tokenizer = Tokenizer(models.WordPiece(dict(zip(words, range(11))), unk_token="[UNK]"))
-    save_bert(tmp_path / "out", config, params, tokenizer)
-    back = load_bert(tmp_path / "out", heads=())
+    save_encoder(tmp_path / "out", config, params, tokenizer)
+    back = load_encoder(tmp_path / "out", heads=())
     states = jax.jit(hidden_states, static_argnums=0)
     there = states(back.config, back.params["bert"], TOKENS)
     np.testing.assert_allclose(there, states(config, params["bert"], TOKENS), atol=1e-5)
     config, _, params = made(decay(), _classifier, num_layers=1)
     with pytest.raises(ValueError, match="decay adds terms to the attention logits"):
-        save_bert(tmp_path / "other", config, params, tokenizer)
+        save_encoder(tmp_path / "other", config, params, tokenizer)
 
 
 def _classifier(config):
@@ -155,10 +165,10 @@ def test_an_encoding_of_ones_own_is_fine_tuned():
 @pytest.mark.parametrize(
     "name",
     [
-        "cycle(rope, learned_relative(clip=2), none)",
-        pytest.param("per_layer(learned_relative(clip=2))", marks=pytest.mark.slow),
+        "cycle(rope, learned_relative(max_distance=2), none)",
+        pytest.param("per_layer(learned_relative(max_distance=2))", marks=pytest.mark.slow),
         pytest.param(
-            "cycle(rope(base=500, learnable=True), rope+window(reach=1), rope+window(reach=1))",
+            "cycle(rope(base=500, learnable=True), rope+window(max_distance=1), rope+window(max_distance=1))",
             marks=pytest.mark.slow,
         ),
     ],

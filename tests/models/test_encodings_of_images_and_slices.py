@@ -62,7 +62,7 @@ def random_params(model, **inputs):
             "learned_2d(height=2, width=3)", None, ["learned_2d/table"], marks=pytest.mark.slow
         ),
         (
-            "learned_2d(height=2, width=3, cls=True, factorised=True)",
+            "learned_2d(height=2, width=3, cls=True, factorized=True)",
             None,
             ["learned_2d/cls", "learned_2d/columns", "learned_2d/rows"],
         ),

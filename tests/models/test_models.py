@@ -331,11 +331,11 @@ def test_an_encoding_of_ones_own():
         return -params["slopes"] * jnp.abs(x)[..., None]
 
     part = encodings.Part(
-        "my_bias",
-        lambda key: {"slopes": jnp.ones(2)},
+        name="my_bias",
+        init=lambda key: {"slopes": jnp.ones(2)},
         offsets=encodings.OffsetTerms(bias=bias),
     )
-    own = encodings.PositionEncoding((part,))
+    own = encodings.PositionEncoding(parts=(part,))
     model = Bert(dataclasses.replace(CONFIG, position=own, num_layers=1))
     ids = tokens()
     variables = jax.eval_shape(model.init, jax.random.key(0), ids)

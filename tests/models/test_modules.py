@@ -30,7 +30,7 @@ SIZES = dict(hidden_size=D, head_size=D // H, num_heads=H, max_length=16)
 DECODED = [
     "rope(learnable=True)+causal",
     "alibi+causal",
-    "learned_relative(clip=3)+causal",
+    "learned_relative(max_distance=3)+causal",
     "t5+causal",
     "sinusoidal_absolute+causal",
     "fox+causal",
@@ -108,7 +108,7 @@ def linen_step(name, params):
         pytest.param("rope(learnable=True)+causal", marks=pytest.mark.slow),
         pytest.param("fox", marks=pytest.mark.slow),
         "deberta",
-        "learned_absolute+learned_relative(clip=3)",
+        "learned_absolute+learned_relative(max_distance=3)",
     ],
 )
 def test_linen_is_nnx(name):
@@ -141,7 +141,11 @@ PACKED = np.array([[1, 1, 2, 2, 2, 2, 0], [1, 1, 1, 1, 1, 1, 1]])
 @pytest.mark.parametrize("framework", [pytest.param("linen", marks=pytest.mark.slow), "nnx"])
 @pytest.mark.parametrize(
     "name",
-    ["rope(learnable=True)+window(reach=2)", "learned_absolute+learned_relative(clip=3)", "fox"],
+    [
+        "rope(learnable=True)+window(max_distance=2)",
+        "learned_absolute+learned_relative(max_distance=3)",
+        "fox",
+    ],
 )
 def test_packed_documents_are_each_alone(name, framework):
     """In both modules; the positions of `learned_absolute` go to the embedding."""
@@ -270,15 +274,15 @@ def test_a_cache_in_plain_jax():
     grid = np.stack(np.divmod(np.arange(L), 3), axis=-1)
     q = k = v = X.reshape(B, L, H, 4)
     mask = np.tril(np.ones((1, 1, L, L), bool))
-    full = attention(q, k, v, encoding, context=encodings.Context(grid), mask=mask)
+    full = attention(q, k, v, encoding, context=encodings.Context(positions_q=grid), mask=mask)
     cache = init_cache(
-        encoding, B, L + 2, num_heads=H, head_size=4, hidden_size=D, dtype=jnp.bfloat16
+        encoding, B, L + 2, num_kv_heads=H, head_size=4, hidden_size=D, dtype=jnp.bfloat16
     )
     assert cache.positions.shape == (B, L + 2, 2) and cache.hidden is None
 
     @jax.jit
     def step(cache, x, at):
-        return cached_attention(x, x, x, cache, encoding, context=encodings.Context(at))
+        return cached_attention(x, x, x, cache, encoding, context=encodings.Context(positions_q=at))
 
     for i in range(L):
         out, cache = step(cache, q[:, i : i + 1], grid[i : i + 1])
@@ -361,13 +365,13 @@ def test_what_decoding_refuses():
     with pytest.raises(ValueError, match="There is no cache"):
         Model(named("rope+causal")).apply({"params": params}, X, decode=True, mutable=["cache"])
     sizes = dict(num_heads=H, head_size=4, hidden_size=D)
-    for name in ("randomised(alibi)", "rope_dynamic_ntk(factor=2, original_length=4)"):
+    for name in ("randomized(alibi)", "rope_dynamic_ntk(factor=2, original_length=4)"):
         with pytest.raises(ValueError, match="cannot decode with a cache"):
             init_cache(encodings.from_name(name, **SIZES), B, L, **sizes)
     layer = pe_jax.nnx.MultiHeadAttention(
-        H, D, named("normalised_index+rope+causal"), rngs=nnx.Rngs(0)
+        H, D, named("normalized_index+rope+causal"), rngs=nnx.Rngs(0)
     )
-    with pytest.raises(ValueError, match="normalised_index cannot decode"):
+    with pytest.raises(ValueError, match="normalized_index cannot decode"):
         layer.init_cache(B, L)
     fox = encodings.from_name("fox+causal", **SIZES)
     heads = [X.reshape(B, L, H, 4)] * 3
@@ -410,7 +414,7 @@ def test_cross_attention_decodes_with_keys_projected_once():
 
     @jax.jit
     def step(x, positions):
-        at = encodings.Context(positions, range(5))
+        at = encodings.Context(positions_q=positions, positions_k=range(5))
         return layer.out(attention(layer.query(x), k, v, encoding, context=at, mask=mask))
 
     steps = [step(X[:, i : i + 1], np.arange(i, i + 1)) for i in range(L)]

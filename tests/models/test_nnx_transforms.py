@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 from pe_jax import encodings
 from pe_jax.nnx import MultiHeadAttention
 
-ENCODING = encodings.learned_relative(head_size=4, clip=2)
+ENCODING = encodings.learned_relative(head_size=4, max_distance=2)
 LAYERS = 2
 
 

@@ -14,7 +14,7 @@ import pytest
 from helpers.published_bert import WORDS
 
 from pe_jax.data import load_tokenizer
-from pe_jax.interop import load_bert, load_position_table, save_bert
+from pe_jax.interop import load_encoder, load_position_table, save_encoder
 from pe_jax.models import (
     BertConfig,
     BertForClassification,
@@ -89,7 +89,7 @@ def states(outputs):
 def test_hidden_states_and_logits(torch, transformers, tmp_path, shape):
     """Of every layer, also at padding."""
     model = random_bert(torch, transformers, tmp_path, **SHAPES[shape])
-    config, params, absent, unread = load_bert(tmp_path)
+    config, params, absent, unread = load_encoder(tmp_path)
     assert absent == unread == ()
     tokens, token_type_ids, valid = inputs(config)
     want = theirs(torch, model, tokens, token_type_ids, valid)
@@ -106,7 +106,7 @@ def test_hidden_states_and_logits(torch, transformers, tmp_path, shape):
 @pytest.mark.skipif(not MINILM, reason="PE_JAX_MINILM does not name the folder of a real BERT")
 def test_a_real_bert(torch, transformers):
     model = transformers.BertModel.from_pretrained(MINILM).eval()
-    config, params, *_ = load_bert(MINILM)
+    config, params, *_ = load_encoder(MINILM)
     tokens, token_type_ids, valid = inputs(config, rows=4, length=128)
     want = states(theirs(torch, model, tokens, token_type_ids, valid))
     got = hidden_states(config, params["bert"], tokens, token_type_ids, jnp.asarray(valid))
@@ -138,7 +138,7 @@ def test_an_exported_model_has_the_same_outputs_in_pytorch(
     one = jnp.zeros((1, 1), jnp.int32)
     params = ours.init(jax.random.key(0), one, one)["params"]
     params = jax.tree.map(lambda x: x + 0.1 * jax.random.normal(jax.random.key(1), x.shape), params)
-    assert save_bert(tmp_path / "out", config, params, words) == name
+    assert save_encoder(tmp_path / "out", config, params, words) == name
     loaded, report = getattr(transformers, name).from_pretrained(
         tmp_path / "out", output_loading_info=True
     )
@@ -175,7 +175,7 @@ def test_the_exported_tokenizer(transformers, tmp_path, which):
     )
     ours = BertForSpans(config)
     params = ours.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
-    save_bert(tmp_path / "out", config, params, words)
+    save_encoder(tmp_path / "out", config, params, words)
     got = getattr(transformers, which).from_pretrained(tmp_path / "out")
     texts = "A bc, dé", "e [MASK] Ab"
     want = ["[CLS]", "a", "b", "##c", "[UNK]", "[UNK]", "[SEP]", "e", "[MASK]", "a", "##b", "[SEP]"]

@@ -98,16 +98,19 @@ def test_what_is_said_was_measured():
 
 
 def test_a_new_encoding_is_a_new_row(monkeypatch):
-    @encodings.named
+    @encodings.define_encoding
     def decoder_only(*, head_size: int, factor: float) -> Part:
-        return Part(traits=Traits(causal_only="it looks back"), metadata=Metadata("f(x)", "here"))
+        return Part(
+            traits=Traits(causal_only="it looks back"),
+            metadata=Metadata(formula="f(x)", source="here"),
+        )
 
     monkeypatch.setitem(encodings.ENCODINGS, "decoder_only", decoder_only)
     row = next(row for row in catalogue.rows(SMALL) if row.key == "decoder_only")
     assert row.name == "decoder_only(factor=4)+causal" and row.title == "decoder_only(…)+causal"
     assert card.source(row) == "here"
 
-    @encodings.named
+    @encodings.define_encoding
     def by_bytes(*, alphabet: int) -> Part:
         return Part()
 
@@ -117,7 +120,7 @@ def test_a_new_encoding_is_a_new_row(monkeypatch):
 
 
 def test_a_part_that_says_nothing():
-    row = catalogue.Entry("mute", PositionEncoding((Part(name="mute"),)))
+    row = catalogue.Entry("mute", PositionEncoding(parts=(Part(name="mute"),)))
     with pytest.raises(ValueError, match=r"\['mute'\] have no metadata"):
         card.source(row)
 
@@ -132,7 +135,7 @@ def added(vectors):
         kind="absolute", vectors=lambda params, x: jnp.asarray(x, jnp.float32)[..., None]
     )
     part = Part(name="added", embed=embed, metadata=metadata)
-    return catalogue.Entry("added", PositionEncoding((part,)))
+    return catalogue.Entry("added", PositionEncoding(parts=(part,)))
 
 
 def test_the_bare_index_grows_and_shifts():

@@ -315,7 +315,7 @@ def odd_header(draw, path):
 
 
 def load_weights(folder):
-    bert = interop.load_bert(folder)
+    bert = interop.load_encoder(folder)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(bert.params))
     said = json.loads((folder / "config.json").read_text())
     stored = load_file(folder / "model.safetensors")

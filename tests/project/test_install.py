@@ -118,6 +118,6 @@ def test_interop_imports_what_needs_the_extra_when_it_is_used(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "safetensors", None)
     with pytest.raises(ModuleNotFoundError, match="safetensors is not installed.* extra 'train'"):
-        _ = interop.load_bert
+        _ = interop.load_encoder
     with pytest.raises(AttributeError, match=r"'pe_jax.interop' has no attribute 'load_berd'"):
         _ = interop.load_berd

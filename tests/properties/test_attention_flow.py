@@ -101,7 +101,7 @@ def test_deep_causal_attention_collapses_to_the_first_token():
 
 def test_weights_are_the_model_s_own():
     """Of every layer; with the model's values they give what its attention gives."""
-    config, params = model("learned_absolute+cycle(rope+t5, alibi+window(reach=2))")
+    config, params = model("learned_absolute+cycle(rope+t5, alibi+window(max_distance=2))")
     found = np.asarray(jax.jit(weights_map(config))(params, TOKENS))
     assert found.shape == (3, 2, 2, LENGTH, LENGTH)
     np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-5)

@@ -50,7 +50,7 @@ def test_bfloat16_is_measured_in_float32():
 def test_psi_of_a_toeplitz_is_real():
     for metric in (properties.monotonicity, properties.symmetry):
         with pytest.raises(ValueError, match="^phi must be real"):
-            metric(properties.Toeplitz(jnp.ones(4, jnp.complex64)))
+            metric(properties.Toeplitz(psi=jnp.ones(4, jnp.complex64)))
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_every_encoding_of_the_catalogue(row):
 
 
 def test_the_numbers_of_a_picture():
-    found = properties.picture(small("rope+window(reach=3)"), lengths=[8, 12])
+    found = properties.picture(small("rope+window(max_distance=3)"), lengths=[8, 12])
     heat, curve = np.array(found["heat"], float), found["curve"]
     reach = abs(np.arange(8) - np.arange(8)[:, None]) <= 3
     assert found["by"] == "logits" and (np.isnan(heat) == ~reach).all()
@@ -84,7 +84,7 @@ def test_the_numbers_of_a_picture():
     np.testing.assert_allclose(heat[2, 2:6], at, atol=6e-3)
     assert abs(heat[reach].mean()) < 0.01 and abs(heat[reach].std() - 1) < 0.01
     assert found["psi"][0] == 1 and json.loads(json.dumps(found)) == found
-    same = properties.measure(small("rope+window(reach=3)"), length=12)
+    same = properties.measure(small("rope+window(max_distance=3)"), length=12)
     assert found["properties"]["12"]["monotonicity"] == round(same.monotonicity, 3)
 
 

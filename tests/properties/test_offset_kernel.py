@@ -69,8 +69,8 @@ def test_values_by_hand():
     found = properties.offset_kernel(attend, params, texts, batch=2)
     each = [(rows := table[one[0]]) @ rows.T / np.sqrt(2) for one in texts]
     np.testing.assert_allclose(found.mean[0], np.mean(each, 0) - slope * apart, rtol=1e-5)
-    centred = [one - one.mean() for one in each]
-    error = np.std(centred, axis=0, ddof=1) / np.sqrt(3)
+    centered = [one - one.mean() for one in each]
+    error = np.std(centered, axis=0, ddof=1) / np.sqrt(3)
     np.testing.assert_allclose(found.error[0], error, rtol=1e-5, atol=1e-6)
     alone = properties.offset_kernel(attend, params, texts[:1])
     assert np.isnan(alone.error).all() and np.isfinite(alone.mean).all()
@@ -141,7 +141,7 @@ def test_rope_is_invariant_within_the_standard_error():
     assert float(properties.translation_invariance(learned, where=where).min()) > 0.05
 
 
-@pytest.mark.parametrize("position", ["rope+causal", "rope+window(reach=3)"])
+@pytest.mark.parametrize("position", ["rope+causal", "rope+window(max_distance=3)"])
 def test_entries_that_do_not_exist(position):
     """They are NaN, and no metric reads them."""
     config, _ = model(position)

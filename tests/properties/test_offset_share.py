@@ -22,8 +22,8 @@ def naive(phi, where):
     values = np.asarray(phi, np.float64)[rows, columns]
     residual = values - design @ np.linalg.lstsq(design, values, rcond=None)[0]
     of_rows = design[:, :length]
-    centred = values - of_rows @ np.linalg.lstsq(of_rows, values, rcond=None)[0]
-    return (centred**2).mean(), (centred**2).mean() - (residual**2).mean()
+    centered = values - of_rows @ np.linalg.lstsq(of_rows, values, rcond=None)[0]
+    return (centered**2).mean(), (centered**2).mean() - (residual**2).mean()
 
 
 @pytest.mark.parametrize("where", [np.ones((LENGTH, LENGTH), bool), INNER, OFFSETS < 0])

@@ -145,10 +145,10 @@ def test_who_changes_with_a_shift(position, exact, config):
 
 def test_what_takes_no_shift_is_said(config, tmp_path):
     config = replace(config, parts="shift")
-    names = ["randomised(rope, longest=64)", "alibi"]
+    names = ["randomized(rope, num_positions=64)", "alibi"]
     text = measure_properties([from_name(one, config, 0) for one in names], config, tmp_path)
-    reason = "positions of the 12 keys must count from 0 for randomised, got 1 to 12"
-    said = f"randomised(rope, longest=64) (untrained) is left out: {reason}"
+    reason = "positions of the 12 keys must count from 0 for randomized, got 1 to 12"
+    said = f"randomized(rope, num_positions=64) (untrained) is left out: {reason}"
     assert said in " ".join(text.split())
     assert list(json.loads((tmp_path / "shift.json").read_text())) == ["alibi (untrained)"]
     with pytest.raises(ValueError, match="shift needs"):

@@ -200,7 +200,7 @@ def test_metrics_of_a_toeplitz_are_those_of_its_matrix(name):
     """With ties, for several at once, in any unit, of the first positions and of some entries."""
     metric = TOEPLITZ[name]
     values = np.random.default_rng(0).integers(0, 6, (3, 12)).astype(np.float32)
-    phi = properties.Toeplitz(jnp.asarray(values))
+    phi = properties.Toeplitz(psi=jnp.asarray(values))
     at = np.arange(12)
     toeplitz = lambda psi: psi[:, np.abs(at[:, None] - at)]
     matrix = toeplitz(values)
@@ -222,14 +222,14 @@ def test_metrics_of_a_toeplitz_are_those_of_its_matrix(name):
     np.testing.assert_array_equal(found[2], expected[2])
     _, back = jax.vjp(toeplitz, values)
     np.testing.assert_allclose(gradient.psi, *back(of_matrix), atol=1e-5)
-    np.testing.assert_array_equal(run(properties.Toeplitz(values * 2.0**120))[0], found[0])
-    assert np.isnan(run(properties.Toeplitz(np.full_like(values, np.inf)))[0]).all()
+    np.testing.assert_array_equal(run(properties.Toeplitz(psi=values * 2.0**120))[0], found[0])
+    assert np.isnan(run(properties.Toeplitz(psi=np.full_like(values, np.inf)))[0]).all()
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_monotonicity_of_a_toeplitz_takes_memory_in_proportion_to_its_length(weighted):
     """[L, L] differences of float32 are 1 MiB at 512."""
-    metric = lambda psi: properties.monotonicity(properties.Toeplitz(psi), weighted=weighted)
+    metric = lambda psi: properties.monotonicity(properties.Toeplitz(psi=psi), weighted=weighted)
     for run in (metric, jax.grad(metric)):
         compiled = jax.jit(run).lower(np.zeros(512, np.float32)).compile()
         assert compiled.memory_analysis().temp_size_in_bytes < 2**17

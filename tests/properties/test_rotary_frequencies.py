@@ -96,14 +96,16 @@ def test_a_card_says_what_rotates(encoding, pairs, scale):
     # Where frequencies depend on the length, the metadata has those of short inputs.
     grows = "ntk" in encoding.name or "longrope" in encoding.name
     at = np.arange(4 if grows else LENGTH)
-    context = Context(range(len(at)), range(len(at)))
+    context = Context(positions_q=range(len(at)), positions_k=range(len(at)))
     q, k = q[:, : len(at)], k[:, : len(at)]
-    assert part.heads(params, q, k, v, changed(context, factors))[2] is v
+    assert part.map_qkv(params, q, k, v, changed(context, factors))[2] is v
 
     @jax.jit
     def heads(at, factor=None):
-        context = Context(at, at)
-        return part.heads(params, q, k, v, context if factor is None else changed(context, factor))
+        context = Context(positions_q=at, positions_k=at)
+        return part.map_qkv(
+            params, q, k, v, context if factor is None else changed(context, factor)
+        )
 
     ones = np.ones_like(factors)
     for factor in (ones, np.zeros_like(factors), factors):
@@ -118,11 +120,11 @@ def test_xpos_decays_without_rotation():
     (part,) = encodings.xpos(head_size=8).parts
     assert part.metadata.pairs == ((0, 1), (2, 3), (4, 5), (6, 7))
     q = np.random.default_rng(0).normal(size=(1, LENGTH, 2, 8)).astype(np.float32)
-    context = Context(range(LENGTH), range(LENGTH))
-    still, _, _ = part.heads({}, q, q, q, changed(context, np.zeros((1, 4), np.float32)))
+    context = Context(positions_q=range(LENGTH), positions_k=range(LENGTH))
+    still, _, _ = part.map_qkv({}, q, q, q, changed(context, np.zeros((1, 4), np.float32)))
     ratio = np.asarray(still) / q
     np.testing.assert_allclose(ratio[..., ::2], ratio[..., 1::2], rtol=1e-5)
-    turned, _, _ = part.heads({}, q, q, q, context)
+    turned, _, _ = part.map_qkv({}, q, q, q, context)
     size = lambda x: np.linalg.norm(np.reshape(x, (LENGTH, 2, 4, 2)), axis=-1)
     np.testing.assert_allclose(size(still), size(turned), rtol=1e-5)
 

@@ -52,7 +52,7 @@ def alibi_two_slopes(params, p):
 # --- T5 -------------------------------------------------------------------------------------------
 
 
-def t5(buckets=32, max_distance=128, bidirectional=True):
+def t5(num_buckets=32, max_distance=128, bidirectional=True):
     def score(params, p):
         relative, side, first = p.j - p.i, buckets, 0
         if bidirectional:
@@ -176,7 +176,7 @@ def tener(scale=1.0, base=10_000.0):
 # --- Transformer-XL -------------------------------------------------------------------------------
 
 
-def transformer_xl(clip=math.inf):
+def transformer_xl(max_distance=math.inf):
     def score(params, p):
         width = params["kernel"].shape[0]
         x = jnp.clip(p.i - p.j, -clip, clip)
@@ -192,7 +192,7 @@ def transformer_xl(clip=math.inf):
 # --- DeBERTa --------------------------------------------------------------------------------------
 
 
-def deberta(buckets: int | None = 256, max_relative_positions=512):
+def deberta(buckets: int | None = 256, max_distance=512):
     half = buckets or max_relative_positions
 
     def score(params, p):
@@ -216,8 +216,8 @@ REFERENCES = {
     "alibi(learnable=True)": Reference(alibi_learnable),
     "alibi(directed=True, learnable=True)": Reference(alibi_two_slopes),
     "t5": t5(),
-    "t5(buckets=8, max_distance=6)": t5(8, 6),
-    "t5(buckets=5, max_distance=6, bidirectional=False)": t5(5, 6, False),
+    "t5(num_buckets=8, max_distance=6)": t5(8, 6),
+    "t5(num_buckets=5, max_distance=6, bidirectional=False)": t5(5, 6, False),
     "fire": fire(),
     "fire(threshold=4, directed=True)": fire(4.0, True),
     "kerple": Reference(kerple_log),
@@ -234,8 +234,8 @@ REFERENCES = {
     "tener": tener(),
     "tener(base=100, scale=True)": tener(1 / 2, 100.0),
     "transformer_xl": transformer_xl(),
-    "transformer_xl(clip=3)": transformer_xl(3),
+    "transformer_xl(max_distance=3)": transformer_xl(3),
     "deberta": deberta(),
-    "deberta(buckets=4, max_relative_positions=6)": deberta(4, 6),
-    "deberta(buckets=None, max_relative_positions=3)": deberta(None, 3),
+    "deberta(num_buckets=4, max_distance=6)": deberta(4, 6),
+    "deberta(num_buckets=None, max_distance=3)": deberta(None, 3),
 }

@@ -165,7 +165,7 @@ def convolutional(params, x, positions):
     return jnp.stack(out)
 
 
-def randomised(inner: Reference, longest: int, length: int) -> Reference:
+def randomized(inner: Reference, longest: int, length: int) -> Reference:
     """`inner` at positions spread evenly over 0 .. longest - 1, as without a key: for rows of
     `length` tokens."""
 
@@ -188,7 +188,7 @@ REFERENCES = {
         score=functools.partial(cable, weighted=False)
     ),
     "cope+causal": rope.causal(lambda params, p: cope(params["cope"], p)),
-    "cope(npos_max=2)+causal": rope.causal(lambda params, p: cope(params["cope"], p)),
+    "cope(num_positions=2)+causal": rope.causal(lambda params, p: cope(params["cope"], p)),
     "rope_axial": Reference(score=rope_axial),
     "tupe": Reference(score=tupe),
     "complex_order": Reference(embed=complex_order),
@@ -198,11 +198,11 @@ REFERENCES = {
         lambda params, p: per_row_alibi(params["per_row_alibi"], p)
     ),
     "wall(gate_bias=1, stddev=0.7)+causal": rope.causal(lambda params, p: wall(params["wall"], p)),
-    "fope(length=1000)": Reference(score=fope),
+    "fope(original_length=1000)": Reference(score=fope),
     "convolutional(width=4)": Reference(embed_row=convolutional),
     "convolutional(width=3, groups=2)": Reference(embed_row=convolutional),
-    "randomised(learnable_sinusoidal_relative(clip=None), longest=64)": randomised(
-        paper.REFERENCES["learnable_sinusoidal_relative(clip=None)"], 64, LENGTH
+    "randomized(learnable_sinusoidal_relative(max_distance=None), num_positions=64)": randomized(
+        paper.REFERENCES["learnable_sinusoidal_relative(max_distance=None)"], 64, LENGTH
     ),
 }
 EXCUSED = {
@@ -211,7 +211,7 @@ EXCUSED = {
         "permutation": "neighbours are those next to it in the row",
         "shift": "what is absolute is the distance to the ends of the row, whatever its positions",
     },
-    "randomised(learnable_sinusoidal_relative(clip=None), longest=64)": {
+    "randomized(learnable_sinusoidal_relative(max_distance=None), num_positions=64)": {
         "formula": "positions count the keys of a row, not any numbers as here",
         "limit": "positions count the keys of a row, whatever the limit",
         "packing": "positions are spread over the row, whatever is in it",

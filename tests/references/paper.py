@@ -76,11 +76,13 @@ REFERENCES = {
     **SINGLE,
     **{f"{a}+{r}": joined({a: SINGLE[a], r: SINGLE[r]}) for a in ABSOLUTE for r in RELATIVE},
     "sinusoidal_absolute(base=500, scale=0.5)": added(fixed_vector(500.0), 0.5),
-    "learned_relative(clip=3)": relative(table_row(-3), 3),
-    "learned_relative(clip=3, separate=True)": relative(table_row(-3), 3, KEY, VALUE),
+    "learned_relative(max_distance=3)": relative(table_row(-3), 3),
+    "learned_relative(max_distance=3, separate=True)": relative(table_row(-3), 3, KEY, VALUE),
     "nezha": relative(nezha_vector(64)),
-    "nezha(clip=3)": relative(nezha_vector(3), 3),
-    "sinusoidal_relative(clip=None, base=100)": relative(fixed_vector(100.0), None),
-    "learnable_sinusoidal_relative(clip=3, separate=True)": relative(learned_vector, 3, KEY, VALUE),
-    "learnable_sinusoidal_relative(clip=None)": relative(learned_vector, None),
+    "nezha(max_distance=3)": relative(nezha_vector(3), 3),
+    "sinusoidal_relative(max_distance=None, base=100)": relative(fixed_vector(100.0), None),
+    "learnable_sinusoidal_relative(max_distance=3, separate=True)": relative(
+        learned_vector, 3, KEY, VALUE
+    ),
+    "learnable_sinusoidal_relative(max_distance=None)": relative(learned_vector, None),
 }

@@ -57,7 +57,7 @@ def decomposed_2d(params, p: Pair, width):
     return p.q @ p.k / jnp.sqrt(len(p.q)) + p.q @ vector
 
 
-def rope_centred(params, p: Pair, height, width, prefix=0):
+def rope_centered(params, p: Pair, height, width, prefix=0):
     """Heads of 4: the first complex number rotates with the row, the second with the column."""
 
     def rotated(x, position):
@@ -93,7 +93,7 @@ def decoupled_rope(params, p: Pair):
 # --- a projection of the hidden state that meets offsets ------------------------------------------
 
 
-def inkling(params, p: Pair, extent, clip=None):
+def inkling(params, p: Pair, extent, max_norm=None):
     table, offset = params["table"], (p.j - p.i).astype(int)
     weights = p.x_q[p.at_q] @ params["projection"][:, p.head]
     if clip:
@@ -158,7 +158,7 @@ REFERENCES = {
         embed=functools.partial(sinusoidal_2d, width=3, cls=True, end=True)
     ),
     "learned_2d(height=4, width=4)": Reference(embed=functools.partial(learned_2d, width=4)),
-    "learned_2d(height=3, width=5, cls=True, factorised=True)": Reference(
+    "learned_2d(height=3, width=5, cls=True, factorized=True)": Reference(
         embed=functools.partial(learned_2d, width=5, cls=True)
     ),
     "bias_2d(height=6, width=3, stddev=0.7)": Reference(
@@ -169,18 +169,18 @@ REFERENCES = {
     ),
     "decomposed_2d(height=6, width=3)": Reference(functools.partial(decomposed_2d, width=3)),
     # Without a key, nothing is drawn.
-    "rope_centred(height=6, width=3, max_shift=0.5, max_jitter=1.2)": Reference(
-        functools.partial(rope_centred, height=6, width=3)
+    "rope_centered(height=6, width=3, max_shift=0.5, max_jitter=1.2)": Reference(
+        functools.partial(rope_centered, height=6, width=3)
     ),
-    "rope_centred(height=2, width=5, prefix=3, max_rescale=2)": Reference(
-        functools.partial(rope_centred, height=2, width=5, prefix=3)
+    "rope_centered(height=2, width=5, prefix=3, max_rescale=2)": Reference(
+        functools.partial(rope_centered, height=2, width=5, prefix=3)
     ),
     "rope_slice": Reference(rope_slice),
     "rope_slice(size=4)": Reference(functools.partial(rope_slice, size=4)),
     "decoupled_rope(stddev=0.7)": Reference(decoupled_rope),
     "decoupled_rope(size=6, stddev=0.7)": Reference(decoupled_rope),
     "inkling(extent=3, rank=2, stddev=0.7)": Reference(functools.partial(inkling, extent=3)),
-    "inkling(extent=3, rank=2, clip=1.5, stddev=0.7)": Reference(
+    "inkling(extent=3, rank=2, max_norm=1.5, stddev=0.7)": Reference(
         functools.partial(inkling, extent=3, clip=1.5)
     ),
     "inkling(extent=4, bidirectional=False, stddev=0.7)": Reference(

@@ -115,7 +115,7 @@ def mrope(*axis_of_pair):
 
 REFERENCES = {
     "raw_index": Reference(embed=index),
-    "normalised_index": Reference(embed=index, positions=lambda x: x / x.max()),
+    "normalized_index": Reference(embed=index, positions=lambda x: x / x.max()),
     "sinusoidal_concatenated": Reference(embed=concatenated),
     "fourier_features": Reference(embed=fourier_features),
     "fourier_features(features=6, width=3, axes=2)": Reference(embed=fourier_features),
@@ -124,15 +124,15 @@ REFERENCES = {
     "xpos(scale_base=4, gamma=1)+causal": rope.causal(
         functools.partial(xpos, scale_base=4.0, gamma=1.0)
     ),
-    "log_n(length=4)": log_n(lambda n: jnp.maximum(jnp.log(n) / jnp.log(4), 1)),
-    "log_n(length=4, smooth=True)": log_n(lambda n: jnp.log(4 + n) / jnp.log(4)),
-    "log_n(length=4, smooth=True, stepped=True)": log_n(
+    "log_n(original_length=4)": log_n(lambda n: jnp.maximum(jnp.log(n) / jnp.log(4), 1)),
+    "log_n(original_length=4, smooth=True)": log_n(lambda n: jnp.log(4 + n) / jnp.log(4)),
+    "log_n(original_length=4, smooth=True, stepped=True)": log_n(
         lambda n: 1 + jnp.log(1 + jnp.floor(n / 4)) / jnp.log(4)
     ),
-    "log_n(length=3, coefficient=0.1, smooth=True, stepped=True, count='earlier')": log_n(
+    "log_n(original_length=3, coefficient=0.1, smooth=True, stepped=True, count='earlier')": log_n(
         lambda n: 1 + 0.1 * jnp.log(1 + jnp.floor((n - 1) / 3))
     ),
-    "log_n(length=4, coefficient=0.4, count='row')": log_n(
+    "log_n(original_length=4, coefficient=0.4, count='row')": log_n(
         lambda n: 1 + 0.4 * jnp.log(jnp.maximum(n / 4, 1)), of_row=True
     ),
     "ssmax": ssmax(),
@@ -144,7 +144,7 @@ REFERENCES = {
     # Without a key, nothing is drawn.
     "shifted(learned_absolute, max_shift=4)": paper.REFERENCES["learned_absolute"],
     "cape(rope)": rope.REFERENCES["rope"],
-    "cape(sinusoidal_absolute, centred=True)": paper.REFERENCES["sinusoidal_absolute"]._replace(
+    "cape(sinusoidal_absolute, centered=True)": paper.REFERENCES["sinusoidal_absolute"]._replace(
         positions=lambda x: x - (x.min() + x.max()) / 2
     ),
     "interpolated(rope(learnable=True), factor=8)": rope.REFERENCES[
@@ -152,5 +152,5 @@ REFERENCES = {
     ]._replace(positions=lambda x: x / 8),
 }
 EXCUSED = {
-    "normalised_index": {"padding": "the row's largest position counts, also if it is of padding"}
+    "normalized_index": {"padding": "the row's largest position counts, also if it is of padding"}
 }

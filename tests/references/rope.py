@@ -197,14 +197,14 @@ REFERENCES = {
     "rerope(window=2, factor=4)": at_offsets(
         lambda i, j: -jnp.where(i - j < 2, i - j, 2 + (i - j - 2) / 4)
     ),
-    "dual_chunk(chunk=3, length=5)": at_offsets(dual_chunk),
+    "dual_chunk(chunk=3, original_length=5)": at_offsets(dual_chunk),
     "rove(rope(layout='interleaved'))": rotated_values(
         score(fixed, layout="interleaved"), lambda params, p: powers(4)
     ),
-    "window(reach=2)": window(2),
+    "window(max_distance=2)": window(2),
     "chunks(size=3)": chunks(3),
     "causal": causal(plain),
-    "causal+window(reach=2)": causal(window(2).score),
+    "causal+window(max_distance=2)": causal(window(2).score),
 }
 
 EXCUSED = {

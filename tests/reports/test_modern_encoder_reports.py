@@ -35,7 +35,9 @@ def model(request):
         gated_mlp=True, up_bias=False, down_bias=False, attention_bias=False, num_token_types=0,
         num_key_heads=request.param,
     )  # fmt: skip
-    return dataclasses.replace(config, position="cycle(rope(base=160000), rope+window(reach=4))")
+    return dataclasses.replace(
+        config, position="cycle(rope(base=160000), rope+window(max_distance=4))"
+    )
 
 
 @pytest.fixture(scope="module")

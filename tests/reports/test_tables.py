@@ -189,7 +189,7 @@ def test_the_mean_of_the_tasks_that_all_rows_have(tmp_path, config):
 def test_rows_are_in_the_papers_order_whatever_their_options(tmp_path, config):
     positions = (
         "alibi",
-        "learned_relative(clip=8)",
+        "learned_relative(max_distance=8)",
         "learned_absolute",
         "sinusoidal_absolute(scale=0.03)",
         "learned_absolute(std=0.1)+learned_relative",

@@ -27,7 +27,7 @@ from pe_jax.configs.all_tasks import ENCODERS
 from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.data.packed import PackedExamples
 from pe_jax.data.teacher_windows import teacher_windows
-from pe_jax.interop import load_bert
+from pe_jax.interop import load_encoder
 from pe_jax.models import Bert, BertConfig, layer_outputs
 from pe_jax.reports.distillation_report import report_distillation
 from pe_jax.reports.property_report.subjects import from_run
@@ -95,9 +95,9 @@ def finished(published, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def centred(published):
+def centered(published):
     """An experiment of one stage whose targets have no mean by position."""
-    return build(published, centred=True, **{"stage1.steps": 0})
+    return build(published, centered=True, **{"stage1.steps": 0})
 
 
 def student_params(experiment):
@@ -391,7 +391,7 @@ def test_targets_of_rows_longer_than_the_table(one_layer, window):
     experiment = build(one_layer, window=window, eval_examples=4, **long)
     width, [batch] = experiment.config.window, experiment.data.held_out[0]
     assert width == (window or LONGEST)
-    teacher = load_bert(experiment.config.init)
+    teacher = load_encoder(experiment.config.init)
     targets = imitation._targets_of(teacher.config, experiment.program.mesh, "jit")
     states = np.asarray(jax.jit(targets)(teacher.params["bert"], batch).hidden[-1])
     plain, fits = jax.device_get(batch), 0
@@ -438,7 +438,7 @@ def test_loss_of_differences(one_layer):
     between them. R² is of the rows as they are."""
     experiment = build(one_layer, differences=0.5, **{"stage2.steps": 0, "model.position": "t5"})
     model, params = experiment.program.model, student_params(experiment)
-    teacher = load_bert(experiment.config.init)
+    teacher = load_encoder(experiment.config.init)
 
     def last_states(model, params):
         """Of the rows as they are and of their shuffles, `[2, tokens, D]`, in the same order."""
@@ -476,28 +476,28 @@ def test_identical_student(one_layer):
     assert round(baselines["held_out/r2"], 5) == 1 > 0.9 > baselines["none/r2/layer_1"]
 
 
-def test_targets_without_their_mean_by_position(centred):
+def test_targets_without_their_mean_by_position(centered):
     """Of tokens between [CLS] and [SEP] alone; R² stays that of the teacher's states."""
     documents = np.array([[1, 1, 1, 1, 1, 2, 2, 2, 0]])
     is_text = np.isin(np.arange(9), [1, 3, 6])[None]  # [CLS] a [SEP] b [SEP], [CLS] c [SEP], pad.
     centre = np.arange(LONGEST, dtype=np.float32)[None, :, None]
     parts = {"documents": documents, "text": is_text}
-    shifted = jax.jit(imitation._centred)(np.zeros((1, 1, 9, 1), np.float32), centre, parts)
+    shifted = jax.jit(imitation._centered)(np.zeros((1, 1, 9, 1), np.float32), centre, parts)
     assert shifted[0, 0, :, 0].tolist() == [0, -1, 0, -3, 0, 0, -1, 0, 0]
-    params = student_params(centred)
-    scores = centred.stages[0].evaluate(0, params)
-    loss, r2 = naive_scores(centred, params, 0)
+    params = student_params(centered)
+    scores = centered.stages[0].evaluate(0, params)
+    loss, r2 = naive_scores(centered, params, 0)
     np.testing.assert_allclose(scores["r2"], r2[-1], atol=1e-4)
     assert abs(scores["loss"] - loss) > 1e-3 * loss
-    batch = centred.data.held_out[0][0]
+    batch = centered.data.held_out[0][0]
     statistics = imitation.measure(
-        centred.config,
-        distillation.teacher_model(centred.config, centred.program.model),
-        centred.program.mesh,
-        PretrainedSource(centred.config.init).params(centred.program.shardings_of)["bert"],
+        centered.config,
+        distillation.teacher_model(centered.config, centered.program.model),
+        centered.program.mesh,
+        PretrainedSource(centered.config.init).params(centered.program.shardings_of)["bert"],
         [[batch]],
     )[0]
-    teacher = load_bert(centred.config.init)
+    teacher = load_encoder(centered.config.init)
     tokens, token_type_ids, valid = inputs_of([batch])
     text = valid & (tokens != VOCAB.index("[CLS]")) & (tokens != VOCAB.index("[SEP]"))
     states = outputs_of(
@@ -515,7 +515,7 @@ def test_targets_without_their_mean_by_position(centred):
 
 
 THREE_STEPS = {
-    "model.position": "learned_absolute", "model.max_length": LONGEST, "centred": True,
+    "model.position": "learned_absolute", "model.max_length": LONGEST, "centered": True,
     "data.held_out": 0.25, "eval_examples": 16, "optimizer.learning_rate": 2e-4,
     "stage1.length": 16, "stage1.batch_size": 8, "stage1.steps": 3, "stage2.steps": 0,
 }  # fmt: skip
@@ -591,7 +591,7 @@ def test_the_digest_of_a_teacher_covers_its_positions_and_constants():
     same = [teacher, dataclasses.replace(teacher, dtype="bfloat16", attention="naive")]
     others = [
         dataclasses.replace(teacher, position="rope(base=500)"),
-        dataclasses.replace(teacher, position="cycle(rope, rope+window(reach=4))"),
+        dataclasses.replace(teacher, position="cycle(rope, rope+window(max_distance=4))"),
         dataclasses.replace(teacher, layer_norm_epsilon=1e-5),
         dataclasses.replace(teacher, activation="relu"),
     ]
@@ -634,7 +634,7 @@ def test_the_commands(commanded, tmp_path):
 def assert_exported(run, out):
     """The run, exported, has the same hidden states here and in transformers, if installed."""
     assert export(run, out).startswith("BertModel of")
-    back, (_, params) = load_bert(out), newest_params(run)
+    back, (_, params) = load_encoder(out), newest_params(run)
     model = dataclasses.replace(PretrainedSource(str(run)).model, vocab_size=len(VOCAB))
     tokens = np.arange(5, 21)[None]
     states = outputs_of(model, params["bert"], tokens).hidden
@@ -674,15 +674,15 @@ def test_fine_tuning_from_it(finished, tmp_path, monkeypatch):
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[0], b), tuned, encoder)
 
 
-def test_arguments_of_compile_for(centred):
+def test_arguments_of_compile_for(centered):
     """The constants of a run have the shapes and shardings that are compiled for."""
-    program, stage = centred.program, centred.config.stage2
-    windowed = changed(centred.config, {"window": 16})
-    assert "windows" not in abstract_arguments(centred.config, program, stage)[1]
+    program, stage = centered.program, centered.config.stage2
+    windowed = changed(centered.config, {"window": 16})
+    assert "windows" not in abstract_arguments(centered.config, program, stage)[1]
     state, batch, constants = abstract_arguments(windowed, program, stage)
     assert batch["windows"].shape == (8, 4, 16)
     lowered = program.train_step().lower(state, batch, *constants)
-    teacher = PretrainedSource(centred.config.init).params(program.shardings_of)["bert"]
+    teacher = PretrainedSource(centered.config.init).params(program.shardings_of)["bert"]
     described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)
     assert described(constants[0]) == described(teacher)
     assert constants[1].centre.shape == (LAYERS, 24, D)
@@ -704,7 +704,7 @@ def test_arguments_of_compile_for(centred):
         ),
         (
             {
-                "model.position": "randomised(rope,longest=20)",
+                "model.position": "randomized(rope,num_positions=20)",
                 "test_lengths": (24,),
                 "stage2.steps": 0,
             },

@@ -17,7 +17,7 @@ from step_shapes import abstract_arguments
 from pe_jax import data
 from pe_jax.attention import document_mask
 from pe_jax.data.packed import PackedExamples
-from pe_jax.interop import load_bert
+from pe_jax.interop import load_encoder
 from pe_jax.models import BertConfig, BertForMaskedLM
 from pe_jax.reports.comparison import compare
 from pe_jax.reports.pretraining_report import report_pretraining
@@ -152,7 +152,7 @@ def alone(row, document):
         "learned_relative",
         "rope",
         "t5",
-        "cycle(rope, rope+window(reach=4))",
+        "cycle(rope, rope+window(max_distance=4))",
         "learnable_sinusoidal_relative",
     ],
 )
@@ -281,7 +281,7 @@ def test_the_report_and_the_comparison(finished, tmp_path):
 
 def test_a_run_is_exported(finished, tmp_path):
     assert export(finished[1], tmp_path / "out").startswith("BertForMaskedLM of ")
-    back = load_bert(tmp_path / "out", heads=("masked_lm",)).params
+    back = load_encoder(tmp_path / "out", heads=("masked_lm",)).params
     params = newest_params(finished[1])[1]
     jax.tree.map(np.testing.assert_array_equal, back, jax.device_get(params))
 

@@ -55,8 +55,8 @@ def test_programs_of_different_models_differ():
 
 
 def test_an_encoding_that_cannot_be_hashed_is_built_again():
-    part = Part("array", lambda rng: {}, embed=_Shift(np.ones(8)))
-    model = dataclasses.replace(MODEL, position=PositionEncoding((part,)))
+    part = Part(name="array", init=lambda rng: {}, embed=_Shift(np.ones(8)))
+    model = dataclasses.replace(MODEL, position=PositionEncoding(parts=(part,)))
     with pytest.raises(TypeError, match="unhashable"):
         hash(model)
     assert pretraining_task(model) is not pretraining_task(model)

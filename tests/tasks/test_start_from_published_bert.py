@@ -17,7 +17,7 @@ from pe_jax.configs import glue as glue_config
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.data import glue, load_tokenizer
-from pe_jax.interop import load_bert
+from pe_jax.interop import load_encoder
 from pe_jax.reports.property_report.subjects import trained
 from pe_jax.schema import changed, from_values
 from pe_jax.tasks import finetuning, pretraining, text_training
@@ -56,7 +56,7 @@ def test_sizes_and_words_are_those_of_the_published(published, tmp_path, capsys)
     resolved = text_training.resolve(config(tmp_path, published))
     assert "1 layer of 12, learned_absolute" in capsys.readouterr().err
     experiment = pretraining.build(resolved)
-    model, theirs = experiment.program.model, load_bert(published).config
+    model, theirs = experiment.program.model, load_encoder(published).config
     for field in ("num_layers", "hidden_size", "num_heads", "intermediate_size"):
         assert getattr(model, field) == getattr(theirs, field)
     assert (model.vocab_size, model.unused_rows) == (len(VOCAB), 3)
@@ -72,7 +72,7 @@ def test_weights_with_another_position_encoding(published, tmp_path, capsys):
         text_training.resolve(config(tmp_path, published, **{"model.position": name}))
     )
     params = experiment.start(zero_params(experiment.program))
-    theirs = load_bert(published).params
+    theirs = load_encoder(published).params
     for part in ("token", "layer_0"):
         jax.tree.map(np.testing.assert_array_equal, params["bert"][part], theirs["bert"][part])
     np.testing.assert_array_equal(
@@ -94,7 +94,7 @@ def test_a_table_that_is_too_short_is_not_kept(published, tmp_path):
     model = dataclasses.replace(text_training.resolve(longer).model, vocab_size=len(VOCAB))
     assert model.max_length == 48
     fresh = jax.eval_shape(pretraining.pretraining_task(model).init, jax.random.key(0))
-    theirs = load_bert(published)
+    theirs = load_encoder(published)
     _, changes = transplant(fresh, theirs.params)
     assert "bert/position/learned_absolute/table" in set(changes.dropped) & set(changes.new)
 
@@ -181,7 +181,7 @@ def test_fine_tuning(published, tmp_path, monkeypatch, capsys):
     params, changes = finetuning.start_from(
         experiment.config, experiment.program, zero_params(experiment.program)
     )
-    theirs = load_bert(published).params
+    theirs = load_encoder(published).params
     kernel = theirs["bert"]["layer_0"]["up"]["kernel"]
     np.testing.assert_array_equal(params["bert"]["layer_0"]["up"]["kernel"], np.stack([kernel] * 2))
     assert changes.new == ["classifier/bias", "classifier/kernel"]

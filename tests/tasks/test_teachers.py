@@ -19,7 +19,7 @@ from pe_jax import schema
 from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.data import load_tokenizer
 from pe_jax.encodings import from_name
-from pe_jax.interop import layout, load_bert
+from pe_jax.interop import layout, load_encoder
 from pe_jax.interop.bert_import import config_of, current_config
 from pe_jax.interop.hf_keys import first_row
 from pe_jax.interop.hf_registry import ENCODERS as FORMATS
@@ -151,7 +151,7 @@ def test_hidden_states_are_those_of_transformers(teacher, name):
     model, report = AutoModel.from_pretrained(folder, output_loading_info=True)
     lacking = report["missing_keys"] - FORMATS[name].constants.keys()
     assert all("pooler" in key for key in lacking) and not report["unexpected_keys"]
-    bert, words = load_bert(folder), load_tokenizer(folder / "tokenizer.json")
+    bert, words = load_encoder(folder), load_tokenizer(folder / "tokenizer.json")
     rows = [words.encode("the sea", "a deck"), words.encode("water"), words.encode("")]
     length = max(map(len, rows))
     pad = json.loads((folder / "config.json").read_text())["pad_token_id"]
@@ -183,7 +183,7 @@ def run_config(folder, **changes):
 
 
 SLOW = pytest.mark.slow
-WINDOWS = "+cycle(none, window(reach=4), window(reach=4))"
+WINDOWS = "+cycle(none, window(max_distance=4), window(max_distance=4))"
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_two_steps(teacher, tmp_path, name, position, windows):
     lines = metrics.read_metrics(tmp_path / "run")
     assert np.isfinite([line["loss"] for line in lines if "loss" in line]).all()
     assert f"Teacher: {folder}." in report_distillation(tmp_path / "run", tmp_path / "report")
-    old, new = load_bert(folder).params["bert"], newest_params(tmp_path / "run")[1]["bert"]
+    old, new = load_encoder(folder).params["bert"], newest_params(tmp_path / "run")[1]["bert"]
     table = old.get("position", {}).get("learned_absolute", {}).get("table", np.zeros((LENGTH, 12)))
     mean, into = table[:LENGTH].mean(0), "segment" if "segment" in old else "token"
     for part in ("token", "segment")[: 1 + ("segment" in old)]:
@@ -257,9 +257,13 @@ def test_a_student_with_the_positions_of_the_teacher_has_its_states(teacher, nam
 @pytest.mark.parametrize(
     ("student", "teacher", "joined"),
     [
-        ("alibi", "rope+window(reach=4)", "alibi+window(reach=4)"),
+        ("alibi", "rope+window(max_distance=4)", "alibi+window(max_distance=4)"),
         ("per_layer(t5)", "cycle(rope, rope+chunks(size=4))", "per_layer(t5, t5+chunks(size=4))"),
-        ("alibi+window(reach=2)", "cycle(rope, rope+window(reach=4))", "alibi+window(reach=2)"),
+        (
+            "alibi+window(max_distance=2)",
+            "cycle(rope, rope+window(max_distance=4))",
+            "alibi+window(max_distance=2)",
+        ),
         ("alibi", "cycle(rope, rope(base=7))", "alibi"),
     ],
 )

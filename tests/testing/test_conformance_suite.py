@@ -48,11 +48,13 @@ def seen_by_implementations(name):
     seen = []
     for part in build(name).in_attention.parts:
         terms = part.offsets or OffsetTerms()
-        has = [part.positions, part.heads, part.output, part.sink, *terms[:-2]]
+        has = [part.positions, part.map_qkv, part.map_output, part.sink, *terms[:-2]]
         learned = part.init is not encodings.part.no_parameters
         # These return arrays of several kinds, which options may choose.
-        own = part.name if part.logits or part.factor or part.logit_map else part.key
-        seen.append((own, learned, *(hook is not None for hook in has), terms.clip, terms.reach))
+        own = part.name if part.logits or part.scale or part.map_logits else part.key
+        seen.append(
+            (own, learned, *(hook is not None for hook in has), terms.max_distance, terms.window)
+        )
     return tuple(seen)
 
 
@@ -87,7 +89,7 @@ def hooks(name):
 
 
 # Without `positions`, which all others see alike.
-HOOKS = "embed", "heads", "logits", "logit_map", "factor", "output", "sink"
+HOOKS = "embed", "heads", "logits", "map_logits", "factor", "output", "sink"
 HAS = {name: hooks(name) for name in REFERENCES if checks(name) is CHECKS}
 FIRST_WITH = {has: name for name, has in reversed(HAS.items())}
 # What depends on the numbers that a hook computes, and what takes no time. The rest is of what JAX,
@@ -131,9 +133,9 @@ def decay(wanted=lambda bias: bias, **changes):
         name="decay",
         init=lambda key: {"rate": jnp.full(2, 0.3)},
         offsets=offsets,
-        metadata=Metadata("-r·|m|", "here", parameters="H", invariant=True),
+        metadata=Metadata(formula="-r·|m|", source="here", parameters="H", invariant=True),
     )
-    return PositionEncoding((part._replace(**changes),))
+    return PositionEncoding(parts=(part._replace(**changes),))
 
 
 def rotation(dtype=None):
@@ -151,8 +153,8 @@ def rotation(dtype=None):
     def heads(params, q, k, v, context):
         return rotate(q, context.positions_q), rotate(k, context.positions_k), v
 
-    metadata = Metadata("R(w m)", "here", invariant=True)
-    return PositionEncoding((Part(name="rotation", heads=heads, metadata=metadata),))
+    metadata = Metadata(formula="R(w m)", source="here", invariant=True)
+    return PositionEncoding(parts=(Part(name="rotation", map_qkv=heads, metadata=metadata),))
 
 
 def clamped():
@@ -162,20 +164,20 @@ def clamped():
         return x + params["table"][jnp.clip(as_array(context.positions_q), 0, 15)]
 
     part = build("learned_absolute").parts[0]
-    return PositionEncoding((part._replace(embed=embed),))
+    return PositionEncoding(parts=(part._replace(embed=embed),))
 
 
 def unclaimed():
     """Reads hidden states, without saying so: a cache does not keep them."""
     part = build("fox").parts[0]
-    return PositionEncoding((part._replace(traits=Traits()),))
+    return PositionEncoding(parts=(part._replace(traits=Traits()),))
 
 
 def by_order():
     """Takes the place in memory for the position."""
     part = build("learned_absolute").parts[0]
     embed = lambda params, x, _: x + params["table"][: x.shape[1]]
-    return PositionEncoding((part._replace(embed=embed, traits=Traits()),))
+    return PositionEncoding(parts=(part._replace(embed=embed, traits=Traits()),))
 
 
 def without_gradient():
@@ -190,8 +192,8 @@ def by_number_of_keys():
 
 
 def clip_that_is_none():
-    offsets = build("sinusoidal_relative(clip=None)").parts[0].offsets
-    return decay(init=encodings.part.no_parameters, offsets=offsets._replace(clip=2))
+    offsets = build("sinusoidal_relative(max_distance=None)").parts[0].offsets
+    return decay(init=encodings.part.no_parameters, offsets=offsets._replace(max_distance=2))
 
 
 def shape_of_jit():
@@ -240,7 +242,7 @@ BROKEN = {
     "unknown frequencies": (decay(traits=Traits(frequency_params=("rates",))), ["parameters"]),
     "low parameters": (decay(init=lambda rng: {"rate": jnp.ones(2, jnp.bfloat16)}), ["parameters"]),
     "another's name": (
-        decay(name="learned_relative(clip=3)", params_key="learned_relative"),
+        decay(name="learned_relative(max_distance=3)", params_key="learned_relative"),
         ["name"],
     ),
 }
@@ -278,7 +280,7 @@ def test_drawn_positions():
         return x if rng is None else as_array(x) + jax.random.randint(rng, (), 0, 99)
 
     part = build("sinusoidal_absolute").parts[0]
-    drawing = Subject(PositionEncoding((part._replace(positions=positions),)))
+    drawing = Subject(PositionEncoding(parts=(part._replace(positions=positions),)))
     assert CHECKS["draws"](drawing) == "ok"
 
 
@@ -317,10 +319,10 @@ def test_table(capsys, monkeypatch):
     assert cells[2:] == [["`learned_absolute`", "ok", "ok"], ["`decay`", "WRONG", "–"]]
     assert "frequency_params has ['rates']" in "\n".join(lines[4:])
 
-    monkeypatch.setattr(sys, "argv", ["pe_jax.testing", "none+learned_relative(clip=3)"])
+    monkeypatch.setattr(sys, "argv", ["pe_jax.testing", "none+learned_relative(max_distance=3)"])
     runpy.run_module("pe_jax.testing", run_name="__main__")
     out = capsys.readouterr().out
-    assert "| `learned_relative(clip=3)` | ok         | ok   |" in out
+    assert "| `learned_relative(max_distance=3)` | ok         | ok   |" in out
     assert "- name: The name parses back" in out
 
 
@@ -381,7 +383,7 @@ def page():
 
 def test_the_page_writes_an_encoding(page):
     assert page["distance_decay"](num_heads=4, start=1.0).name == "distance_decay(start=1)"
-    body = blocks()["Write it"].partition("@named")[2].partition("\n\n\n")[0]
+    body = blocks()["Write it"].partition("@define_encoding")[2].partition("\n\n\n")[0]
     assert len([line for line in body.splitlines() if line.strip()]) <= 10
 
 
@@ -389,7 +391,7 @@ def test_the_page_checks_it(page):
     exec(blocks()["Check it"], names := dict(page))
     told = names["results"]
     assert told["formula"] == told["packing"] == "ok"
-    assert told["name"] == "not registered with pe_jax.encodings.registered"
+    assert told["name"] == "not registered with pe_jax.encodings.register_encoding"
 
 
 def test_the_pages_vectors_that_meet_hidden_states(page):
@@ -400,7 +402,7 @@ def test_the_pages_vectors_that_meet_hidden_states(page):
     q, k = jax.random.normal(jax.random.key(0), (2, 2, 5, 2, 4))
     x = jax.random.normal(jax.random.key(1), (2, 5, 6))
     for positions in (range(5), np.array([[0, 1, 2, 3, 4], [1, 0, 2, 4, 3]])):
-        context = encodings.Context(positions, x_q=x)
+        context = encodings.Context(positions_q=positions, x_q=x)
         found = attention_logits(q, k, own, {"projected_relative": params}, context)
         expected = attention_logits(q, k, inkling, {"inkling": params}, context)
         np.testing.assert_allclose(found, expected, atol=1e-6)

@@ -59,4 +59,4 @@ def test_published_weights_that_are_not_finite(value, tmp_path):
     tensors[name][0, 1] = value
     published_bert.write(tmp_path, tensors, published_bert.BERT)
     with pytest.raises(ValueError, match=f"weights that are NaN, infinite or too large .*{name}"):
-        interop.load_bert(tmp_path)
+        interop.load_encoder(tmp_path)

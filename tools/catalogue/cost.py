@@ -97,7 +97,9 @@ def layer_step(
         x = embed(encoding, params, arguments["x"], at, tokens=tokens)
         q, k, v = (y + x.reshape(y.shape) for y in arguments["qkv"])
         project = lambda y: jnp.einsum("...D,Dhd->...hd", y, w)
-        context = Context(at, at, x, x, (project, project))
+        context = Context(
+            positions_q=at, positions_k=at, x_q=x, x_k=x, projections=(project, project)
+        )
         return (attention(q, k, v, encoding.in_attention, params, context) ** 2).sum()
 
     return jax.jit(jax.value_and_grad(loss)), arguments

@@ -43,7 +43,7 @@ def acts(row: Entry) -> str:
         found += ["positions"] * (part.positions is not None)
         found += ["input"] * (part.embed is not None)
         found += [_ACTS[what] for what in part.effects]
-        if part.heads and term_forms(row.encoding).maps_values:
+        if part.map_qkv and term_forms(row.encoding).maps_values:
             found[found.index("q, k")] = "q, k, v"
     return ", ".join(found) or "–"
 
@@ -99,7 +99,9 @@ def term_forms(encoding: PositionEncoding, *, packed: bool = False) -> TermForms
     def forms(params: Any, x: Any, q: Any, w: Any, packed_positions: Any) -> TermForms:
         here: Positions = positions if isinstance(positions, range) else packed_positions
         project = lambda x: jnp.einsum("...D,Dhd->...hd", x, w)
-        context = Context(here, here, x, x, (project, project))
+        context = Context(
+            positions_q=here, positions_k=here, x_q=x, x_k=x, projections=(project, project)
+        )
         made = inputs.apply_encoding(encoding, params, q, q, q, context, None)
         computed = [xla.computation(term, made) for term in made.terms]
         fits = not xla.unsupported_reason(made)

@@ -26,12 +26,12 @@ from pe_jax.properties import picture
 SHOWN = {
     "self_extend": "self_extend(window=16, group=8)",
     "rerope": "rerope(window=16)",
-    "dual_chunk": "dual_chunk(chunk=12, length=16)",
-    "window": "rope+window(reach=8)",
+    "dual_chunk": "dual_chunk(chunk=12, original_length=16)",
+    "window": "rope+window(max_distance=8)",
     "chunks": "rope+chunks(size=8)",
-    "log_n": "rope+log_n(length=8)",
+    "log_n": "rope+log_n(original_length=8)",
     "rope_dynamic_ntk": "rope_dynamic_ntk(factor=4, original_length=16)",
-    "fope": "fope(length=64)",
+    "fope": "fope(original_length=64)",
 }
 _COLOURS = 48  # Of an image: half the bytes of 256.
 

@@ -37,7 +37,13 @@ def _linear(row: Entry, positions: Positions, length: int, sizes: Sizes) -> bool
     def loss(arguments: Mapping[str, Any]) -> jax.Array:
         x, (q, k, v) = arguments["x"], arguments["qkv"]
         project = lambda x: jnp.einsum("...D,Dhd->...hd", x, arguments["w"])
-        context = Context(positions, positions, x, x, (project, project))
+        context = Context(
+            positions_q=positions,
+            positions_k=positions,
+            x_q=x,
+            x_k=x,
+            projections=(project, project),
+        )
         return attention(
             q, k, v, encoding, arguments["params"], context, implementation=implementation
         ).sum()

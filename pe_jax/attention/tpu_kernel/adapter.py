@@ -41,8 +41,8 @@ def supports(x: AttentionInputs) -> bool:
     if x.mask is not None and (x.mask.shape[1] > 1 or x.mask.shape[2] > 1):
         return False
     for term, _, context in x.terms:
-        vectors = mapped and term.keys and not _rotates(term)
-        if context.shift != shift or term.queries or vectors:
+        vectors = mapped and term.key_vectors and not _rotates(term)
+        if context.shift != shift or term.query_vectors or vectors:
             return False
     (q, k, _), terms = jax.eval_shape(lambda: _laid_out(x))
     if x.sink is not None and "key_table" in terms:
@@ -117,7 +117,7 @@ def _rotated(x: AttentionInputs) -> list[Term]:
 
 def _rotates(terms: OffsetTerms) -> bool:
     """True if terms go in by rotation: the alternative is a table of all offsets."""
-    return terms.frequencies is not None and terms.clip is None and not terms.bias
+    return terms.frequencies is not None and terms.max_distance is None and not terms.bias
 
 
 def _beside(term: Term, x: AttentionInputs) -> tuple[Array, Array, Array]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits
 from pe_jax.encodings.positions import as_array
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.encodings.tables import look_up
@@ -16,7 +16,7 @@ from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float
 
 
-@registered
+@register_encoding
 def complex_order(*, hidden_size: int, vocab_size: int = 30_522, base: float = 10_000.0) -> Part:
     """Encoding word order in complex embeddings (Wang et al. 2020, arXiv 1912.12333).
 
@@ -48,6 +48,6 @@ def complex_order(*, hidden_size: int, vocab_size: int = 30_522, base: float = 1
         embed=embed,
         traits=Traits(frequency_params=("frequencies",)),
         metadata=Metadata(
-            "E(w)·e^(iω_w x)", "Wang et al. 2020", parameters="V·D/2", monotone=False
+            formula="E(w)·e^(iω_w x)", source="Wang et al. 2020", parameters="V·D/2", monotone=False
         ),
     )

@@ -11,11 +11,11 @@ import numpy as np
 from pe_jax.dtypes import widened
 from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits
 from pe_jax.encodings.positions import as_array, check_length
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.shapes import Array, Float
 
 
-@registered
+@register_encoding
 def convolutional(*, hidden_size: int, width: int = 128, groups: int | None = None) -> Part:
     """A convolution over the row, added to the input (Baevski et al. 2020, arXiv 2006.11477,
     section 2; `wav2vec2` of transformers).
@@ -76,8 +76,8 @@ def convolutional(*, hidden_size: int, width: int = 128, groups: int | None = No
         embed=embed,
         traits=Traits(cacheable=False),  # A token's input changes with those to its right.
         metadata=Metadata(
-            "x_t + gelu(b + Σ_n K_n x_(t + n − W/2)), K free",
-            "Baevski et al. 2020 (wav2vec 2), 2",
+            formula="x_t + gelu(b + Σ_n K_n x_(t + n − W/2)), K free",
+            source="Baevski et al. 2020 (wav2vec 2), 2",
             parameters="W·D²/G + D",
             monotone=False,  # Equal far from the ends of a row.
         ),

@@ -15,14 +15,14 @@ import numpy as np
 from pe_jax.encodings.absolute.position_vectors import absolute
 from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits, normal_init
 from pe_jax.encodings.positions import as_array
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.shapes import Array, Float, Real
 
 Share = Callable[[Array], Array]  # Of positions.
 
 
-@registered
+@register_encoding
 def raw_index(*, hidden_size: int, stddev: float = 0.02) -> Part:
     """P(x) = x·u with one learned direction u: the index itself.
 
@@ -34,8 +34,8 @@ def raw_index(*, hidden_size: int, stddev: float = 0.02) -> Part:
     return _along(hidden_size, stddev, "x·u", lambda x: x, Traits())
 
 
-@registered
-def normalised_index(*, hidden_size: int, stddev: float = 0.02) -> Part:
+@register_encoding
+def normalized_index(*, hidden_size: int, stddev: float = 0.02) -> Part:
     """P(x) = x / (n - 1)·u, n the length of the input, and one learned direction u: the share of
     the input that is to the left.
 
@@ -56,12 +56,12 @@ def _along(hidden_size: int, stddev: float, formula: str, share: Share, traits: 
     def vectors(params: Params, x: Real[Array, "*B L"]) -> Float[Array, "*B L D"]:
         return jnp.asarray(share(x), jnp.float32)[..., None] * params["direction"]
 
-    metadata = Metadata(formula, "a counter-example", parameters="D", monotone=False)
+    metadata = Metadata(formula=formula, source="a counter-example", parameters="D", monotone=False)
     init = normal_init(stddev, direction=(hidden_size,))
     return absolute(vectors, metadata, init=init, traits=traits)
 
 
-@registered
+@register_encoding
 def sinusoidal_concatenated(
     *, hidden_size: int, share: float = 0.25, base: float = 10_000.0, scale: float = 1.0
 ) -> Part:
@@ -91,8 +91,8 @@ def sinusoidal_concatenated(
         return jnp.concatenate([x[..., :-size], vector], axis=-1)
 
     metadata = Metadata(
-        f"[E(w), S(ω, x)], ω_i = {base:g}^(−2i/p)",
-        "concatenation, after Vaswani et al. 2017",
+        formula=f"[E(w), S(ω, x)], ω_i = {base:g}^(−2i/p)",
+        source="concatenation, after Vaswani et al. 2017",
         paper="yes, locally, yes",
         monotone=False,
         frequencies=lambda _: jnp.array(w),

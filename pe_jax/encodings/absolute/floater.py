@@ -8,13 +8,13 @@ import numpy as np
 
 from pe_jax.encodings.absolute.position_vectors import absolute
 from pe_jax.encodings.part import Metadata, Params, Part, Traits, normal_init
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.tables import look_up
 from pe_jax.errors import check_at_least, check_positive
 from pe_jax.shapes import Array, Float, Real
 
 
-@registered
+@register_encoding
 def floater(
     *,
     hidden_size: int,
@@ -80,5 +80,5 @@ def floater(
         return look_up(path(params), x)
 
     formula, parameters = "p(xΔ), dp/dτ = h(τ, p)", "2·(D + 1)·width + 3·D"
-    metadata = Metadata(formula, "Liu et al. 2020, eq. 7", parameters=parameters)
+    metadata = Metadata(formula=formula, source="Liu et al. 2020, eq. 7", parameters=parameters)
     return absolute(vectors, metadata, init=init, traits=Traits(max_length=max_length))

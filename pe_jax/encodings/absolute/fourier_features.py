@@ -9,12 +9,12 @@ import jax.numpy as jnp
 
 from pe_jax.encodings.absolute.position_vectors import absolute
 from pe_jax.encodings.part import Metadata, Params, Part, Traits
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import angles
 from pe_jax.shapes import Array, Float, Real
 
 
-@registered
+@register_encoding
 def fourier_features(
     *,
     hidden_size: int,
@@ -68,8 +68,8 @@ def fourier_features(
         return units @ out["kernel"] + out["bias"]
 
     metadata = Metadata(
-        "MLP([cos xW, sin xW] / √F), W free",
-        "Li et al. 2021 (Fourier features), algorithm 1",
+        formula="MLP([cos xW, sin xW] / √F), W free",
+        source="Li et al. 2021 (Fourier features), algorithm 1",
         parameters="A·F/2 + (F + 1)·width + (width + 1)·D",
         monotone=False,
     )

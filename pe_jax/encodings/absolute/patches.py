@@ -7,14 +7,14 @@ import jax.numpy as jnp
 
 from pe_jax.encodings.absolute.position_vectors import absolute
 from pe_jax.encodings.part import Metadata, Params, Part, Traits
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.encodings.tables import look_up
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float, Real
 
 
-@registered
+@register_encoding
 def sinusoidal_2d(
     *,
     hidden_size: int,
@@ -62,21 +62,21 @@ def sinusoidal_2d(
         return jnp.where(is_cls[..., None], 0.0, out) if cls else out
 
     metadata = Metadata(
-        f"[S(ω, column), S(ω, row)], ω_t = {base:g}^(−{'t/(D/4−1)' if end else '4t/D'})",
-        "Beyer et al. 2022, code" if end else "He et al. 2021 (MAE), code",
+        formula=f"[S(ω, column), S(ω, row)], ω_t = {base:g}^(−{'t/(D/4−1)' if end else '4t/D'})",
+        source="Beyer et al. 2022, code" if end else "He et al. 2021 (MAE), code",
         monotone=False,
     )
     return absolute(vectors, metadata, traits=Traits(axes=2 if width is None else 1))
 
 
-@registered
+@register_encoding
 def learned_2d(
     *,
     hidden_size: int,
     height: int,
     width: int,
     cls: bool = False,
-    factorised: bool = False,
+    factorized: bool = False,
     stddev: float = 0.02,
 ) -> Part:
     """One free vector for each patch of an image (Dosovitskiy et al. 2020, arXiv 2010.11929, 3.1
@@ -85,7 +85,7 @@ def learned_2d(
     Positions count the patches row by row: x is patch (x // width, x % width). A position past the
     image is a ValueError (see `tables.look_up`).
 
-    Params: `{"table": [height, width, D]}`, or with `factorised` a vector for each column and one
+    Params: `{"table": [height, width, D]}`, or with `factorized` a vector for each column and one
     for each row, half of the dimensions each, `{"columns": [width, D/2], "rows": [height, D/2]}`;
     with `cls` also `"cls": [D]`. All are drawn from a normal of `stddev`. For an image of another
     size resize the table, `jax.image.resize(table, (height, width, D), "bilinear")`.
@@ -95,19 +95,19 @@ def learned_2d(
       cls: position 0 is [CLS], and patches count from 1.
     """
     check_at_least(1, height=height, width=width)
-    if factorised and hidden_size % 2:
-        raise ValueError(f"hidden_size must be even with factorised=True, got {hidden_size}.")
+    if factorized and hidden_size % 2:
+        raise ValueError(f"hidden_size must be even with factorized=True, got {hidden_size}.")
     half = hidden_size // 2
     free: dict[str, tuple[int, ...]] = {"table": (height, width, hidden_size)}
     halves = {"columns": (width, half), "rows": (height, half)}
-    shapes = {**(halves if factorised else free), **({"cls": (hidden_size,)} if cls else {})}
+    shapes = {**(halves if factorized else free), **({"cls": (hidden_size,)} if cls else {})}
 
     def init(rng: jax.Array) -> Params:
         rngs = zip(shapes, jax.random.split(rng, len(shapes)))
         return {name: stddev * jax.random.normal(rng, shapes[name]) for name, rng in rngs}
 
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
-        if factorised:
+        if factorized:
             columns, rows = params["columns"][None], params["rows"][:, None]
             shape = height, width, half
             table = jnp.concatenate([jnp.broadcast_to(y, shape) for y in (columns, rows)], axis=-1)
@@ -117,9 +117,9 @@ def learned_2d(
         return look_up(jnp.concatenate([params["cls"][None], table]) if cls else table, x)
 
     metadata = Metadata(
-        "[P_column, P_row], P free" if factorised else "P_(row, column) free",
-        "Dosovitskiy et al. 2020 (ViT), D.4",
-        parameters=("(W + Ht)·D/2" if factorised else "Ht·W·D") + (" + D" if cls else ""),
+        formula="[P_column, P_row], P free" if factorized else "P_(row, column) free",
+        source="Dosovitskiy et al. 2020 (ViT), D.4",
+        parameters=("(W + Ht)·D/2" if factorized else "Ht·W·D") + (" + D" if cls else ""),
     )
     traits = Traits(max_length=height * width + cls)
     return absolute(vectors, metadata, init=init, traits=traits)

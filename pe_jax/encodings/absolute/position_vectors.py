@@ -10,13 +10,13 @@ import jax.numpy as jnp
 
 from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits, normal_init
 from pe_jax.encodings.positions import as_array
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.encodings.tables import look_up, resize_table
 from pe_jax.shapes import Array, Float, Real
 
 
-@registered
+@register_encoding
 def learned_absolute(*, max_length: int, hidden_size: int, stddev: float = 0.02) -> Part:
     """One free vector per position: BERT's own encoding (Gehring et al. 2017).
 
@@ -25,17 +25,19 @@ def learned_absolute(*, max_length: int, hidden_size: int, stddev: float = 0.02)
     """
     vectors = lambda params, x: look_up(params["table"], x)
     metadata = Metadata(
-        "P_x free",
-        "Gehring et al. 2017; Devlin et al. 2018",
+        formula="P_x free",
+        source="Gehring et al. 2017; Devlin et al. 2018",
         parameters="L·D",
         paper="nearly†, locally†, nearly†",
     )
     init = normal_init(stddev, table=(max_length, hidden_size))
     resize = lambda params, *to: {"table": resize_table(params["table"], *to)}
-    return absolute(vectors, metadata, init=init, traits=Traits(max_length, resize))
+    return absolute(
+        vectors, metadata, init=init, traits=Traits(max_length=max_length, resize=resize)
+    )
 
 
-@registered
+@register_encoding
 def sinusoidal_absolute(*, hidden_size: int, base: float = 10_000.0, scale: float = 1.0) -> Part:
     """The fixed sinusoid of Vaswani et al. 2017; no parameters, any length.
 
@@ -47,12 +49,14 @@ def sinusoidal_absolute(*, hidden_size: int, base: float = 10_000.0, scale: floa
     """
     fixed = default_frequencies(hidden_size, base)
     metadata = Metadata(
-        f"S(ω, x), ω_i = {base:g}^(−2i/D)", "Vaswani et al. 2017", paper="yes, locally, yes"
+        formula=f"S(ω, x), ω_i = {base:g}^(−2i/D)",
+        source="Vaswani et al. 2017",
+        paper="yes, locally, yes",
     )
     return _sinusoidal(lambda params: jnp.array(fixed), scale, metadata)
 
 
-@registered
+@register_encoding
 def learnable_sinusoidal_absolute(
     *, hidden_size: int, base: float = 10_000.0, scale: float = 1.0
 ) -> Part:
@@ -63,7 +67,10 @@ def learnable_sinusoidal_absolute(
     """
     start = default_frequencies(hidden_size, base)
     metadata = Metadata(
-        "S(ω, x), ω free", "Wang et al. 2021, 3.2", parameters="D/2", paper="yes, locally†, yes"
+        formula="S(ω, x), ω free",
+        source="Wang et al. 2021, 3.2",
+        parameters="D/2",
+        paper="yes, locally†, yes",
     )
     init = lambda rng: {"frequencies": jnp.array(start)}
     part = _sinusoidal(lambda params: params["frequencies"], scale, metadata)

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, Params, Part, Traits
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.tables import look_up, resize_table
 from pe_jax.shapes import Array, Float, Real
 
 
-@registered
+@register_encoding
 def tupe(
     *,
     hidden_size: int,
@@ -76,14 +76,14 @@ def tupe(
     return Part(
         init=init,
         logits=logits,
-        factor=lambda params, context: 2**-0.5,
+        scale=lambda params, context: 2**-0.5,
         traits=Traits(
             max_length=max_length,
             resize=lambda params, *to: {**params, "table": resize_table(params["table"], *to)},
         ),
         metadata=Metadata(
-            "(norm(P_i)·U_Q)·(norm(P_j)·U_K) / √(2d)",
-            "Ke et al. 2021, 3",
+            formula="(norm(P_i)·U_Q)·(norm(P_j)·U_K) / √(2d)",
+            source="Ke et al. 2021, 3",
             parameters=f"L·D + 2·(D + 1)·H·d{' + 2·H' if untied_cls else ''}",
             kind="absolute",
             vectors=lambda params, x: look_up(jax.nn.standardize(params["table"], axis=-1), x),

@@ -10,12 +10,12 @@ import numpy as np
 
 from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, OffsetTerms, Params, Part
 from pe_jax.encodings.positions import offsets
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float, Real
 
 
-@registered
+@register_encoding
 def alibi(
     *, num_heads: int, directed: bool = False, learnable: bool = False, exponent: float = 8.0
 ) -> Part:
@@ -71,9 +71,9 @@ def alibi(
         # Not a steep bias: the TPU kernel subtracts that of the farthest offset from all logits.
         logits=allowed_side if halves else None,
         metadata=Metadata(
-            f"−s_h |m|, {'s_h free' if learnable else f's_h = 2^(−{exponent:g}h/H)'}"
+            formula=f"−s_h |m|, {'s_h free' if learnable else f's_h = 2^(−{exponent:g}h/H)'}"
             + (", by side" if directed else ""),
-            "Press et al. 2021"
+            source="Press et al. 2021"
             + ("; github.com/ofirpress/attention_with_linear_biases/issues/5" if directed else ""),
             parameters=("2H" if directed else "H") if learnable else "0",
             invariant=True,

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 
 from pe_jax.encodings.bias.fire import uniform_layer
 from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.errors import check_at_least, check_positive
 from pe_jax.shapes import Array, Float, Real
 
 _ACTIVATIONS = {"silu": jax.nn.silu, "relu": jax.nn.relu}
 
 
-@registered
+@register_encoding
 def dynamic_position_bias(
     *,
     hidden_size: int,
@@ -71,8 +71,10 @@ def dynamic_position_bias(
         init=init,
         offsets=OffsetTerms(bias=bias),
         metadata=Metadata(
-            f"MLP_h({network_input})" if bound is None else f"{bound:g}·σ(MLP_h({network_input}))",
-            "Wang et al. 2021 (CrossFormer); Liu et al. 2021 (SwinV2)",
+            formula=f"MLP_h({network_input})"
+            if bound is None
+            else f"{bound:g}·σ(MLP_h({network_input}))",
+            source="Wang et al. 2021 (CrossFormer); Liu et al. 2021 (SwinV2)",
             parameters="2·w + (depth − 1)·(w + 1)·w + (w + 1)·H",
             invariant=True,
         ),

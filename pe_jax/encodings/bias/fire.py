@@ -10,14 +10,14 @@ import jax.numpy as jnp
 
 from pe_jax.encodings.pairs import by_queries
 from pe_jax.encodings.part import Logits, LogitTerms, Metadata, Params, Part
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.errors import check_at_least, check_positive
 from pe_jax.shapes import Array, Float, Real
 
 _SMALL = 1e-6  # The authors': keeps the quotient finite at c = 0.
 
 
-@registered
+@register_encoding
 def fire(
     *,
     num_heads: int,
@@ -80,8 +80,8 @@ def fire(
         init=init,
         logits=lambda params, q, k, context: LogitTerms(bias, *context.rows(), params),
         metadata=Metadata(
-            "f_h(ψ(|i−j|) / ψ(max(L, i, j))), ψ(x) = log(c x + 1)",
-            "Li et al. 2023",
+            formula="f_h(ψ(|i−j|) / ψ(max(L, i, j))), ψ(x) = log(c x + 1)",
+            source="Li et al. 2023",
             parameters="width·(H+2)+H+2",
             symmetric=None if directed else True,
         ),

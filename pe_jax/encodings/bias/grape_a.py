@@ -12,11 +12,11 @@ from pe_jax.dtypes import widened
 from pe_jax.encodings.bias.alibi import slopes
 from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, Params, Part
 from pe_jax.encodings.positions import offsets
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.shapes import Array, Float
 
 
-@registered
+@register_encoding
 def grape_a(
     *, head_size: int, num_heads: int, gate: Literal["query", "key", "both"] = "both"
 ) -> Part:
@@ -67,8 +67,8 @@ def grape_a(
         init=init,
         logits=logits,
         metadata=Metadata(
-            f"−|m|·ω_h·{formula}, φ = softplus",
-            "Zhang et al. 2025 (GRAPE), eq. 4.6",
+            formula=f"−|m|·ω_h·{formula}, φ = softplus",
+            source="Zhang et al. 2025 (GRAPE), eq. 4.6",
             parameters=f"({len(names)}·d + 1)·H",
             invariant=True,
             monotone=True,

@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.shapes import Array, Float, Real
 
 _LEAST = 0.01  # The authors' bound of both parameters from below.
 _MOST_POWER = 2.0  # Beyond it, -|m|^r2 is no conditionally positive definite kernel.
 
 
-@registered
+@register_encoding
 def kerple(*, num_heads: int, kernel: Literal["log", "power"] = "log") -> Part:
     """A conditionally positive definite kernel of the offset (Chi et al. 2022, arXiv 2205.09921).
 
@@ -46,8 +46,8 @@ def kerple(*, num_heads: int, kernel: Literal["log", "power"] = "log") -> Part:
         init=init,
         offsets=OffsetTerms(bias=bias),
         metadata=Metadata(
-            "−r_1h·log(1 + r_2h·|m|)" if kernel == "log" else "−r_1h·|m|^(r_2h)",
-            "Chi et al. 2022",
+            formula="−r_1h·log(1 + r_2h·|m|)" if kernel == "log" else "−r_1h·|m|^(r_2h)",
+            source="Chi et al. 2022",
             parameters="2·H",
             invariant=True,
             monotone=True,

@@ -6,13 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part, Traits, normal_init
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.tables import look_up, look_up_traced
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float, Real
 
 
-@registered
+@register_encoding
 def bias_2d(
     *, num_heads: int, height: int, width: int, cls: bool = False, stddev: float = 0.02
 ) -> Part:
@@ -59,14 +59,14 @@ def bias_2d(
         logits=logits,
         traits=Traits(max_length=height * width + cls),
         metadata=Metadata(
-            "b_h[row, column of i − j], b free",
-            "Liu et al. 2021 (Swin), eq. 4" + ("; Bao et al. 2021 (BEiT)" if cls else ""),
+            formula="b_h[row, column of i − j], b free",
+            source="Liu et al. 2021 (Swin), eq. 4" + ("; Bao et al. 2021 (BEiT)" if cls else ""),
             parameters=f"((2Ht − 1)·(2W − 1){' + 3' if cls else ''})·H",
         ),
     )
 
 
-@registered
+@register_encoding
 def decomposed_2d(*, head_size: int, height: int, width: int, stddev: float = 0.02) -> Part:
     """Vectors of differences of rows and of columns that meet the query (MViTv2: Li et al. 2021,
     arXiv 2112.01526, eq. 4; ViTDet, SAM).
@@ -106,8 +106,8 @@ def decomposed_2d(*, head_size: int, height: int, width: int, stddev: float = 0.
         logits=logits,
         traits=Traits(max_length=height * width),
         metadata=Metadata(
-            "q_i·(R[row of i − j] + C[column of i − j]), not divided by √d, R and C free",
-            "Li et al. 2021 (MViTv2), eq. 4",
+            formula="q_i·(R[row of i − j] + C[column of i − j]), not divided by √d, R and C free",
+            source="Li et al. 2021 (MViTv2), eq. 4",
             parameters="2·(Ht + W − 1)·d",
         ),
     )

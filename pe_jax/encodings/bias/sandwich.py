@@ -6,12 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Float, Real
 
 
-@registered
+@register_encoding
 def sandwich(*, num_heads: int, dim: int = 128, base: float = 10_000.0) -> Part:
     """bias_h(m) = (Σ_{i=1}^{dim/2} cos(m / base^(2i/dim)) - dim/2) / c_h,   c_h = 8h/H, h = 1 .. H.
 
@@ -33,8 +33,8 @@ def sandwich(*, num_heads: int, dim: int = 128, base: float = 10_000.0) -> Part:
     return Part(
         offsets=OffsetTerms(bias=bias),
         metadata=Metadata(
-            f"(Σ_i cos(ω_i m) − {dim // 2}) / c_h, c_h = 8h/H",
-            "Chi et al. 2023",
+            formula=f"(Σ_i cos(ω_i m) − {dim // 2}) / c_h, c_h = 8h/H",
+            source="Chi et al. 2023",
             invariant=True,
             monotone=False,
             symmetric=True,

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Int, Real
 
 
-@registered
+@register_encoding
 def t5(
-    *, num_heads: int, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
+    *, num_heads: int, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
 ) -> Part:
     """bias(j - i) = b[bucket(j - i), h], added to the logits (Raffel et al. 2019, section 2.1).
 
@@ -26,13 +26,13 @@ def t5(
     T5 itself does not divide q·k by sqrt(d), as the logits of content are here: for weights of a
     T5, multiply its W_q by sqrt(d).
 
-    Params: `{"table": [buckets, H]}`, drawn by Glorot's rule as in T5X.
+    Params: `{"table": [num_buckets, H]}`, drawn by Glorot's rule as in T5X.
     """
-    side = buckets // 2 if bidirectional else buckets
-    if side < 2 or (bidirectional and buckets % 2):
+    side = num_buckets // 2 if bidirectional else num_buckets
+    if side < 2 or (bidirectional and num_buckets % 2):
         raise ValueError(
-            f"buckets must be at least {4 if bidirectional else 2}, and even with "
-            f"bidirectional=True; got {buckets}."
+            f"num_buckets must be at least {4 if bidirectional else 2}, and even with "
+            f"bidirectional=True; got {num_buckets}."
         )
     if max_distance <= side // 2:
         raise ValueError(
@@ -43,18 +43,18 @@ def t5(
 
     def init(rng: jax.Array) -> Params:
         draw = jax.nn.initializers.glorot_uniform()
-        return {"table": draw(rng, (buckets, num_heads), jnp.float32)}
+        return {"table": draw(rng, (num_buckets, num_heads), jnp.float32)}
 
     def bias(params: Params, x: Real[Array, "*B"], _: Context) -> Float[Array, "*B H"]:
         return look_up(params["table"][rows], x.clip(-clip, clip) + clip)
 
     return Part(
         init=init,
-        offsets=OffsetTerms(bias=bias, clip=clip),
+        offsets=OffsetTerms(bias=bias, max_distance=clip),
         metadata=Metadata(
-            "b_h[bucket(m)], b free",
-            "Raffel et al. 2019",
-            parameters="buckets·H",
+            formula="b_h[bucket(m)], b free",
+            source="Raffel et al. 2019",
+            parameters="num_buckets·H",
             invariant=True,
             monotone=False,  # Equal within a bucket.
         ),

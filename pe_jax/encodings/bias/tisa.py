@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float, Real
 
 
-@registered
+@register_encoding
 def tisa(*, num_heads: int, kernels: int = 5) -> Part:
     """bias_h(m) = Σ_s a_hs · exp(-|b_hs| (m - c_hs)²), added to the logits as it is.
 
@@ -39,8 +39,8 @@ def tisa(*, num_heads: int, kernels: int = 5) -> Part:
         init=init,
         offsets=OffsetTerms(bias=bias),
         metadata=Metadata(
-            "Σ_s a_hs·exp(−|b_hs|·(m − c_hs)²)",
-            "Wennberg & Henter 2021",
+            formula="Σ_s a_hs·exp(−|b_hs|·(m − c_hs)²)",
+            source="Wennberg & Henter 2021",
             parameters="3·kernels·H",
             invariant=True,
         ),

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 
 from pe_jax.encodings.content import row_order
 from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, Params, Part, Traits
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.shapes import Array
 
 
-@registered
+@register_encoding
 def cable(
     *,
     hidden_size: int,
@@ -71,9 +71,9 @@ def cable(
         logits=logits,
         traits=Traits(reads_hidden_states=True, ordered=True),
         metadata=Metadata(
-            f"−g_i·|Σ_l {'relu(x_l·a)' if gate == 'relu' else 'softplus(x_l·a + b)'}|, l between "
+            formula=f"−g_i·|Σ_l {'relu(x_l·a)' if gate == 'relu' else 'softplus(x_l·a + b)'}|, l between "
             + ("query and key, g = softplus(x·w)" if weighted else "query and key, g = 1"),
-            "Veisi et al. 2025",
+            source="Veisi et al. 2025",
             parameters=f"{'2·' if weighted else ''}D·H" + (" + H" if gate == "softplus" else ""),
             invariant=True,
             symmetric=True,  # Identical tokens have one weight; their length may be 0.

@@ -11,16 +11,16 @@ from pe_jax.dtypes import wide_dtype
 from pe_jax.encodings.content.row_order import indices, rows_of_queries
 from pe_jax.encodings.pairs import by_queries
 from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, Params, Part, Traits
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float
 
 
-@registered
-def cope(*, head_size: int, npos_max: int = 64) -> Part:
+@register_encoding
+def cope(*, head_size: int, num_positions: int = 64) -> Part:
     """Contextual position encoding (Golovneva et al. 2024, arXiv 2405.18719), causal.
 
-        logit_ij += q_i·e[p_ij],   p_ij = min(Σ_{j ≤ t ≤ i} σ(q_i·k_t / sqrt(d)), npos_max - 1)
+        logit_ij += q_i·e[p_ij],   p_ij = min(Σ_{j ≤ t ≤ i} σ(q_i·k_t / sqrt(d)), num_positions - 1)
 
     with e[p] interpolated between its neighbours at whole numbers. As in the paper's listing, gates
     are of the scaled logits and e meets the query before it is scaled. e is shared by the heads, as
@@ -30,10 +30,10 @@ def cope(*, head_size: int, npos_max: int = 64) -> Part:
     in the order of the row (see `row_order`). Keys that a mask hides from the query are not
     counted, as in the authors' code (github.com/facebookresearch/RAM, projects/cope).
 
-    Params: `{"table": [npos_max, d]}`, zeros as in the paper's listing. There, and in
+    Params: `{"table": [num_positions, d]}`, zeros as in the paper's listing. There, and in
     x-transformers, every layer has a table: `causal+per_layer(cope)`.
     """
-    check_at_least(2, npos_max=npos_max)
+    check_at_least(2, num_positions=num_positions)
 
     def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
         rows, known = rows_of_queries(context, q, k, "cope")
@@ -54,15 +54,15 @@ def cope(*, head_size: int, npos_max: int = 64) -> Part:
     def interpolated(_: None, arrays: tuple) -> Float[Array, "B H Lq Lk"]:
         products, counted, integer_logits = arrays
         gates = jnp.where(counted, jax.nn.sigmoid(products), 0.0)
-        p = jnp.minimum(jax.lax.cumsum(gates, axis=3, reverse=True), npos_max - 1)
+        p = jnp.minimum(jax.lax.cumsum(gates, axis=3, reverse=True), num_positions - 1)
         below = jnp.floor(p)
         row = below.astype(jnp.int32)
         at = lambda index: jnp.take_along_axis(integer_logits, index, axis=-1)
-        low, high = at(row), at(jnp.minimum(row + 1, npos_max - 1))
+        low, high = at(row), at(jnp.minimum(row + 1, num_positions - 1))
         return low + (p - below) * (high - low)
 
     return Part(
-        init=lambda rng: {"table": jnp.zeros((npos_max, head_size))},
+        init=lambda rng: {"table": jnp.zeros((num_positions, head_size))},
         logits=logits,
         traits=Traits(
             causal_only="it counts the keys from each key to the query, which leaves all that are "
@@ -70,9 +70,9 @@ def cope(*, head_size: int, npos_max: int = 64) -> Part:
             ordered=True,
         ),
         metadata=Metadata(
-            "q·e[p], p = Σ σ(q·k_t/√d), t from key to query",
-            "Golovneva et al. 2024",
-            parameters="npos_max·d",
+            formula="q·e[p], p = Σ σ(q·k_t/√d), t from key to query",
+            source="Golovneva et al. 2024",
+            parameters="num_positions·d",
             invariant=True,
             monotone=False,  # Constant past the last row.
             symmetric=False,

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 
 from pe_jax.encodings.content import row_order
 from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, Params, Part, Traits
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.shapes import Array
 
 
-@registered
+@register_encoding
 def fox(*, hidden_size: int, num_heads: int, gate_bias: float = 5.0) -> Part:
     """Forgetting attention, in both directions (Lin et al. 2025, arXiv 2503.02130).
 
@@ -56,8 +56,8 @@ def fox(*, hidden_size: int, num_heads: int, gate_bias: float = 5.0) -> Part:
         logits=logits,
         traits=Traits(reads_hidden_states=True, ordered=True),
         metadata=Metadata(
-            "Σ log σ(x_l·a + b), l between query and key",
-            "Lin et al. 2025",
+            formula="Σ log σ(x_l·a + b), l between query and key",
+            source="Lin et al. 2025",
             parameters="2·(D + 1)·H",
             invariant=True,
             monotone=True,

@@ -9,12 +9,12 @@ import numpy as np
 from pe_jax.dtypes import widened
 from pe_jax.encodings.content import row_order
 from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits, normal_init
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float
 
 
-@registered
+@register_encoding
 def path_attention(
     *,
     hidden_size: int,
@@ -94,8 +94,8 @@ def path_attention(
             ordered=True,
         ),
         metadata=Metadata(
-            "q·(Π_t (I − β_t w_t w_tᵀ))·k, t from query to key, w = norm(SiLU(conv(U V x)))",
-            "Yang et al. 2025 (PaTH), 3",
+            formula="q·(Π_t (I − β_t w_t w_tᵀ))·k, t from query to key, w = norm(SiLU(conv(U V x)))",
+            source="Yang et al. 2025 (PaTH), 3",
             parameters="(D + H·d)·rank + width·H·d + (D + 1)·H",
             invariant=True,
             symmetric=False,

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 
 from pe_jax.encodings.content.row_order import hidden_states, indices, rows_of_queries
 from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part, Traits, normal_init
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float
 
 
-@registered
+@register_encoding
 def per_row_alibi(*, hidden_size: int, num_heads: int, rank: int = 8, stddev: float = 0.02) -> Part:
     """Forgetting attention whose gates depend on the query too (x-transformers'
     `PerRowDataDependentAlibi`; no paper).
@@ -58,8 +58,8 @@ def per_row_alibi(*, hidden_size: int, num_heads: int, rank: int = 8, stddev: fl
             ordered=True,
         ),
         metadata=Metadata(
-            "Σ log σ(W_q x_i·W_k x_l / √r), l from key to query",
-            "x-transformers, code",
+            formula="Σ log σ(W_q x_i·W_k x_l / √r), l from key to query",
+            source="x-transformers, code",
             parameters="2·D·H·r",
             invariant=True,
             monotone=True,

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 
 from pe_jax.encodings.content.row_order import hidden_states
 from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits, normal_init
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float
 
 
-@registered
+@register_encoding
 def repo(
     *,
     hidden_size: int,
@@ -59,11 +59,11 @@ def repo(
     into = hidden_size, width
     return Part(
         init=normal_init(stddev, gate=into, content=into, out=(width, num_heads)),
-        heads=heads,
+        map_qkv=heads,
         traits=Traits(reads_hidden_states=True),
         metadata=Metadata(
-            f"R(ω z_i) q_i, R(ω z_j) k_j, z = (silu(x W_g) ⊙ x W_c) W_o, ω_m = {base:g}^(−2m/d)",
-            "Li et al. 2025 (RePo), code",
+            formula=f"R(ω z_i) q_i, R(ω z_j) k_j, z = (silu(x W_g) ⊙ x W_c) W_o, ω_m = {base:g}^(−2m/d)",
+            source="Li et al. 2025 (RePo), code",
             parameters="(2·D + H)·rank",
             invariant=True,
             monotone=False,  # Equal tokens are at one position.

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from pe_jax.dtypes import widened
 from pe_jax.encodings.content import row_order
 from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, Params, Part, Traits
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.manual_axes import vary_alike
 from pe_jax.shapes import Array
 
 
-@registered
+@register_encoding
 def wall(
     *,
     hidden_size: int,
@@ -71,8 +71,8 @@ def wall(
             ordered=True,
         ),
         metadata=Metadata(
-            "Σ_n q_in k_jn exp(P_in − P_jn), P_i = Σ_(l ≤ i) log σ(x_l W + b)",
-            "Averbuch and Pai 2026 (Wall), code",
+            formula="Σ_n q_in k_jn exp(P_in − P_jn), P_i = Σ_(l ≤ i) log σ(x_l W + b)",
+            source="Averbuch and Pai 2026 (Wall), code",
             parameters="(D + 1)·H·d",
             invariant=True,
             symmetric=False,

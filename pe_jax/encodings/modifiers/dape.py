@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from pe_jax.encodings.bias.fire import uniform_layer
 from pe_jax.encodings.pairs import by_queries
 from pe_jax.encodings.part import Logits, Metadata, Params, Part, Traits
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float
 
 
-@registered
+@register_encoding
 def dape(*, num_heads: int, width: int = 32) -> Part:
     """Data-adaptive positional encoding (Zheng et al. 2024, arXiv 2405.14722).
 
@@ -30,15 +30,15 @@ def dape(*, num_heads: int, width: int = 32) -> Part:
     "bias": [H]}}`, uniform within one over the root of the inputs, as in the authors' code.
     """
     metadata = Metadata(
-        "C + B + MLP([C, B]) over heads, C = q·k/√d, B of other encodings",
-        "Zheng et al. 2024 (DAPE)",
+        formula="C + B + MLP([C, B]) over heads, C = q·k/√d, B of other encodings",
+        source="Zheng et al. 2024 (DAPE)",
         parameters="(2H + 1)·width + (width + 1)·H",
         invariant=True,
     )
     return _adapted(num_heads, width, (), metadata)
 
 
-@registered
+@register_encoding
 def dape_v2(*, num_heads: int, width: int = 32, kernel_size: int = 3) -> Part:
     """DAPE with convolutions over the keys (Zheng et al. 2024, arXiv 2410.04798: DAPE V2).
 
@@ -63,8 +63,8 @@ def dape_v2(*, num_heads: int, width: int = 32, kernel_size: int = 3) -> Part:
             "neighbours on either side."
         )
     metadata = Metadata(
-        f"C + B + CNN([C, B]) over heads and {kernel_size} keys, C = q·k/√d, B of other encodings",
-        "Zheng et al. 2024 (DAPE V2)",
+        formula=f"C + B + CNN([C, B]) over heads and {kernel_size} keys, C = q·k/√d, B of other encodings",
+        source="Zheng et al. 2024 (DAPE V2)",
         parameters="(2H·k + 1)·width + (width·k + 1)·H",
         invariant=True,
         monotone=False,  # At the ends of the row.
@@ -94,12 +94,12 @@ def _adapted(num_heads: int, width: int, keys: tuple[int, ...], metadata: Metada
         out = _convolve(params["out"], hidden).reshape(heads, rows, *pairs)
         return jnp.moveaxis(out, 0, 1)
 
-    def logit_map(params: Params, content: Array, terms: Array, mask: Array) -> Logits:
+    def map_logits(params: Params, content: Array, terms: Array, mask: Array) -> Logits:
         numbers = size * (2 + width // num_heads)
         return content + terms + by_queries(network, params, (content, terms, mask), numbers)
 
     traits = Traits(ordered=size > 1)
-    return Part(init=init, logit_map=logit_map, traits=traits, metadata=metadata)
+    return Part(init=init, map_logits=map_logits, traits=traits, metadata=metadata)
 
 
 def _rows(x: Array) -> jax.Array:

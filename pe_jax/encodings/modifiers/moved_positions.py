@@ -11,15 +11,15 @@ import math
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.modifiers.randomised import Move, at_positions
+from pe_jax.encodings.modifiers.randomized import Move, at_positions
 from pe_jax.encodings.part import Context, Part
 from pe_jax.encodings.positions import Positions, as_array, length, real_positions, span
-from pe_jax.encodings.registry import wrapper
+from pe_jax.encodings.registry import register_wrapper
 from pe_jax.errors import check_at_least, check_positive
 from pe_jax.shapes import Array, Real
 
 
-@wrapper
+@register_wrapper
 def shifted(part: Part, *, max_shift: int = 500) -> Part:
     """Shifts all positions of a sequence by one random number while training (SHAPE: Kiyono et al.
     2021, arXiv 2109.05644).
@@ -48,14 +48,14 @@ def shifted(part: Part, *, max_shift: int = 500) -> Part:
     return at_positions(part, move, formula, "Kiyono et al. 2021")
 
 
-@wrapper
+@register_wrapper
 def cape(
     part: Part,
     *,
     max_global_shift: float = 5.0,
     max_local_shift: float = 0.5,
     max_global_scaling: float = 1.03,
-    centred: bool = False,
+    centered: bool = False,
 ) -> Part:
     """Positions shifted, jittered and scaled at random while training (CAPE: Likhomanenko et al.
     2021, arXiv 2106.03143).
@@ -70,7 +70,7 @@ def cape(
       max_global_shift: a, the most that Δ shifts a row by. The defaults are for text.
       max_local_shift: b, the most that ε shifts a token by; up to 0.5 keeps integers in order.
       max_global_scaling: s, the largest factor λ of a row, and the inverse of the smallest.
-      centred: c is the middle of a row's smallest and largest position (the paper's mean where
+      centered: c is the middle of a row's smallest and largest position (the paper's mean where
         positions are consecutive), else 0. Documents packed into a row share one.
     """
     check_at_least(0, max_global_shift=max_global_shift, max_local_shift=max_local_shift)
@@ -79,7 +79,7 @@ def cape(
     axes = part.traits.axes
 
     def move(positions: Positions, context: Context) -> Positions:
-        x = _centred(positions, context.positions_k, axes) if centred else positions
+        x = _centered(positions, context.positions_k, axes) if centered else positions
         if context.rng is None:
             return x
         for_shift, for_jitter, for_scale = jax.random.split(context.rng, 3)
@@ -91,15 +91,15 @@ def cape(
         out = (x + shift + max_local_shift * _jitter(for_jitter, x)) * scale
         return out if axes > 1 else out[..., 0]
 
-    formula = f"x → (x {'− c ' if centred else ''}+ Δ + ε_x) λ while training"
-    if not centred:
+    formula = f"x → (x {'− c ' if centered else ''}+ Δ + ε_x) λ while training"
+    if not centered:
         return at_positions(part, move, formula, "Likhomanenko et al. 2021")
-    # A centred encoding removes all that a shift changes; another token changes all.
+    # A centered encoding removes all that a shift changes; another token changes all.
     wrapped = at_positions(part, move, formula, "Likhomanenko et al. 2021", invariant=True)
     return wrapped._replace(traits=part.traits._replace(cacheable=False))
 
 
-@wrapper
+@register_wrapper
 def interpolated(part: Part, *, factor: float) -> Part:
     """`encoding` at positions / factor (Chen et al. 2023, arXiv 2306.15595), so that inputs so many
     times as long as those trained on stay within the positions that were.
@@ -135,7 +135,7 @@ def _uniform(rng: jax.Array, shape: tuple[int, ...], limit: float) -> jax.Array:
     return jax.random.uniform(rng, shape, minval=-limit, maxval=limit)
 
 
-def _centred(positions: Positions, keys: Positions | None, axes: int) -> Real[Array, "*B"]:
+def _centered(positions: Positions, keys: Positions | None, axes: int) -> Real[Array, "*B"]:
     """`positions` minus the middle of the keys' smallest and largest position, by row."""
     x, axis = as_array(keys), -1 if axes == 1 else -2
     first = x.min(axis, keepdims=True)

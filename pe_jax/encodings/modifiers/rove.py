@@ -6,12 +6,12 @@ import jax.numpy as jnp
 
 from pe_jax.encodings.part import Context, Heads, Params, Part
 from pe_jax.encodings.positions import length
-from pe_jax.encodings.registry import wrapper
+from pe_jax.encodings.registry import register_wrapper
 from pe_jax.encodings.rotary.rope import no_rotation
 from pe_jax.shapes import Array
 
 
-@wrapper
+@register_wrapper
 def rove(part: Part) -> Part:
     """A rotary encoding that rotates values too, of the head size of the keys (RoVE:
     García-Castellanos et al. 2026, arXiv 2606.11275).
@@ -26,7 +26,7 @@ def rove(part: Part) -> Part:
       part: an encoding with `Metadata.pairs` that does not decay, such as `rope`, its scaled kin
         and `rope_slice`.
     """
-    rotate, metadata = part.heads, part.metadata
+    rotate, metadata = part.map_qkv, part.metadata
     if rotate is None or metadata is None or not metadata.pairs or part.traits.causal_only:
         raise no_rotation("rove", part)
     second = [b for _, b in metadata.pairs]
@@ -50,8 +50,8 @@ def rove(part: Part) -> Part:
         return turned.at[..., second].multiply(-1)
 
     return part._replace(
-        heads=heads,
-        output=output,
+        map_qkv=heads,
+        map_output=output,
         metadata=metadata._replace(
             formula="logits of the encoding, o_i = Σ_j a_ij R(ω (j − i)) v_j",
             source="García-Castellanos et al. 2026 (RoVE)",

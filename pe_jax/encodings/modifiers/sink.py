@@ -5,10 +5,10 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from pe_jax.encodings.part import Metadata, Part, no_parameters
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 
 
-@registered
+@register_encoding
 def sink(*, num_heads: int, learnable: bool = True) -> Part:
     """Adds a logit z_h to the softmax's denominator (OpenAI 2025, arXiv 2508.10925: gpt-oss).
 
@@ -24,8 +24,8 @@ def sink(*, num_heads: int, learnable: bool = True) -> Part:
         init=(lambda rng: {"logit": jnp.zeros(num_heads)}) if learnable else no_parameters,
         sink=(lambda params, _: params["logit"]) if learnable else (lambda params, _: 0.0),
         metadata=Metadata(
-            f"a_ij = exp(S_ij) / (exp({'z_h' if learnable else '0'}) + Σ_l exp(S_il))",
-            "OpenAI 2025 (gpt-oss)" if learnable else "Miller 2023",
+            formula=f"a_ij = exp(S_ij) / (exp({'z_h' if learnable else '0'}) + Σ_l exp(S_il))",
+            source="OpenAI 2025 (gpt-oss)" if learnable else "Miller 2023",
             parameters="H" if learnable else "0",
             invariant=True,
             monotone=False,

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float, Real
 
@@ -18,10 +18,10 @@ Count = Literal["query", "earlier", "row"]
 _KEYS: dict[Count, str] = {"query": "i + 1", "earlier": "i", "row": "max x + 1"}
 
 
-@registered
+@register_encoding
 def log_n(
     *,
-    length: int,
+    original_length: int,
     coefficient: float | None = None,
     smooth: bool = False,
     stepped: bool = False,
@@ -41,39 +41,41 @@ def log_n(
     without RoPE, Ministral 3 in all its layers with `count="earlier"`. No parameters.
 
     Args:
-      length: L, at least 2.
+      original_length: L, at least 2.
       coefficient: c.
       smooth, stepped: which factor; `stepped` needs `smooth`.
       count: n_i is the number of keys that a causal query attends to, its position + 1 ("query");
         its position ("earlier"); or the row's largest position + 1 for all, for an encoder ("row",
         DroPE's C_test, not for a cache).
     """
-    check_at_least(2, length=length)
+    check_at_least(2, original_length=original_length)
     if stepped and not smooth:
         raise ValueError("stepped=True needs smooth=True: it rounds n/L down.")
-    c = 1 / math.log(length) if coefficient is None else coefficient
+    c = 1 / math.log(original_length) if coefficient is None else coefficient
 
     def factor(params: Params, context: Context) -> Float[Array, "#B #L 1 1"]:
         n = _keys(context, count)
-        ratio = n // length if stepped else n / length
+        ratio = n // original_length if stepped else n / original_length
         grown = jnp.log1p(jnp.maximum(ratio, 0)) if smooth else jnp.log(jnp.maximum(ratio, 1))
         return 1 + c * grown
 
     ratio = "floor(n/L)" if stepped else "n/L"
     of = f"log(1 + {ratio})" if smooth else "log max(1, n/L)"
     return Part(
-        factor=factor,
+        scale=factor,
         traits=Traits(cacheable=count != "row"),
         metadata=Metadata(
-            f"s_i·(1 + c·{of}), n = {_KEYS[count]}",
-            "Puvvada et al. 2025 (SWAN)" if smooth else "Su 2021; Gelberg et al. 2025 (DroPE)",
+            formula=f"s_i·(1 + c·{of}), n = {_KEYS[count]}",
+            source="Puvvada et al. 2025 (SWAN)"
+            if smooth
+            else "Su 2021; Gelberg et al. 2025 (DroPE)",
             monotone=False,
             symmetric=count == "row",
         ),
     )
 
 
-@registered
+@register_encoding
 def ssmax(*, num_heads: int, bias: bool = False, count: Literal["query", "row"] = "query") -> Part:
     """Multiplies the logits of query i by a factor that is learned per head (Scalable-Softmax:
     Nakanishi 2025, arXiv 2501.19399; Mistral Large 4).
@@ -98,11 +100,11 @@ def ssmax(*, num_heads: int, bias: bool = False, count: Literal["query", "row"] 
 
     return Part(
         init=init,
-        factor=factor,
+        scale=factor,
         traits=Traits(cacheable=count != "row"),
         metadata=Metadata(
-            f"s_i·(s_h·log n{' + b_h' if bias else ''}), n = {_KEYS[count]}",
-            "Nakanishi 2025 (SSMax)",
+            formula=f"s_i·(s_h·log n{' + b_h' if bias else ''}), n = {_KEYS[count]}",
+            source="Nakanishi 2025 (SSMax)",
             parameters="2H" if bias else "H",
             monotone=False,
             symmetric=count == "row",

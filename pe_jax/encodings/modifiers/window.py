@@ -6,25 +6,29 @@ import jax.numpy as jnp
 
 from pe_jax.encodings.part import Logits, LogitTerms, Metadata, OffsetTerms, Part
 from pe_jax.encodings.positions import AttentionWindow
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array
 
 
-@registered
-def window(*, reach: int) -> Part:
-    """Query i attends to keys j with |j - i| <= reach: 2·reach + 1 keys. Adds nothing.
+@register_encoding
+def window(*, max_distance: int) -> Part:
+    """Query i attends to keys j with |j - i| <= max_distance: 2·max_distance + 1 keys. Adds nothing.
 
-    Inclusive on both sides, so reach=64 is ModernBERT's `local_attention=128`. Causal attention
-    with a window of W keys, the query's own among them, is `causal+window(reach=W - 1)`. Joins
+    Inclusive on both sides, so max_distance=64 is ModernBERT's `local_attention=128`. Causal attention
+    with a window of W keys, the query's own among them, is `causal+window(max_distance=W - 1)`. Joins
     other encodings; no parameters.
     """
-    check_at_least(1, reach=reach)
-    metadata = Metadata("a_ij = 0 where |j − i| > reach", "Beltagy et al. 2020", symmetric=True)
-    return _limited(AttentionWindow(reach, reach), metadata)
+    check_at_least(1, max_distance=max_distance)
+    metadata = Metadata(
+        formula="a_ij = 0 where |j − i| > max_distance",
+        source="Beltagy et al. 2020",
+        symmetric=True,
+    )
+    return _limited(AttentionWindow(left=max_distance, right=max_distance), metadata)
 
 
-@registered
+@register_encoding
 def chunks(*, size: int) -> Part:
     """Query i attends to keys j in its own chunk of positions: floor(j / size) = floor(i / size).
     Adds nothing.
@@ -42,12 +46,14 @@ def chunks(*, size: int) -> Part:
     return Part(
         logits=lambda params, q, k, context: LogitTerms(same_chunk, *context.rows()),
         metadata=Metadata(
-            "a_ij = 0 where ⌊j/size⌋ ≠ ⌊i/size⌋", "Meta 2025 (Llama 4)", monotone=False
+            formula="a_ij = 0 where ⌊j/size⌋ ≠ ⌊i/size⌋",
+            source="Meta 2025 (Llama 4)",
+            monotone=False,
         ),
     )
 
 
-@registered
+@register_encoding
 def causal() -> Part:
     """Query i attends to keys j <= i, as a decoder does. Adds nothing.
 
@@ -55,10 +61,12 @@ def causal() -> Part:
     documents that share a row need a mask as ever. Joins other encodings: `rope+causal`. By itself
     it already tells positions apart (Haviv et al. 2022, arXiv 2203.16634). No parameters.
     """
-    metadata = Metadata("a_ij = 0 where j > i", "Vaswani et al. 2017", symmetric=False)
-    return _limited(AttentionWindow(None, 0), metadata)
+    metadata = Metadata(
+        formula="a_ij = 0 where j > i", source="Vaswani et al. 2017", symmetric=False
+    )
+    return _limited(AttentionWindow(left=None, right=0), metadata)
 
 
-def _limited(reach: AttentionWindow, metadata: Metadata) -> Part:
+def _limited(window: AttentionWindow, metadata: Metadata) -> Part:
     metadata = metadata._replace(invariant=True, monotone=False)
-    return Part(offsets=OffsetTerms(reach=reach), metadata=metadata)
+    return Part(offsets=OffsetTerms(window=window), metadata=metadata)

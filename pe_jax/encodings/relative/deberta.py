@@ -7,18 +7,18 @@ import functools
 import numpy as np
 
 from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part, normal_init
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.tables import look_up
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float, Int, Real
 
 
-@registered
+@register_encoding
 def deberta(
     *,
     hidden_size: int,
-    buckets: int | None = 256,
-    max_relative_positions: int = 512,
+    num_buckets: int | None = 256,
+    max_distance: int = 512,
     stddev: float = 0.02,
 ) -> Part:
     """logit_ij = (q_i·k_j + q_i·K_ij + Q_ij·k_j) / sqrt(3d) (He et al. 2020, eq. 4; v2's code).
@@ -32,21 +32,20 @@ def deberta(
     Params: `{"table": [2k, D]}`, drawn from a normal of `stddev`, shared by the layers.
 
     Args:
-      buckets: k of v2: half of the offsets on each side have a row each, the others share rows that
-        widen with the logarithm of the distance, up to `max_relative_positions`. None: no buckets,
-        k = `max_relative_positions`, offsets beyond it clipped (v1).
+      num_buckets: k of v2: half of the offsets on each side have a row each, the others share rows that
+        widen with the logarithm of the distance, up to `max_distance`. None: no buckets,
+        k = `max_distance`, offsets beyond it clipped (v1).
     """
-    if buckets is not None and (buckets % 2 or not 4 <= buckets < 2 * max_relative_positions - 2):
+    if num_buckets is not None and (num_buckets % 2 or not 4 <= num_buckets < 2 * max_distance - 2):
         raise ValueError(
-            "buckets must be even, at least 4, with half of them below max_relative_positions - 1 "
-            f"= {max_relative_positions - 1}; got {buckets}. For none, use buckets=None."
+            "num_buckets must be even, at least 4, with half of them below max_distance - 1 "
+            f"= {max_distance - 1}; got {num_buckets}. For none, use num_buckets=None."
         )
-    check_at_least(1, max_relative_positions=max_relative_positions)
-    clip = max_relative_positions
-    rows = _rows(buckets, clip)
+    check_at_least(1, max_distance=max_distance)
+    rows = _rows(num_buckets, max_distance)
 
     def of_offsets(table: Float[Array, " N *D"], x: Real[Array, "*B"]) -> Float[Array, "..."]:
-        return look_up(table[rows], x.clip(-clip, clip) + clip)
+        return look_up(table[rows], x.clip(-max_distance, max_distance) + max_distance)
 
     def projected(
         which: int, params: Params, x: Real[Array, "*B"], context: Context
@@ -61,12 +60,12 @@ def deberta(
 
     queries, keys = (functools.partial(projected, which) for which in (0, 1))
     return Part(
-        init=normal_init(stddev, table=(2 * (buckets or clip), hidden_size)),
-        offsets=OffsetTerms(keys=keys, queries=queries, clip=clip),
-        factor=lambda params, context: 3**-0.5,
+        init=normal_init(stddev, table=(2 * (num_buckets or max_distance), hidden_size)),
+        offsets=OffsetTerms(key_vectors=keys, query_vectors=queries, max_distance=max_distance),
+        scale=lambda params, context: 3**-0.5,
         metadata=Metadata(
-            "q·(k + W_k P_m) + W_q P_m·k, P free",
-            "He et al. 2020",
+            formula="q·(k + W_k P_m) + W_q P_m·k, P free",
+            source="He et al. 2020",
             parameters="2k·D",
             invariant=True,
             monotone=False,  # Beyond the last bucket.
@@ -75,14 +74,14 @@ def deberta(
     )
 
 
-def _rows(buckets: int | None, farthest: int) -> Int[np.ndarray, " M"]:
+def _rows(num_buckets: int | None, farthest: int) -> Int[np.ndarray, " M"]:
     """The row of the offsets j - i = -farthest .. farthest."""
     delta = np.arange(farthest, -farthest - 1, -1)
-    if buckets is None:
+    if num_buckets is None:
         return delta.clip(-farthest, farthest - 1) + farthest
-    middle, distance = buckets // 2, np.maximum(np.abs(delta), 1)
+    middle, distance = num_buckets // 2, np.maximum(np.abs(delta), 1)
     wide = np.log(distance / middle) / np.log((farthest - 1) / middle) * (middle - 1)
     # In float64 and less a hair: bucket edges at whole numbers stay where they belong.
     shared = np.sign(delta) * (np.ceil(wide - 1e-9).astype(int) + middle)
     bucket = np.where(distance <= middle, delta, shared)
-    return bucket.clip(-buckets, buckets - 1) + buckets
+    return bucket.clip(-num_buckets, num_buckets - 1) + num_buckets

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from pe_jax.encodings.content.row_order import hidden_states
 from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, Params, Part, normal_init
 from pe_jax.encodings.positions import offsets
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.errors import check_at_least, check_positive
 from pe_jax.shapes import Array
 
 
-@registered
+@register_encoding
 def inkling(
     *,
     hidden_size: int,
@@ -81,8 +81,8 @@ def inkling(
         init=init,
         logits=logits,
         metadata=Metadata(
-            f"{'clip₂(s ⊙ W x_i)' if clip else '(W x_i)'}·P_m, P free",
-            "Thinking Machines 2026 (Inkling), code",
+            formula=f"{'clip₂(s ⊙ W x_i)' if clip else '(W x_i)'}·P_m, P free",
+            source="Thinking Machines 2026 (Inkling), code",
             parameters=f"D·H·rank + {'(2·extent − 1)' if bidirectional else 'extent'}·rank"
             + (" + H·rank" if clip else ""),
             invariant=True,

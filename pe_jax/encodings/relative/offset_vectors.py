@@ -2,7 +2,7 @@
 
     logit_ij = q_i · (k_j + P(j - i)) / sqrt(d)        out_i = sum_j a_ij (v_j + P(j - i))
 
-Offsets are clipped to -clip .. clip, and one set of vectors of the head's size d is shared by all
+Offsets are clipped to -max_distance .. max_distance, and one set of vectors of the head's size d is shared by all
 heads and layers (paper, A.3; Shaw et al. 2018), keys and values; `separate=True` learns two.
 """
 
@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.part import Metadata, OffsetTerms, Params, Part, Traits, no_parameters
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.encodings.tables import look_up
 from pe_jax.errors import check_at_least
@@ -23,98 +23,102 @@ from pe_jax.shapes import Array, Float, Int, Real
 Frequencies = Callable[[Params], jax.Array]
 
 
-@registered
-def learned_relative(*, head_size: int, clip: int = 64, separate: bool = False) -> Part:
+@register_encoding
+def learned_relative(*, head_size: int, max_distance: int = 64, separate: bool = False) -> Part:
     """One free vector per clipped offset (Shaw et al. 2018).
 
     Shaw et al. have a table for keys, another for values, and both for each layer:
-    `per_layer(learned_relative(clip=16, separate=True))`.
+    `per_layer(learned_relative(max_distance=16, separate=True))`.
 
-    Params: `{"table": [2 clip + 1, d]}`, row `clip + offset`; with `separate`,
+    Params: `{"table": [2 max_distance + 1, d]}`, row `max_distance + offset`; with `separate`,
     `{"key": {...}, "value": {...}}`. Drawn by Glorot's rule, as Shaw et al. did: the table is added
     to keys and values, and with BERT's 0.02 it would hardly be seen beside them at first.
     """
 
     def init(rng: jax.Array) -> Params:
         draw = jax.nn.initializers.glorot_uniform()
-        return {"table": draw(rng, (2 * clip + 1, head_size), jnp.float32)}
+        return {"table": draw(rng, (2 * max_distance + 1, head_size), jnp.float32)}
 
     def vectors(params: Params, x: Int[Array, "*B"]) -> Float[Array, "*B d"]:
-        return look_up(params["table"], x.clip(-clip, clip) + clip)
+        return look_up(params["table"], x.clip(-max_distance, max_distance) + max_distance)
 
     metadata = Metadata(
-        "P_m free",
-        "Shaw et al. 2018",
-        parameters=f"{'2·' if separate else ''}(2·clip+1)·d",
+        formula="P_m free",
+        source="Shaw et al. 2018",
+        parameters=f"{'2·' if separate else ''}(2·max_distance+1)·d",
         paper="yes, locally†, no",
     )
-    return _relative(metadata, init, vectors, None, clip, separate)
+    return _relative(metadata, init, vectors, None, max_distance, separate)
 
 
-@registered
-def sinusoidal_relative(*, head_size: int, clip: int | None = 64, base: float = 10_000.0) -> Part:
+@register_encoding
+def sinusoidal_relative(
+    *, head_size: int, max_distance: int | None = 64, base: float = 10_000.0
+) -> Part:
     """The fixed sinusoid of the signed, clipped offset (Wei et al. 2019); no parameters.
 
     NEZHA's encoding as its paper writes it; see `nezha` for that of its published weights.
-    `clip=None` leaves offsets unclipped.
+    `max_distance=None` leaves offsets unclipped.
     """
     fixed = default_frequencies(head_size, base)
     formula = f"S(ω, m), ω_i = {base:g}^(−2i/d)"
-    metadata = Metadata(formula, "Wei et al. 2019", paper="yes, locally, no")
-    return _sinusoidal(metadata, no_parameters, lambda _: jnp.array(fixed), clip)
+    metadata = Metadata(formula=formula, source="Wei et al. 2019", paper="yes, locally, no")
+    return _sinusoidal(metadata, no_parameters, lambda _: jnp.array(fixed), max_distance)
 
 
-@registered
+@register_encoding
 def learnable_sinusoidal_relative(
-    *, head_size: int, clip: int | None = 64, separate: bool = False, base: float = 10_000.0
+    *, head_size: int, max_distance: int | None = 64, separate: bool = False, base: float = 10_000.0
 ) -> Part:
     """The sinusoid of the signed, clipped offset with learnable frequencies (paper, section 3.2).
 
     Params: `{"frequencies": [d/2]}` in radians per position, starting at the fixed ones; with
-    `separate`, `{"key": {...}, "value": {...}}`. `clip=None` leaves offsets unclipped.
+    `separate`, `{"key": {...}, "value": {...}}`. `max_distance=None` leaves offsets unclipped.
     """
     start = default_frequencies(head_size, base)
     metadata = Metadata(
-        "S(ω, m), ω free",
-        "Wang et al. 2021, 3.2",
+        formula="S(ω, m), ω free",
+        source="Wang et al. 2021, 3.2",
         parameters="d" if separate else "d/2",
         paper="yes, locally†, no",
     )
     init = lambda rng: {"frequencies": jnp.array(start)}
-    part = _sinusoidal(metadata, init, lambda params: params["frequencies"], clip, separate)
+    part = _sinusoidal(metadata, init, lambda params: params["frequencies"], max_distance, separate)
     return part._replace(traits=Traits(frequency_params=("frequencies",)))
 
 
-@registered
-def nezha(*, head_size: int, clip: int = 64, base: float = 10_000.0) -> Part:
+@register_encoding
+def nezha(*, head_size: int, max_distance: int = 64, base: float = 10_000.0) -> Part:
     """The fixed sinusoid of a clipped offset counted from 0, as NEZHA's code has it; no parameters.
 
-    P_m = S(ω, m + clip), m clipped to ±clip, in every layer, head, key and value (Wei et al. 2019,
+    P_m = S(ω, m + max_distance), m clipped to ±max_distance, in every layer, head, key and value (Wei et al. 2019,
     arXiv 1909.00204). The paper writes S(ω, m), which is `sinusoidal_relative`: the same model to
     train, but for a fixed rotation of the pairs of P. Weights of a published NEZHA need this one.
     """
     fixed = default_frequencies(head_size, base)
 
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B d"]:
-        return sinusoid(x.clip(-clip, clip) + clip, jnp.array(fixed))
+        return sinusoid(x.clip(-max_distance, max_distance) + max_distance, jnp.array(fixed))
 
-    formula = f"S(ω, m + {clip}), ω_i = {base:g}^(−2i/d)"
-    metadata = Metadata(formula, "Wei et al. 2019, code", frequencies=lambda _: jnp.array(fixed))
-    return _relative(metadata, no_parameters, vectors, None, clip)
+    formula = f"S(ω, m + {max_distance}), ω_i = {base:g}^(−2i/d)"
+    metadata = Metadata(
+        formula=formula, source="Wei et al. 2019, code", frequencies=lambda _: jnp.array(fixed)
+    )
+    return _relative(metadata, no_parameters, vectors, None, max_distance)
 
 
 def _sinusoidal(
     metadata: Metadata,
     init: Callable[[jax.Array], Params],
     frequencies: Frequencies,
-    clip: int | None,
+    max_distance: int | None,
     separate: bool = False,
 ) -> Part:
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B d"]:
-        x = x if clip is None else x.clip(-clip, clip)
+        x = x if max_distance is None else x.clip(-max_distance, max_distance)
         return sinusoid(x, frequencies(params))
 
-    return _relative(metadata, init, vectors, frequencies, clip, separate)
+    return _relative(metadata, init, vectors, frequencies, max_distance, separate)
 
 
 def _relative(
@@ -122,11 +126,11 @@ def _relative(
     init: Callable[[jax.Array], Params],
     vectors: Callable[[Params, Array], jax.Array],
     frequencies: Frequencies | None,
-    clip: int | None,
+    max_distance: int | None,
     separate: bool = False,
 ) -> Part:
     """The part that adds `vectors(params, offsets)` to keys and values."""
-    check_at_least(1, clip=clip)
+    check_at_least(1, max_distance=max_distance)
 
     def init_both(rng: jax.Array) -> Params:
         for_key, for_value = jax.random.split(rng)
@@ -141,15 +145,15 @@ def _relative(
     return Part(
         init=init_both if separate else init,
         offsets=OffsetTerms(
-            keys=lambda params, x, _: vectors(params_of("key", params), x),
-            values=lambda params, x, _: vectors(params_of("value", params), x),
+            key_vectors=lambda params, x, _: vectors(params_of("key", params), x),
+            value_vectors=lambda params, x, _: vectors(params_of("value", params), x),
             frequencies=frequencies_of("key"),
             value_frequencies=frequencies_of("value"),
-            clip=clip,
+            max_distance=max_distance,
         ),
         metadata=metadata._replace(
             invariant=True,
-            monotone=False,  # Constant beyond the clip; without one a sum of cosines.
+            monotone=False,  # Constant beyond the max_distance; without one a sum of cosines.
             vectors=lambda params, x: vectors(params_of("key", params), x),
             frequencies=frequencies_of("key") or metadata.frequencies,
         ),

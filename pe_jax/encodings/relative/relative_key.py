@@ -5,13 +5,13 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part, Traits, normal_init
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.tables import look_up
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float, Int
 
 
-@registered
+@register_encoding
 def relative_key(*, head_size: int, max_length: int, stddev: float = 0.02) -> Part:
     """logit_ij = q_i·(k_j + P_{j-i}) / sqrt(d): Shaw et al. 2018, with nothing at the values.
 
@@ -29,7 +29,7 @@ def relative_key(*, head_size: int, max_length: int, stddev: float = 0.02) -> Pa
     return _relative(head_size, max_length, stddev, at_queries=False)
 
 
-@registered
+@register_encoding
 def relative_key_query(*, head_size: int, max_length: int, stddev: float = 0.02) -> Part:
     """logit_ij = (q_i·k_j + q_i·P_{j-i} + P_{j-i}·k_j) / sqrt(d) (Huang et al. 2020, arXiv
     2009.13658, method 4).
@@ -59,11 +59,13 @@ def _relative(head_size: int, max_length: int, stddev: float, at_queries: bool) 
 
     return Part(
         init=normal_init(stddev, table=(2 * clip + 1, head_size)),
-        offsets=OffsetTerms(keys=vectors, queries=vectors if at_queries else None, clip=clip),
+        offsets=OffsetTerms(
+            key_vectors=vectors, query_vectors=vectors if at_queries else None, max_distance=clip
+        ),
         traits=Traits(resize=_resize),
         metadata=Metadata(
-            "q·P_m + P_m·k, P free" if at_queries else "q·P_m, P free",
-            "Huang et al. 2020" if at_queries else "Shaw et al. 2018; transformers 4",
+            formula="q·P_m + P_m·k, P free" if at_queries else "q·P_m, P free",
+            source="Huang et al. 2020" if at_queries else "Shaw et al. 2018; transformers 4",
             parameters="(2L−1)·d",
             invariant=True,
             monotone=False,  # Constant beyond the table.

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import default_frequencies, rotate_pairs, sinusoid
 from pe_jax.shapes import Array
 
 
-@registered
+@register_encoding
 def tener(*, head_size: int, num_heads: int, base: float = 10_000.0, scale: bool = False) -> Part:
     """logit_ij = (q_i + u)·k_j + (q_i + v)·R_{i-j} (Yan et al. 2019, arXiv 1911.04474).
 
@@ -46,11 +46,11 @@ def tener(*, head_size: int, num_heads: int, base: float = 10_000.0, scale: bool
 
     return Part(
         init=init,
-        heads=heads,
-        factor=None if scale else lambda params, context: math.sqrt(head_size),
+        map_qkv=heads,
+        scale=None if scale else lambda params, context: math.sqrt(head_size),
         metadata=Metadata(
-            "(q+u)·k + (q+v)·S(ω, −m)" + ("" if scale else ", not divided by √d"),
-            "Yan et al. 2019",
+            formula="(q+u)·k + (q+v)·S(ω, −m)" + ("" if scale else ", not divided by √d"),
+            source="Yan et al. 2019",
             parameters="2·H·d",
             invariant=True,
             monotone=False,  # A sum of cosines of the offset, see `sinusoidal_absolute`.

@@ -7,19 +7,19 @@ import math
 import jax.numpy as jnp
 
 from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part, normal_init
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float, Real
 
 
-@registered
+@register_encoding
 def transformer_xl(
     *,
     head_size: int,
     num_heads: int,
     hidden_size: int,
-    clip: int | None = None,
+    max_distance: int | None = None,
     base: float = 10_000.0,
     stddev: float = 0.02,
 ) -> Part:
@@ -37,15 +37,15 @@ def transformer_xl(
     Params: `{"kernel": [D, H, d], "u": [H, d], "v": [H, d]}`, drawn from a normal of `stddev`.
 
     Args:
-      clip: offsets beyond it count as ±clip (the authors' `clamp_len`). Packed rows want one:
+      max_distance: offsets beyond it count as ±max_distance (the authors' `clamp_len`). Packed rows want one:
         without it, positions that are arrays take [B, Lq, Lk, H, d] numbers.
     """
-    check_at_least(1, clip=clip)
+    check_at_least(1, max_distance=max_distance)
     frequencies = default_frequencies(hidden_size, base)
     head = num_heads, head_size
 
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
-        x = x if clip is None else x.clip(-clip, clip)
+        x = x if max_distance is None else x.clip(-max_distance, max_distance)
         return sinusoid(-x, jnp.asarray(frequencies))
 
     def keys(params: Params, x: Real[Array, "*B"], _: Context) -> Float[Array, "*B H d"]:
@@ -57,11 +57,11 @@ def transformer_xl(
 
     return Part(
         init=normal_init(stddev, kernel=(hidden_size, *head), u=head, v=head),
-        heads=lambda params, q, k, v, _: (q + params["u"].astype(q.dtype), k, v),
-        offsets=OffsetTerms(keys=keys, bias=bias, clip=clip),
+        map_qkv=lambda params, q, k, v, _: (q + params["u"].astype(q.dtype), k, v),
+        offsets=OffsetTerms(key_vectors=keys, bias=bias, max_distance=max_distance),
         metadata=Metadata(
-            "(q+u)·k + (q+v)·W S(ω, −m)",
-            "Dai et al. 2019",
+            formula="(q+u)·k + (q+v)·W S(ω, −m)",
+            source="Dai et al. 2019",
             parameters="D·H·d + 2H·d",
             invariant=True,
             monotone=False,

@@ -6,14 +6,14 @@ import jax.numpy as jnp
 
 from pe_jax.encodings.content.row_order import hidden_states
 from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits, normal_init
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rope import rotary
 from pe_jax.encodings.rotary.rotation import Layout, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array
 
 
-@registered
+@register_encoding
 def rope_slice(
     *,
     head_size: int,
@@ -37,13 +37,13 @@ def rope_slice(
         raise ValueError(f"size must be 2 to head_size={head_size}, got {count}.")
     w, first = default_frequencies(count, base), head_size - count
     metadata = Metadata(
-        f"R(ω x) on the last r dimensions, ω_m = {base:g}^(−2m/r)",
-        "DeepSeek-AI 2024 (DeepSeek-V2), 2.1.3",
+        formula=f"R(ω x) on the last r dimensions, ω_m = {base:g}^(−2m/r)",
+        source="DeepSeek-AI 2024 (DeepSeek-V2), 2.1.3",
         invariant=True,
     )
     part = rotary(lambda params, context: jnp.array(w), w.size, layout, metadata)
-    assert part.heads and part.metadata
-    rotate, metadata = part.heads, part.metadata
+    assert part.map_qkv and part.metadata
+    rotate, metadata = part.map_qkv, part.metadata
     shifted = tuple((first + a, first + b) for a, b in metadata.pairs)
 
     def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
@@ -51,10 +51,10 @@ def rope_slice(
         q, k = (jnp.concatenate([x[..., :first], y], -1) for x, y in zip((q, k), rotated))
         return q, k, v
 
-    return part._replace(heads=heads, metadata=metadata._replace(pairs=shifted), params_key="")
+    return part._replace(map_qkv=heads, metadata=metadata._replace(pairs=shifted), params_key="")
 
 
-@registered
+@register_encoding
 def decoupled_rope(
     *,
     hidden_size: int,
@@ -100,12 +100,12 @@ def decoupled_rope(
 
     return Part(
         init=normal_init(stddev, query=(hidden_size, num_heads, count), key=(hidden_size, count)),
-        heads=heads,
-        factor=lambda params, context: (head_size / (head_size + count)) ** 0.5,
+        map_qkv=heads,
+        scale=lambda params, context: (head_size / (head_size + count)) ** 0.5,
         traits=Traits(reads_hidden_states=True),
         metadata=Metadata(
-            f"(q·k + W_Q x_i·R(ω m) W_K x_j) / √(d + r), ω_m = {base:g}^(−2m/r)",
-            "DeepSeek-AI 2024 (DeepSeek-V2), eqs. 14–18",
+            formula=f"(q·k + W_Q x_i·R(ω m) W_K x_j) / √(d + r), ω_m = {base:g}^(−2m/r)",
+            source="DeepSeek-AI 2024 (DeepSeek-V2), eqs. 14–18",
             parameters="D·(H + 1)·r",
             invariant=True,
             monotone=False,

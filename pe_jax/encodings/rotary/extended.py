@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from pe_jax.dtypes import widened
 from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, Params, Part
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rope import frequencies, rotary
 from pe_jax.encodings.rotary.rotation import Layout, rotate_by
 from pe_jax.encodings.sinusoid import angles
@@ -31,7 +31,7 @@ Angles = Callable[[Real[Array, "*P"], Float[Array, " F"]], Float[Array, "*P F"]]
 Far = tuple[Callable[[Array, Array], Bool[Array, "..."]], Angles, Angles]
 
 
-@registered
+@register_encoding
 def self_extend(
     *,
     head_size: int,
@@ -60,13 +60,13 @@ def self_extend(
     later: Angles = lambda x, w: grouped(x, w) + w * shift
     far: Far = (lambda i, j: i - j >= window), later, grouped
     metadata = Metadata(
-        f"f = ⌊j/{group}⌋ − ⌊i/{group}⌋ + {shift}·sign(m) where |m| ≥ {window}, else m",
-        "Jin et al. 2024 (Self-Extend), 3",
+        formula=f"f = ⌊j/{group}⌋ − ⌊i/{group}⌋ + {shift}·sign(m) where |m| ≥ {window}, else m",
+        source="Jin et al. 2024 (Self-Extend), 3",
     )
     return _extended(head_size, base, layout, metadata, far)
 
 
-@registered
+@register_encoding
 def rerope(
     *,
     head_size: int,
@@ -82,7 +82,7 @@ def rerope(
 
     The author's code (bojone/rerope) scales the queries of both forms as well, by
     max(1, log(i + 1) / log L) for a model trained on L tokens: that is
-    `rerope(window=512)+log_n(length=4096)`.
+    `rerope(window=512)+log_n(original_length=4096)`.
 
     Args:
       window: w.
@@ -96,11 +96,13 @@ def rerope(
     later: Angles = lambda x, w: slow(x, w) + w * shift
     far: Far = (lambda i, j: i - j >= window), later, slow
     reached = f"{window} + (|m| − {window})/{factor:g}" if factor else f"{window}"
-    metadata = Metadata(f"|f| = {reached} where |m| ≥ {window}, else |m|", "Su 2023 (ReRoPE)")
+    metadata = Metadata(
+        formula=f"|f| = {reached} where |m| ≥ {window}, else |m|", source="Su 2023 (ReRoPE)"
+    )
     return _extended(head_size, base, layout, metadata._replace(invariant=True), far)
 
 
-@registered
+@register_encoding
 def dual_chunk(
     *,
     head_size: int,
@@ -122,7 +124,7 @@ def dual_chunk(
         chunk = chunk_size - local_window,   length = chunk_size + 1   (2·chunk >= length)
 
     ChunkLlama takes 3/4 of the length trained on for `chunk_size`, and 1/8 of it for
-    `local_window`: for 4,096 tokens `dual_chunk(chunk=2560, length=3073)`.
+    `local_window`: for 4,096 tokens `dual_chunk(chunk=2560, original_length=3073)`.
 
     Args:
       chunk: s, from 1 to c - 1.
@@ -138,9 +140,9 @@ def dual_chunk(
     next_chunk: Angles = lambda x, w: angles(jnp.minimum(chunk + x % chunk, length - 1), w)
     last: Angles = lambda x, w: angles(0 * x + (length - 1), w)
     metadata = Metadata(
-        "f = m in a chunk, j mod s − min(s + i mod s, c − 1) to the one before, j mod s − (c − 1) "
+        formula="f = m in a chunk, j mod s − min(s + i mod s, c − 1) to the one before, j mod s − (c − 1) "
         f"farther left, −f(j, i) to the right, s = {chunk}, c = {length}",
-        "An et al. 2024 (dual chunk attention), 3",
+        source="An et al. 2024 (dual chunk attention), 3",
     )
     before: Far = (lambda i, j: i // chunk - j // chunk == 1), next_chunk, in_chunk
     further: Far = (lambda i, j: i // chunk - j // chunk > 1), last, in_chunk

@@ -10,15 +10,20 @@ import numpy as np
 
 from pe_jax.dtypes import widened
 from pe_jax.encodings.part import Metadata, Params, Part
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import both
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Real
 
 
-@registered
+@register_encoding
 def fope(
-    *, head_size: int, num_heads: int, length: int = 512, base: float = 10_000.0, gain: float = 0.3
+    *,
+    head_size: int,
+    num_heads: int,
+    original_length: int = 512,
+    base: float = 10_000.0,
+    gain: float = 0.3,
 ) -> Part:
     """Fourier position embedding (Hua et al. 2024, arXiv 2412.17739; the authors' code).
 
@@ -35,17 +40,17 @@ def fope(
 
     Args:
       head_size: d, at least 4.
-      length: L, of the inputs trained on, at least 7: a turn of the fastest frequency.
+      original_length: L, of the inputs trained on, at least 7: a turn of the fastest frequency.
       base: of the frequencies.
       gain: of what is drawn; 0.3 or 0.4 in the authors' configs.
     """
     w = default_frequencies(head_size, base)
-    w = w[w >= 2 * np.pi / length]
+    w = w[w >= 2 * np.pi / original_length]
     pairs = min(w.size, head_size // 4)
     if not pairs:
         raise ValueError(
-            "fope needs head_size of at least 4, and length of at least 7 tokens, one turn of its "
-            f"fastest frequency; got {head_size} and {length}."
+            "fope needs head_size of at least 4, and original_length of at least 7 tokens, one turn of its "
+            f"fastest frequency; got {head_size} and {original_length}."
         )
     own = np.zeros((w.size, pairs), np.float32)
     step = math.ceil(w.size / pairs)
@@ -75,10 +80,10 @@ def fope(
 
     return Part(
         init=init,
-        heads=both(rotated),
+        map_qkv=both(rotated),
         metadata=Metadata(
-            "(Σ C cos ωx, Σ S sin ωx) instead of (cos ωx, sin ωx), ω ≥ 2π/L",
-            "Hua et al. 2024 (FoPE), code",
+            formula="(Σ C cos ωx, Σ S sin ωx) instead of (cos ωx, sin ωx), ω ≥ 2π/L",
+            source="Hua et al. 2024 (FoPE), code",
             parameters="2·H·M·min(M, d/4)",
             monotone=False,
         ),

@@ -8,14 +8,14 @@ import numpy as np
 
 from pe_jax.dtypes import widened
 from pe_jax.encodings.part import Metadata, Params, Part, Traits
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import both
 from pe_jax.encodings.sinusoid import angles
 from pe_jax.errors import check_at_least, check_positive
 from pe_jax.shapes import Array, Float, Real
 
 
-@registered
+@register_encoding
 def grape_m(*, head_size: int, num_heads: int, base: float = 10_000.0) -> Part:
     """Multiplicative group representational position encoding, of one plane for each head (Zhang et
     al. 2025, arXiv 2512.07805, section 2).
@@ -43,11 +43,11 @@ def grape_m(*, head_size: int, num_heads: int, base: float = 10_000.0) -> Part:
 
     return Part(
         init=init,
-        heads=both(_rotated),
+        map_qkv=both(_rotated),
         traits=Traits(frequency_params=("frequencies",)),
         metadata=Metadata(
-            "exp(x ω L) q, exp(x ω L) k, L = a bᵀ − b aᵀ",
-            "Zhang et al. 2025 (GRAPE), 2.3",
+            formula="exp(x ω L) q, exp(x ω L) k, L = a bᵀ − b aᵀ",
+            source="Zhang et al. 2025 (GRAPE), 2.3",
             parameters="(2d + 1)·H",
             invariant=True,
             monotone=False,  # A cosine of the offset.

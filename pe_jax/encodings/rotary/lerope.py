@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.part import Params, Part
-from pe_jax.encodings.registry import wrapper
+from pe_jax.encodings.registry import register_wrapper
 from pe_jax.encodings.rotary.rope import no_rotation, with_part_factors
 
 
-@wrapper
+@register_wrapper
 def lerope(part: Part) -> Part:
     """A rotary encoding with learned factors of its frequencies (LeRoPE of Mistral Large 4: Mistral
     AI 2026, `mistral_large4` of transformers).

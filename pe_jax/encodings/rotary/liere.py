@@ -11,7 +11,7 @@ from pe_jax.dtypes import widened
 from pe_jax.encodings.pairs import numbers_at_once
 from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits
 from pe_jax.encodings.positions import real_positions
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.several_axes import of_patch
 from pe_jax.encodings.rotary.skew import rotation_of, skew_matrix
 from pe_jax.errors import check_at_least, check_positive
@@ -22,7 +22,7 @@ from pe_jax.shapes import Array, Float, Real
 _WHOLE = 2**21
 
 
-@registered
+@register_encoding
 def liere(
     *,
     head_size: int,
@@ -104,11 +104,11 @@ def liere(
 
     return Part(
         init=init,
-        heads=heads,
+        map_qkv=heads,
         traits=Traits(frequency_params=("generators",), axes=axes if width is None else 1),
         metadata=Metadata(
-            "exp(Σ_a x_a A_a), A = −Aᵀ free",
-            "Ostmeier et al. 2024 (LieRE), 4",
+            formula="exp(Σ_a x_a A_a), A = −Aᵀ free",
+            source="Ostmeier et al. 2024 (LieRE), 4",
             parameters="A·H·d·(n−1)/2",
         ),
     )

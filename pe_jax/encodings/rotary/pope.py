@@ -8,12 +8,12 @@ import numpy as np
 
 from pe_jax.dtypes import widened
 from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Float
 
 
-@registered
+@register_encoding
 def pope(
     *, head_size: int, num_heads: int, base: float = 10_000.0, random_phases: bool = False
 ) -> Part:
@@ -42,10 +42,10 @@ def pope(
 
     return Part(
         init=init,
-        heads=heads,
+        map_qkv=heads,
         metadata=Metadata(
-            "softplus(q)·e^(iωx), softplus(k)·e^(i(ωx + δ))",
-            "Gopalakrishnan et al. 2025",
+            formula="softplus(q)·e^(iωx), softplus(k)·e^(i(ωx + δ))",
+            source="Gopalakrishnan et al. 2025",
             parameters="H·d",
             invariant=True,
             monotone=False,

@@ -17,7 +17,7 @@ import numpy as np
 
 from pe_jax.encodings.encoding import PositionEncoding
 from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import Layout, pairs, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Float, Real
@@ -26,7 +26,7 @@ Frequencies = Callable[[Params, Context], jax.Array]
 FrequencyFactors = Callable[[Float[Array, "#H F"]], Float[Array, "#H F"]]
 
 
-@registered
+@register_encoding
 def rope(
     *,
     head_size: int,
@@ -65,9 +65,9 @@ def rope(
             f"per_head={per_head}."
         )
     metadata = Metadata(
-        "q_i → R(ω i) q_i, k_j → R(ω j) k_j, "
+        formula="q_i → R(ω i) q_i, k_j → R(ω j) k_j, "
         + ("ω free" if learnable else f"ω_m = {base:g}^(−2m/r)"),
-        "Su et al. 2021, eqs. 14–16",
+        source="Su et al. 2021, eqs. 14–16",
         parameters="H·r/2" if per_head else "r/2" if learnable else "0",
         invariant=True,
     )
@@ -105,11 +105,15 @@ def rotary(
         return rotate_heads(q, i, w, layout, scale), rotate_heads(k, j, w, layout, scale), v
 
     def without_context(params: Params) -> jax.Array:
-        w = frequencies(params, Context(range(0))) if short is None else jnp.array(short)
+        w = (
+            frequencies(params, Context(positions_q=range(0)))
+            if short is None
+            else jnp.array(short)
+        )
         return jnp.atleast_2d(w)
 
     return Part(
-        heads=heads,
+        map_qkv=heads,
         metadata=metadata._replace(
             monotone=False,  # A sum of cosines of the offset, see `sinusoidal_absolute`.
             frequencies=without_context,
@@ -212,7 +216,7 @@ def no_rotation(wrapper: str, part: Part) -> ValueError:
 def with_part_factors(part: Part, factors: Callable[[Params], FrequencyFactors]) -> Part:
     """`part` with every frequency of its rotations multiplied by a factor, see `with_factors`, that
     may depend on its parameters."""
-    map_heads, map_output = part.heads, part.output
+    map_heads, map_output = part.map_qkv, part.map_output
     assert map_heads
 
     def changed(params: Params, context: Context) -> Context:
@@ -228,4 +232,4 @@ def with_part_factors(part: Part, factors: Callable[[Params], FrequencyFactors])
         assert map_output
         return map_output(params, o, changed(params, context))
 
-    return part._replace(heads=heads, output=map_output and output)
+    return part._replace(map_qkv=heads, map_output=map_output and output)

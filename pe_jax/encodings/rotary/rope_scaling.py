@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rope import Layout, frequencies, rotary
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float
@@ -41,7 +41,7 @@ def yarn_scale(
     return (0.1 * mscale * math.log(factor) + 1) / (0.1 * mscale_all_dim * math.log(factor) + 1)
 
 
-@registered
+@register_encoding
 def rope_linear(
     *,
     head_size: int,
@@ -58,7 +58,7 @@ def rope_linear(
     return _fixed(w, layout, f"R(ω i / {factor:g})", "Chen et al. 2023, eq. 4")
 
 
-@registered
+@register_encoding
 def rope_ntk(
     *,
     head_size: int,
@@ -74,7 +74,7 @@ def rope_ntk(
     return _fixed(w, layout, f"R(ω' i), base' = base·{factor:g}^(r/(r−2))", "bloc97 2023")
 
 
-@registered
+@register_encoding
 def rope_dynamic_ntk(
     *,
     head_size: int,
@@ -93,11 +93,13 @@ def rope_dynamic_ntk(
     def of_length(n: Array) -> Array:
         return ntk(jnp.array(w), jnp.maximum(1.0, factor * n / original_length - (factor - 1)))
 
-    metadata = Metadata("R(ω'(n) i), base' = base·(s n/L − s + 1)^(r/(r−2))", "emozilla 2023")
+    metadata = Metadata(
+        formula="R(ω'(n) i), base' = base·(s n/L − s + 1)^(r/(r−2))", source="emozilla 2023"
+    )
     return _by_length(w, of_length, layout, metadata)
 
 
-@registered
+@register_encoding
 def rope_yarn(
     *,
     head_size: int,
@@ -161,10 +163,10 @@ def rope_yarn(
     if not scale_logits:
         return part
     logit_factor = (0.1 * (mscale_all_dim or 0) * math.log(factor) + 1) ** 2
-    return part._replace(factor=lambda params, context: logit_factor)
+    return part._replace(scale=lambda params, context: logit_factor)
 
 
-@registered
+@register_encoding
 def rope_llama3(
     *,
     head_size: int,
@@ -194,7 +196,7 @@ def rope_llama3(
     return _fixed(w, layout, "R(ω' i), ω' between ω and ω/s by wavelength", "Llama 3.1, Meta 2024")
 
 
-@registered
+@register_encoding
 def rope_longrope(
     *,
     head_size: int,
@@ -237,7 +239,9 @@ def rope_longrope(
     def of_length(n: Array) -> Array:
         return jnp.where(n > original_length, jnp.array(w_long), jnp.array(w_short))
 
-    metadata = Metadata(f"c R(ω_m i / λ_m), c = {scale:.4g}, λ by length", "Ding et al. 2024")
+    metadata = Metadata(
+        formula=f"c R(ω_m i / λ_m), c = {scale:.4g}, λ by length", source="Ding et al. 2024"
+    )
     return _by_length(w_short, of_length, layout, metadata, scale)
 
 
@@ -245,7 +249,7 @@ def _fixed(
     w: Float[np.ndarray, " F"], layout: Layout, formula: str, source: str, scale: float = 1.0
 ) -> Part:
     """The part with these frequencies at any length."""
-    metadata = Metadata(formula, source, invariant=True)
+    metadata = Metadata(formula=formula, source=source, invariant=True)
     return rotary(lambda params, context: jnp.array(w), w.size, layout, metadata, scale=scale)
 
 

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 
 from pe_jax.encodings.content import row_order
 from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits, normal_init
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.sinusoid import default_frequencies
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float
 
 
-@registered
+@register_encoding
 def selective_rope(
     *,
     hidden_size: int,
@@ -76,11 +76,11 @@ def selective_rope(
         init=normal_init(
             stddev, down=(hidden_size, rank), up=(rank, *pairs), convolution=(width, *pairs)
         ),
-        heads=heads,
+        map_qkv=heads,
         traits=Traits(reads_hidden_states=True, ordered=True),
         metadata=Metadata(
-            "R(ω_m Σ_l φ_ml), l between query and key, φ = conv(U V x)",
-            "Movahedi et al. 2025 (Selective RoPE)",
+            formula="R(ω_m Σ_l φ_ml), l between query and key, φ = conv(U V x)",
+            source="Movahedi et al. 2025 (Selective RoPE)",
             parameters="(D + H·d/2)·rank + width·H·d/2",
             invariant=True,
         ),

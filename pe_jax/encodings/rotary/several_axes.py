@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.part import Metadata, Params, Part, Traits
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rope import frequencies
 from pe_jax.encodings.rotary.rotation import Layout, both, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
@@ -19,7 +19,7 @@ from pe_jax.shapes import Array, Float, Real
 AxialLayout = Literal["interleaved", "half", "half_by_axis"]
 
 
-@registered
+@register_encoding
 def rope_axial(
     *,
     head_size: int,
@@ -65,11 +65,11 @@ def rope_axial(
         return rotate_by(x, angle.reshape(*angle.shape[:-2], 1, -1), layout)
 
     return Part(
-        heads=both(rotate),
+        map_qkv=both(rotate),
         traits=Traits(axes=axes if width is None else 1),
         metadata=Metadata(
-            f"R(ω, x_a) on share a, ω_t = {base:g}^(−2tA/d)",
-            "Heo et al. 2024",
+            formula=f"R(ω, x_a) on share a, ω_t = {base:g}^(−2tA/d)",
+            source="Heo et al. 2024",
             invariant=width is None,
             monotone=False,
             frequencies=lambda _: jnp.array(frequencies),
@@ -77,7 +77,7 @@ def rope_axial(
     )
 
 
-@registered
+@register_encoding
 def rope_mixed(*, head_size: int, num_heads: int, base: float = 10.0, axes: int = 2) -> Part:
     """RoPE whose frequencies each have a direction of their own (RoPE-Mixed, Heo et al. 2024, arXiv
     2403.13298).
@@ -106,11 +106,11 @@ def rope_mixed(*, head_size: int, num_heads: int, base: float = 10.0, axes: int 
 
     return Part(
         init=init,
-        heads=both(rotate),
+        map_qkv=both(rotate),
         traits=Traits(frequency_params=("frequencies",), axes=axes),
         metadata=Metadata(
-            "R(Σ_a ω_a x_a), ω free",
-            "Heo et al. 2024",
+            formula="R(Σ_a ω_a x_a), ω free",
+            source="Heo et al. 2024",
             parameters="A·H·d/2",
             invariant=True,
             monotone=False,
@@ -119,7 +119,7 @@ def rope_mixed(*, head_size: int, num_heads: int, base: float = 10.0, axes: int 
     )
 
 
-@registered
+@register_encoding
 def mrope(
     *,
     head_size: int,
@@ -172,11 +172,11 @@ def mrope(
         return rotate_by(x, angle[..., None, :], layout)
 
     return Part(
-        heads=both(rotate),
+        map_qkv=both(rotate),
         traits=Traits(axes=count),
         metadata=Metadata(
-            f"R(ω_m x_a(m)), ω_m = {base:g}^(−2m/r)",
-            "Wang et al. 2024 (Qwen2-VL), 2.1",
+            formula=f"R(ω_m x_a(m)), ω_m = {base:g}^(−2m/r)",
+            source="Wang et al. 2024 (Qwen2-VL), 2.1",
             invariant=True,
             monotone=False,
             frequencies=lambda _: jnp.array(w),

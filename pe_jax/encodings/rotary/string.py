@@ -8,7 +8,7 @@ import numpy as np
 
 from pe_jax.dtypes import widened
 from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.rotary.several_axes import by_share
 from pe_jax.encodings.rotary.skew import skew_matrix
@@ -16,7 +16,7 @@ from pe_jax.encodings.sinusoid import angles
 from pe_jax.shapes import Array, Float, Real
 
 
-@registered
+@register_encoding
 def string(
     *,
     head_size: int,
@@ -79,11 +79,11 @@ def string(
     sizes = "H·" if per_head else ""
     return Part(
         init=init,
-        heads=heads,
+        map_qkv=heads,
         traits=Traits(frequency_params=("frequencies",), axes=axes),
         metadata=Metadata(
-            "R(Σ_a ω_a x_a) P, P = (I − S)(I + S)⁻¹, ω and S free",
-            "Schenck et al. 2025 (STRING), 3",
+            formula="R(Σ_a ω_a x_a) P, P = (I − S)(I + S)⁻¹, ω and S free",
+            source="Schenck et al. 2025 (STRING), 3",
             parameters=f"{sizes}d·(d−1)/2 + A·{sizes}d/2",
             invariant=True,
             monotone=False,

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import Layout, pairs, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.errors import check_positive
 from pe_jax.shapes import Array, Real
 
 
-@registered
+@register_encoding
 def xpos(
     *,
     head_size: int,
@@ -63,11 +63,11 @@ def xpos(
         return rotated(q, i, i - middle), rotated(k, j, middle - j), v
 
     return Part(
-        heads=heads,
+        map_qkv=heads,
         traits=Traits(causal_only="what decays to the left grows without bound to the right"),
         metadata=Metadata(
-            "ζ^(i/B) R(ω i) q_i, ζ^(−j/B) R(ω j) k_j, ζ_m = (2m/d + γ)/(1 + γ)",
-            "Sun et al. 2022, 3",
+            formula="ζ^(i/B) R(ω i) q_i, ζ^(−j/B) R(ω j) k_j, ζ_m = (2m/d + γ)/(1 + γ)",
+            source="Sun et al. 2022, 3",
             invariant=True,
             monotone=False,
             symmetric=False,

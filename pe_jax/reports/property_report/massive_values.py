@@ -78,7 +78,7 @@ def massive_values(subject: Subject, config: PropertiesConfig) -> Findings:
     if effects:
         (change, error), others = effects["massive"].values(), effects["others"]["change"]
         range_of_others = f"{min(others):+.3f} to {max(others):+.3f}"
-        losses = [effects["loss"], Estimate(change, error), range_of_others]
+        losses = [effects["loss"], Estimate(mean=change, error=error), range_of_others]
     in_bands = " / ".join(map(str, bands)) if bands else None
     more_rows: list[Row] = [[name, int(massive[:2].sum()), in_bands, *losses]]
     numbers |= ({"bands": bands} if bands else {}) | effects

@@ -129,7 +129,10 @@ def _shift_rows(name: str, numbers: Json) -> list[Row]:
         scores: Row = [None] * 4
         if "loss" in numbers:
             loss, accuracy = (
-                Estimate(scale * numbers[f"{key}_change"][i], scale * numbers[f"{key}_error"][i])
+                Estimate(
+                    mean=scale * numbers[f"{key}_change"][i],
+                    error=scale * numbers[f"{key}_error"][i],
+                )
                 for key, scale in (("loss", 1), ("accuracy", 100))
             )
             changes = (loss, accuracy) if i else (None, None)

@@ -82,7 +82,7 @@ class Subject:
         for place, (part, params) in bound.items():
             metadata = part.metadata
             if metadata and (metadata.vectors or metadata.frequencies):
-                clip = part.offsets.clip if part.offsets else None
+                clip = part.offsets.max_distance if part.offsets else None
                 longest = self.length if metadata.kind == "absolute" else clip
                 components.append(Component(place, part.name, metadata, params, longest))
         if not self.name:
@@ -201,7 +201,7 @@ def _init(model: BertConfig) -> Callable[[jax.Array], Params]:
 def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
     """A published BERT, named as its folder or file by default; or only the position table of a
     model of another family (RoBERTa, GPT-2), which is given if the file does not say."""
-    from pe_jax.interop import load_bert, load_position_table
+    from pe_jax.interop import load_encoder, load_position_table
     from pe_jax.interop.checkpoint_files import open_checkpoint
     from pe_jax.interop.hf_registry import ENCODERS
     from pe_jax.interop.position_tables import MODEL_TYPES
@@ -211,7 +211,7 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
     kind = open_checkpoint(path).config.get("model_type")
     is_encoder = kind == "bert" or (kind in ENCODERS and kind not in MODEL_TYPES)
     if family in ("", "bert") and is_encoder:
-        model, params, *_ = load_bert(path, heads=("masked_lm",))
+        model, params, *_ = load_encoder(path, heads=("masked_lm",))
         tokenizer = load_tokenizer(published_tokenizer(path))
         encoding, position = model.encoding(), params["bert"].get("position", {})
         model = with_tokens(model, tokenizer.get_vocab_size())

@@ -75,12 +75,14 @@ def table1(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> 
 
 def _metadata(encoding: PositionEncoding) -> Metadata:
     """Return the metadata of one encoding, or of several added up."""
-    cards = [part.metadata or Metadata(part.name, parameters="") for part in encoding.all_parts]
+    cards = [
+        part.metadata or Metadata(formula=part.name, parameters="") for part in encoding.all_parts
+    ]
     if len(cards) == 1:
         return cards[0]
     formula = " + ".join(metadata.formula for metadata in cards)
     parameters = " + ".join(metadata.parameters for metadata in cards)
-    return Metadata(formula or "–", parameters=parameters or "0")
+    return Metadata(formula=formula or "–", parameters=parameters or "0")
 
 
 def _turn(subject: Subject, config: PropertiesConfig) -> int | None:
@@ -103,7 +105,7 @@ def _violations(subject: Subject, config: PropertiesConfig) -> dict[str, Numbers
         if component.frequencies is None:
             phi = properties.proximity(component.vectors(x))
         else:  # Measured at consecutive positions.
-            phi = properties.Toeplitz(properties.psi(component.frequencies, np.arange(len(x))))
+            phi = properties.Toeplitz(psi=properties.psi(component.frequencies, np.arange(len(x))))
         by_matrix["vectors"] = violations(phi, [window])
     mean = attention_among_copies(subject, config, "logits").mean(0)
     by_matrix["words"] = violations(mean, [window])

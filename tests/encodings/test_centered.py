@@ -11,7 +11,7 @@ from pe_jax.encodings import Context
 
 
 @needs("torch", "transformers")
-def test_rope_centred_is_that_of_dinov3():
+def test_rope_centered_is_that_of_dinov3():
     """Two tokens before 3 × 4 patches."""
     import torch
     from transformers import DINOv3ViTConfig
@@ -23,20 +23,20 @@ def test_rope_centred_is_that_of_dinov3():
     cos, sin = module(torch.zeros(1, 3, 6, 8))
     both = theirs.apply_rotary_pos_emb(*(torch.tensor(x).transpose(1, 2) for x in (q, k)), cos, sin)
     expected = (both[0] @ both[1].mT).numpy() / 8**0.5
-    found = attention_logits(q, k, build("rope_centred(height=3, width=4, prefix=2)"), {})
+    found = attention_logits(q, k, build("rope_centered(height=3, width=4, prefix=2)"), {})
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_draws_shift_jitter_and_rescale_each_axis():
     """Centres come from the angle of the slow pair of each axis, ω = 1/10."""
     options = "height=2, width=2, max_shift=0.5, max_jitter=1.2, max_rescale=2"
-    part = build(f"rope_centred({options})").parts[0]
+    part = build(f"rope_centered({options})").parts[0]
     x = np.ones((1, 4, 2, 8), np.float32)
 
     @jax.jit
     def turned(rng):
-        context = Context(range(4), range(4), rng=rng)
-        return part.heads({}, x, x, x, context)[:2]
+        context = Context(positions_q=range(4), positions_k=range(4), rng=rng)
+        return part.map_qkv({}, x, x, x, context)[:2]
 
     found = []
     for seed in range(20):
@@ -57,7 +57,7 @@ def test_draws_shift_jitter_and_rescale_each_axis():
 def test_without_an_rng_nothing_is_drawn():
     q, _ = qk(4)
     drawing, plain = (
-        build(f"rope_centred(height=2, width=2{options})").parts[0]
+        build(f"rope_centered(height=2, width=2{options})").parts[0]
         for options in (", max_shift=0.5, max_rescale=2", "")
     )
     found, expected = (rotated(part, q, range(4), range(4))[0] for part in (drawing, plain))
@@ -73,4 +73,4 @@ def test_without_an_rng_nothing_is_drawn():
 )
 def test_options_out_of_range(options, match):
     with pytest.raises(ValueError, match=match):
-        build(f"rope_centred({options})")
+        build(f"rope_centered({options})")

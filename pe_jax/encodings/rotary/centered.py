@@ -9,15 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part
-from pe_jax.encodings.registry import registered
+from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.rotary.several_axes import by_share, of_patch
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float, Real
 
 
-@registered
-def rope_centred(
+@register_encoding
+def rope_centered(
     *,
     head_size: int,
     height: int,
@@ -74,10 +74,10 @@ def rope_centred(
         return rotated(q, i, context.rng), rotated(k, j, context.rng), v
 
     return Part(
-        heads=heads,
+        map_qkv=heads,
         metadata=Metadata(
-            f"R(2π ω, centre), centres in [−1, 1]², ω_t = {base:g}^(−4t/d)",
-            "Siméoni et al. 2025 (DINOv3), code",
+            formula=f"R(2π ω, centre), centres in [−1, 1]², ω_t = {base:g}^(−4t/d)",
+            source="Siméoni et al. 2025 (DINOv3), code",
             monotone=False,
         ),
     )

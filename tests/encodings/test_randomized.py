@@ -1,4 +1,4 @@
-"""Randomised positions: which ones, and who sees them."""
+"""Randomized positions: which ones, and who sees them."""
 
 import jax
 import numpy as np
@@ -21,41 +21,45 @@ def softmax_of(logits, v):
 
 
 def seen(name, positions, keys, rng=None):
-    """The positions that a randomised part sees, of queries and of keys."""
+    """The positions that a randomized part sees, of queries and of keys."""
     (part,) = made(name)[0].parts
-    run = lambda rng: moved(part, Context(positions, range(keys), rng=rng), 1)
+    run = lambda rng: moved(
+        part, Context(positions_q=positions, positions_k=range(keys), rng=rng), 1
+    )
     here = run(rng) if rng is None else jax.jit(run)(rng)
     return np.asarray(here.positions_q), np.asarray(here.positions_k)
 
 
-def test_randomised_positions_are_sorted_different_and_the_same_everywhere():
+def test_randomized_positions_are_sorted_different_and_the_same_everywhere():
     key = jax.random.key(3)
-    last, all_of_them = seen("randomised(pope, longest=30)", range(9, 10), 10, key)
+    last, all_of_them = seen("randomized(pope, num_positions=30)", range(9, 10), 10, key)
     assert (np.diff(all_of_them) > 0).all() and all_of_them[0] >= 0 and all_of_them[-1] < 30
     assert last == all_of_them[9:]
-    (part,) = made("randomised(sinusoidal_absolute, longest=30)")[0].parts
+    (part,) = made("randomized(sinusoidal_absolute, num_positions=30)")[0].parts
     packed = np.array([[0, 1, 0, 1] + [0] * 6])
-    at_input = moved(part, Context(packed, packed, rng=key), 1).positions_q
+    at_input = moved(part, Context(positions_q=packed, positions_k=packed, rng=key), 1).positions_q
     np.testing.assert_array_equal(at_input[0, :4], all_of_them[[0, 1, 0, 1]])
-    again = seen("randomised(pope, longest=30)", range(10), 10, jax.random.key(4))[0]
+    again = seen("randomized(pope, num_positions=30)", range(10), 10, jax.random.key(4))[0]
     assert (again != all_of_them).any()
 
 
-def test_randomised_positions_are_spread_evenly_without_a_key():
+def test_randomized_positions_are_spread_evenly_without_a_key():
     np.testing.assert_array_equal(
-        seen("randomised(pope, longest=10)", range(4), 4)[0], [0, 3, 6, 9]
+        seen("randomized(pope, num_positions=10)", range(4), 4)[0], [0, 3, 6, 9]
     )
-    np.testing.assert_array_equal(seen("randomised(pope, longest=4)", range(4), 4)[0], range(4))
-    even = seen("randomised(pope, longest=10, real=True)", range(3), 3)[0]
+    np.testing.assert_array_equal(
+        seen("randomized(pope, num_positions=4)", range(4), 4)[0], range(4)
+    )
+    even = seen("randomized(pope, num_positions=10, real=True)", range(3), 3)[0]
     np.testing.assert_array_equal(even, [0, 4.5, 9])
-    real = seen("randomised(pope, longest=2, real=True)", range(9), 9, jax.random.key(0))[0]
+    real = seen("randomized(pope, num_positions=2, real=True)", range(9), 9, jax.random.key(0))[0]
     assert (np.diff(real) > 0).all() and real.min() >= 0 and real.max() <= 1
 
 
 @pytest.mark.parametrize("implementation", ["naive", "auto"])
-def test_a_randomised_part_and_a_plain_one_each_see_their_own_positions(implementation):
-    name = "randomised({}, longest=40)+sinusoidal_relative(clip=4)"
-    both, params = made(name.format("learned_relative(clip=8)"))
+def test_a_randomized_part_and_a_plain_one_each_see_their_own_positions(implementation):
+    name = "randomized({}, num_positions=40)+sinusoidal_relative(max_distance=4)"
+    both, params = made(name.format("learned_relative(max_distance=8)"))
     q, k, v = qkv()
     key = jax.random.key(1)
     found = attention(
@@ -64,11 +68,11 @@ def test_a_randomised_part_and_a_plain_one_each_see_their_own_positions(implemen
         v,
         both,
         params,
-        Context(range(6), rng=key),
+        Context(positions_q=range(6), rng=key),
         implementation=implementation,
         platform="cpu",
     )
-    drawn = seen("randomised(pope, longest=40)", range(6), 6, key)[0]
+    drawn = seen("randomized(pope, num_positions=40)", range(6), 6, key)[0]
     table = params["learned_relative"]["table"]
     row = lambda at, clip: np.clip(at[None] - at[:, None], -clip, clip)
     p = table[row(drawn, 8) + 8] + encodings.sinusoid(
@@ -87,34 +91,34 @@ def test_a_randomised_part_and_a_plain_one_each_see_their_own_positions(implemen
             v,
             both,
             params,
-            Context(range(6), rng=key),
+            Context(positions_q=range(6), rng=key),
             implementation="fused",
             platform="cpu",
         )
 
 
 @pytest.mark.parametrize(("real", "outside"), [(False, 30), (True, np.nan)])
-def test_traced_positions_outside_of_randomised_are_unlike_all_others(real, outside):
+def test_traced_positions_outside_of_randomized_are_unlike_all_others(real, outside):
     """Positions below 0 too, which padding on the left may have."""
-    (part,) = made(f"randomised(pope, longest=30, real={real})")[0].parts
-    at = lambda x: moved(part, Context(x, x), 1).positions_q
+    (part,) = made(f"randomized(pope, num_positions=30, real={real})")[0].parts
+    at = lambda x: moved(part, Context(positions_q=x, positions_k=x), 1).positions_q
     found = np.asarray(jax.jit(at)(np.array([-1, 0, 1, 2, 5])))
     even = np.array([0, 29 / 4, 29 / 2])
     np.testing.assert_allclose(found, [outside, *(even if real else even // 1), outside])
 
 
-def test_randomised_keeps_the_family_and_says_its_limits():
-    both, params = made("randomised(learned_absolute, longest=12)+pope")
+def test_randomized_keeps_the_family_and_says_its_limits():
+    both, params = made("randomized(learned_absolute, num_positions=12)+pope")
     assert set(params) == {"learned_absolute", "pope"} and both.max_length == 12
     q, k, v = qkv(length=13)
     with pytest.raises(ValueError, match=r"13 tokens.* longest=13"):
         encodings.embed(both, params, draw(1, 13, 16))
     with pytest.raises(ValueError, match="12 positions, fewer than longest=20"):
-        made("randomised(learned_absolute, longest=20)")
+        made("randomized(learned_absolute, num_positions=20)")
     with pytest.raises(ValueError, match="one axis"):
-        made("randomised(rope_axial)")
-    wrapped, params = made("randomised(pope)")
-    with pytest.raises(ValueError, match="13 keys must count from 0 for randomised, got 5 to 17"):
-        attention(q, k, v, wrapped, params, Context(range(5, 18)))
+        made("randomized(rope_axial)")
+    wrapped, params = made("randomized(pope)")
+    with pytest.raises(ValueError, match="13 keys must count from 0 for randomized, got 5 to 17"):
+        attention(q, k, v, wrapped, params, Context(positions_q=range(5, 18)))
     with pytest.raises(ValueError, match="float"):
-        attention(q, k, v, wrapped, params, Context(np.arange(13.0)))
+        attention(q, k, v, wrapped, params, Context(positions_q=np.arange(13.0)))
