@@ -55,7 +55,7 @@ def make_batch(rows: int, length: int, vocab_size: int) -> dict[str, np.ndarray]
     return {
         "tokens": tokens.astype(np.int32),
         "token_type_ids": np.tile(np.arange(length) >= length // 2, (rows, 1)).astype(np.int32),
-        "valid": np.arange(length) < lengths[:, None],
+        "mask": np.arange(length) < lengths[:, None],
         "masked_positions": at.astype(np.int32),
         "masked_tokens": labels.astype(np.int32),
         "masked_weights": np.ones((rows, count), np.float32),

@@ -40,7 +40,7 @@ class Shipped(nn.Module):
         labels.scatter_(1, batch["masked_positions"], batch["masked_tokens"])
         return self.bert(
             input_ids=batch["tokens"],
-            attention_mask=batch["valid"].long(),
+            attention_mask=batch["mask"].long(),
             token_type_ids=batch["token_type_ids"],
             labels=labels,
             next_sentence_label=batch["next_sentence"],
@@ -129,7 +129,7 @@ class Tuned(nn.Module):
 
     def loss(self, batch: Batch, noise: list[Tensor]) -> Tensor:
         bytes_of_each = iter(noise)
-        mask = torch.zeros(batch["valid"].shape).masked_fill(~batch["valid"], -torch.inf)
+        mask = torch.zeros(batch["mask"].shape).masked_fill(~batch["mask"], -torch.inf)
         length = batch["tokens"].shape[1]
         x = self.token(batch["tokens"]) + self.token_type(batch["token_type_ids"])
         x = self.embedding_norm(x + self.position.weight[:length])

@@ -172,9 +172,9 @@ def last_states(model: Path, batch: dict[str, np.ndarray]) -> np.ndarray:
     """Return the last hidden states `[tokens, D]` of a run or a published BERT, without padding."""
     start = PretrainedSource(str(model))
     place = functools.partial(sharding.state_shardings, sharding.data_mesh(), "data")
-    inputs = (batch["tokens"], batch["token_type_ids"], batch["valid"])
+    inputs = (batch["tokens"], batch["token_type_ids"], batch["mask"])
     states = hidden_states(start.model, start.params(place)["bert"], *inputs)[-1]
-    return np.asarray(states, np.float64)[batch["valid"]]
+    return np.asarray(states, np.float64)[batch["mask"]]
 
 
 def r2_on_questions(model: Path) -> float:

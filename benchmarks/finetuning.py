@@ -83,7 +83,7 @@ class Side:
         for batch in batches:
             self._run(batch)
         seconds = time.perf_counter() - start
-        real = sum(int(np.sum(batch["valid"])) for batch in batches)
+        real = sum(int(np.sum(batch["mask"])) for batch in batches)
         return Rates(real / seconds, sum(batch["tokens"].size for batch in batches) / seconds)
 
 

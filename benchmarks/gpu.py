@@ -264,7 +264,7 @@ def seeds_part() -> Part:
     batch = {
         "tokens": rng.integers(1000, _VOCABULARY, (rows, length)).astype(np.int32),
         "token_type_ids": np.zeros((rows, length), np.int32),
-        "valid": np.ones((rows, length), bool),
+        "mask": np.ones((rows, length), bool),
         "label": rng.integers(0, 2, rows).astype(np.int32),
     }
 

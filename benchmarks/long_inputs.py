@@ -115,7 +115,7 @@ def in_windows(teacher: Model, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarr
     """Return the teacher's states `[N, L, D]` from windows, and the unit vectors `[N, K, D]` of the
     means of the windows."""
     cut = teacher_windows(np.ones(tokens.shape[1], np.int32), min(_WINDOW.value, tokens.shape[1]))
-    used = cut["window_documents"].any(1)
+    used = cut["window_document_ids"].any(1)
     shape = (len(tokens), used.sum(), -1)
     windows = tokens[:, cut["windows"][used]].reshape(-1, cut["windows"].shape[1])
     read = states(teacher, windows)

@@ -94,7 +94,7 @@ def load(folder: str) -> tuple[BertConfig, Params]:
 def logits(
     config: BertConfig, params: Params, batch: dict[str, np.ndarray]
 ) -> tuple[jax.Array, jax.Array]:
-    inputs = (batch["tokens"], batch["token_type_ids"], batch["valid"])
+    inputs = (batch["tokens"], batch["token_type_ids"], batch["mask"])
     spans: Any = BertForSpans(config).apply({"params": params}, *inputs)
     return spans[0], spans[1]
 

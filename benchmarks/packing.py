@@ -67,7 +67,7 @@ class Side:
         batches = [next(stream) for _ in range(_BATCHES.value)]
         padding = experiment.data.text.vocabulary.pad
         self.real = float(np.mean([batch["tokens"] != padding for batch in batches]))
-        self.documents = [batch["documents"] for batch in batches if "documents" in batch]
+        self.documents = [batch["document_ids"] for batch in batches if "document_ids" in batch]
         filled = [filled_blocks(x) for x in self.documents]
         self.filled = float(np.mean(filled)) if filled else None
         program = experiment.program

@@ -48,7 +48,8 @@ def inputs(folder, config):
 
 def here(folder, tokens, token_type_ids, valid):
     """Names to arrays: hidden states by layer, logits of the heads that are there."""
-    config, params, absent, _ = load_encoder(folder)
+    encoder = load_encoder(folder)
+    config, params, absent = encoder.config, encoder.params, encoder.absent
     states = jax.jit(hidden_states, static_argnums=0)(
         config, params["bert"], tokens, token_type_ids, valid
     )
@@ -57,7 +58,7 @@ def here(folder, tokens, token_type_ids, valid):
         return found
     everywhere = np.tile(np.arange(tokens.shape[1]), (len(tokens), 1))
     run = jax.jit(BertForPretraining(config).apply)
-    logits = run({"params": params}, tokens, everywhere, token_type_ids, valid)
+    logits = run({"params": params}, tokens, token_type_ids, valid, masked_positions=everywhere)
     found["masked-LM logits"] = np.asarray(logits.masked_lm)
     return found | {"next-sentence logits": np.asarray(logits.next_sentence)}
 

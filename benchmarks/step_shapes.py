@@ -93,7 +93,7 @@ def element_spec(config: AnyConfig, stage: StageConfig) -> ElementSpec:
         label = np.int32 if config.task == "squad" or GLUE[config.task].labels else np.float32
         targets = ("start", "end") if config.task == "squad" else ("label",)
         row = ((stage.length,), np.int32)
-        inputs = {"tokens": row, "token_type_ids": row, "valid": ((stage.length,), np.bool_)}
+        inputs = {"tokens": row, "token_type_ids": row, "mask": ((stage.length,), np.bool_)}
         return inputs | {name: ((), label) for name in targets}
     if not isinstance(stage, PretrainingStageConfig):
         assert isinstance(config, DistillationConfig)

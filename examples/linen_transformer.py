@@ -55,7 +55,7 @@ class Transformer(nn.Module):
     def __call__(self, tokens):
         x = nn.Embed(256, self.width)(tokens)
         params = self.param("position", self.encoding.init)  # 1
-        x = encodings.embed(self.encoding, params, x)  # 2
+        x = encodings.embed(x, self.encoding, params)  # 2
         for _ in range(self.num_layers):
             x = Block(self.encoding, self.num_heads)(x, params)
         return nn.Dense(256)(nn.LayerNorm()(x))

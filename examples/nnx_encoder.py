@@ -36,7 +36,8 @@ def load(init):
     try:
         config, params = interop.load_run(init)
     except ValueError:
-        config, params, *_ = interop.load_encoder(init)
+        encoder = interop.load_encoder(init)
+        config, params = encoder.config, encoder.params
     return config, params["bert"]
 
 

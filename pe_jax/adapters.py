@@ -28,11 +28,11 @@ from pe_jax.attention import xla
 from pe_jax.attention.attention import attention, completed
 from pe_jax.attention.implementations import Implementation
 from pe_jax.attention.inputs import apply_encoding
-from pe_jax.attention.masks import both, check_mask
+from pe_jax.attention.masks import check_mask, combine_masks
 from pe_jax.dtypes import check_floats, widened
-from pe_jax.encodings.encoding import PositionEncoding, checked_encoding
+from pe_jax.encodings.encoding import PositionEncoding, check_acts_in_attention, checked_encoding
 from pe_jax.encodings.modifiers.window import causal
-from pe_jax.encodings.part import Context, OffsetTerms, Params, Part, Traits
+from pe_jax.encodings.part import Context, HookContext, OffsetTerms, Params, Part, Traits
 from pe_jax.encodings.positions import AttentionWindow, Positions
 from pe_jax.promotion import standard_promotion
 from pe_jax.shapes import Array, Bool, Float
@@ -57,8 +57,8 @@ def attention_fn(
     for every weight (Flax's default drops the same ones in all rows and heads); and a query that
     may attend to nothing gets zeros instead of a mean over all keys.
 
-    With Flax's cache (`decode=True`) pass the position of the new token, `Context(index[None])`;
-    positions of keys are their indices in the cache.
+    With Flax's cache (`decode=True`) pass the position of the new token,
+    `Context(positions_q=index[None])`; positions of keys are their indices in the cache.
 
     Flax passes only arguments that the function's signature names. Wrap this function with
     `functools.wraps`, or the mask is lost; a call without `mask` is therefore an error.
@@ -66,7 +66,7 @@ def attention_fn(
     Raises:
       ValueError: for an encoding that acts at the input of a model alone; in a call as `attention`.
     """
-    checked_encoding(encoding).check_acts_in_attention()
+    check_acts_in_attention(checked_encoding(encoding))
 
     def attend(
         query: Array,
@@ -107,11 +107,11 @@ def attention_fn(
         query, key, value = (jnp.asarray(x, wide) for x in (query, key, value))
         call_context = Context() if context is None else context
         if input_positions is not None:
-            call_context = call_context._replace(positions_q=input_positions)
+            call_context = call_context.replace(positions_q=input_positions)
         keys = key.shape[-3]
         missing = call_context.positions_q is not None and call_context.positions_k is None
         if missing and query.shape[-3] != keys:
-            call_context = call_context._replace(positions_k=range(keys))
+            call_context = call_context.replace(positions_k=range(keys))
         drops = not deterministic and dropout_rate > 0
         return _attend(
             _joined(encoding, query, bias=bias, is_causal=is_causal),
@@ -143,7 +143,7 @@ def dot_product_attention(
     Raises:
       ValueError: for an encoding that acts at the input of a model alone; in a call as `attention`.
     """
-    checked_encoding(encoding).check_acts_in_attention()
+    check_acts_in_attention(checked_encoding(encoding))
     chosen = implementation
 
     def attend(
@@ -181,7 +181,7 @@ def dot_product_attention(
         ):
             if lengths is not None:
                 inside = jnp.arange(size).reshape(axis) < jnp.asarray(lengths).reshape(-1, 1, 1, 1)
-                seen = both(seen, inside)
+                seen = combine_masks(seen, inside)
         joined = _joined(
             encoding, q, bias=bias, is_causal=is_causal, window=local_window_size, scale=scale
         )
@@ -314,7 +314,7 @@ def _joined(
             )
         added = _one_batch(bias, query.shape[:-3])
 
-        def logits(params: Params, q: Array, k: Array, context: Context) -> jax.Array:
+        def logits(params: Params, q: Array, k: Array, context: HookContext) -> jax.Array:
             return jnp.broadcast_to(added, (*added.shape[:2], q.shape[1], k.shape[1]))
 
         parts.append(Part(name="argument_bias", logits=logits, traits=traits))
@@ -322,8 +322,8 @@ def _joined(
         factor = scale * query.shape[-1] ** 0.5
         parts.append(Part(name="argument_scale", scale=lambda *_: factor, traits=traits))
     if window is not None:
-        sides = (window, window) if isinstance(window, int) else window
-        limit = OffsetTerms(window=AttentionWindow(*sides))
+        left, right = (window, window) if isinstance(window, int) else window
+        limit = OffsetTerms(window=AttentionWindow(left=left, right=right))
         parts.append(Part(name="argument_window", offsets=limit))
     joined = encoding + PositionEncoding(parts=tuple(parts))
     return joined + causal() if is_causal and not joined.is_causal else joined
@@ -354,7 +354,7 @@ def _attend(
         error.add_note(
             "An attention function gets queries, keys and values only. Hidden states, "
             "projections and positions go in where it is made: attention_fn(encoding, params, "
-            "Context(positions_q, positions_k, x_q, x_k, projections))."
+            "Context(positions_q=..., x_q=..., x_k=..., projections=...))."
         )
         raise
     return out.reshape(*batch, *out.shape[-3:])

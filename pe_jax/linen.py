@@ -123,7 +123,7 @@ class MultiHeadAttention(nn.Module):
             init_cache,
             encoding,
             *inputs_q.shape[:2],
-            num_heads=kv_heads,
+            num_kv_heads=kv_heads,
             head_size=size,
             hidden_size=width,
             dtype=self.dtype or inputs_q.dtype,
@@ -143,7 +143,7 @@ class MultiHeadAttention(nn.Module):
             Context(
                 positions_q=positions_q,
                 positions_k=positions_k,
-                rng=position_rng,
+                position_rng=position_rng,
                 document_ids=document_ids,
             ),
             mask=mask,
@@ -210,7 +210,8 @@ class PositionEmbedding(nn.Module):
         params = _position(self, encoding) if position is None else position
         if encoding.parts and positions is None:
             positions = self._positions(x.shape[0], x.shape[1], decode)
-        return embed(encoding, params, x, positions, tokens=tokens, rng=position_rng)
+        context = Context(positions_q=positions, tokens=tokens, position_rng=position_rng)
+        return embed(x, encoding, params, context)
 
     def _positions(self, rows: int, length: int, decode: bool) -> Positions | None:
         if not decode and self.is_mutable_collection("cache") and not self.is_initializing():

@@ -101,7 +101,7 @@ class MultiHeadAttention(nnx.Module):
         self.rngs: nnx.RngStream | None = rngs.dropout.fork() if dropout_rate else None
         self.cache: nnx.Cache[Cache] | None = nnx.data(None)
 
-    def init_cache(self, rows: int, length: int, dtype: Dtype | None = None) -> None:
+    def init_cache(self, batch_size: int, length: int, dtype: Dtype | None = None) -> None:
         """Make an empty cache with room for `length` tokens a row, as `attention.init_cache` does.
 
         Args:
@@ -112,9 +112,9 @@ class MultiHeadAttention(nnx.Module):
             `encodings.causal()`.
         """
         self.cache = nnx.Cache(
-            keys=init_cache(
+            init_cache(
                 self.encoding,
-                rows,
+                batch_size,
                 length,
                 num_kv_heads=self.num_kv_heads,
                 head_size=self.head_size,
@@ -151,7 +151,9 @@ class MultiHeadAttention(nnx.Module):
         """
         holder = self.cache if decode else None
         if decode and holder is None:
-            raise ValueError("There is no cache for decoding. Call init_cache(rows, length) first.")
+            raise ValueError(
+                "There is no cache for decoding. Call init_cache(batch_size, length) first."
+            )
         dropout_rng = self._dropout_rng(deterministic, rngs)
         out, cache = multi_head.attend(
             (inputs_q, inputs_k, inputs_v),
@@ -161,7 +163,7 @@ class MultiHeadAttention(nnx.Module):
             Context(
                 positions_q=positions_q,
                 positions_k=positions_k,
-                rng=position_rng,
+                position_rng=position_rng,
                 document_ids=document_ids,
             ),
             mask=mask,
@@ -204,9 +206,9 @@ class PositionEmbedding(nnx.Module):
         self.position = nnx.data(_init(self.encoding, rngs) if position is None else position)
         self.index: nnx.Cache[jax.Array] | None = nnx.data(None)
 
-    def init_cache(self, rows: int) -> None:
+    def init_cache(self, batch_size: int) -> None:
         """Start counting the tokens of each row from 0."""
-        self.index = nnx.Cache(keys=jnp.zeros(rows, jnp.int32))
+        self.index = nnx.Cache(jnp.zeros(batch_size, jnp.int32))
 
     def __call__(
         self,
@@ -232,7 +234,8 @@ class PositionEmbedding(nnx.Module):
             positions = self.index[...][:, None] + jnp.arange(x.shape[1])
             self.index[...] += x.shape[1]
         params = nnx.as_pure(self.position)
-        return embed(self.encoding, params, x, positions, tokens=tokens, rng=position_rng)
+        context = Context(positions_q=positions, tokens=tokens, position_rng=position_rng)
+        return embed(x, self.encoding, params, context)
 
 
 class AttentionFn(nnx.Module):
@@ -268,7 +271,7 @@ class AttentionFn(nnx.Module):
         before = self.positions
         self.positions = nnx.data(
             tuple(
-                None if positions is None else nnx.Cache(keys=jnp.asarray(as_array(positions)))
+                None if positions is None else nnx.Cache(jnp.asarray(as_array(positions)))
                 for positions in (positions_q, positions_k)
             )
         )

@@ -50,8 +50,8 @@ missing or contradict each other; configs of published models are read |
 | refused | {refused} | `from_hf` raises an error with the reason in the table |
 | without | {without} | no rotary, relative or bias positions |
 
-- In a decoder `window(max_distance=1023)` is a window of 1,024 tokens, the query's own included: a query
-  attends to keys at most 1,023 tokens away.
+- In a decoder `window(max_distance=1023)` is a window of 1,024 tokens, the query's own included:
+  a query attends to keys at most 1,023 tokens away.
 - `cycle(a, b)` alternates over the layers, and `per_layer(a, b)` too, with parameters for each
   layer. [Position encodings by name](encodings.md) explains the other names.
 - Of a config of several models the text model is read. Others, such as a `vision_config`, need

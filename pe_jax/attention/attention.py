@@ -18,8 +18,16 @@ from pe_jax.attention import cudnn, dropout, implementations, masks, naive, xla
 from pe_jax.attention.implementations import Implementation
 from pe_jax.attention.inputs import AttentionInputs, apply_encoding
 from pe_jax.dtypes import check_floats
-from pe_jax.encodings.encoding import PositionEncoding, check_heads, checked_encoding, none
-from pe_jax.encodings.part import Context, Params
+from pe_jax.encodings.encoding import (
+    PositionEncoding,
+    check_acts_in_attention,
+    check_context,
+    check_heads,
+    check_layer,
+    checked_encoding,
+    none,
+)
+from pe_jax.encodings.part import Context, HookContext, Params
 from pe_jax.encodings.positions import check_length, default_positions, paired_positions
 from pe_jax.explicit_sharding import automatic_sharding, spec_of
 from pe_jax.promotion import standard_promotion
@@ -141,7 +149,7 @@ def attention(
         return (zeros, nothing) if return_lse else zeros
     x = apply_encoding(encoding, params, q, k, v, context, mask)
     seed = dropout.seed(dropout_rng) if dropout_rng is not None and dropout_rate else None
-    chosen = implementations.choose(implementation, k.shape[1], platform, x.reach, x.vectors)
+    chosen = implementations.choose(implementation, k.shape[1], platform, x.window, x.vectors)
     in_kernel = chosen.kernel and not return_lse and _kernel().supports(x)
     in_cudnn = chosen.cudnn and not return_lse and cudnn.supports(x, seed)
     supported = chosen.naive or in_kernel or in_cudnn
@@ -225,18 +233,11 @@ def completed(
     encoding: PositionEncoding,
     queries: tuple[Size, ...],
     keys: tuple[Size, ...],
-) -> Context:
+) -> HookContext:
     """`context` with positions of all queries [B, Lq] and keys [B, Lk]; all of it is checked."""
-    checked_encoding(encoding).check_layer()
-    encoding.check_acts_in_attention()
-    context = Context() if context is None else context
-    if not isinstance(context, Context):
-        raise ValueError(
-            f"context must be a Context, got {type(context).__name__}: pass "
-            "context=Context(positions_q, positions_k)."
-        )
-    if context.mask is not None:
-        raise ValueError("Context.mask is filled in by attention. Pass attention(..., mask=mask).")
+    check_layer(checked_encoding(encoding))
+    check_acts_in_attention(encoding)
+    context = check_context(context)
     _check_hidden_states("q", context.x_q, queries)
     _check_hidden_states("k", context.x_k, keys)
     if context.document_ids is not None:
@@ -247,7 +248,8 @@ def completed(
         positions = paired_positions(*positions, queries, keys, *limits)
     else:  # Positions of any kind are those of other layers.
         positions = default_positions(queries[1]), default_positions(keys[1])
-    return context._replace(positions_q=positions[0], positions_k=positions[1])
+    positions_q, positions_k = positions
+    return HookContext.of(context, positions_q, positions_k)
 
 
 def _check_hidden_states(side: str, x: Array | None, tokens: tuple[Size, ...]) -> None:
@@ -294,4 +296,4 @@ def _with_document_ids(
     if positions is None and context.positions_k is None:
         starts, _ = masks.document_bounds(document_ids)
         positions = jnp.arange(queries[1]) - starts
-    return context._replace(document_ids=document_ids, positions_q=positions)
+    return context.replace(document_ids=document_ids, positions_q=positions)

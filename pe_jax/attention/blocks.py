@@ -5,7 +5,7 @@ are recomputed from it, q and k, and dropout from its counter, so nothing of siz
 memory is linear in the length, forward and backward. Terms of hooks (`LogitTerms`) and maps of the
 finished logits are computed for a block of queries at a time as well.
 
-With a window, a block of queries meets the keys within reach of it and no others, so time is linear
+With a window, a block of queries meets the keys within its window and no others, so time is linear
 as well. In packed rows, it meets the least part of the keys, in eighths, that holds the documents
 of its queries in all rows; the program has a branch for each of these sizes.
 """
@@ -171,7 +171,7 @@ def _widths(x: Block) -> tuple[int, ...]:
 def _window(x: Block) -> tuple[int, int, int] | None:
     """Return how many keys before and after itself a query meets, if blocks meet only those, and
     the key at the position of the first query."""
-    left, right = x.reach or AttentionWindow()
+    left, right = (x.window or AttentionWindow()).sides
     if left is None or right is None or x.ranges is None:
         return None
     queries, keys = x.ranges

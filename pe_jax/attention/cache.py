@@ -11,7 +11,7 @@ d head size, D hidden size.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,20 +20,21 @@ from jax.typing import ArrayLike, DTypeLike
 
 from pe_jax.attention.attention import attention
 from pe_jax.attention.implementations import Implementation
-from pe_jax.attention.masks import both, check_mask
+from pe_jax.attention.masks import check_mask, combine_masks
 from pe_jax.dtypes import check_floats
-from pe_jax.encodings.encoding import PositionEncoding
+from pe_jax.encodings.encoding import PositionEncoding, check_acts_in_attention, check_context
 from pe_jax.encodings.part import Context, Params
 from pe_jax.encodings.positions import Positions, as_array, checked_positions
 from pe_jax.explicit_sharding import automatic_sharding, spec_of
 from pe_jax.promotion import standard_promotion
+from pe_jax.records import Record
 from pe_jax.shapes import Array, Bool, Float, Int
 from pe_jax.values import shown
 
 CacheTree = TypeVar("CacheTree")
 
 
-class Cache(NamedTuple):
+class Cache(Record, pytree=True):
     """Keys, values and positions of a layer's tokens; a pytree whose shapes never change.
 
     Attributes:
@@ -46,16 +47,16 @@ class Cache(NamedTuple):
     keys: Float[jax.Array, "B N G d"]
     values: Float[jax.Array, "B N G f"]
     positions: Int[jax.Array, "B N *A"]
-    index: Int[jax.Array, " B"]  # type: ignore[assignment]  # Not the method of tuples.
+    index: Int[jax.Array, " B"]
     hidden: Float[jax.Array, "B N D"] | None = None
 
 
 def init_cache(
     encoding: PositionEncoding,
-    rows: int,
+    batch_size: int,
     length: int,
     *,
-    num_heads: int,
+    num_kv_heads: int,
     head_size: int,
     hidden_size: int,
     dtype: DTypeLike = jnp.float32,
@@ -63,9 +64,9 @@ def init_cache(
     """An empty cache.
 
     Args:
-      rows: B.
+      batch_size: B.
       length: N, room for so many tokens.
-      num_heads: G, of keys and values.
+      num_kv_heads: G, heads of keys and values, which may be fewer than those of queries.
       hidden_size: D; hidden states are kept where `encoding` reads those of keys.
       dtype: of keys, values and hidden states, floating.
 
@@ -79,15 +80,15 @@ def init_cache(
             "Keys and values would be truncated."
         )
     _check_decodes(encoding)
-    head = num_heads, head_size
+    head = num_kv_heads, head_size
     axes = () if encoding.axes == 1 else (encoding.axes,)
     hidden = encoding.reads_hidden_states
     return Cache(
-        keys=jnp.zeros((rows, length, *head), dtype),
-        values=jnp.zeros((rows, length, *head), dtype),
-        positions=jnp.zeros((rows, length, *axes), jnp.int32),
-        index=jnp.zeros(rows, jnp.int32),
-        hidden=jnp.zeros((rows, length, hidden_size), dtype) if hidden else None,
+        keys=jnp.zeros((batch_size, length, *head), dtype),
+        values=jnp.zeros((batch_size, length, *head), dtype),
+        positions=jnp.zeros((batch_size, length, *axes), jnp.int32),
+        index=jnp.zeros(batch_size, jnp.int32),
+        hidden=jnp.zeros((batch_size, length, hidden_size), dtype) if hidden else None,
     )
 
 
@@ -134,7 +135,7 @@ def cached_attention(
     """
     check_floats(q=q, k=k, v=v)
     _check_decodes(encoding)
-    context = Context() if context is None else context
+    context = check_context(context)
     rows, new, heads, _ = q.shape
     length = cache.keys.shape[1]
     _check_cache(cache, encoding, k, v, context)
@@ -148,7 +149,7 @@ def cached_attention(
     if context.positions_k is not None or context.x_k is not None:
         raise ValueError(
             "context must not contain positions or hidden states of keys: they come from the "
-            "cache. Pass those of the new tokens only, Context(positions_q, x_q=x)."
+            "cache. Pass those of the new tokens only, Context(positions_q=..., x_q=x)."
         )
     if context.document_ids is not None:
         raise ValueError(
@@ -180,8 +181,8 @@ def cached_attention(
         values.astype(v.dtype),
         encoding,
         params,
-        context._replace(positions_q=positions, positions_k=longer.positions, x_k=hidden),
-        mask=both(mask, written),
+        context.replace(positions_q=positions, positions_k=longer.positions, x_k=hidden),
+        mask=combine_masks(mask, written),
         implementation=implementation,
         platform=platform,
     )
@@ -223,7 +224,7 @@ def with_index(caches: CacheTree, index: ArrayLike) -> CacheTree:
 
 def _check_decodes(encoding: PositionEncoding) -> None:
     """Raise a ValueError for an encoding whose full pass is not what decoding computes."""
-    encoding.check_acts_in_attention()
+    check_acts_in_attention(encoding)
     grow = [part.name for part in encoding.parts if not part.traits.cacheable]
     if grow:
         raise ValueError(
@@ -256,7 +257,7 @@ def _check_cache(
     elif context.x_q is None:
         raise ValueError(
             f"{encoding.name} reads hidden states of keys, which come from the cache. Pass those "
-            "of the new tokens, Context(positions_q, x_q=x)."
+            "of the new tokens, Context(positions_q=..., x_q=x)."
         )
     else:
         hidden = (rows, length, context.x_q.shape[-1])

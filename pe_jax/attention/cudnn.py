@@ -32,7 +32,9 @@ def supports(x: AttentionInputs, seed: Array | None) -> bool:
     """Return whether `attend` can compute this attention, with dropout if there is a seed."""
     if seed is not None or x.added is not None or x.logit_terms or x.maps:
         return False
-    if x.sink is not None or any(t.keys or t.queries or t.values for t, _, _ in x.terms):
+    if x.sink is not None or any(
+        t.key_vectors or t.query_vectors or t.value_vectors for t, _, _ in x.terms
+    ):
         return False
     dtypes = {array.dtype for array in (x.q, x.k, x.v)}
     if dtypes != {jnp.dtype("bfloat16")} and dtypes != {jnp.dtype("float16")}:
@@ -43,16 +45,16 @@ def supports(x: AttentionInputs, seed: Array | None) -> bool:
     lengths = x.q.shape[1], x.k.shape[1]
     if lengths == (1, 1):
         return False
-    masks = x.mask is not None, x.context.document_ids is not None, bool(x.limits)
-    masked = any(masks) or (x.reach is not None and _causal_reach(x) is None)
+    masks = x.mask is not None, x.context.document_ids is not None, bool(x.position_windows)
+    masked = any(masks) or (x.window is not None and _causal_window(x) is None)
     return not (masked or x.terms) or not any(length % 2 for length in lengths)
 
 
 def attend(x: AttentionInputs, implementation: Literal["cudnn", "xla"]) -> Float[Array, "B Lq H f"]:
     """Attention of inputs that `supports` accepts; `"xla"` runs on any device."""
-    reach, lengths = _causal_reach(x), (x.q.shape[1], x.k.shape[1])
-    rest = x.reach if reach is None else None
-    mask = whole_mask(x.allowed, x.limits, rest, lengths, x.context.shift)
+    window, lengths = _causal_window(x), (x.q.shape[1], x.k.shape[1])
+    rest = x.window if window is None else None
+    mask = whole_mask(x.allowed, x.position_windows, rest, lengths, x.context.shift)
     added = xla.added_logits(x)
     differentiated = vary_alike((x.q, x.k, x.v, added), mask)
     q, k, v, added = jax.tree.map(reverse_only, differentiated)
@@ -65,12 +67,12 @@ def attend(x: AttentionInputs, implementation: Literal["cudnn", "xla"]) -> Float
         # cuDNN broadcasts biases and masks along the batch and the heads only.
         mask=None if mask is None else jnp.broadcast_to(mask, (*mask.shape[:2], *lengths)),
         scale=1.0,  # The queries are scaled.
-        is_causal=reach is not None,
-        local_window_size=None if reach is None or reach.left is None else (reach.left, 0),
+        is_causal=window is not None,
+        local_window_size=None if window is None or window.left is None else (window.left, 0),
         implementation=implementation,
     )
     # Without a mask, every query may attend to itself at least.
-    everything = None if mask is None else whole_mask(mask, (), reach, lengths, x.context.shift)
+    everything = None if mask is None else whole_mask(mask, (), window, lengths, x.context.shift)
     if everything is None:
         return out
     # A query that may attend to nothing attends to all keys alike in cuDNN.
@@ -78,12 +80,12 @@ def attend(x: AttentionInputs, implementation: Literal["cudnn", "xla"]) -> Float
     return jnp.where(attends, out, jnp.zeros_like(out))
 
 
-def _causal_reach(x: AttentionInputs) -> AttentionWindow | None:
-    """Return the reach if it is one that cuDNN has by name, causal attention or a window of it.
+def _causal_window(x: AttentionInputs) -> AttentionWindow | None:
+    """Return the window if it is one that cuDNN has by name, causal attention or a window of it.
 
     cuDNN's causal mask compares indices, so queries and keys must have equal lengths and start at
     the same position.
     """
-    causal = x.reach is not None and x.reach.right == 0 and (x.reach.left or 0) >= 0
+    causal = x.window is not None and x.window.right == 0 and (x.window.left or 0) >= 0
     aligned = x.context.shift == 0 and x.q.shape[1] == x.k.shape[1]
-    return x.reach if causal and aligned else None
+    return x.window if causal and aligned else None

@@ -55,7 +55,7 @@ def choose(
     implementation: str | Implementation,
     keys: Size,
     platform: str | None = None,
-    reach: AttentionWindow | None = None,
+    window: AttentionWindow | None = None,
     vectors: bool = False,
 ) -> Implementation:
     """Return an implementation by name, the best one here for `"auto"`; or the one given.
@@ -64,7 +64,7 @@ def choose(
       keys: their number. `"auto"` takes `"table"` for a symbolic one.
       platform: what the program is compiled for, `"cpu"`, `"gpu"`, `"tpu"` or a generation such as
         `"tpu v4"`; default: where this process runs.
-      reach: how far queries attend, where there is a limit.
+      window: how far queries attend, where there is a limit.
       vectors: vectors of the offset are added, at positions that are ranges.
 
     Raises:
@@ -83,7 +83,8 @@ def choose(
         if vectors and keys <= _NAIVE[platform]:
             return IMPLEMENTATIONS["naive"]
         chosen = next(name for longest, name in _AUTO[platform] if keys <= longest)
-        block, span = IMPLEMENTATIONS["fused"].block, reach and reach.span
+        block = IMPLEMENTATIONS["fused"].block
+        span = None if window is None else window.span
         if span is not None and block and keys >= _WINDOWS[platform] * (block + span):
             return IMPLEMENTATIONS[chosen]._replace(block=block)
         return IMPLEMENTATIONS[chosen]

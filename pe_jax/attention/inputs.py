@@ -15,16 +15,27 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from pe_jax.attention.masks import both, in_order, same_document, whole_mask
+from pe_jax.attention.masks import combine_masks, in_order, same_document, whole_mask
 from pe_jax.attention.offset_terms import Tables
 from pe_jax.dtypes import wide_dtype, widened
 from pe_jax.encodings.encoding import PositionEncoding, check_heads
-from pe_jax.encodings.part import Context, LogitTerms, OffsetTerms, Params, Part, map_heads, moved
+from pe_jax.encodings.parameters import split_params
+from pe_jax.encodings.part import (
+    HookContext,
+    LogitTerms,
+    OffsetTerms,
+    Params,
+    Part,
+    apply_heads,
+    apply_positions,
+)
 from pe_jax.encodings.positions import AttentionWindow
 from pe_jax.shapes import Array, Bool, Float, Size
 
-Term = tuple[OffsetTerms, Params, Context]  # What a part adds, its parameters, and what it sees.
-Parts = tuple[tuple[Part, Params, Context], ...]
+Term = tuple[
+    OffsetTerms, Params, HookContext
+]  # What a part adds, its parameters, and what it sees.
+Parts = tuple[tuple[Part, Params, HookContext], ...]
 
 
 class AttentionInputs(NamedTuple):
@@ -47,11 +58,11 @@ class AttentionInputs(NamedTuple):
     sink: Float[Array, " H"] | None
     # The caller's, True where a query may attend to a key.
     mask: Bool[Array, "#B #H #Lq Lk"] | None
-    # Reaches over positions that are no ranges, with these of queries and keys.
-    limits: tuple[tuple[AttentionWindow, Array, Array], ...]
-    # What all reaches over positions that are ranges allow; None where there are none.
-    reach: AttentionWindow | None
-    context: Context  # The positions of the call.
+    # Windows over positions that are no ranges, with these of queries and keys.
+    position_windows: tuple[tuple[AttentionWindow, Array, Array], ...]
+    # What all windows over positions that are ranges allow; None where there are none.
+    window: AttentionWindow | None
+    context: HookContext  # The positions of the call.
 
     @property
     def terms(self) -> list[Term]:
@@ -82,13 +93,15 @@ class AttentionInputs(NamedTuple):
         document_ids = self.context.document_ids
         if document_ids is None:
             return self.mask
-        return both(self.mask, same_document(document_ids, document_ids))
+        return combine_masks(self.mask, same_document(document_ids, document_ids))
 
     @property
     def whole_mask(self) -> Bool[Array, "#B #H #Lq Lk"] | None:
-        """The mask with all reaches in it."""
+        """The mask with all windows in it."""
         lengths = self.q.shape[1], self.k.shape[1]
-        return whole_mask(self.allowed, self.limits, self.reach, lengths, self.context.shift)
+        return whole_mask(
+            self.allowed, self.position_windows, self.window, lengths, self.context.shift
+        )
 
 
 def apply_encoding(
@@ -97,44 +110,51 @@ def apply_encoding(
     q: Float[Array, "B Lq H d"],
     k: Float[Array, "B Lk G d"],
     v: Float[Array, "B Lk G f"],
-    context: Context,
+    context: HookContext,
     mask: Bool[Array, "#B #H #Lq Lk"] | None,
 ) -> AttentionInputs:
     """Apply the maps of an encoding, scale the queries, and collect its terms and masks.
-    ValueError: see `check_heads` and `map_heads`, and for keys out of order (`Traits.ordered`)."""
+
+    Raises:
+      ValueError: see `check_heads` and `apply_heads`, and for keys out of order (`Traits.ordered`).
+    """
     check_heads(encoding, q, k, v)
     heads = q.shape[2]
-    context = context._replace(mask=mask)
+    context = context.replace(mask=mask)
     if context.ranges is None and any(part.traits.ordered for part in encoding.parts):
         q = _ordered_queries(encoding.name, q, context)
     if context.projections and k.shape[2] < heads:
         to_queries, to_keys = context.projections
         repeated = to_queries, lambda x: repeat_heads(to_keys(x), heads)
-        context = context._replace(projections=repeated)
-    split = encoding.split(params)
-    parts = tuple((part, values, moved(part, context, q.shape[0])) for part, values in split)
+        context = context.replace(projections=repeated)
+    split = split_params(encoding, params)
+    parts = tuple(
+        (part, values, apply_positions(part, context, q.shape[0])) for part, values in split
+    )
     scale = q.shape[-1] ** -0.5
-    for part, part_params, seen in parts:
+    for part, part_params, part_context in parts:
         if part.scale:
-            scale = scale * part.scale(part_params, seen)
+            scale = scale * part.scale(part_params, part_context)
 
     def scaled(x: Array) -> Array:
         # Before the products, which are Lk/d times as many; exact where d is a power of 4.
         return (widened(x) * scale).astype(x.dtype)
 
     content_q, content_k = scaled(q), k
-    for part, part_params, seen in parts:
-        q, k, v = map_heads(part, part_params, q, k, v, seen)
+    for part, part_params, part_context in parts:
+        q, k, v = apply_heads(part, part_params, q, k, v, part_context)
     dtype = wide_dtype(q, k)
     added, logit_terms = _logits(parts, content_q, content_k, dtype)
     sinks = [
-        _checked(part, "sink", part.sink(part_params, seen), dtype, (heads,))
-        for part, part_params, seen in parts
+        _checked(part, "sink", part.sink(part_params, part_context), dtype, (heads,))
+        for part, part_params, part_context in parts
         if part.sink
     ]
-    reaches = [(part.offsets.window, seen) for part, _, seen in parts if part.offsets]
-    limited = [(reach, seen) for reach, seen in reaches if reach is not None]
-    over_ranges = [reach for reach, seen in limited if seen.shift is not None]
+    windows = [
+        (part.offsets.window, part_context) for part, _, part_context in parts if part.offsets
+    ]
+    limited = [(window, part_context) for window, part_context in windows if window is not None]
+    over_ranges = [window for window, part_context in limited if part_context.shift is not None]
     mapped = any(part.map_qkv for part, _, _ in parts)
     return AttentionInputs(
         q=scaled(q) if mapped else content_q,
@@ -149,13 +169,17 @@ def apply_encoding(
         logit_terms=tuple(logit_terms),
         sink=jnp.broadcast_to(functools.reduce(jnp.logaddexp, sinks), heads) if sinks else None,
         mask=mask,
-        limits=tuple((reach, *seen.rows()) for reach, seen in limited if seen.shift is None),
-        reach=functools.reduce(AttentionWindow.within, over_ranges) if over_ranges else None,
+        position_windows=tuple(
+            (window, *part_context.rows())
+            for window, part_context in limited
+            if part_context.shift is None
+        ),
+        window=functools.reduce(AttentionWindow.within, over_ranges) if over_ranges else None,
         context=context,
     )
 
 
-def _ordered_queries(name: str, q: Float[Array, "B Lq H d"], context: Context) -> jax.Array:
+def _ordered_queries(name: str, q: Float[Array, "B Lq H d"], context: HookContext) -> jax.Array:
     """`q`, NaN for queries whose keys are out of order; a ValueError if that is known."""
     ordered = in_order(context.rows()[1], context.mask)
     if not isinstance(ordered, jax.core.Tracer) and not ordered.all():
@@ -174,10 +198,10 @@ def _logits(
     pairs = q.shape[0], q.shape[2], q.shape[1], k.shape[1]
     arrays: list[Array] = []
     terms: list[LogitTerms] = []
-    for part, params, seen in parts:
+    for part, params, part_context in parts:
         if not part.logits:
             continue
-        result = part.logits(params, q, repeat_heads(k, q.shape[2]), seen)
+        result = part.logits(params, q, repeat_heads(k, q.shape[2]), part_context)
         if isinstance(result, LogitTerms):
             terms.append(result)
         else:  # All implementations count on four axes.
@@ -206,6 +230,15 @@ def repeat_heads(x: Float[Array, "*B G d"], heads: int) -> Float[Array, "*B H d"
     return x if x.shape[-2] == heads else jnp.repeat(x, heads // x.shape[-2], axis=-2)
 
 
+# Tables by name: the field of `OffsetTerms`, and the axes without one for heads.
+_TABLES = {
+    "keys": ("key_vectors", 2),
+    "queries": ("query_vectors", 2),
+    "values": ("value_vectors", 2),
+    "bias": ("bias", 1),
+}
+
+
 def tables(terms: Sequence[Term], scale: ArrayLike) -> Tables:
     """Evaluate terms of the offset, without rows of offsets that cannot occur. Vectors that join
     the queries are multiplied by `scale`, that of the logits."""
@@ -213,8 +246,8 @@ def tables(terms: Sequence[Term], scale: ArrayLike) -> Tables:
     clip = max([1, *(min(n for n in pair if n is not None) for pair in limits)])
     x = np.arange(-clip, clip + 1)
     summed: dict[str, Array] = {}
-    for name, axes in (("keys", 2), ("queries", 2), ("values", 2), ("bias", 1)):
-        hooks = [(getattr(term, name), params, context) for term, params, context in terms]
+    for name, (field, axes) in _TABLES.items():
+        hooks = [(getattr(term, field), params, context) for term, params, context in terms]
         rows = [hook(params, x, context) for hook, params, context in hooks if hook]
         per_head = any(row.ndim > axes for row in rows)
         rows = [row if row.ndim > axes or not per_head else row[:, None] for row in rows]
@@ -225,7 +258,7 @@ def tables(terms: Sequence[Term], scale: ArrayLike) -> Tables:
     return Tables(summed, clip)
 
 
-def farthest(context: Context) -> int | None:
+def farthest(context: HookContext) -> int | None:
     """The largest |offset| between positions that are known while compiling, else None."""
     q, k = context.ranges or (context.positions_q, context.positions_k)
     if not all(isinstance(p, range | np.ndarray) and len(p) for p in (q, k)):

@@ -138,19 +138,23 @@ def index_offsets(
 
 def whole_mask(
     mask: Bool[Array, "#B #H #Lq Lk"] | None,
-    limits: Iterable[tuple[AttentionWindow, Array, Array]],
-    reach: AttentionWindow | None,
+    position_windows: Iterable[tuple[AttentionWindow, Array, Array]],
+    window: AttentionWindow | None,
     lengths: tuple[Size, Size],
     shift: ArrayLike | None,
 ) -> Bool[Array, "#B #H #Lq Lk"] | None:
-    """`mask` without the keys that are out of reach: of `limits` over positions of queries
-    `[#B, Lq]` and keys `[#B, Lk]`, and of `reach` over consecutive positions, of which the first
-    key's minus the first query's is `shift`."""
-    for limit, positions_q, positions_k in limits:
-        mask = both(mask, limit.allows(offsets(positions_q, positions_k))[:, None])
-    if reach is None or shift is None:
+    """Return `mask` without the keys that are outside of windows.
+
+    Args:
+      position_windows: windows over positions of queries `[#B, Lq]` and keys `[#B, Lk]`.
+      window: over consecutive positions, of which the first key's minus the first query's is
+        `shift`.
+    """
+    for limit, positions_q, positions_k in position_windows:
+        mask = combine_masks(mask, limit.allows(offsets(positions_q, positions_k))[:, None])
+    if window is None or shift is None:
         return mask
-    return both(mask, reach.allows(index_offsets(*lengths, shift))[None, None])
+    return combine_masks(mask, window.allows(index_offsets(*lengths, shift))[None, None])
 
 
 def check_mask(mask: Any, shape: tuple[Size, Size, Size, Size]) -> None:
@@ -172,7 +176,7 @@ def check_mask(mask: Any, shape: tuple[Size, Size, Size, Size]) -> None:
         )
 
 
-def both(mask: Bool[Array, "..."] | None, other: Bool[Array, "..."]) -> Bool[Array, "..."]:
+def combine_masks(mask: Bool[Array, "..."] | None, other: Bool[Array, "..."]) -> Bool[Array, "..."]:
     """True where both allow; None allows everything."""
     return other if mask is None else mask & other
 

@@ -13,7 +13,12 @@ from pe_jax.attention.attention import attention
 from pe_jax.attention.cache import Cache, cached_attention
 from pe_jax.attention.implementations import Implementation
 from pe_jax.dtypes import check_floats
-from pe_jax.encodings.encoding import PositionEncoding, checked_encoding
+from pe_jax.encodings.encoding import (
+    PositionEncoding,
+    check_acts_in_attention,
+    check_layer,
+    checked_encoding,
+)
 from pe_jax.encodings.part import Context, Params
 from pe_jax.shapes import Array, Bool, Float
 
@@ -57,7 +62,7 @@ def attend(
     x_k = x_q if x_k is None else x_k
     to_queries, to_keys, to_values = maps
     q, k, v = to_queries(x_q), to_keys(x_k), to_values(x_k if x_v is None else x_v)
-    context = context._replace(x_q=x_q, projections=(to_queries, to_keys))
+    context = context.replace(x_q=x_q, projections=(to_queries, to_keys))
     if cache is not None:
         return cached_attention(
             q, k, v, cache, encoding, params, context, mask=mask, implementation=implementation
@@ -68,7 +73,7 @@ def attend(
         v,
         encoding,
         params,
-        context._replace(x_k=x_k),
+        context.replace(x_k=x_k),
         mask=mask,
         dropout_rate=dropout_rate,
         dropout_rng=dropout_rng,
@@ -91,6 +96,6 @@ def head_sizes(features: int, num_heads: int, num_kv_heads: int | None) -> tuple
 
 def in_attention(encoding: PositionEncoding) -> PositionEncoding:
     """The parts of an encoding that act in attention; a ValueError if a layer can take none."""
-    checked_encoding(encoding).check_layer()
-    encoding.check_acts_in_attention()
+    check_layer(checked_encoding(encoding))
+    check_acts_in_attention(encoding)
     return encoding.in_attention

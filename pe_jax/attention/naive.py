@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.attention.inputs import AttentionInputs, Term, repeat_heads
-from pe_jax.attention.masks import both, masked_logits, masked_softmax
+from pe_jax.attention.masks import combine_masks, masked_logits, masked_softmax
 from pe_jax.attention.product import head_product
 from pe_jax.dtypes import wide_dtype
-from pe_jax.encodings.part import Context, LogitTerms, OffsetVectors, Params
+from pe_jax.encodings.part import HookContext, LogitTerms, OffsetVectors, Params
 from pe_jax.encodings.positions import offsets
 from pe_jax.shapes import Array, Bool, Float
 
@@ -61,7 +61,7 @@ def mapped_logits(
     A key that a term of -inf forbids stays forbidden, and is masked for the maps.
     """
     allowed = terms > -jnp.inf
-    mask, terms = both(mask, allowed), jnp.where(allowed, terms, 0.0)
+    mask, terms = combine_masks(mask, allowed), jnp.where(allowed, terms, 0.0)
     for function, params in maps:
         content, terms = function(params, content, terms, mask), jnp.zeros_like(content)
     return jnp.where(allowed, content, -jnp.inf)
@@ -95,18 +95,24 @@ def bias(term: Term) -> LogitTerms:
     """The bias of every pair of query and key."""
     terms, params, context = term
     assert terms.bias is not None
-    return LogitTerms(functools.partial(_bias, terms.bias), *context.rows(), params)
+    positions_q, positions_k = context.rows()
+    return LogitTerms(
+        function=functools.partial(_bias, terms.bias),
+        query_arrays=positions_q,
+        key_arrays=positions_k,
+        shared=params,
+    )
 
 
 def _bias(
     hook: Callable[..., Array], i: Array, j: Array, params: Params, mask: Array | None
 ) -> Float[Array, "#B #H #Lq #Lk"]:
     offset = offsets(i, j)
-    biases = hook(params, offset, Context(positions_q=i, positions_k=j))
+    biases = hook(params, offset, HookContext(positions_q=i, positions_k=j))
     return jnp.moveaxis(biases if biases.ndim > offset.ndim else biases[..., None], -1, 1)
 
 
-def _vectors(vectors: OffsetVectors, params: Params, context: Context) -> tuple[Array, str]:
+def _vectors(vectors: OffsetVectors, params: Params, context: HookContext) -> tuple[Array, str]:
     """Vectors of every pair of query and key, and the names of their axes but the last."""
     offset = offsets(context.positions_q, context.positions_k)
     pairs = vectors(params, offset, context)

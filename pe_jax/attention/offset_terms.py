@@ -214,9 +214,9 @@ def _bias_logits(
     if np.ndim(offset) == 0:
         queries, keys = lengths
         if queries + keys < 2 * clip:  # A block of a long input meets a part of the table.
-            reach = (queries + keys) // 2
-            bias = _table_rows(bias, clip, offset - (queries - 1), 2 * reach + 1)
-            clip, offset = reach, queries - 1 - reach
+            farthest = (queries + keys) // 2
+            bias = _table_rows(bias, clip, offset - (queries - 1), 2 * farthest + 1)
+            clip, offset = farthest, queries - 1 - farthest
         # Not `_skew`: XLA would compute its indices again in each use of the logits.
         by_offset = jnp.broadcast_to(bias.T[:, None], (1, heads, queries, len(bias)))
         return relative_shift(clip, keys, by_offset, offset)

@@ -25,7 +25,13 @@ from jax.typing import ArrayLike
 
 from pe_jax.attention import dropout
 from pe_jax.attention.inputs import repeat_heads
-from pe_jax.attention.masks import both, masked_logits, masked_weights, same_document, whole_mask
+from pe_jax.attention.masks import (
+    combine_masks,
+    masked_logits,
+    masked_weights,
+    same_document,
+    whole_mask,
+)
 from pe_jax.attention.naive import evaluated, mapped_logits
 from pe_jax.attention.offset_terms import (
     Rotation,
@@ -41,7 +47,7 @@ from pe_jax.encodings.part import LogitTerms, Params
 from pe_jax.encodings.positions import AttentionWindow, offsets
 from pe_jax.shapes import Array, Float, Leaf, Size
 
-_STATIC = "rate reach ranges size num_queries maps limits".split()
+_STATIC = "rate window ranges size num_queries maps position_windows".split()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +55,7 @@ class Block:
     """Everything that attention of some queries to some keys is computed from: all, or a block.
 
     A pytree of its arrays. Those of a floating dtype are differentiated, see `halves`. q, k, v,
-    sink and reach are those of `AttentionInputs`.
+    sink and window are those of `AttentionInputs`.
     """
 
     q: Leaf
@@ -72,12 +78,12 @@ class Block:
     mask: Leaf  # `[B or 1, H or 1, Lq or 1, Lk]`.
     seed: Leaf  # Of dropout, see `dropout.seed`.
     rate: float  # Of dropout.
-    reach: AttentionWindow | None
+    window: AttentionWindow | None
     ranges: tuple[range, range] | None  # Positions of queries and keys, where they are ranges.
     size: int  # Queries of a block; 0 takes all at once and saves their weights.
     num_queries: Size  # Before they are cut into blocks, by which dropout numbers its rows.
     maps: tuple[Callable[..., jax.Array], ...]  # Of the finished logits, see `Part.map_logits`.
-    limits: tuple[AttentionWindow, ...]  # Over the positions `limits_q` and `limits_k`.
+    position_windows: tuple[AttentionWindow, ...]  # Over the positions `limits_q` and `limits_k`.
     # Numbers of the first query and key of a block among all; None without blocks.
     first: tuple[Leaf, Leaf] | None = None
 
@@ -107,14 +113,15 @@ class Block:
         """The mask, within documents."""
         if self.document_ids_q is None:
             return self.mask
-        return both(self.mask, same_document(self.document_ids_q, self.document_ids_k))
+        return combine_masks(self.mask, same_document(self.document_ids_q, self.document_ids_k))
 
     @property
     def whole_mask(self) -> Array | None:
-        """The mask, with all reaches."""
-        limits = zip(self.limits, self.limits_q, self.limits_k)
+        """The mask, with all windows."""
+        position_windows = zip(self.position_windows, self.limits_q, self.limits_k)
         lengths = self.q.shape[1], self.k.shape[1]
-        return whole_mask(self.allowed, limits, self.reach, lengths, self.reach and self.shift)
+        shift = None if self.window is None else self.shift
+        return whole_mask(self.allowed, position_windows, self.window, lengths, shift)
 
     def drop(self, x: Float[Array, "B H Lq Lk"]) -> Array:
         """Dropout of `x`, a row for each query of each head."""

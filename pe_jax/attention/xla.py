@@ -106,7 +106,9 @@ def attend(
         q, k = x.context.arrays()
         positions = jnp.asarray(q), jnp.asarray(k)
     maps, map_params = zip(*x.maps) if x.maps else ((), ())
-    limits, limits_q, limits_k = zip(*x.limits) if x.limits else ((), (), ())
+    position_windows, limits_q, limits_k = (
+        zip(*x.position_windows) if x.position_windows else ((), (), ())
+    )
     whole = Block(
         q=x.q,
         k=x.k,
@@ -128,12 +130,12 @@ def attend(
         mask=x.mask,
         seed=seed,
         rate=rate,
-        reach=x.reach,
+        window=x.window,
         ranges=ranges,
         size=block or 0,
         num_queries=queries,
         maps=maps,
-        limits=limits,
+        position_windows=position_windows,
     )
     arrays, rest = halves(whole)
     arrays = vary_alike(arrays, rest)

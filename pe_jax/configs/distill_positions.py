@@ -21,7 +21,7 @@ _WEIGHT = number(0, 1e6)
 # Frozen: the embeddings that teacher and student share. New positions learn faster.
 _RATES = (
     "bert/token/*=0",
-    "bert/segment/*=0",
+    "bert/token_type/*=0",
     "bert/position/*=5",
     "bert/position/*/frequencies=1",
     "bert/position/*/generators=1",

@@ -38,7 +38,8 @@ ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 
 # Settings of ModernBERT (Warner et al. 2024): the differences from BERT's, which are the defaults.
 MODERNBERT: dict[str, Any] = {
-    "position": "cycle(rope(base=160000), rope+window(max_distance=64), rope+window(max_distance=64))",
+    "position": "cycle(rope(base=160000), "
+    "rope+window(max_distance=64), rope+window(max_distance=64))",
     "max_length": 8192,
     "pre_norm": True,
     "first_norm": False,

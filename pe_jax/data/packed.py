@@ -48,7 +48,7 @@ class PackedExamples:
     def element_spec(length: int, max_predictions: int) -> ElementSpec:
         """Return shape and dtype of each array of a row with masks."""
         row = ((length,), np.int32)
-        return {**masked_spec(length, max_predictions), "positions": row, "documents": row}
+        return {**masked_spec(length, max_predictions), "positions": row, "document_ids": row}
 
     @property
     def _gap(self) -> np.ndarray:
@@ -71,7 +71,7 @@ class PackedExamples:
     def __call__(self, number: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return a row, arrays `[L]`.
 
-        With masks: int32 positions, from 0 in each document; int32 documents, 1 for the first in
+        With masks: int32 positions, from 0 in each document; int32 document_ids, 1 for the first in
         this row, 0 at padding; and what `mask_words` returns. Without: int32 tokens; bool valid,
         False at padding; and bool begins, True where a word begins.
         """
@@ -83,14 +83,14 @@ class PackedExamples:
         valid = np.arange(self.length) < len(row)
         pad = (len(template.before), self.length - len(template.before) - len(text))
         if not self.max_predictions:
-            return {"tokens": tokens, "valid": valid, "begins": np.pad(begins, pad)}
-        documents = np.where(valid, np.pad(owner, pad, mode="edge") - owner[0] + 1, 0)
-        starts = np.searchsorted(documents[valid], documents)
+            return {"tokens": tokens, "mask": valid, "begins": np.pad(begins, pad)}
+        document_ids = np.where(valid, np.pad(owner, pad, mode="edge") - owner[0] + 1, 0)
+        starts = np.searchsorted(document_ids[valid], document_ids)
         words = (np.pad(begins, pad), np.pad(is_text, pad), self.vocabulary)
         return {
             **mask_words(tokens, *words, rng, self.max_predictions, self.mask_rate),
             "positions": np.where(valid, np.arange(self.length) - starts, 0).astype(np.int32),
-            "documents": documents.astype(np.int32),
+            "document_ids": document_ids.astype(np.int32),
         }
 
     def _text(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

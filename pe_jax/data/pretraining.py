@@ -59,7 +59,7 @@ class PretrainingExamples:
         return {
             **masked_spec(length, max_predictions),
             "token_type_ids": ((length,), np.int32),
-            "valid": ((length,), np.bool_),
+            "mask": ((length,), np.bool_),
             "next_sentence": ((), np.int32),
         }
 
@@ -92,7 +92,7 @@ class PretrainingExamples:
         return {
             **mask_words(tokens, begins, maskable, v, rng, self.max_predictions, self.mask_rate),
             "token_type_ids": token_type_ids.astype(np.int32),
-            "valid": valid,
+            "mask": valid,
             "next_sentence": np.array(label, np.int32),
         }
 

@@ -62,7 +62,7 @@ def pad_rows(rows: Rows, numbers: np.ndarray, length: int) -> dict[str, np.ndarr
     return {
         "tokens": np.where(valid, tokens, rows.pad).astype(np.int32),
         "token_type_ids": ((position >= rows.second[numbers][..., None]) & valid).astype(np.int32),
-        "valid": valid,
+        "mask": valid,
         **{name: values[numbers] for name, values in rows.targets.items()},
     }
 

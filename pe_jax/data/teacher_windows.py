@@ -13,7 +13,7 @@ def window_spec(length: int, width: int) -> ElementSpec:
     # An input of n > W tokens has at most 2 n / W windows. Of two neighbouring rows of short inputs
     # at least one is half full.
     shape = (2 * length // width + 1, width)
-    arrays = {"windows": shape, "window_documents": shape, "window_places": (length,)}
+    arrays = {"windows": shape, "window_document_ids": shape, "window_places": (length,)}
     return {name: (shape, np.int32) for name, shape in arrays.items()}
 
 
@@ -31,7 +31,7 @@ def teacher_windows(documents: Int[np.ndarray, " L"], width: int) -> dict[str, n
 
     Returns:
       The windows, packed into R rows of W tokens; int32. windows `[R, W]`: where in the row each
-      token is. window_documents `[R, W]`: a number for each window, 0 at padding. window_places
+      token is. window_document_ids `[R, W]`: a number for each window, 0 at padding. window_places
       `[L]`: where in the R · W tokens the state of each token of the row is.
     """
     spec, stride = window_spec(len(documents), width), -(-width // 2)

@@ -39,7 +39,7 @@ class VariableLengthExamples:
     @staticmethod
     def element_spec(length: int, window: int = 0, shuffle: bool = False) -> ElementSpec:
         """Return shape and dtype of each array of a row."""
-        names = ("tokens", "token_type_ids", "documents", *(["order"] if shuffle else []))
+        names = ("tokens", "token_type_ids", "document_ids", *(["order"] if shuffle else []))
         windows = window_spec(length, window) if 0 < window < length else {}
         arrays = {**dict.fromkeys(names, ((length,), np.int32)), "text": ((length,), np.bool_)}
         return {**arrays, **windows}
@@ -49,18 +49,19 @@ class VariableLengthExamples:
 
     def __call__(self, number: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return a row, arrays `[L]`: int32 tokens; token_type_ids, 1 in the second part of a pair,
-        if the tokenizer has types; documents, 1 in the first input of the row and 0 at padding;
+        if the tokenizer has types; document_ids, 1 in the first input of the row and 0 at padding;
         bool text, False at special tokens and padding; `teacher_windows`; and order: the shuffled
         row has at place i the row's token at `order[i]`, words in their part of an input."""
         row = self.rows(number, rng)
-        tokens, size = row["tokens"].copy(), int(row["valid"].sum())
+        tokens, size = row["tokens"].copy(), int(row["mask"].sum())
         words = self.rows.vocabulary
         shortest = max(_SHORTEST, 2 + words.pair.size)  # Of an input, if its row is not shorter.
-        token_type_ids, documents = np.zeros_like(tokens), np.zeros_like(tokens)
-        is_text = np.zeros_like(row["valid"])
+        token_type_ids = np.zeros_like(tokens)
+        document_ids = np.zeros_like(tokens)
+        is_text = np.zeros_like(row["mask"])
         bounds = _bounds(size, self.rows.length, shortest, rng)
         for document, (begin, end) in enumerate(itertools.pairwise(bounds), 1):
-            documents[begin:end] = document
+            document_ids[begin:end] = document
             is_pair = end - begin >= shortest and rng.random() < 0.5
             template = words.pair if is_pair else words.single
             first, stop = begin + len(template.before), end - len(template.after)
@@ -72,22 +73,25 @@ class VariableLengthExamples:
                 tokens[split : split + between] = template.between
                 is_text[split : split + between] = False
                 token_type_ids[begin + template.type_start(split - first, end - begin) : end] = 1
-        return {
+        arrays = {
             "tokens": tokens,
             "token_type_ids": token_type_ids,
-            "documents": documents,
+            "document_ids": document_ids,
             "text": is_text,
-            **(teacher_windows(documents, self.window) if 0 < self.window < len(tokens) else {}),
-            **({"order": _order(row["begins"], documents, is_text, rng)} if self.shuffle else {}),
         }
+        if 0 < self.window < len(tokens):
+            arrays |= teacher_windows(document_ids, self.window)
+        if self.shuffle:
+            arrays["order"] = _order(row["begins"], document_ids, is_text, rng)
+        return arrays
 
 
 def _order(
-    begins: np.ndarray, documents: np.ndarray, is_text: np.ndarray, rng: np.random.Generator
+    begins: np.ndarray, document_ids: np.ndarray, is_text: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
     """Return an order of a row's tokens that shuffles the words of each part of an input."""
     order = np.arange(len(begins), dtype=np.int32)
-    bounds = np.flatnonzero((np.diff(documents) != 0) | (np.diff(is_text) != 0)) + 1
+    bounds = np.flatnonzero((np.diff(document_ids) != 0) | (np.diff(is_text) != 0)) + 1
     for part in np.split(order, bounds):  # Views.
         if is_text[part[0]]:
             part[:] = part[shuffled_order(begins[part], rng)]

@@ -15,10 +15,12 @@ import typing
 from pe_jax.encodings.encoding import (
     PositionEncoding, cycle, embed, none, per_layer, parameter_count,
 )  # fmt: skip
-from pe_jax.encodings.part import Metadata, Context, LogitTerms, OffsetTerms, Params, Part, Traits
+from pe_jax.encodings.part import (
+    Context, HookContext, LogitTerms, Metadata, OffsetTerms, Params, Part, Traits,
+)  # fmt: skip
 from pe_jax.encodings.positions import Positions, AttentionWindow, offsets
 from pe_jax.encodings.registry import (
-    ENCODINGS, WRAPPERS, named, registered, suggestion as _suggestion,
+    ENCODINGS, WRAPPERS, define_encoding, register_encoding, suggestion as _suggestion,
 )  # fmt: skip
 
 # Every encoding, in the order of the catalogue. A new one is its file, a line here, a name below.
@@ -89,21 +91,20 @@ from pe_jax.encodings.tables import resize_table
 # isort: on
 
 __all__ = [
-    "ENCODINGS", "WRAPPERS", "AttentionWindow", "Context", "LogitTerms", "Metadata",
-    "OffsetTerms", "Params", "Part", "PositionEncoding", "Positions", "Traits", "alibi",
-    "bias_2d", "cable", "cape", "causal", "chunks", "complex_order", "convert_layout",
-    "convolutional", "cope", "cycle", "dape", "dape_v2", "deberta", "decomposed_2d",
-    "decoupled_rope", "default_frequencies", "dual_chunk", "dynamic_position_bias", "embed",
-    "fire", "floater", "fope", "fourier_features", "fox", "from_name", "grape_a", "grape_m",
-    "inkling", "interpolated", "kerple", "learnable_sinusoidal_absolute",
-    "learnable_sinusoidal_relative", "learned_2d", "learned_absolute", "learned_relative",
-    "lerope", "liere", "log_n", "mrope", "named", "nezha", "none", "normalized_index",
-    "offsets", "parameter_count", "path_attention", "per_layer", "per_row_alibi", "pope",
-    "randomized", "raw_index", "registered", "relative_key", "relative_key_query", "repo",
-    "rerope", "resize_table", "rope", "rope_axial", "rope_centered", "rope_dynamic_ntk",
-    "rope_linear", "rope_llama3", "rope_longrope", "rope_mixed", "rope_ntk", "rope_slice",
-    "rope_yarn", "rove", "sandwich", "selective_rope", "self_extend", "shifted", "sink",
-    "sinusoid", "sinusoidal_2d", "sinusoidal_absolute", "sinusoidal_concatenated",
+    "ENCODINGS", "WRAPPERS", "AttentionWindow", "Context", "HookContext", "LogitTerms", "Metadata",
+    "OffsetTerms", "Params", "Part", "PositionEncoding", "Positions", "Traits", "alibi", "bias_2d",
+    "cable", "cape", "causal", "chunks", "complex_order", "convert_layout", "convolutional", "cope",
+    "cycle", "dape", "dape_v2", "deberta", "decomposed_2d", "decoupled_rope", "default_frequencies",
+    "define_encoding", "dual_chunk", "dynamic_position_bias", "embed", "fire", "floater", "fope",
+    "fourier_features", "fox", "from_name", "grape_a", "grape_m", "inkling", "interpolated",
+    "kerple", "learnable_sinusoidal_absolute", "learnable_sinusoidal_relative", "learned_2d",
+    "learned_absolute", "learned_relative", "lerope", "liere", "log_n", "mrope", "nezha", "none",
+    "normalized_index", "offsets", "parameter_count", "path_attention", "per_layer",
+    "per_row_alibi", "pope", "randomized", "raw_index", "register_encoding", "relative_key",
+    "relative_key_query", "repo", "rerope", "resize_table", "rope", "rope_axial", "rope_centered",
+    "rope_dynamic_ntk", "rope_linear", "rope_llama3", "rope_longrope", "rope_mixed", "rope_ntk",
+    "rope_slice", "rope_yarn", "rove", "sandwich", "selective_rope", "self_extend", "shifted",
+    "sink", "sinusoid", "sinusoidal_2d", "sinusoidal_absolute", "sinusoidal_concatenated",
     "sinusoidal_relative", "ssmax", "string", "t5", "tener", "tisa", "transformer_xl", "tupe",
     "wall", "window", "with_factors", "xpos",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,19 +16,20 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from pe_jax.dtypes import check_floats
-from pe_jax.encodings.part import Context, Params, Part, moved
-from pe_jax.encodings.positions import AttentionWindow, Positions, checked_positions
+from pe_jax.encodings.parameters import map_params, split_params
+from pe_jax.encodings.part import Context, HookContext, Params, Part, apply_positions
+from pe_jax.encodings.positions import AttentionWindow, checked_positions
 from pe_jax.explicit_sharding import automatic_sharding, spec_of
 from pe_jax.promotion import standard_promotion
+from pe_jax.records import Record
 from pe_jax.shapes import Array, Real
 
 
 @jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True, repr=False)
-class PositionEncoding:
+class PositionEncoding(Record):
     """A position encoding of a model: parts that act together, joined with `+`. None is `none`.
 
-    Embeddings and maps follow one another, terms add up, factors multiply, every reach holds. Two
+    Embeddings and maps follow one another, terms add up, scales multiply, every window holds. Two
     builds of one encoding are equal. To JAX, an encoding is a tree without leaves.
 
     Attributes:
@@ -89,13 +90,6 @@ class PositionEncoding:
     def __radd__(self, other: object) -> PositionEncoding:
         return self + other  # type: ignore[operator]  # A function, or an error.
 
-    def map_parts(self, function: Callable[[Part], Part]) -> PositionEncoding:
-        """The encoding with `function(part)` in the place of each part."""
-        layers = tuple(layer.map_parts(function) for layer in self.layers)
-        return PositionEncoding(
-            parts=tuple(map(function, self.parts)), layers=layers, per_layer=self.per_layer
-        )
-
     @property
     def in_attention(self) -> PositionEncoding:
         """The parts that act in attention; itself if all do."""
@@ -109,11 +103,11 @@ class PositionEncoding:
 
     def layer(self, index: int) -> PositionEncoding:
         """Return what acts in a layer; itself unless layers differ."""
-        return (
-            PositionEncoding(parts=self.parts + self.at_layer(index).parts) if self.layers else self
-        )
+        if not self.layers:
+            return self
+        return PositionEncoding(parts=self.parts + self._at_layer(index).parts)
 
-    def at_layer(self, index: int) -> PositionEncoding:
+    def _at_layer(self, index: int) -> PositionEncoding:
         """Return a layer's encoding without `parts`; its `embed` acts at the layer's input."""
         return self.layers[index % len(self.layers)] if self.layers else PositionEncoding()
 
@@ -134,7 +128,7 @@ class PositionEncoding:
         elif num_layers is None:
             raise ValueError(f"The layers of {self.name} differ: call init(rng, num_layers).")
         else:
-            inits = {self._entry(i): self.at_layer(i).init for i in range(num_layers)}
+            inits = {self._layer_key(i): self._at_layer(i).init for i in range(num_layers)}
             rng, *rngs = jax.random.split(rng, 1 + len(inits))
             params = PositionEncoding(parts=self.parts).init(rng)
         params |= {name: inits[name](rng) for name, rng in zip(inits, rngs)}
@@ -145,108 +139,41 @@ class PositionEncoding:
         if not self.layers:
             return params
         shared = {part.key: params[part.key] for part in self.parts if part.key in params}
-        return {**shared, **params.get(self._entry(index), {})}
-
-    def split(self, params: Params | None) -> list[tuple[Part, Params]]:
-        """`parts`, each with its own parameters.
-
-        Raises:
-          ValueError: if parameters of a part are missing, or have other shapes; a table that
-            limits positions and can be resized may have any number of rows.
-        """
-        params = {} if params is None else params
-        if not isinstance(params, Mapping):
-            raise ValueError(
-                "params must be the dict that encoding.init(rng) returned, got "
-                f"{type(params).__name__}."
-            )
-        split = [(part, params.get(part.key, {})) for part in self.parts]
-        missing, strange = [], []
-        for part, part_params in split:
-            shapes = _shapes(part_params)
-            for path, expected in _expected_shapes(part.init).items():
-                place, shape = f"{part.key}/{path}", shapes.get(path)
-                rows = int(path == "table" and bool(part.traits.resize and part.traits.max_length))
-                if shape is None:
-                    missing.append(place if part.key in params else part.key)
-                elif shape[rows:] != expected[rows:] or len(shape) != len(expected):
-                    strange.append(f"{place} has shape {shape}, {part!r} has {expected}")
-        if missing:
-            raise ValueError(
-                f"params lacks the parameters of {', '.join(dict.fromkeys(missing))}; got "
-                f"{', '.join(params) or 'none'}. Pass what encoding.init(rng) returned."
-            )
-        if strange:
-            raise ValueError(
-                f"params has parameters of another encoding: {'; '.join(strange)}. Pass what "
-                "encoding.init(rng) returned."
-            )
-        return split
-
-    def bind(self, params: Params) -> dict[str, tuple[Part, Params]]:
-        """All parts with their parameters, by place: `rope`, or `cycle_1/rope` in some layers."""
-        bound = {part.key: (part, values) for part, values in self.split(params)}
-        names = params.keys() - bound.keys() if self.per_layer else ()
-        numbers = sorted(int(name.removeprefix("layer_")) for name in names)
-        entries = {self._entry(number): self.at_layer(number) for number in numbers} or {
-            self._entry(i): layer
-            for i, layer in enumerate(self.layers)
-            if self._entry(i) in params or not parameter_count(layer)
-        }
-        for name, layer in entries.items():
-            for part, values in layer.split(params.get(name, {})):
-                bound[f"{name}/{part.key}"] = part, values
-        return bound
+        return {**shared, **params.get(self._layer_key(index), {})}
 
     def resize(self, params: Params, length: int, method: str) -> Params:
-        """Parameters for another number of positions, see `resize_table`.
+        """Return parameters for another number of positions, see `resize_table`.
 
         Args:
           method: empty resizes only tables that do not limit positions, which need none.
         """
 
-        def resize_part(part: Part, params: Params) -> Params:
-            resize, longest = part.traits.resize, part.traits.max_length
-            return resize(params, length, method) if resize and (method or not longest) else params
+        def resize_part(part: Part, part_params: Params) -> Params:
+            traits = part.traits
+            if traits.resize is None or (traits.max_length and not method):
+                return part_params
+            return traits.resize(part_params, length, method)
 
-        return self._map_params(resize_part, params)
+        return map_params(resize_part, self, params)
 
-    def frequency_mask(self, params: Params) -> Params:
-        """A tree like `params`: True for parameters that are frequencies."""
-
-        def mask(part: Part, params: Params) -> Params:
-            is_frequency = lambda path, _: path[-1].key in part.traits.frequency_params
-            return jax.tree_util.tree_map_with_path(is_frequency, params)
-
-        return self._map_params(mask, params)
-
-    def _map_params(self, function: Callable[[Part, Params], Params], params: Params) -> Params:
-        mapped: Params = {}
-        for place, (part, values) in self.bind(params).items():
-            entry, _, key = place.rpartition("/")
-            if values:
-                inside = mapped.setdefault(entry, {}) if entry else mapped
-                inside[key] = function(part, values)
-        return mapped
-
-    def _entry(self, index: int) -> str:
+    def _layer_key(self, index: int) -> str:
         """The key of a layer's parameters; encodings of one name share an entry."""
         if self.per_layer:
             return f"layer_{index}"
         names = [layer.name for layer in self.layers]
-        return f"cycle_{names.index(self.at_layer(index).name)}"
+        return f"cycle_{names.index(self._at_layer(index).name)}"
 
     # --- traits ---
 
     @property
-    def all_parts(self) -> tuple[Part, ...]:
+    def _all_parts(self) -> tuple[Part, ...]:
         """`parts`, and those of all layers."""
         return self.parts + tuple(part for layer in self.layers for part in layer.parts)
 
     @property
     def max_length(self) -> int | None:
         """The number of positions that all parts have; None without a limit."""
-        limits = (part.traits.max_length for part in self.all_parts)
+        limits = (part.traits.max_length for part in self._all_parts)
         return min((limit for limit in limits if limit is not None), default=None)
 
     @property
@@ -256,7 +183,7 @@ class PositionEncoding:
         Raises:
           ValueError: if parts take positions of different numbers of axes.
         """
-        axes = {part.traits.axes for part in self.all_parts} or {1}
+        axes = {part.traits.axes for part in self._all_parts} or {1}
         if len(axes) > 1:
             raise ValueError(
                 f"The parts of {self.name} need positions of different numbers of axes: "
@@ -267,61 +194,58 @@ class PositionEncoding:
     @property
     def reads_hidden_states(self) -> bool:
         """True if attention needs hidden states of keys."""
-        return any(part.traits.reads_hidden_states for part in self.all_parts)
+        return any(part.traits.reads_hidden_states for part in self._all_parts)
 
     @property
-    def reach(self) -> AttentionWindow:
-        """Reach that every part allows a query."""
-        limits = [
+    def window(self) -> AttentionWindow:
+        """Window that every part allows a query."""
+        windows = [
             part.offsets.window for part in self.parts if part.offsets and part.offsets.window
         ]
-        return functools.reduce(AttentionWindow.within, limits, AttentionWindow())
+        return functools.reduce(AttentionWindow.within, windows, AttentionWindow())
 
     @property
     def is_causal(self) -> bool:
         """True if no query attends to keys to its right."""
-        return self.reach.right == 0
+        return self.window.right == 0
 
-    def check_layer(self) -> None:
-        """Raise a ValueError unless attention of one layer can take this encoding."""
-        if self.layers:
+
+def map_parts(function: Callable[[Part], Part], encoding: PositionEncoding) -> PositionEncoding:
+    """Return `encoding` with `function(part)` in the place of each part."""
+    layers = tuple(map_parts(function, layer) for layer in encoding.layers)
+    return PositionEncoding(
+        parts=tuple(map(function, encoding.parts)), layers=layers, per_layer=encoding.per_layer
+    )
+
+
+def check_layer(encoding: PositionEncoding) -> None:
+    """Raise a ValueError unless attention of one layer can take this encoding."""
+    if encoding.layers:
+        raise ValueError(
+            f"The layers of {encoding.name} differ. Pass attention encoding.layer(i) and "
+            "encoding.layer_params(params, i)."
+        )
+    for part in encoding.parts:
+        if part.traits.causal_only and not encoding.is_causal:
             raise ValueError(
-                f"The layers of {self.name} differ. Pass attention encoding.layer(i) and "
-                "encoding.layer_params(params, i)."
+                f"{part.name} needs causal attention: {part.traits.causal_only}. Combine it "
+                f"with causal: {encoding.name + '+causal'!r}."
             )
-        for part in self.parts:
-            if part.traits.causal_only and not self.is_causal:
-                raise ValueError(
-                    f"{part.name} needs causal attention: {part.traits.causal_only}. Combine it "
-                    f"with causal: {self.name + '+causal'!r}."
-                )
-        adds_to_values = any(part.offsets and part.offsets.value_vectors for part in self.parts)
-        if adds_to_values and any(part.map_output for part in self.parts):
-            raise ValueError(
-                f"{self.name} adds vectors to the values and undoes a map of the values (hook "
-                "`output`), which would map these vectors too. Use one of them."
-            )
-
-    def check_acts_in_attention(self) -> None:
-        """Raise a ValueError if all of this encoding acts at the input of a model."""
-        if self.at_input.parts and not self.in_attention.parts:
-            raise ValueError(
-                f"encoding {self.name} acts only at the input of a model, by encodings.embed, not "
-                "in attention. Pass encoding.in_attention, which leaves out such parts."
-            )
+    adds_to_values = any(part.offsets and part.offsets.value_vectors for part in encoding.parts)
+    if adds_to_values and any(part.map_output for part in encoding.parts):
+        raise ValueError(
+            f"{encoding.name} adds vectors to the values and undoes a map of the values (hook "
+            "`map_output`), which would map these vectors too. Use one of them."
+        )
 
 
-@functools.lru_cache(maxsize=512)
-def _expected_shapes(init: Callable[[jax.Array], Params]) -> dict[str, tuple[int, ...]]:
-    return _shapes(jax.eval_shape(lambda: init(jax.random.key(0))))
-
-
-def _shapes(params: Params) -> dict[str, tuple[int, ...]]:
-    """Shapes of a part's parameters by path, `hidden/kernel`."""
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): np.shape(leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-    }
+def check_acts_in_attention(encoding: PositionEncoding) -> None:
+    """Raise a ValueError if all of an encoding acts at the input of a model."""
+    if encoding.at_input.parts and not encoding.in_attention.parts:
+        raise ValueError(
+            f"encoding {encoding.name} acts only at the input of a model, by encodings.embed, not "
+            "in attention. Pass encoding.in_attention, which leaves out such parts."
+        )
 
 
 def none() -> PositionEncoding:
@@ -364,6 +288,22 @@ def checked_encoding(encoding: object) -> PositionEncoding:
     return encoding
 
 
+def check_context(context: object) -> Context:
+    """Return `context`, by default an empty one.
+
+    Raises:
+      ValueError: if it is something else than a `Context`.
+    """
+    if context is None:
+        return Context()
+    if not isinstance(context, Context) or isinstance(context, HookContext):
+        raise ValueError(
+            f"context must be a Context, got {type(context).__name__}: pass "
+            "context=Context(positions_q=..., positions_k=...)."
+        )
+    return context
+
+
 def check_key(rng: object) -> None:
     """Raise a ValueError unless something is an array, as keys are."""
     if not isinstance(rng, jax.Array | np.ndarray):
@@ -375,38 +315,36 @@ def _hint(make: Callable[..., object]) -> str:
     return f"{getattr(make, '__name__', type(make).__name__)}(...)"
 
 
-@automatic_sharding(lambda encoding, params, x, *_, **__: spec_of(x, 0, 1, 2))
+@automatic_sharding(lambda x, *_, **__: spec_of(x, 0, 1, 2))
 @standard_promotion()
 def embed(
-    encoding: PositionEncoding,
-    params: Params | None,
     x: Real[Array, "B L D"],
-    positions: Positions | None = None,
-    *,
-    tokens: Array | None = None,
-    rng: jax.Array | None = None,
+    encoding: PositionEncoding,
+    params: Params | None = None,
+    context: Context | None = None,
 ) -> Real[jax.Array, "B L D"]:
     """Apply what `encoding` does to the input of a model; sums are float32 and rounded once.
 
     Args:
-      params: what `encoding.init` returned, possibly trained since.
       x: embeddings of the tokens: float16, bfloat16, float32 or float64, unless the encoding does
         nothing to them.
-      positions: see `Positions`; default range(L).
-      tokens, rng: see `Context`.
+      encoding: a position encoding; parts of it that act in attention alone do nothing here.
+      params: what `encoding.init` returned, possibly trained since.
+      context: `positions_q`, by default range(L), and `tokens` and `position_rng` for encodings
+        that need them.
 
     Returns:
       `[B, L, D]` in the dtype of `x`; `x` itself if the encoding does nothing to it.
 
     Raises:
       ValueError: for another dtype of `x`, positions of another length or that are not finite, past
-        the longest position of the encoding, or missing parameters.
+        the longest position of the encoding, missing parameters, or document ids without positions.
 
     Example:
       >>> import jax.numpy as jnp
       >>> from pe_jax import encodings
       >>> absolute = encodings.sinusoidal_absolute(hidden_size=4)
-      >>> encodings.embed(absolute, {}, jnp.zeros((1, 1, 4))).tolist()  # sin 0, cos 0, ...
+      >>> encodings.embed(jnp.zeros((1, 1, 4)), absolute).tolist()  # sin 0, cos 0, ...
       [[[0.0, 1.0, 0.0, 1.0]]]
     """
     if not any(part.embed for part in checked_encoding(encoding).parts):
@@ -416,11 +354,21 @@ def embed(
         size = part.traits.hidden_size
         if part.embed and size not in (None, x.shape[-1]):
             raise ValueError(f"x must be [B, L, {size}] for {part!r}, got {list(x.shape)}.")
-    positions = checked_positions(positions, x.shape[:2], encoding.axes, "x", encoding.max_length)
-    context, out = Context(positions_q=positions, positions_k=positions, tokens=tokens, rng=rng), x
-    for part, part_params in encoding.split(params):
+    context = check_context(context)
+    if context.document_ids is not None and context.positions_q is None:
+        raise ValueError(
+            "Context.document_ids are for attention; at the input, tokens need their positions "
+            "within documents: Context(positions_q=document_positions(document_ids), ...), see "
+            "pe_jax.attention.document_positions."
+        )
+    positions = checked_positions(
+        context.positions_q, x.shape[:2], encoding.axes, "x", encoding.max_length
+    )
+    hook_context = HookContext.of(context, positions, positions)
+    out = x
+    for part, part_params in split_params(encoding, params):
         if part.embed:
-            out = part.embed(part_params, out, moved(part, context, x.shape[0]))
+            out = part.embed(part_params, out, apply_positions(part, hook_context, x.shape[0]))
     return out.astype(x.dtype)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import traceback
@@ -14,8 +13,18 @@ import numpy as np
 
 from pe_jax.encodings.part import LogitTerms, Part
 
-_HOOKS = ("init", "positions", "embed", "heads", "output", "logits", "factor", "sink", "map_logits")
-_BY_OFFSET = ("keys", "queries", "values", "bias")
+_HOOKS = (
+    "init",
+    "positions",
+    "embed",
+    "map_qkv",
+    "map_output",
+    "logits",
+    "scale",
+    "sink",
+    "map_logits",
+)
+_BY_OFFSET = ("key_vectors", "query_vectors", "value_vectors", "bias")
 _LIBRARIES = tuple(
     os.path.dirname(os.path.abspath(path)) + os.sep
     for path in (jax.__file__, np.__file__, os.path.dirname(__file__))
@@ -34,8 +43,8 @@ def with_notes(part: Part, name: str) -> Part:
             for term, function in terms.items()
             if function
         }
-        noted["offsets"] = part.offsets._replace(**changed)
-    return part._replace(**noted)
+        noted["offsets"] = part.offsets.replace(**changed)
+    return part.replace(**noted)
 
 
 def _noted(hook: Callable[..., Any], where: str) -> Callable[..., Any]:
@@ -52,7 +61,7 @@ def _noted(hook: Callable[..., Any], where: str) -> Callable[..., Any]:
             raise
         if isinstance(result, LogitTerms):
             function = _noted(result.function, f"LogitTerms, {where}")
-            return dataclasses.replace(result, function=function)
+            return result.replace(function=function)
         return result
 
     return call

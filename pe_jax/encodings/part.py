@@ -2,16 +2,16 @@
 
 Every encoding is an instance of one formula. In a layer of attention, for query i and key j,
 
-    q, k, v = heads(q, k, v)
+    q, k, v = map_qkv(q, k, v)
     T_ij    = s · (q_i·K(j-i) + Q(j-i)·k_j) + bias(j-i) + logits(i, j)
     S_i     = map_logits(s · q_i·k, T_i), by default their sum
-    A_i     = softmax of S_i over the keys that the mask and the reach allow, and of the logit sink
-    o_i     = output(Σ_j A_ij v_j) + Σ_j A_ij V(j-i)
+    A_i     = softmax of S_i over the keys that the mask and the window allow, and of the logit sink
+    o_i     = map_output(Σ_j A_ij v_j) + Σ_j A_ij V(j-i)
 
-with s = factor / sqrt(d). A sink has a weight and no value; without one the weights sum to 1.
+with s = scale / sqrt(d). A sink has a weight and no value; without one the weights sum to 1.
 `embed` acts before the first layer. K, Q, V and bias are functions of the offset alone, given as
 data (`OffsetTerms`) from which attention makes tables. They meet the content of queries and keys,
-as it was before `heads` of any encoding. Biases and `logits` are added without further scaling.
+as it was before `map_qkv` of any encoding. Biases and `logits` are added without further scaling.
 
 **The sign**: the offset is `position of the key - position of the query`, positive for keys to the
 right of the query. (The paper's eq. 4 does not say which index is the query.)
@@ -25,7 +25,7 @@ import dataclasses
 import functools
 import reprlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from pe_jax.encodings.positions import AttentionWindow, Positions, as_array, span
+from pe_jax.records import Record
 from pe_jax.shapes import Array, Float, Size
 
 if TYPE_CHECKING:
@@ -43,16 +44,17 @@ Projection = Callable[[Array], jax.Array]  # `[..., D] -> [..., H, d]`.
 Logits = Float[Array, "#B #H Lq Lk"]  # Of pairs of queries and keys, or terms of them.
 
 
-class Context(NamedTuple):
-    """Input of a hook besides the arrays that it changes; None if the caller does not pass it.
+class Context(Record, pytree=True, renamed={"rng": "position_rng"}):
+    """What a caller tells an encoding about a call; None for what it does not pass.
 
     Attributes:
-      positions_q, positions_k: of queries and keys; at the input of a model both those of tokens.
-        `positions_k` defaults to `positions_q` if there are as many of both, and both to ranges
-        from 0.
+      positions_q, positions_k: of queries and keys; at the input of a model `positions_q` are those
+        of the tokens. `positions_k` defaults to `positions_q` if there are as many of both, and
+        both to ranges from 0.
       x_q, x_k: hidden states `[B, L, D]` that queries and keys were projected from.
       projections: of this layer to queries and to keys, `[..., D] -> [..., H, d]`.
-      rng: for encodings that draw while training, the same in every layer; None draws nothing.
+      position_rng: for encodings that draw while training, the same in every layer; None draws
+        nothing.
       tokens: ids `[B, L]`, at the input of a model only.
       document_ids: `[B, L]` integers: self-attention in packed rows stays within documents.
         Number them from 1, up to 2^31 - 2; 0 after a document is padding, with outputs of 0. Zeros
@@ -60,9 +62,6 @@ class Context(NamedTuple):
         a document must be next to one another, at consecutive positions, from 0 by default, which
         is checked unless they are traced; offsets between tokens are those of their places in the
         row.
-      batch_size: B; filled in for the hook `positions`.
-      frequency_factors: `ω -> factors`, both `[#H, F]`, see `with_factors`.
-      mask: bool `[#B, #H, #Lq, Lk]`, filled in for the hooks of attention: its argument `mask`.
     """
 
     positions_q: Positions | None = None
@@ -70,12 +69,32 @@ class Context(NamedTuple):
     x_q: Array | None = None
     x_k: Array | None = None
     projections: tuple[Projection, Projection] | None = None
-    rng: jax.Array | None = None
+    position_rng: jax.Array | None = None
     tokens: Array | None = None
+    document_ids: Array | None = None
+
+
+class HookContext(Context, pytree=True):
+    """A `Context` as hooks get it: with positions, and what attention fills in.
+
+    Attributes:
+      positions_q, positions_k: those that the part sees, after its hook `positions`.
+      batch_size: B, for the hook `positions`.
+      frequency_factors: `ω -> factors`, both `[#H, F]`, see `with_factors`.
+      mask: bool `[#B, #H, #Lq, Lk]`, the argument `mask` of attention.
+    """
+
+    positions_q: Positions
+    positions_k: Positions
     batch_size: Size = 1
     frequency_factors: Callable[[Array], Array] | None = None
-    document_ids: Array | None = None
     mask: Array | None = None
+
+    @classmethod
+    def of(cls, context: Context, positions_q: Positions, positions_k: Positions) -> HookContext:
+        """Return `context` with these positions, for hooks."""
+        fields = {field.name: getattr(context, field.name) for field in dataclasses.fields(Context)}
+        return cls(**{**fields, "positions_q": positions_q, "positions_k": positions_k})
 
     def arrays(self) -> tuple[jax.Array | np.ndarray, jax.Array | np.ndarray]:
         """Positions of queries and of keys as arrays, see `as_array`: `[L]`, or `[B, L]` where rows
@@ -108,16 +127,13 @@ class Context(NamedTuple):
     @property
     def shift(self) -> int | None:
         """The first key minus the first query of `ranges`."""
-        return self.ranges and self.ranges[1].start - self.ranges[0].start
+        if self.ranges is None:
+            return None
+        range_q, range_k = self.ranges
+        return range_k.start - range_q.start
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("query_arrays", "key_arrays", "shared"),
-    meta_fields=("function",),
-)
-@dataclasses.dataclass(frozen=True)
-class LogitTerms:
+class LogitTerms(Record, pytree=True, static=("function",)):
     """Terms of the logits as the arrays that they are computed from, some queries at a time.
 
     Attributes:
@@ -135,37 +151,47 @@ class LogitTerms:
 
 
 # `(params, offsets [...], context) -> [..., d]`, or `[..., H, d]` with vectors for each head.
-OffsetVectors = Callable[[Params, Array, Context], jax.Array]
+OffsetVectors = Callable[[Params, Array, HookContext], jax.Array]
 
 
-class OffsetTerms(NamedTuple):
+_RENAMED_TERMS = {
+    "keys": "key_vectors",
+    "queries": "query_vectors",
+    "values": "value_vectors",
+    "clip": "max_distance",
+    "reach": "window",
+}
+
+
+class OffsetTerms(Record, renamed=_RENAMED_TERMS):
     """Terms that depend on j - i only; `None` means that the term is absent.
 
     Attributes:
-      keys, queries, values: K, Q and V, vectors that join the keys, the queries and the values.
+      key_vectors, query_vectors, value_vectors: K, Q and V, which join the keys, the queries and
+        the values.
       bias: `(params, offsets [...], context) -> [...]`, or `[..., H]` with one for each head.
       frequencies, value_frequencies: `params -> [F]`, if K and V are sinusoids of the offset with
         these frequencies, in the order of `sinusoid`: both or neither.
-      clip: offsets are clipped to ±clip; None does not clip.
-      reach: how far a query attends, a window or causality. None: to all keys.
+      max_distance: offsets are clipped to ±max_distance; None does not clip.
+      window: the keys that a query attends to, also of causal attention. None: all.
     """
 
-    keys: OffsetVectors | None = None
-    queries: OffsetVectors | None = None
-    values: OffsetVectors | None = None
-    bias: Callable[[Params, Array, Context], jax.Array] | None = None
+    key_vectors: OffsetVectors | None = None
+    query_vectors: OffsetVectors | None = None
+    value_vectors: OffsetVectors | None = None
+    bias: Callable[[Params, Array, HookContext], jax.Array] | None = None
     frequencies: Callable[[Params], jax.Array] | None = None
     value_frequencies: Callable[[Params], jax.Array] | None = None
-    clip: int | None = None
-    reach: AttentionWindow | None = None
+    max_distance: int | None = None
+    window: AttentionWindow | None = None
 
     @property
     def has_terms(self) -> bool:
-        """True if anything is added to logits or outputs; a reach adds nothing."""
-        return any((self.keys, self.queries, self.values, self.bias))
+        """True if anything is added to logits or outputs; a window adds nothing."""
+        return any((self.key_vectors, self.query_vectors, self.value_vectors, self.bias))
 
 
-class Traits(NamedTuple):
+class Traits(Record):
     """Properties of an encoding that its callers must respect.
 
     Attributes:
@@ -180,7 +206,8 @@ class Traits(NamedTuple):
         attend to must be in the order of their positions. Attention refuses other orders; where
         positions or mask are traced, such queries give NaN.
       frequency_params: names of frequencies among the parameters, without weight decay.
-      hidden_size, head_size, num_heads: D, d and H that `named` built it for, None for any.
+      hidden_size, head_size, num_heads: D, d and H that `define_encoding` built it for; None for
+        any.
     """
 
     max_length: int | None = None
@@ -196,7 +223,7 @@ class Traits(NamedTuple):
     num_heads: int | None = None
 
 
-class Metadata(NamedTuple):
+class Metadata(Record):
     """Documentation and measurement of an encoding; nothing is computed from it in a model.
 
     Attributes:
@@ -247,11 +274,18 @@ def normal_init(stddev: float, **shapes: tuple[int, ...]) -> Callable[[jax.Array
 _SHORT = reprlib.Repr()  # Such as factors of all frequencies.
 _SHORT.maxtuple = 3
 
-Heads = tuple[Array, Array, Array]  # Queries, keys and values, each `[B, L, H, d]`.
+QKV = tuple[Array, Array, Array]  # Queries, keys and values, each `[B, L, H, d]`.
 
 
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Part:
+_RENAMED_HOOKS = {
+    "heads": "map_qkv",
+    "output": "map_output",
+    "factor": "scale",
+    "logit_map": "map_logits",
+}
+
+
+class Part(Record, renamed=_RENAMED_HOOKS):
     """A single encoding, as pure functions of its own parameters. A hook that is None is absent.
 
     Parts that the same function made from equal options are equal, and can be pickled.
@@ -259,18 +293,18 @@ class Part:
     Attributes:
       name: as a config writes it, options included: `"rope(base=500)"`.
       init: `init(rng) -> params`.
-      positions: `(positions, Context) -> positions` of queries or keys that the other hooks see;
-        `Context.positions_k` are those of all keys, or of all tokens of an input.
-      embed: `(params, x [B, L, D], Context) -> x`.
-      heads: `(params, q, k, v, Context) -> (q, k, v)`, each `[B, L, H, d]`; k and v may have fewer
-        heads. The head size of q and k may grow; logits are scaled by the original one.
-      output: `(params, o, Context) -> o`, undoes what `heads` did to v. Not with vectors that are
-        added to the values.
+      positions: `(positions, HookContext) -> positions` of queries or keys that the other hooks
+        see; `HookContext.positions_k` are those of all keys, or of all tokens of an input.
+      embed: `(params, x [B, L, D], HookContext) -> x`.
+      map_qkv: `(params, q, k, v, HookContext) -> (q, k, v)`, each `[B, L, H, d]`; k and v may have
+        fewer heads. The head size of q and k may grow; logits are scaled by the original one.
+      map_output: `(params, o, HookContext) -> o`, undoes what `map_qkv` did to v. Not with vectors
+        that are added to the values.
       offsets: terms of the offset.
-      logits: `(params, q, k, Context) -> LogitTerms`, all other terms; q is scaled by s. An array
-        `[#B, #H, Lq, Lk]` instead, leading axes of 1 left out or not, is kept whole always.
-      factor: `(params, Context) ->` a number, or `[#B, #Lq, #H, 1]`: of s.
-      sink: `(params, Context) ->` a number, or `[H]`: a logit in the softmax's denominator.
+      logits: `(params, q, k, HookContext) -> LogitTerms`, all other terms; q is scaled by s. An
+        array `[#B, #H, Lq, Lk]` instead, leading axes of 1 left out or not, is kept whole always.
+      scale: `(params, HookContext) ->` a number, or `[#B, #Lq, #H, 1]`: it multiplies s.
+      sink: `(params, HookContext) ->` a number, or `[H]`: a logit in the softmax's denominator.
       map_logits: `(params, content, terms, mask) -> logits`, each float32 `[B, H, Lq, Lk]`: logits
         of queries and keys (or what the map before made), and all that parts add to them. The mask
         is bool, True where a query may attend to a key. Keys that a term of -inf forbids are
@@ -284,21 +318,21 @@ class Part:
 
     name: str = ""
     init: Callable[[jax.Array], Params] = no_parameters
-    positions: Callable[[Positions, Context], Positions] | None = None
-    embed: Callable[[Params, Array, Context], jax.Array] | None = None
-    heads: Callable[[Params, Array, Array, Array, Context], Heads] | None = None
-    output: Callable[[Params, Array, Context], jax.Array] | None = None
+    positions: Callable[[Positions, HookContext], Positions] | None = None
+    embed: Callable[[Params, Array, HookContext], jax.Array] | None = None
+    map_qkv: Callable[[Params, Array, Array, Array, HookContext], QKV] | None = None
+    map_output: Callable[[Params, Array, HookContext], jax.Array] | None = None
     offsets: OffsetTerms | None = None
-    logits: Callable[[Params, Array, Array, Context], LogitTerms | jax.Array] | None = None
-    factor: Callable[[Params, Context], ArrayLike] | None = None
-    sink: Callable[[Params, Context], ArrayLike] | None = None
+    logits: Callable[[Params, Array, Array, HookContext], LogitTerms | jax.Array] | None = None
+    scale: Callable[[Params, HookContext], ArrayLike] | None = None
+    sink: Callable[[Params, HookContext], ArrayLike] | None = None
     map_logits: Callable[[Params, Array, Array, Array], jax.Array] | None = None
-    traits: Traits = Traits()  # noqa: RUF009, a tuple.
+    traits: Traits = Traits()
     metadata: Metadata | None = None
     params_key: str = ""
     constructor: functools.partial[PositionEncoding] | None = None
 
-    def _replace(self, **changes: Any) -> Part:
+    def replace(self, **changes: Any) -> Part:
         """A part with other fields, which its constructor does not make."""
         return dataclasses.replace(self, **{"constructor": None, **changes})
 
@@ -354,8 +388,10 @@ def _part_of(constructor: functools.partial[PositionEncoding]) -> Part:
     return constructor().parts[0]
 
 
-def map_heads(part: Part, params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
-    """Apply the hook `heads` of a part; a ValueError if it changes more than head sizes."""
+def apply_heads(
+    part: Part, params: Params, q: Array, k: Array, v: Array, context: HookContext
+) -> QKV:
+    """Apply the hook `map_qkv` of a part; a ValueError if it changes more than head sizes."""
     if part.map_qkv is None:
         return q, k, v
     before = [x.shape[:3] for x in (q, k, v)]
@@ -373,21 +409,20 @@ def map_heads(part: Part, params: Params, q: Array, k: Array, v: Array, context:
         raise ValueError(repeat)
     if [x.shape[:3] for x in heads] != before or heads[0].shape[3] != heads[1].shape[3]:
         raise ValueError(
-            f"The hook 'heads' of {part.name} may change the last axis of queries and keys, and of "
-            f"values; it made {[list(x.shape) for x in heads]} of {[list(x) for x in before]}."
+            f"The hook 'map_qkv' of {part.name} may change the last axis of queries and keys, and "
+            f"of values; it made {[list(x.shape) for x in heads]} of {[list(x) for x in before]}."
         )
     return heads
 
 
-def moved(part: Part, context: Context, batch_size: Size) -> Context:
+def apply_positions(part: Part, context: HookContext, batch_size: Size) -> HookContext:
     """`context` with the positions that `part` sees; `context` itself if they are the same."""
     if part.positions is None:
         return context
     q, k = context.positions_q, context.positions_k
-    assert q is not None and k is not None
-    sized = context._replace(batch_size=batch_size)
+    sized = context.replace(batch_size=batch_size)
     moved_q = part.positions(q, sized)
     moved_k = moved_q if k is q else part.positions(k, sized)
     if moved_q is q and moved_k is k:
         return context
-    return context._replace(positions_q=moved_q, positions_k=moved_k, document_ids=None)
+    return context.replace(positions_q=moved_q, positions_k=moved_k, document_ids=None)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.records import Record
 from pe_jax.shapes import Array, Bool, Float, Real, Size
 
 # `range(start, stop)`: consecutive positions, the same in every row, known while compiling. That is
@@ -165,7 +164,7 @@ def paired_positions(
     if queries[1] != keys[1] and (positions_q is None or positions_k is None):
         raise ValueError(
             f"Attention of {queries[1]} queries to {keys[1]} keys needs the positions of both. "
-            "Pass Context(positions_q, positions_k)."
+            "Pass Context(positions_q=..., positions_k=...)."
         )
     if positions_k is None:
         shared = checked_positions(positions_q, queries, axes, "q", longest)
@@ -201,15 +200,21 @@ def offsets(
     return as_array(positions_k)[..., None, :] - as_array(positions_q)[..., :, None]
 
 
-class AttentionWindow(NamedTuple):
+class AttentionWindow(Record):
     """A query attends to keys with `-left <= j - i <= right`; None sets no limit on its side.
 
-    `AttentionWindow(64, 64)` is a window of 129 keys, `AttentionWindow(None, 0)` causal attention,
-    `AttentionWindow(63, 0)` that with a window of 64 keys, the query's own among them.
+    `AttentionWindow(left=64, right=64)` is a window of 129 keys, `AttentionWindow(right=0)` causal
+    attention, `AttentionWindow(left=63, right=0)` that with a window of 64 keys, the query's own
+    among them.
     """
 
     left: int | None = None
     right: int | None = None
+
+    @property
+    def sides(self) -> tuple[int | None, int | None]:
+        """left and right."""
+        return self.left, self.right
 
     @property
     def span(self) -> int | None:
@@ -217,14 +222,21 @@ class AttentionWindow(NamedTuple):
         return None if self.left is None or self.right is None else self.left + self.right
 
     def within(self, other: AttentionWindow | None) -> AttentionWindow:
-        """Return the reach that both allow."""
+        """Return the window of the keys that both allow."""
         if other is None:
             return self
-        sides = ([x for x in side if x is not None] for side in zip(self, other))
-        return AttentionWindow(*(min(side, default=None) for side in sides))
+        return AttentionWindow(
+            left=_smaller(self.left, other.left), right=_smaller(self.right, other.right)
+        )
 
     def allows(self, offset: Real[Array, "*B"]) -> Bool[jax.Array, "*B"]:
         """True where offsets are within."""
         right = True if self.right is None else offset <= self.right
         left = True if self.left is None else offset >= -self.left
         return jnp.broadcast_to(jnp.logical_and(left, right), jnp.shape(offset))
+
+
+def _smaller(one: int | None, other: int | None) -> int | None:
+    """The smaller of two limits, of which None is no limit."""
+    limits = [limit for limit in (one, other) if limit is not None]
+    return min(limits, default=None)

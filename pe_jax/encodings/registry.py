@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec
 import jax
 import numpy as np
 
-from pe_jax.encodings.encoding import PositionEncoding, checked_encoding, none
+from pe_jax.encodings.encoding import PositionEncoding, checked_encoding, map_parts, none
 from pe_jax.encodings.hooks import with_notes
 from pe_jax.encodings.part import Part, no_parameters
 from pe_jax.errors import did_you_mean
@@ -27,8 +27,24 @@ _MOST, _MOST_NUMBERS = 2**24, 2**29
 _SMALLEST, _LARGEST = (float(x) for x in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 REQUIRED = inspect.Parameter.empty  # The default of an option that has none.
 
-# Names in other libraries and papers, and those here.
+# Names in other libraries and papers or former ones, and those here.
 _SYNONYMS = {
+    "clip": "max_distance",
+    "max_relative_positions": "max_distance",
+    "reach": "max_distance",
+    "extent": "max_distance",
+    "buckets": "num_buckets",
+    "longest": "num_positions",
+    "npos_max": "num_positions",
+    "length": "original_length",
+    "factorised": "factorized",
+    "centred": "centered",
+    "randomised": "randomized",
+    "normalised_index": "normalized_index",
+    "rope_centred": "rope_centered",
+    "registered": "register_encoding",
+    "named": "define_encoding",
+    "wrapper": "register_wrapper",
     "rotary": "rope",
     "roformer": "rope",
     "theta": "base",
@@ -43,7 +59,7 @@ _SYNONYMS = {
 _P = ParamSpec("_P")
 
 
-def named(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
+def define_encoding(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
     """Turn a function that makes a part into one that makes an encoding, named after it.
 
     All arguments are keyword-only: the sizes in `SIZES` that it uses, then options. The name is
@@ -60,7 +76,7 @@ def named(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
         open_sizes = [size for size in SIZES[:3] if getattr(part.traits, size) is None]
         known: dict[str, Any] = {size: arguments.get(size) for size in open_sizes}
         params_key = part.params_key or make.__name__
-        part = part._replace(traits=part.traits._replace(**known), params_key=params_key)
+        part = part.replace(traits=part.traits.replace(**known), params_key=params_key)
         return _encoding(part, build, arguments)
 
     signature = inspect.signature(make).replace(return_annotation=PositionEncoding)
@@ -148,16 +164,16 @@ def _encoding(
         constructor = None
     else:
         constructor = functools.partial(build, *inside, **used)
-    return PositionEncoding(parts=(part._replace(name=name, constructor=constructor),))
+    return PositionEncoding(parts=(part.replace(name=name, constructor=constructor),))
 
 
 def register_encoding(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
-    """`named`, and known to configs by that name."""
-    ENCODINGS[make.__name__] = encoding = named(make)
+    """Do as `define_encoding`, and let configs find the encoding by its name."""
+    ENCODINGS[make.__name__] = encoding = define_encoding(make)
     return encoding
 
 
-def wrapper(
+def register_wrapper(
     make: Callable[Concatenate[Part, _P], Part],
 ) -> Callable[Concatenate[PositionEncoding, _P], PositionEncoding]:
     """Turn a function that changes a part into one that changes all parts of an encoding, known to
@@ -169,10 +185,10 @@ def wrapper(
         checked_encoding(encoding)
 
         def wrap(part: Part) -> Part:
-            changed = make(part, *args, **options)._replace(params_key=part.key)
+            changed = make(part, *args, **options).replace(params_key=part.key)
             return _encoding(changed, build, options, PositionEncoding(parts=(part,))).parts[0]
 
-        return encoding.map_parts(wrap)
+        return map_parts(wrap, encoding)
 
     part, *options = inspect.signature(make).parameters.values()
     encoding = part.replace(name="encoding", annotation=PositionEncoding)

@@ -129,9 +129,9 @@ def cases_of(
             plain, everything, dtype="bfloat16", what=f"{first}, of inputs rounded to bfloat16."
         ),
     }
-    for reach in sorted({layer.reach.left for layer in layers if layer.reach.left}):
-        end = max(reach, 2)
-        cases[f"window_{reach}"] = _case(
+    for distance in sorted({layer.window.left for layer in layers if layer.window.left}):
+        end = max(distance, 2)
+        cases[f"window_{distance}"] = _case(
             [0, 1, end, end + 1, end + 2, 3 * end + 3],
             everything,
             f"{first}, at positions around a window's ends.",

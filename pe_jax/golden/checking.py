@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,13 +15,14 @@ from pe_jax.golden.files import read
 from pe_jax.golden.formula import Formula, evaluate, formula_of
 from pe_jax.golden.mistakes import mistakes
 from pe_jax.golden.vectors import Golden, Layer, inputs_of
+from pe_jax.records import Record
 
 # Takes arguments of `ARGUMENTS`; returns attention `[B, Lq, H, d]`, or rotated queries and keys.
 Function = Callable[..., Any]
 ARGUMENTS = ("q", "k", "v", "positions_q", "positions_k", "mask", "allowed", "layer", "config")
 
 
-class Failure(NamedTuple):
+class Failure(Record):
     """A case that other code gets wrong.
 
     Attributes:
@@ -98,7 +99,7 @@ def _compare(
         result = _call(function, names, case, right.allowed, inputs, facts)
     except Exception as error:
         text = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        return Failure(name, kind, np.nan, tolerance, (), text)
+        return Failure(case=name, layer=kind, difference=np.nan, tolerance=tolerance, error=text)
     if not attends:
         result = np.where(right.allowed, result, 0)
     difference = _difference(result, compared(right))
@@ -119,7 +120,13 @@ def _compare(
         for cause, wrong in _mistakes(formulas, kind, case):
             if cause not in causes and _difference(result, compared(evaluate(wrong))) <= tolerance:
                 causes.append(cause)
-    return Failure(name, kind, float(difference), tolerance, tuple(causes))
+    return Failure(
+        case=name,
+        layer=kind,
+        difference=float(difference),
+        tolerance=tolerance,
+        causes=tuple(causes),
+    )
 
 
 def _mistakes(formulas: dict[str, Formula], kind: str, case: Case) -> Iterator[tuple[str, Formula]]:

@@ -229,7 +229,7 @@ def _description(golden: vectors.Golden, data: bytes) -> str:
             "encoding": layer.name,
             "head_size": vectors.head_size(layer) or golden.q.shape[-1],
             "attention_factor": vectors.attention_factor(layer),
-            "window": layer.reach._asdict(),
+            "window": vars(layer.window),
         }
         for kind, layer in golden.layers.items()
     }

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from pe_jax.encodings.encoding import PositionEncoding
-from pe_jax.encodings.part import Context, Part
+from pe_jax.encodings.part import HookContext, Part
 from pe_jax.golden.cases import LENGTH, Case
 from pe_jax.golden.vectors import Layer, inputs_of, rotated_pairs
 
@@ -75,7 +75,7 @@ class AxesRotation(NamedTuple):
 @functools.partial(jax.jit, static_argnames="part")
 def _turned(part: Part, x: jax.Array, positions: jax.Array) -> jax.Array:
     assert part.map_qkv is not None
-    return part.map_qkv({}, x, x, x, Context(positions_q=positions, positions_k=positions))[0]
+    return part.map_qkv({}, x, x, x, HookContext(positions_q=positions, positions_k=positions))[0]
 
 
 class Formula(NamedTuple):
@@ -130,7 +130,7 @@ def formula_of(
 
     def temperature(positions: np.ndarray) -> np.ndarray:
         with jax.enable_x64(True):
-            context = Context(positions_q=positions, positions_k=positions)
+            context = HookContext(positions_q=positions, positions_k=positions)
             scales = [np.asarray(factor({}, context)) for factor in factors]
         product = np.ones(())
         for scale in scales:  # [B, Lq, 1, 1], or a number.
@@ -149,8 +149,8 @@ def formula_of(
         index_q=np.arange(LENGTH)[case.queries],
         steps=case.steps,
         rotation=rotations[0] if rotations else None,
-        left=layer.reach.left,
-        right=layer.reach.right,
+        left=layer.window.left,
+        right=layer.window.right,
         chunk=sizes[0] if sizes else None,
         slopes=_slopes(biased[0]) if biased else None,
         temperature=temperature if factors else None,
@@ -181,7 +181,7 @@ def _rotation_of(part: Part, length: int) -> Rotation:
     positions = np.array([1, length - 1])
     with jax.enable_x64(True):
         turned = np.asarray(
-            part.map_qkv({}, x, x, x, Context(positions_q=positions, positions_k=positions))[0]
+            part.map_qkv({}, x, x, x, HookContext(positions_q=positions, positions_k=positions))[0]
         )[0, 0, 0]
     cos, sin = turned[pairs].T
     return Rotation(np.arctan2(sin, cos), pairs, float(np.hypot(cos, sin)[0]), part)
@@ -193,7 +193,7 @@ def _slopes(part: Part) -> np.ndarray:
     offset = np.array([-1])
     with jax.enable_x64(True):
         return -np.asarray(
-            part.offsets.bias({}, offset, Context(positions_q=offset, positions_k=offset))
+            part.offsets.bias({}, offset, HookContext(positions_q=offset, positions_k=offset))
         )[0]
 
 

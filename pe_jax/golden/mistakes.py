@@ -109,20 +109,20 @@ def _window(
     return mistake
 
 
-def _unchanged(reach: int) -> int:
-    return reach
+def _unchanged(distance: int) -> int:
+    return distance
 
 
 _WINDOWS: Mapping[str, Mistake] = {
-    "the window is missing": _window(lambda reach: None),
-    "the window is one key longer": _window(lambda reach: reach + 1),
-    "the window is one key shorter": _window(lambda reach: reach - 1),
-    "the window is twice as wide": _window(lambda reach: 2 * reach),
-    "the window is half as wide": _window(lambda reach: reach // 2),
-    "the window has no left side": _window(lambda reach: 0, _unchanged),
-    "the window has no right side": _window(_unchanged, lambda reach: 0),
-    "the window has no limit on the left": _window(lambda reach: None, _unchanged),
-    "the window has no limit on the right": _window(_unchanged, lambda reach: None),
+    "the window is missing": _window(lambda distance: None),
+    "the window is one key longer": _window(lambda distance: distance + 1),
+    "the window is one key shorter": _window(lambda distance: distance - 1),
+    "the window is twice as wide": _window(lambda distance: 2 * distance),
+    "the window is half as wide": _window(lambda distance: distance // 2),
+    "the window has no left side": _window(lambda distance: 0, _unchanged),
+    "the window has no right side": _window(_unchanged, lambda distance: 0),
+    "the window has no limit on the left": _window(lambda distance: None, _unchanged),
+    "the window has no limit on the right": _window(_unchanged, lambda distance: None),
 }
 
 

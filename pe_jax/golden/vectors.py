@@ -22,7 +22,7 @@ from pe_jax.attention import attention, attention_weights, naive
 from pe_jax.attention.attention import completed
 from pe_jax.attention.inputs import apply_encoding
 from pe_jax.encodings.encoding import PositionEncoding, parameter_count
-from pe_jax.encodings.part import Context, Part
+from pe_jax.encodings.part import Context, HookContext, Part
 from pe_jax.golden.cases import LENGTH, ROWS, Case, cases_of, is_causal
 from pe_jax.interop import from_hf
 from pe_jax.interop.hf_keys import checked_config
@@ -203,7 +203,7 @@ def tables(golden: Golden) -> dict[str, np.ndarray]:
                     found[f"{kind}/cos"], found[f"{kind}/sin"] = np.cos(angle), np.sin(angle)
                 if part.offsets and part.offsets.bias:
                     bias = np.asarray(
-                        part.offsets.bias({}, -at, Context(positions_q=at, positions_k=at)),
+                        part.offsets.bias({}, -at, HookContext(positions_q=at, positions_k=at)),
                         np.float64,
                     )
                     found[f"{kind}/bias_to_the_left"] = np.moveaxis(bias, -1, 0)
@@ -224,6 +224,8 @@ def attention_factor(layer: PositionEncoding) -> float:
             x = np.zeros((1, 1, 1, head_size(layer) or _HEAD_SIZE))
             x[..., pairs[0][0]] = 1
             with jax.enable_x64(True):
-                q, _, _ = part.map_qkv({}, x, x, x, Context(positions_q=origin, positions_k=origin))
+                q, _, _ = part.map_qkv(
+                    {}, x, x, x, HookContext(positions_q=origin, positions_k=origin)
+                )
             return float(np.asarray(q).max())
     return 1.0

@@ -11,8 +11,8 @@ from pe_jax.errors import extra
 from pe_jax.interop.hf_encoding import from_hf
 
 __all__ = [
-    "PositionTable", "PublishedEncoder", "from_hf", "load_encoder", "load_position_table", "load_run",
-    "save_encoder", "save_onnx", "save_stablehlo",
+    "PositionTable", "PublishedEncoder", "from_hf", "load_encoder", "load_position_table",
+    "load_run", "save_encoder", "save_onnx", "save_stablehlo",
 ]  # fmt: skip
 
 if typing.TYPE_CHECKING:

@@ -17,7 +17,8 @@ from tokenizers.normalizers import BertNormalizer
 from pe_jax.configs.model import ARCHITECTURE
 from pe_jax.data.special_tokens import NAMES, special_tokens
 from pe_jax.data.tokenizer_classes import BERT_NAMES, BERT_SETTINGS, difference_from_class
-from pe_jax.encodings import Params, convert_layout, embed
+from pe_jax.encodings import Context, Params, convert_layout, embed
+from pe_jax.encodings.parameters import split_params
 from pe_jax.interop import layout
 from pe_jax.interop.bert_import import config_of
 from pe_jax.interop.export_folder import check_folder, new_folder, save_json, with_special_tokens
@@ -50,7 +51,8 @@ def save_encoder(
       tokenizer: with special tokens that `load_tokenizer` knows, of as many tokens as the model has
         rows of embeddings, or fewer; a copy that adds those of the beginning and end is saved.
       labels: names of the classes of "classifier".
-      family: a model type that `load_encoder` reads; default: the first that can represent the model.
+      family: a model type that `load_encoder` reads; default: the first that can represent the
+        model.
 
     Returns:
       The name of the class of transformers that loads the folder.
@@ -181,7 +183,7 @@ def _params_in_layout_of(model_type: str, config: BertConfig, params: Params) ->
     converted = _in_layout_of(model_type, config)
     if converted.num_token_types > config.num_token_types:
         zeros = {"embedding": np.zeros((1, config.hidden_size), np.float32)}
-        params = {**params, "bert": {**params["bert"], "segment": zeros}}
+        params = {**params, "bert": {**params["bert"], "token_type": zeros}}
     if converted.position == config.position:
         return params
     to = FAMILIES[model_type].layout
@@ -216,7 +218,7 @@ def position_table(config: BertConfig, position: Params) -> np.ndarray:
     _check_only_embeds(config)
     encoding = config.encoding()
     table = np.zeros((config.max_length, config.hidden_size), np.float32)
-    for part, params in encoding.split(position):
+    for part, params in split_params(encoding, position):
         assert part.metadata and part.metadata.vectors
         table += np.asarray(part.metadata.vectors(params, np.arange(config.max_length)))
     _compare(config, position, table)
@@ -246,7 +248,8 @@ def _compare(config: BertConfig, position: Params, table: np.ndarray) -> None:
     for length in (config.max_length, -(-config.max_length // 2)):
         x = rng.normal(size=(2, length, config.hidden_size)).astype(np.float32)
         tokens = rng.integers(config.vocab_size, size=(2, length))
-        embedded = embed(encoding, position, x, range(length), tokens=tokens)
+        context = Context(positions_q=range(length), tokens=tokens)
+        embedded = embed(x, encoding, position, context)
         error = np.abs(embedded - x - table[:length])
         if not error.max() <= 1e-4 * max(1, np.abs(table).max()):
             raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Set
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.traverse_util
 import jax
@@ -21,6 +21,7 @@ from pe_jax.interop.hf_keys import first_row
 from pe_jax.interop.hf_registry import ENCODERS, FIRST_NAMES
 from pe_jax.interop.layout import Leaf
 from pe_jax.models import BertConfig
+from pe_jax.records import Record
 from pe_jax.schema import kinds
 from pe_jax.values import shown
 
@@ -31,7 +32,7 @@ _MOST_LINES = 200  # Of an error: there are as many tensors in BERT-base.
 _OUTPUT = "classifier"  # The output layer in classes for sentences, tokens, choices and spans.
 
 
-class PublishedEncoder(NamedTuple):
+class PublishedEncoder(Record, pytree=True):
     """An encoder from a checkpoint.
 
     Attributes:

@@ -267,7 +267,7 @@ def _inkling(config: Config, layer_type: str) -> PositionEncoding:
     encoding = inkling(
         hidden_size=required(config, "hidden_size"),
         num_heads=required(config, heads),
-        extent=window_size or config["rel_extent"],
+        max_distance=(window_size or config["rel_extent"]) - 1,
         rank=config["d_rel"],
         bidirectional=False,
     )

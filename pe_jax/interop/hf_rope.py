@@ -305,7 +305,7 @@ def _present(options: Config) -> Options:
 
 
 # An encoding of `rope_keys` by name: base and window.
-_LAYER = re.compile(r"rope(?:\(base=([0-9.e+]+)\))?(?:\+window\(reach=(\d+)\))?")
+_LAYER = re.compile(r"rope(?:\(base=([0-9.e+]+)\))?(?:\+window\(max_distance=(\d+)\))?")
 
 
 def rope_keys(encoding: PositionEncoding, num_layers: int, by_layer: bool) -> dict[str, Any]:

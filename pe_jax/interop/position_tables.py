@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
 from pe_jax.interop.hf_keys import first_row
 from pe_jax.interop.hf_registry import FAMILIES
+from pe_jax.records import Record
 from pe_jax.shapes import Array, Float
 
 MODEL_TYPES = tuple(name for name, family in FAMILIES.items() if family.table)
@@ -20,7 +20,7 @@ _FAMILY_OF = {
 }
 
 
-class PositionTable(NamedTuple):
+class PositionTable(Record):
     """A learned table: `vectors[i]` is the vector of the i-th position, float32.
 
     `name` is that of the tensor in the checkpoint, `first_row` its row that is `vectors[0]`.

@@ -14,7 +14,7 @@ from pe_jax.training.workdir import load_config
 
 
 def load_run(workdir: str | Path) -> tuple[BertConfig, Params]:
-    """Read the model of a run of pretraining or distillation, as `load_encoder` reads a published one.
+    """Read the model of a run of pretraining or distillation, as `load_encoder` does others.
 
     Args:
       workdir: the run's folder.

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from pe_jax.attention import dropout, padding_mask
-from pe_jax.attention.masks import document_positions
+from pe_jax.attention.masks import combine_masks, document_positions
 from pe_jax.attention.product import is_product_of_layers
 from pe_jax.encodings import Context, Params, Positions, embed, parameter_count
 from pe_jax.encodings.positions import default_positions
 from pe_jax.models.layers import BertModule, Block, check_ids, split_rng
+from pe_jax.records import Record
 from pe_jax.shapes import Array, Bool, Float, Int
 
 # What a layer keeps for its backward pass: a policy of jax.checkpoint, or all.
@@ -28,10 +29,8 @@ REMAT: dict[str, Callable[..., bool] | None] = {
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 
-Mask = Bool[Array, "B L"] | Bool[Array, "B 1 L L"]
 
-
-class LayerOutputs(NamedTuple):
+class LayerOutputs(Record, pytree=True):
     """Outputs of all N layers, in the dtype of the model.
 
     Attributes:
@@ -43,18 +42,23 @@ class LayerOutputs(NamedTuple):
     attention: Float[jax.Array, "N B L D"]
 
 
-def _check_rows(tokens: Array, mask: Mask | None, document_ids: Array | None) -> None:
-    dtype = jnp.bool_ if mask is None else getattr(mask, "dtype", type(mask).__name__)
-    if dtype != jnp.bool_:
-        raise ValueError(
-            f"mask must be bool, True at tokens and False at padding, got {dtype}. For a mask of 0 "
-            "and 1 pass mask == 1; for the numbers of packed documents pass document_ids."
-        )
-    if document_ids is not None and document_ids.shape != tokens.shape:
-        raise ValueError(
-            f"document_ids must be [B, L] as the tokens, here {list(tokens.shape)}, got "
-            f"{list(document_ids.shape)}. For other masks pass mask=, bool [B, 1, L, L]."
-        )
+def _check_rows(
+    tokens: Array, mask: Array | None, pair_mask: Array | None, document_ids: Array | None
+) -> None:
+    """Raise a ValueError for masks that are not bool, or arrays of other rows than the tokens."""
+    for name, array in (("mask", mask), ("pair_mask", pair_mask)):
+        dtype = jnp.bool_ if array is None else getattr(array, "dtype", type(array).__name__)
+        if dtype != jnp.bool_:
+            raise ValueError(
+                f"{name} must be bool, got {dtype}. For a mask of 0 and 1 pass {name} == 1; for "
+                "the numbers of packed documents pass document_ids."
+            )
+    for name, array in (("mask", mask), ("document_ids", document_ids)):
+        if array is not None and array.shape != tokens.shape:
+            raise ValueError(
+                f"{name} must be [B, L] as the tokens, here {list(tokens.shape)}, got "
+                f"{list(array.shape)}. For pairs of tokens pass pair_mask, bool [B, 1, L, L]."
+            )
 
 
 def _stack(by_layer: list[tuple[Array, Array]]) -> LayerOutputs:
@@ -75,10 +79,11 @@ class Bert(BertModule):
         self,
         tokens: Int[Array, "B L"],
         token_type_ids: Int[Array, "B L"] | None = None,
-        mask: Mask | None = None,
+        mask: Bool[Array, "B L"] | None = None,
         positions: Positions | None = None,
         *,
         document_ids: Int[Array, "B L"] | None = None,
+        pair_mask: Bool[Array, "B 1 L L"] | None = None,
         deterministic: bool = True,
     ) -> Float[jax.Array, "B L D"]:
         """Hidden states of the last layer.
@@ -92,35 +97,35 @@ class Bert(BertModule):
             of the embedding give NaN, and negative ones count from its end.
           token_type_ids: 0 or 1, checked as the tokens are; default all 0, and so for a model of a
             single type. A model without their embedding ignores them.
-          mask: bool `[B, L]`, True at tokens and False at padding; or a whole attention mask, bool
-            `[B, 1, L, L]`.
+          mask: True at tokens and False at padding.
           positions: see `pe_jax.encodings.Positions`; default range(L), or from 0 in each document.
             With `config.positions_from_mask`, as in RoBERTa, those that are added to the input
-            count the True of a `[B, L]` mask.
+            count the True of `mask`.
           document_ids: of packed rows, the number of each token's document, from 1, and 0 at
             padding (`Context.document_ids`).
+          pair_mask: True where a query (axis 2) may attend to a key (axis 3), beside `mask`.
           deterministic: False switches dropout on and needs the rng "dropout".
 
         Raises:
-          ValueError: for a mask that is not bool, documents that are not those of the tokens, or,
-            outside of `jax.jit`, ids that are no rows of the embeddings.
+          ValueError: for masks that are not bool, a mask or document ids of another shape than the
+            tokens, or, outside of `jax.jit`, ids that are no rows of the embeddings.
         """
         c = self.config
-        _check_rows(tokens, mask, document_ids)
+        _check_rows(tokens, mask, pair_mask, document_ids)
         encoding = c.encoding()
         rng = None if deterministic else self.make_rng("dropout")
         *layer_rngs, embedding_rng = split_rng(rng, c.num_layers + 1)
-        valid = None
-        if mask is not None and mask.ndim == 2:
-            valid, mask = mask, padding_mask(mask)
+        attention_mask = pair_mask
+        if mask is not None:
+            attention_mask = combine_masks(pair_mask, padding_mask(mask))
         input_positions = positions
         if positions is None and encoding.axes == 1:
-            positions, input_positions = self._default_positions(tokens, valid, document_ids)
+            positions, input_positions = self._default_positions(tokens, mask, document_ids)
         position_rng = None if rng is None else jax.random.fold_in(rng, c.num_layers)
         context = Context(
             positions_q=positions,
             positions_k=positions,
-            rng=position_rng,
+            position_rng=position_rng,
             document_ids=document_ids,
         )
         position_params = {}
@@ -134,31 +139,33 @@ class Bert(BertModule):
             absent = token_type_ids is None or c.num_token_types == 1
             token_type_ids = jnp.zeros_like(tokens) if absent else token_type_ids
             check_ids("token_type_ids", token_type_ids, c.num_token_types)
-            # Flax draws parameters by their path: another name would change the initial values.
-            x = x + self.embedding(c.num_token_types, "segment")(token_type_ids)
-        x = embed(encoding, position_params, x, input_positions, tokens=tokens, rng=position_rng)
+            x = x + self.embedding(c.num_token_types, "token_type")(token_type_ids)
+        input_context = Context(
+            positions_q=input_positions, tokens=tokens, position_rng=position_rng
+        )
+        x = embed(x, encoding, position_params, input_context)
         x = self.norm("embedding_norm")(x) if c.embedding_norm else x.astype(c.dtype)
         x = dropout(x, c.dropout_rate, embedding_rng)
-        x, outputs = self._run_layers(x, position_params, context, mask, layer_rngs)
+        x, outputs = self._run_layers(x, position_params, context, attention_mask, layer_rngs)
         x = self.norm("final_norm")(x) if c.final_norm else x
         if outputs is not None:
             if c.final_norm:
-                outputs = outputs._replace(hidden=outputs.hidden.at[-1].set(x))
+                outputs = outputs.replace(hidden=outputs.hidden.at[-1].set(x))
             self.sow("intermediates", "outputs", outputs)
         return x
 
     @nn.nowrap
     def _default_positions(
-        self, tokens: Array, valid: Bool[Array, "B L"] | None, document_ids: Array | None
+        self, tokens: Array, mask: Bool[Array, "B L"] | None, document_ids: Array | None
     ) -> tuple[Positions, Positions]:
         """Return the positions in attention, and those that are added to the input."""
         if document_ids is not None:
             by_document = document_positions(document_ids)
             return by_document, by_document
         positions = default_positions(tokens.shape[1], self.config.encoding().max_length)
-        if valid is None or not self.config.positions_from_mask:
+        if mask is None or not self.config.positions_from_mask:
             return positions, positions
-        return positions, jnp.maximum(jnp.cumsum(valid, axis=1) - 1, 0)
+        return positions, jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
 
     @nn.nowrap
     def _run_layers(
@@ -247,5 +254,5 @@ class Bert(BertModule):
     def _block(self, index: int, **arguments: Any) -> Block:
         """The block of a layer; `arguments` are those of every Flax module."""
         c, encoding = self.config, self.config.encoding()
-        own, has_norm = encoding.at_layer(index), index > 0 or c.first_norm
+        own, has_norm = encoding._at_layer(index), index > 0 or c.first_norm
         return Block(c, encoding.layer(index), own, has_attention_norm=has_norm, **arguments)

@@ -3,7 +3,7 @@
 Only products of matrices in the model's definition count, two FLOPs for each multiplication with
 its addition. Vectors of offsets count as their formula says, whatever form computes them: one dot
 product of their width for every query, key and head, in the logits and again in the values.
-Recomputation and padding do not count. A window counts the keys within its reach.
+Recomputation and padding do not count. A window counts the keys within it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from pe_jax.attention.inputs import apply_encoding
 from pe_jax.configs.model import BertConfig
-from pe_jax.encodings import Context, Params, PositionEncoding
+from pe_jax.encodings import HookContext, Params, PositionEncoding
 
 
 @functools.cache  # The training loop asks at every step.
@@ -57,8 +57,8 @@ def _attended(config: BertConfig, layer: int, length: int) -> int:
         if hook
     ]
     widths = q.shape[-1] + v.shape[-1] + config.head_size * len(vectors)
-    reach = encoding.reach
-    pairs = length + _pairs(reach.left, length) + _pairs(reach.right, length)
+    window = encoding.window
+    pairs = length + _pairs(window.left, length) + _pairs(window.right, length)
     return 2 * pairs * config.num_heads * widths
 
 
@@ -71,14 +71,14 @@ def _operands(
         return jnp.zeros((*x.shape[:-1], *qkv.shape[2:]))
 
     positions = range(1) if encoding.axes == 1 else jnp.zeros((1, encoding.axes))
-    context = Context(
+    context = HookContext(
         positions_q=positions, positions_k=positions, x_q=x, x_k=x, projections=(project, project)
     )
     inputs = apply_encoding(encoding, params, qkv, qkv, qkv, context, None)
     return inputs.q, inputs.v
 
 
-def _pairs(reach: int | None, length: int) -> int:
-    """Pairs of a token with those up to `reach` places to one side of it."""
-    reach = length - 1 if reach is None else min(reach, length - 1)
-    return length * reach - reach * (reach + 1) // 2
+def _pairs(distance: int | None, length: int) -> int:
+    """Pairs of a token with those up to `distance` places to one side of it."""
+    distance = length - 1 if distance is None else min(distance, length - 1)
+    return length * distance - distance * (distance + 1) // 2

@@ -5,16 +5,15 @@ Shapes: B batch, L length, D hidden size, P predictions, V vocabulary, C classes
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from pe_jax.attention import dropout
 from pe_jax.encodings import Positions
-from pe_jax.models.bert import Bert, Mask
+from pe_jax.models.bert import Bert
 from pe_jax.models.layers import BertModule, activate, check_ids, linear
+from pe_jax.records import Record
 from pe_jax.shapes import Array, Bool, Float, Int
 
 
@@ -30,9 +29,9 @@ class Pooler(BertModule):
 
     @nn.compact
     def __call__(
-        self, hidden: Float[Array, "B L D"], mask: Mask | None = None
+        self, hidden: Float[Array, "B L D"], mask: Bool[Array, "B L"] | None = None
     ) -> Float[jax.Array, "B D"]:
-        """Pool hidden states; `mask` is that of `Bert`, `[B, L]` for a mean over tokens."""
+        """Pool hidden states; `mask` is that of `Bert`."""
         c = self.config
         x = hidden[:, 0] if c.classifier_pooling == "cls" else _mean(hidden, mask)
         if c.pooler == "head":
@@ -40,14 +39,9 @@ class Pooler(BertModule):
         return jnp.tanh(self.dense(c.hidden_size, "dense")(x))
 
 
-def _mean(hidden: Float[Array, "B L D"], mask: Mask | None) -> Float[Array, "B D"]:
+def _mean(hidden: Float[Array, "B L D"], mask: Bool[Array, "B L"] | None) -> Float[Array, "B D"]:
     """Return the mean over tokens that are not padding; zeros where all are."""
     mask = jnp.ones(hidden.shape[:2], bool) if mask is None else mask
-    if mask.ndim != 2:
-        raise ValueError(
-            f"mask must be [B, L] for a mean over tokens (classifier_pooling='mean'), got "
-            f"{list(mask.shape)}. Pass True at tokens and False at padding."
-        )
     weights = mask.astype(jnp.float32)[:, :, None]
     total = (weights * hidden).sum(1) / jnp.maximum(weights.sum(1), 1)
     return total.astype(hidden.dtype)
@@ -84,7 +78,7 @@ class MaskedLanguageHead(BertModule):
         return rows.reshape(*x.shape[:-1], -1)
 
 
-class PretrainingLogits(NamedTuple):
+class PretrainingLogits(Record, pytree=True):
     """masked_lm `[B, P, V]`, next_sentence `[B, 2]`, both float32."""
 
     masked_lm: jax.Array
@@ -98,11 +92,12 @@ class BertForPretraining(BertModule):
     def __call__(
         self,
         tokens: Int[Array, "B L"],
-        masked_positions: Int[Array, "B P"],
         token_type_ids: Int[Array, "B L"] | None = None,
-        mask: Mask | None = None,
+        mask: Bool[Array, "B L"] | None = None,
         positions: Positions | None = None,
         *,
+        masked_positions: Int[Array, "B P"],
+        document_ids: Int[Array, "B L"] | None = None,
         deterministic: bool = True,
     ) -> PretrainingLogits:
         """Predict tokens at `masked_positions`, P per row; other arguments as for `Bert`.
@@ -111,7 +106,14 @@ class BertForPretraining(BertModule):
           ValueError: as `Bert`, and for positions outside of the row, outside of `jax.jit`.
         """
         bert = Bert(self.config, name="bert")
-        hidden = bert(tokens, token_type_ids, mask, positions, deterministic=deterministic)
+        hidden = bert(
+            tokens,
+            token_type_ids,
+            mask,
+            positions,
+            document_ids=document_ids,
+            deterministic=deterministic,
+        )
         masked_lm = _masked_lm(bert, hidden, masked_positions)
         pooled = Pooler(self.config, name="pooler")(hidden, mask)
         next_sentence = self.dense(2, "next_sentence")(pooled).astype(jnp.float32)
@@ -125,18 +127,24 @@ class BertForMaskedLM(BertModule):
     def __call__(
         self,
         tokens: Int[Array, "B L"],
-        masked_positions: Int[Array, "B P"],
         token_type_ids: Int[Array, "B L"] | None = None,
-        mask: Mask | None = None,
+        mask: Bool[Array, "B L"] | None = None,
         positions: Positions | None = None,
         *,
+        masked_positions: Int[Array, "B P"],
         document_ids: Int[Array, "B L"] | None = None,
         deterministic: bool = True,
     ) -> Float[jax.Array, "B P V"]:
         """Logits in float32; arguments as of `BertForPretraining`."""
         bert = Bert(self.config, name="bert")
-        inputs = tokens, token_type_ids, mask, positions
-        hidden = bert(*inputs, document_ids=document_ids, deterministic=deterministic)
+        hidden = bert(
+            tokens,
+            token_type_ids,
+            mask,
+            positions,
+            document_ids=document_ids,
+            deterministic=deterministic,
+        )
         return _masked_lm(bert, hidden, masked_positions)
 
 
@@ -162,14 +170,22 @@ class BertForClassification(BertModule):
         self,
         tokens: Int[Array, "B L"],
         token_type_ids: Int[Array, "B L"] | None = None,
-        mask: Mask | None = None,
+        mask: Bool[Array, "B L"] | None = None,
         positions: Positions | None = None,
         *,
+        document_ids: Int[Array, "B L"] | None = None,
         deterministic: bool = True,
     ) -> Float[jax.Array, "B C"]:
         """Logits of the classes, or the value, float32; arguments as of `Bert.__call__`."""
         bert = Bert(self.config, name="bert")
-        hidden = bert(tokens, token_type_ids, mask, positions, deterministic=deterministic)
+        hidden = bert(
+            tokens,
+            token_type_ids,
+            mask,
+            positions,
+            document_ids=document_ids,
+            deterministic=deterministic,
+        )
         pooled = Pooler(self.config, name="pooler")(hidden, mask)
         rng = None if deterministic else self.make_rng("dropout")
         pooled = dropout(pooled, self.config.dropout_rate, rng)
@@ -184,20 +200,28 @@ class BertForSpans(BertModule):
         self,
         tokens: Int[Array, "B L"],
         token_type_ids: Int[Array, "B L"] | None = None,
-        valid: Bool[Array, "B L"] | None = None,
+        mask: Bool[Array, "B L"] | None = None,
         positions: Positions | None = None,
         *,
+        document_ids: Int[Array, "B L"] | None = None,
         deterministic: bool = True,
     ) -> tuple[Float[jax.Array, "B L"], Float[jax.Array, "B L"]]:
         """Logits of the first and of the last token, float32, least at padding.
 
-        Arguments as of `Bert.__call__`; `valid` is True at tokens and False at padding.
+        Arguments as of `Bert.__call__`.
         """
         bert = Bert(self.config, name="bert")
-        hidden = bert(tokens, token_type_ids, valid, positions, deterministic=deterministic)
+        hidden = bert(
+            tokens,
+            token_type_ids,
+            mask,
+            positions,
+            document_ids=document_ids,
+            deterministic=deterministic,
+        )
         if self.config.pooler == "head":
             hidden = SpanHead(self.config, name="span_head")(hidden)
         logits = self.dense(2, "spans")(hidden).astype(jnp.float32)  # [B, L, 2]
-        if valid is not None:  # Else the loss would depend on how far a batch is padded.
-            logits = jnp.where(valid[:, :, None], logits, jnp.finfo(jnp.float32).min)
+        if mask is not None:  # Else the loss would depend on how far a batch is padded.
+            logits = jnp.where(mask[:, :, None], logits, jnp.finfo(jnp.float32).min)
         return logits[..., 0], logits[..., 1]

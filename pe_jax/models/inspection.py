@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from pe_jax.attention import attention_logits, attention_weights
 from pe_jax.configs.model import BertConfig
 from pe_jax.encodings import Context, Params, Positions
 from pe_jax.encodings.positions import offsets
-from pe_jax.models.bert import Bert, LayerOutputs, Mask
+from pe_jax.models.bert import Bert, LayerOutputs
 from pe_jax.models.layers import projection_parameters, query_key_maps
 from pe_jax.shapes import Array, Bool, Float, Int
 
@@ -25,11 +25,12 @@ def layer_outputs(
     params: Params,
     tokens: Int[Array, "B L"],
     token_type_ids: Int[Array, "B L"] | None = None,
-    mask: Mask | None = None,
+    mask: Bool[Array, "B L"] | None = None,
     positions: Positions | None = None,
     rng: jax.Array | None = None,
     *,
     document_ids: Int[Array, "B L"] | None = None,
+    pair_mask: Bool[Array, "B 1 L L"] | None = None,
 ) -> LayerOutputs:
     """Hidden states and attention outputs of all layers; pure, and differentiable.
 
@@ -39,11 +40,18 @@ def layer_outputs(
       params: of `Bert`, what `BertForPretraining` holds under `"bert"`; other inputs as of `Bert`.
       rng: of dropout; None is no dropout.
     """
-    inputs = tokens, token_type_ids, mask, positions
-    options: dict[str, Any] = {"document_ids": document_ids, "deterministic": rng is None}
-    rngs = None if rng is None else {"dropout": rng}
-    apply = functools.partial(Bert(config).apply, rngs=rngs, mutable="intermediates")
-    _, state = apply({"params": params}, *inputs, **options)
+    _, state = Bert(config).apply(
+        {"params": params},
+        tokens,
+        token_type_ids,
+        mask,
+        positions,
+        document_ids=document_ids,
+        pair_mask=pair_mask,
+        deterministic=rng is None,
+        rngs=None if rng is None else {"dropout": rng},
+        mutable="intermediates",
+    )
     return state["intermediates"]["outputs"][0]
 
 
@@ -52,7 +60,7 @@ def hidden_states(
     params: Params,
     tokens: Int[Array, "B L"],
     token_type_ids: Int[Array, "B L"] | None = None,
-    mask: Mask | None = None,
+    mask: Bool[Array, "B L"] | None = None,
     positions: Positions | None = None,
 ) -> Float[jax.Array, "N B L D"]:
     """The `hidden` of `layer_outputs`, N = `config.num_layers` + 1."""
@@ -113,7 +121,7 @@ def rotations(
 
     def rotated(layer: int) -> tuple[np.ndarray, Array] | None:
         values = encoding.layer_params(params.get("position", {}), layer)
-        for part, part_params in encoding.layer(layer).split(values):
+        for part, part_params in split_params(encoding.layer(layer), values):
             if part.metadata and part.metadata.pairs and part.metadata.frequencies:
                 return np.array(part.metadata.pairs), part.metadata.frequencies(part_params)
         return None
@@ -211,7 +219,7 @@ def weights_map(
     config: BertConfig,
 ) -> Callable[[Params, Int[Array, "B L"]], Float[jax.Array, "B N H L L"]]:
     """`attend(params, tokens) -> [B, N, H, L, L]`: attention weights of all layers on
-    texts that are not padded, with every term of the encoding and its reach, without dropout."""
+    texts that are not padded, with every term of the encoding and its window, without dropout."""
 
     def attend(params, tokens):
         layers = enumerate(_compared(config, params, tokens, config.num_layers))
@@ -222,10 +230,10 @@ def weights_map(
 
 
 def attended(config: BertConfig, length: int) -> Bool[np.ndarray, "N L L"]:
-    """Return by layer where a query can attend to keys at other positions, by the reach."""
+    """Return by layer where a query can attend to keys at other positions, by the window."""
     encoding, apart = config.encoding(), offsets(range(length), range(length))
-    reaches = [encoding.layer(layer).reach for layer in range(config.num_layers)]
-    return np.stack([np.asarray(reach.allows(apart)) & (apart != 0) for reach in reaches])
+    windows = [encoding.layer(layer).window for layer in range(config.num_layers)]
+    return np.stack([np.asarray(window.allows(apart)) & (apart != 0) for window in windows])
 
 
 def projections(

@@ -200,7 +200,7 @@ class SelfAttention(BertModule):
             v,
             self.encoding.in_attention,
             position_params,
-            context._replace(x_q=x, x_k=x, projections=maps),
+            context.replace(x_q=x, x_k=x, projections=maps),
             mask=mask,
             dropout_rate=0.0 if rng is None else c.attention_dropout_rate,
             dropout_rng=rng,
@@ -227,7 +227,7 @@ class Block(BertModule):
     """
 
     encoding: PositionEncoding  # Acts in attention.
-    at_input: PositionEncoding  # Acts at the input of this block, see `PositionEncoding.at_layer`.
+    at_input: PositionEncoding  # Acts at the input of this block, see `PositionEncoding.layers`.
     has_attention_norm: bool = True  # False leaves out the normalisation that belongs to attention.
 
     @nn.compact
@@ -248,7 +248,7 @@ class Block(BertModule):
         c = self.config
         attention_rng, first_rng, second_rng = split_rng(rng, 3)
         attend = SelfAttention(c, self.encoding, name="attention")
-        x = embed(self.at_input, position_params, x, context.positions_q, rng=context.rng)
+        x = embed(x, self.at_input, position_params, context)
         attention_norm = self.norm("attention_norm") if self.has_attention_norm else _same
         mlp_norm = self.norm("mlp_norm")
         before, after = (attention_norm, _same) if c.pre_norm else (_same, attention_norm)

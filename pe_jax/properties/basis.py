@@ -10,7 +10,6 @@ Shapes: C texts, T positions, D hidden size.
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +18,13 @@ from scipy.fft import dct
 
 from pe_jax.properties.arithmetic import ratio
 from pe_jax.properties.compiled import compiled
+from pe_jax.records import Record
 from pe_jax.shapes import Array, Float
 
 _HELD = 0.95  # The share of pos's variance that its dimensions are counted for.
 
 
-class Basis(NamedTuple):
+class Basis(Record, pytree=True):
     """Shares of positions, texts and the rest in hidden states, and the shape of pos.
 
     A mean over C texts holds a C-th of the residual's variance as well. That is subtracted in all

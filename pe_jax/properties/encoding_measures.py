@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +17,10 @@ import numpy as np
 from pe_jax import encodings
 from pe_jax.attention import attention_logits
 from pe_jax.encodings import Context, Params, Part, PositionEncoding
+from pe_jax.encodings.parameters import split_params
 from pe_jax.properties.metrics import monotonicity, proximity, symmetry, translation_invariance
 from pe_jax.properties.toeplitz import psi, turning_point
+from pe_jax.records import Record
 from pe_jax.shapes import Array, Float, Int
 
 WORDS = 4  # Each repeated over an input.
@@ -27,7 +28,7 @@ SIZES = {"hidden_size": 768, "head_size": 64, "num_heads": 12}  # BERT-base.
 MAX_LENGTH = 512
 
 
-class Measures(NamedTuple):
+class Measures(Record, pytree=True):
     """Properties of an encoding. Violations are 0 if a property holds exactly, and means over words
     and heads where proximities are logits.
 
@@ -92,7 +93,15 @@ def measure(
     w, turn = frequencies(encoding, params), None
     if w is not None and len(encoding.parts) == 1:
         turn = int(turning_point(psi(w, np.arange(length))))
-    return Measures(by, invariance, monotone, near, symmetric, turn, count)
+    return Measures(
+        by=by,
+        translation_invariance=invariance,
+        monotonicity=monotone,
+        monotonicity_near=near,
+        symmetry=symmetric,
+        turning_point=turn,
+        parameter_count=count,
+    )
 
 
 def one_layer(
@@ -145,7 +154,7 @@ def proximities(
 
 def frequencies(encoding: PositionEncoding, params: Params) -> Float[jax.Array, " F"] | None:
     """Return the frequencies of the first part of a layer that has any, in radians per position."""
-    for part, values in encoding.split(params):
+    for part, values in split_params(encoding, params):
         if part.metadata and part.metadata.frequencies:
             return jnp.asarray(part.metadata.frequencies(values)).ravel()
     return None
@@ -153,7 +162,7 @@ def frequencies(encoding: PositionEncoding, params: Params) -> Float[jax.Array, 
 
 def sizes_of(encoding: PositionEncoding) -> dict[str, int]:
     """Return D, d and H that an encoding was built for; those of BERT-base where it takes any."""
-    traits = [part.traits for part in encoding.all_parts]
+    traits = [part.traits for part in encoding._all_parts]
     return {
         name: next((x for t in traits if (x := getattr(t, name)) is not None), default)
         for name, default in SIZES.items()
@@ -181,7 +190,7 @@ def logits_of_copies(
     length, positions = len(positions), on_all_axes(positions, encoding)
     x = jnp.repeat(words[:, None], length, axis=1)
     tokens = jnp.repeat(jnp.arange(len(words))[:, None], length, axis=1)
-    x = encodings.embed(encoding, params, x, positions, tokens=tokens)
+    x = encodings.embed(x, encoding, params, Context(positions_q=positions, tokens=tokens))
     project = lambda w: lambda x: jnp.einsum("...D,Dhd->...hd", x, w)
     maps = (project(w_q), project(w_k))
     context = Context(positions_q=positions, positions_k=positions, x_q=x, x_k=x, projections=maps)
@@ -209,7 +218,8 @@ def position_vectors(
     @jax.jit
     def vectors(params: Params, positions: Int[Array, " L"]) -> Float[jax.Array, "L D"]:
         nothing = jnp.zeros((1, len(positions), hidden_size))
-        return encodings.embed(encoding, params, nothing, on_all_axes(positions, encoding))[0]
+        context = Context(positions_q=on_all_axes(positions, encoding))
+        return encodings.embed(nothing, encoding, params, context)[0]
 
     return vectors
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +13,14 @@ from jaxtyping import PyTree
 from pe_jax.axis_blocks import cut_axis, join_axis
 from pe_jax.properties.arithmetic import ratio
 from pe_jax.properties.compiled import compiled
+from pe_jax.records import Record
 from pe_jax.shapes import Array, Float, Int
 
 # `score(params, inputs [B, ...], positions [L]) -> [B, ...]`; inputs and scores are pytrees.
 Score = Callable[[PyTree, PyTree, Int[Array, " L"]], PyTree]
 
 
-class Estimate(NamedTuple):
+class Estimate(Record, pytree=True):
     """A mean over texts and its standard error, NaN for a single text."""
 
     mean: Float[jax.Array, "*S"]

@@ -88,7 +88,7 @@ def from_proximities(
     """
     length = min(matrices)
     apart = np.asarray(offsets(range(length), range(length)))
-    phi = _mean_of_heads(matrices[length], np.asarray(encoding.reach.allows(apart)))
+    phi = _mean_of_heads(matrices[length], np.asarray(encoding.window.allows(apart)))
     shown, sigma = standardised(phi)
     size, farthest = min(POSITIONS, length), min(POSITIONS, length - 1)
     at = np.arange(-farthest, farthest + 1)
@@ -114,12 +114,12 @@ def from_proximities(
 
 
 def _mean_of_heads(
-    matrices: Float[Array, "N L L"], reach: Bool[Array, "L L"]
+    matrices: Float[Array, "N L L"], window: Bool[Array, "L L"]
 ) -> Float[np.ndarray, "L L"]:
     """Return the mean of each entry over the matrices that have it, NaN where none does. Each is
     taken less its level, so that entries that some lack compare with the others."""
     values = np.asarray(matrices, np.float64)
-    attended = np.isfinite(values) & reach
+    attended = np.isfinite(values) & window
     entries, heads = attended.sum((1, 2), keepdims=True), attended.sum(0)
     levels = np.where(attended, values, 0).sum((1, 2), keepdims=True) / entries
     total = np.where(attended, values - levels, 0).sum(0)

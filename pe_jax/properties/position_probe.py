@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ import numpy as np
 from pe_jax.errors import extra
 from pe_jax.properties.arithmetic import ratio
 from pe_jax.properties.position_regression import RIDGE, r_squared, ridge_maps
+from pe_jax.records import Record
 from pe_jax.shapes import Array, Float, Real
 
 _RATE = 3e-3
@@ -29,7 +30,7 @@ _CHECKS = 20  # How often the network is compared on the tokens to choose by.
 Tokens: TypeAlias = tuple[Float[Array, "N _ D"], Real[Array, " _"]]
 
 
-class Probe(NamedTuple):
+class Probe(Record, pytree=True):
     """Accuracy of the positions predicted in each layer, on the tokens to test on.
 
     Attributes:

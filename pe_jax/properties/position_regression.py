@@ -7,11 +7,11 @@ positional "embedding" learned?* In float64: tables of low-frequency sinusoids a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from pe_jax.properties.compiled import refuse_complex
+from pe_jax.records import Record
 from pe_jax.shapes import Array, Bool, Float, Real
 
 RIDGE = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -19,7 +19,7 @@ RIDGE = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 LinearMap = Callable[[Float[Array, "N D"]], Float[np.ndarray, " N"]]
 
 
-class Fit(NamedTuple):
+class Fit(Record, pytree=True):
     """A linear map from position vectors to positions, and its errors.
 
     Attributes:

@@ -76,7 +76,10 @@ def offset_kernel(
     (_, level, mean, squares), _ = jax.lax.scan(add, start, blocks)
     variance = squares / (count - 1) if count > 1 else jnp.full_like(squares, jnp.nan)
     error = jnp.sqrt(variance / count)
-    return Estimate(*(jnp.where(present_entries, x, jnp.nan) for x in (level + mean, error)))
+    return Estimate(
+        mean=jnp.where(present_entries, level + mean, jnp.nan),
+        error=jnp.where(present_entries, error, jnp.nan),
+    )
 
 
 def _add_samples(

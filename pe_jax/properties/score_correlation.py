@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,7 +11,7 @@ from numpy.typing import ArrayLike
 MINIMUM_RUNS = 4  # With three points almost any two columns correlate.
 
 
-class Correlation(NamedTuple):
+class Correlation(Record):
     """The correlation of one property with one score over `n` runs; None if a column is constant.
 
     The p-values are two-sided and not corrected for the number of pairs: Pearson's by the t
@@ -63,7 +62,15 @@ def _correlation(violation: str, score: str, x: np.ndarray, y: np.ndarray) -> Co
             f"have both, got {len(x)}. Give more runs, or a table with more of their scores."
         )
     if np.ptp(x) == 0 or np.ptp(y) == 0:
-        return Correlation(violation, score, len(x), None, None, None, None)
+        return Correlation(
+            violation=violation,
+            score=score,
+            n=len(x),
+            pearson=None,
+            pearson_p=None,
+            spearman=None,
+            spearman_p=None,
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", stats.NearConstantInputWarning)
         pearson = stats.pearsonr(x, y)
@@ -73,5 +80,12 @@ def _correlation(violation: str, score: str, x: np.ndarray, y: np.ndarray) -> Co
     spearman = stats.permutation_test(
         (ranks_x,), statistic, permutation_type="pairings", vectorized=True, rng=rng
     )
-    numbers = (pearson.statistic, pearson.pvalue, spearman.statistic, spearman.pvalue)
-    return Correlation(violation, score, len(x), *map(float, numbers))
+    return Correlation(
+        violation=violation,
+        score=score,
+        n=len(x),
+        pearson=float(pearson.statistic),
+        pearson_p=float(pearson.pvalue),
+        spearman=float(spearman.statistic),
+        spearman_p=float(spearman.pvalue),
+    )

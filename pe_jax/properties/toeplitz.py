@@ -7,20 +7,19 @@ metrics take a `Toeplitz` in place of Φ.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.properties.arithmetic import ratio, to_unit_scale
 from pe_jax.properties.compiled import compiled
+from pe_jax.records import Record
 from pe_jax.shapes import Array, Float, Int
 
 Length = int | Int[Array, ""] | None
 
 
-class Toeplitz(NamedTuple):
+class Toeplitz(Record, pytree=True):
     """Φ[x, y] = ψ(|y - x|), of L positions, from ψ(0), ψ(1), .., ψ(L - 1)."""
 
     psi: Float[Array, "*B L"]

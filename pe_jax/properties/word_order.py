@@ -6,7 +6,6 @@ Shapes: K kinds of shuffle, C = K + 1 with the text as it is, N texts, L tokens,
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +16,13 @@ from pe_jax.data.shuffling import shuffled_order
 from pe_jax.properties.arithmetic import ratio
 from pe_jax.properties.compiled import compiled
 from pe_jax.properties.estimates import in_batches, state_change
+from pe_jax.records import Record
 from pe_jax.shapes import Array, Bool, Float, Int
 
 SHUFFLES = ("words", "neighbours", "sentences")  # The K kinds, in this order.
 
 
-class OrderSensitivity(NamedTuple):
+class OrderSensitivity(Record, pytree=True):
     """Changes of hidden states by kind of shuffle, means over the texts that it changes; NaN where
     it changes none.
 
@@ -111,7 +111,7 @@ def order_sensitivity(
     if teacher is None:
         return sensitivity
     pooled_r2 = _r2_of_changes(pooled, teacher.mean(-2))
-    return sensitivity._replace(pooled_r2=pooled_r2, token_r2=_r2_of_changes(states, teacher))
+    return sensitivity.replace(pooled_r2=pooled_r2, token_r2=_r2_of_changes(states, teacher))
 
 
 def _r2_of_changes(

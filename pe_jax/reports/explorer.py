@@ -37,7 +37,7 @@ def untrained(title: str, name: str = "", options: Mapping[str, Any] | None = No
 
 def formulas(encoding: PositionEncoding) -> str:
     """Return the formulas of the parts of an encoding, a sentence each."""
-    cards = [part.metadata for part in encoding.all_parts]
+    cards = [part.metadata for part in encoding._all_parts]
     return " ".join(dict.fromkeys(f"{card.formula}." for card in cards if card))
 
 

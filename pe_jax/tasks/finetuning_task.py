@@ -11,7 +11,7 @@ from pe_jax.data.rows import Rows
 from pe_jax.training.pytrees import PyTree, Scalars
 from pe_jax.training.step import Task
 
-INPUTS = ("tokens", "token_type_ids", "valid")  # What a BERT reads of a batch.
+INPUTS = ("tokens", "token_type_ids", "mask")  # What a BERT reads of a batch.
 VALIDATION = "validation"
 HELD_OUT = "held_out"  # The name of the training data that is kept to select by.
 _SPLIT_SEED = 20_210_503

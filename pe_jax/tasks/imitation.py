@@ -69,7 +69,7 @@ def imitation_task(
 
     def init(rng: jax.Array) -> Params:
         tokens = jnp.zeros((1, 8), jnp.int32)
-        params = BertForPretraining(student).init(rng, tokens, tokens)["params"]
+        params = BertForPretraining(student).init(rng, tokens, masked_positions=tokens)["params"]
         return {name: params[name] for name in ("bert", *heads)}
 
     def counts(batch: Batch) -> Sums:
@@ -116,7 +116,7 @@ def outputs_of(
 
     def outputs(params: Params, batch: Batch, rng: jax.Array | None = None) -> LayerOutputs:
         inputs = batch["tokens"], batch["token_type_ids"]
-        return layer_outputs(model, params, *inputs, rng=rng, document_ids=batch["documents"])
+        return layer_outputs(model, params, *inputs, rng=rng, document_ids=batch["document_ids"])
 
     return sharding.gather(outputs, mesh, parallel)
 
@@ -137,13 +137,13 @@ def _targets_of(
             name: jnp.take_along_axis(batch[name], sources, 1).reshape(-1, width)
             for name in ("tokens", "token_type_ids")
         }
-        windows["documents"] = batch["window_documents"].reshape(-1, width)
+        windows["document_ids"] = batch["window_document_ids"].reshape(-1, width)
 
         def by_token(x: Float[Array, "N R W D"]) -> Float[Array, "N B L D"]:
             x = x.reshape(len(x), rows, -1, x.shape[-1])
             return jnp.take_along_axis(x, places[None, :, :, None], 2)
 
-        return LayerOutputs(*map(by_token, outputs(params, windows)))
+        return jax.tree.map(by_token, outputs(params, windows))
 
     return targets
 
@@ -171,14 +171,14 @@ def _change(hidden: Float[Array, "N 2*B L D"], order: Int[Array, "B L"]) -> Floa
 
 def _real(batch: Batch) -> Bool[Array, "B L"]:
     """True at tokens, False at padding."""
-    return batch["documents"] > 0
+    return batch["document_ids"] > 0
 
 
 def _centered(
     hidden: Float[Array, "N B L D"], centre: Float[Array, "N P D"], batch: Batch
 ) -> Float[Array, "N B L D"]:
     """Hidden states without the mean of their position, except at special tokens."""
-    shift = centre[:, document_positions(batch["documents"])]
+    shift = centre[:, document_positions(batch["document_ids"])]
     return hidden.astype(jnp.float32) - jnp.where(batch["text"][..., None], shift, 0)
 
 
@@ -231,7 +231,7 @@ def _statistics_of(
         }
         if not by_position:
             return totals
-        text, positions = batch["text"], document_positions(batch["documents"])
+        text, positions = batch["text"], document_positions(batch["document_ids"])
         zeros, hidden = jnp.zeros_like(hidden[:, 0]), jnp.where(text[..., None], hidden, 0)
         return totals | {
             "texts": jnp.zeros(text.shape[1], jnp.int32).at[positions].add(text),

@@ -58,7 +58,7 @@ def _states_of(outputs: Callable[[Params, Batch], LayerOutputs]) -> Callable[...
     """Return `states(params, tokens, orders)`: the last layer's, see `states_by_order`."""
 
     def last(params: Params, tokens: jax.Array) -> jax.Array:
-        inputs = {"token_type_ids": jnp.zeros_like(tokens), "documents": jnp.ones_like(tokens)}
+        inputs = {"token_type_ids": jnp.zeros_like(tokens), "document_ids": jnp.ones_like(tokens)}
         return outputs(params, {"tokens": tokens, **inputs}).hidden[-1]
 
     return lambda *args: properties.states_by_order(last, *args)
@@ -67,7 +67,7 @@ def _states_of(outputs: Callable[[Params, Batch], LayerOutputs]) -> Callable[...
 def _scalars(sensitivity: properties.OrderSensitivity) -> Scalars:
     return {
         f"order/{kind}/{field}": float(value)
-        for field, values in sensitivity._asdict().items()
+        for field, values in vars(sensitivity).items()
         if values is not None
         for kind, value in zip(properties.SHUFFLES, np.asarray(values), strict=True)
         if np.isfinite(value)

@@ -61,7 +61,7 @@ def pretraining_task(config: BertConfig) -> Task:
         pair_sums = {"next_sentence_loss": loss.sum(), "next_sentence_accuracy": right.sum()}
         return _masked_lm_sums(logits.masked_lm, batch) | pair_sums
 
-    inputs = ("tokens", "masked_positions", "token_type_ids", "valid")
+    inputs = ("tokens", "masked_positions", "token_type_ids", "mask")
     losses = ("masked_lm_loss", "next_sentence_loss")
     return make_task(BertForPretraining(config), inputs, counts, sums, losses)
 
@@ -69,10 +69,9 @@ def pretraining_task(config: BertConfig) -> Task:
 @cache_by_arguments
 def packed_task(config: BertConfig) -> Task:
     """Return the masked-LM loss and accuracy on rows of documents, attention within each."""
-    inputs, losses = ("tokens", "masked_positions"), ("masked_lm_loss",)
-    named = {"document_ids": "documents", "positions": "positions"}
-    model = BertForMaskedLM(config)
-    return make_task(model, inputs, _masked_lm_counts, _masked_lm_sums, losses, **named)
+    inputs = ("tokens", "masked_positions", "document_ids", "positions")
+    losses = ("masked_lm_loss",)
+    return make_task(BertForMaskedLM(config), inputs, _masked_lm_counts, _masked_lm_sums, losses)
 
 
 def _masked_lm_counts(batch: Batch) -> Sums:

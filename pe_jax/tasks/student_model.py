@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.configs.model import BertConfig, ModelChanges
-from pe_jax.encodings import Params, PositionEncoding, embed
+from pe_jax.encodings import Context, Params, PositionEncoding, embed
 from pe_jax.encodings.part import Part
 from pe_jax.schema import changed
 
@@ -36,16 +36,17 @@ def windows_of(encoding: PositionEncoding) -> PositionEncoding:
 def with_windows(student: PositionEncoding, teacher: PositionEncoding) -> PositionEncoding:
     """Return a student's encoding with the windows of its teacher, unless it has its own.
 
-    `t5` becomes `t5+cycle(none, window(max_distance=64), window(max_distance=64))`, one table for all layers, and
-    `per_layer(t5)` becomes `per_layer(t5, t5+window(max_distance=64), t5+window(max_distance=64))`.
+    `t5` becomes `t5+cycle(none, window(max_distance=64), window(max_distance=64))`, one table for
+    all layers, and `per_layer(t5)` becomes
+    `per_layer(t5, t5+window(max_distance=64), t5+window(max_distance=64))`.
     """
     windows = windows_of(teacher)
-    if windows_of(student).all_parts or not windows.all_parts:
+    if windows_of(student)._all_parts or not windows._all_parts:
         return student
     if not (student.layers and windows.layers):
         return student + windows
     count = math.lcm(len(student.layers), len(windows.layers))
-    layers = tuple(student.at_layer(i) + windows.at_layer(i) for i in range(count))
+    layers = tuple(student._at_layer(i) + windows._at_layer(i) for i in range(count))
     return PositionEncoding(
         parts=student.parts + windows.parts, layers=layers, per_layer=student.per_layer
     )
@@ -79,8 +80,9 @@ def keep_table_mean(
     """
     zeros = jnp.zeros((1, length, teacher.hidden_size))
     positions, tokens = teacher_params.get("position", {}), jnp.zeros((1, length), jnp.int32)
-    vectors = embed(teacher.encoding(), positions, zeros, range(length), tokens=tokens)
-    name = "segment" if "segment" in student_params else "token"
+    context = Context(positions_q=range(length), tokens=tokens)
+    vectors = embed(zeros, teacher.encoding(), positions, context)
+    name = "token_type" if "token_type" in student_params else "token"
     table = student_params[name]["embedding"]
     moved = table + vectors.mean((0, 1)).astype(table.dtype)
     return {**student_params, name: {"embedding": moved}}

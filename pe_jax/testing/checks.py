@@ -147,10 +147,9 @@ def decoding(s: Subject) -> Problems:
         layer = s.taken(slice_of)
         position = slice_of(jnp.asarray(s.positions[0]), axis=0)
         _, (q, k, v), context = projected(s.encoding, layer, slice_of(s.tokens), position)
-        if (
-            not s.encoding.in_attention.parts
-        ):  # Positions of several axes are those of the input alone.
-            context = context._replace(positions_q=None)
+        # Positions of several axes are those of the input alone.
+        if not s.encoding.in_attention.parts:
+            context = context.replace(positions_q=None)
         return cached_attention(q, k, v, cache, in_attention, layer.params, context)
 
     cache, outputs = empty, []

@@ -15,10 +15,11 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from pe_jax.encodings.part import Params
+from pe_jax.records import Record
 from pe_jax.shapes import Array, Bool, Float, Int
 
 
-class Pair(NamedTuple):
+class Pair(Record, pytree=True):
     """One query and one key of one head, and the row of tokens they are in; all of it float64.
 
     Indices and positions are traced: select with `jnp.where` and masks over a row rather than with
@@ -68,7 +69,7 @@ def value(params: Params, p: Pair) -> jax.Array:
     return p.v
 
 
-class Reference(NamedTuple):
+class Reference(Record):
     """An encoding as a formula for one pair; what it leaves alone keeps its default.
 
     `params` are the encoding's own, `{"slopes": ...}`, where it has one part, and nested by name,
@@ -77,7 +78,7 @@ class Reference(NamedTuple):
     Attributes:
       score: `(params, Pair) ->` the logit that enters the softmax, scaled; -inf forbids the key.
       value: `(params, Pair) -> [f]`, what the weight a_ij multiplies, as it is seen after the hook
-        `output` of the encoding.
+        `map_output` of the encoding.
       embed: `(params, x [D], position, token) -> [D]`, what the encoding makes of the embedding of
         one token.
       embed_row: `(params, x [L, D], positions [L]) -> [L, D]`, the same of a whole row, for an
@@ -120,7 +121,7 @@ def joined(references: Mapping[str, Reference]) -> Reference:
             x = part.embed(params.get(key, {}), x, position, token)
         return x
 
-    return Reference(score, of_value, embed)
+    return Reference(score=score, value=of_value, embed=embed)
 
 
 class Layer(NamedTuple):
@@ -166,9 +167,25 @@ def _row(reference, layer, x, q, k, v, tokens, positions, mask):
     def query(head, at_q, mask_q, q_i, position_q, key_arrays):
         def key(at_k, k_j, v_j, position_k):
             pair = Pair(
-                q_i, k_j, v_j, position_q, position_k, head, heads,
-                q, k, x, x, at_q, at_k, positions, positions, layer.w_q, layer.w_k, mask_q,
-            )  # fmt: skip
+                q=q_i,
+                k=k_j,
+                v=v_j,
+                i=position_q,
+                j=position_k,
+                head=head,
+                heads=heads,
+                row_q=q,
+                row_k=k,
+                x_q=x,
+                x_k=x,
+                at_q=at_q,
+                at_k=at_k,
+                positions_q=positions,
+                positions_k=positions,
+                w_q=layer.w_q,
+                w_k=layer.w_k,
+                mask=mask_q,
+            )
             return reference.score(params, pair), reference.value(params, pair)
 
         scores, values = jax.vmap(key)(*key_arrays)

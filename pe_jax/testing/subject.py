@@ -213,7 +213,7 @@ def apply(
 ) -> Float[Array, "B L H d"]:
     """A layer of attention from embeddings on, with an encoding in both."""
     x, (q, k, v), context = projected(encoding, layer, tokens, positions, rng)
-    context = context._replace(positions_k=positions, x_k=x)
+    context = context.replace(positions_k=positions, x_k=x)
     acting = encoding.in_attention
     return attention(
         q, k, v, acting, layer.params, context, mask=mask, implementation=implementation
@@ -228,11 +228,20 @@ def projected(
     rng: jax.Array | None = None,
 ) -> tuple[Array, tuple[Array, ...], Context]:
     """The input of the projections; queries, keys and values; all that an encoding may ask for."""
-    x = embed(encoding, layer.params, layer.x, positions, tokens=jnp.asarray(tokens), rng=rng)
+    x = embed(
+        layer.x,
+        encoding,
+        layer.params,
+        Context(positions_q=positions, tokens=jnp.asarray(tokens), position_rng=rng),
+    )
     maps = [functools.partial(_project, w) for w in (layer.w_q, layer.w_k, layer.w_v)]
     offsets = layer.q, layer.k, layer.v
     heads = tuple(project(x) + offset for project, offset in zip(maps, offsets))
-    return x, heads, Context(positions_q=positions, x_q=x, projections=(maps[0], maps[1]), rng=rng)
+    return (
+        x,
+        heads,
+        Context(positions_q=positions, x_q=x, projections=(maps[0], maps[1]), position_rng=rng),
+    )
 
 
 def _project(w: Float[Array, "D H d"], x: Float[Array, "*B D"]) -> Float[Array, "*B H d"]:

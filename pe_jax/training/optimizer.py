@@ -15,6 +15,7 @@ from optax.contrib import MuonDimensionNumbers
 from pe_jax.configs.model import BertConfig
 from pe_jax.configs.training import OptimizerConfig
 from pe_jax.encodings import PositionEncoding
+from pe_jax.encodings.parameters import frequency_mask
 from pe_jax.training.pytrees import Params, PyTree, named_leaves
 from pe_jax.training.step import cache_by_arguments
 
@@ -59,7 +60,7 @@ def frequencies(encoding: PositionEncoding, params: Params) -> PyTree:
     marks = no_frequencies(params)
     if "position" not in params["bert"]:
         return marks
-    position = encoding.frequency_mask(params["bert"]["position"])
+    position = frequency_mask(encoding, params["bert"]["position"])
     return {**marks, "bert": {**marks["bert"], "position": position}}
 
 
@@ -170,7 +171,7 @@ def by_path(params: Params, ratios: Mapping[str, float]) -> PyTree:
     ratio_by_path = dict.fromkeys(paths, 1.0)
     for pattern, ratio in ratios.items():
         fitting = fnmatch.filter(paths, pattern)
-        if not fitting and not pattern.startswith(("bert/position/", "bert/segment/")):
+        if not fitting and not pattern.startswith(("bert/position/", "bert/token_type/")):
             groups = sorted({"/".join(path.split("/")[:2]) for path in paths})
             raise ValueError(
                 f"config.optimizer.rates: no parameter matches {pattern!r}. Their paths begin with "

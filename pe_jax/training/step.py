@@ -72,26 +72,26 @@ def make_task(
     counts: Callable[[Batch], Sums],
     sums: Callable[[Any, Batch], Sums],
     losses: tuple[str, ...] = ("loss",),
-    **named_inputs: str,
 ) -> Task:
     """A task of a Flax model.
 
     Args:
-      inputs: names of the arrays of a batch that the model takes, in order.
+      inputs: names of the arrays of a batch that the model takes, which are also those of its
+        arguments.
       sums: `sums(outputs of the model, batch) -> {name: sum}`.
-      named_inputs: names of the arrays that it takes besides, by argument.
     """
 
     def init(rng: jax.Array) -> Params:
-        dtypes = {"valid": jnp.bool_}
-        example = [jnp.zeros((1, 8), dtypes.get(name, jnp.int32)) for name in inputs]
-        return model.init(rng, *example)["params"]
+        dtypes = {"mask": jnp.bool_}
+        example: dict[str, Any] = {
+            name: jnp.zeros((1, 8), dtypes.get(name, jnp.int32)) for name in inputs
+        }
+        return model.init(rng, **example)["params"]
 
     def outputs(params: Params, batch: Batch, rng: jax.Array | None = None) -> Any:
-        named: dict[str, Any] = {key: batch[name] for key, name in named_inputs.items()}
+        named: dict[str, Any] = {name: batch[name] for name in inputs}
         return model.apply(
             {"params": params},
-            *(batch[name] for name in inputs),
             **named,
             deterministic=rng is None,
             rngs=None if rng is None else {"dropout": rng},

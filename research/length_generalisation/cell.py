@@ -89,7 +89,7 @@ def symbols_task(config: BertConfig) -> Task:
             "accuracy": jnp.where(answer_mask, right, 0).sum(),
         }
 
-    return make_task(BertForSymbols(config), ("tokens", "valid"), counts, sums)
+    return make_task(BertForSymbols(config), ("tokens", "mask"), counts, sums)
 
 
 @cache_by_arguments

@@ -52,4 +52,4 @@ def rows(
         targets[these, begin:end] = strings.answers + FIRST
         asked[these, begin:end] = True if strings.asked is None else strings.asked
         valid[these, :end] = True
-    return {"tokens": tokens, "targets": targets, "asked": asked, "valid": valid}
+    return {"tokens": tokens, "targets": targets, "asked": asked, "mask": valid}

@@ -17,6 +17,7 @@ import numpy as np
 
 from pe_jax.console.markdown import table
 from pe_jax.console.terminal import log
+from pe_jax.encodings.encoding import check_layer
 from pe_jax.figures import save
 from pe_jax.files import file_name, read_json, write_text
 from pe_jax.models import BertConfig
@@ -119,7 +120,7 @@ def _model(name: str, task: AlgorithmicTask, config: LengthGeneralisationConfig)
     if task.causal and not all(layer.is_causal for layer in layers):
         return dataclasses.replace(model, position=f"{name}+causal")
     for layer in layers:
-        layer.check_layer()
+        check_layer(layer)
     return named
 
 

@@ -13,8 +13,8 @@ OPTIONS = {
 OTHERS = (
     "rope(fraction=0.5)", "rope(proportional=0.5)", "rope(base=1000000)", "rope(learnable=True)",
     "learned_absolute+rope", "learned_absolute+learned_relative", "rope+alibi", "rope+ssmax",
-    "cycle(rope, rope, rope+window(max_distance=64))", "cycle(rope, rope, rope, none)", "rove(rope)",
-    "lerope(rope)", "randomized(rope)",
+    "cycle(rope, rope, rope+window(max_distance=64))", "cycle(rope, rope, rope, none)",
+    "rove(rope)",    "lerope(rope)", "randomized(rope)",
 )  # fmt: skip
 # These change attention without telling positions apart.
 NOT_POSITIONS = {"log_n", "ssmax", "sink", "window", "chunks", "causal", "dape", "dape_v2"}

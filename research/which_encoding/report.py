@@ -53,7 +53,9 @@ against 4.60 with the same seed) and `learned_absolute` (5.59 and 5.37; [rates.j
 2e-3 for `rope` after the first half (4.99 against 4.71 on rows of 16). Absolute sinusoids have
 `scale=0.03`: at their default, 1, they drown the token embeddings of a model this small. `rerope`,
 `self_extend` and `dual_chunk` are `rope` up to 512 tokens, and differ from it for longer inputs
-only. Encodings that need `causal` predict a masked word from the words before it alone.
+only. `rope_slice`, `decoupled_rope` and `xpos` were trained with `layout='interleaved'`, their
+default then; the layout permutes dimensions that are drawn at random, so it changes nothing but
+the draw. Encodings that need `causal` predict a masked word from the words before it alone.
 
 ## Run it
 

@@ -13,6 +13,7 @@ from helpers import paper_attention
 from pe_jax import encodings
 from pe_jax.attention import attention, document_mask, dropout, masked_softmax, padding_mask
 from pe_jax.attention.implementations import IMPLEMENTATIONS, Implementation
+from pe_jax.encodings.parameters import split_params
 from pe_jax.encodings.parser import PAPER
 
 H, d = 2, 4
@@ -98,7 +99,7 @@ def test_unclipped_sinusoid(clip):
     params = encoding.init(jax.random.key(0))
     q, k, v = draw(1, 300, 300)
     out = attention(q, k, v, encoding, params)
-    ((part, own),) = encoding.split(params)
+    ((part, own),) = split_params(encoding, params)
     p = part.metadata.vectors(own, encodings.offsets(range(300), range(300)))
     logits = np.einsum("bqhd,bqkhd->bhqk", q, k[:, None] + np.asarray(p)[None, :, :, None]) / 2
     weights = np.asarray(jax.nn.softmax(logits))

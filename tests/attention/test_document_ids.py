@@ -148,10 +148,10 @@ def test_documents_in_the_kernel(name):
 
 @pytest.mark.usefixtures("quick_kernel")
 @pytest.mark.parametrize(
-    "reach",
+    "window",
     [pytest.param(None, marks=pytest.mark.slow), encodings.AttentionWindow(left=40, right=150)],
 )
-def test_tiles_of_the_kernel(reach):
+def test_tiles_of_the_kernel(window):
     """Several tiles, of which documents leave out some; NaN in these shows it."""
     length = 400
     document_ids = np.searchsorted([100, 256, 300], np.arange(length), side="right") + 1
@@ -170,7 +170,7 @@ def test_tiles_of_the_kernel(reach):
                     key_vectors=lambda params, m, _: params["table"][jnp.clip(m, -3, 3) + 3],
                     bias=lambda params, m, _: params["bias"][jnp.clip(m, -3, 3) + 3],
                     max_distance=3,
-                    window=reach,
+                    window=window,
                 ),
             ),
         )
@@ -185,7 +185,7 @@ def test_tiles_of_the_kernel(reach):
     def kernel(q, k, v, params):
         terms = params["tables"]
         tables = {"key_table": terms["table"], "bias": terms["bias"]}
-        options = {"reach": reach, "block": (128, 128), "interpret": True}
+        options = {"window": window, "block": (128, 128), "interpret": True}
         return flash_attention(q, k, v, **tables, document_ids=jnp.asarray(document_ids), **options)
 
     def compiled(function):

@@ -32,7 +32,7 @@ def draw(*shape):
 
 def loss(encoding, params, x, kernel):
     """A layer with the embedding of an encoding, and projections that are split by heads."""
-    x = encodings.embed(encoding, params, x, tokens=jnp.zeros((B, L), jnp.int32))
+    x = encodings.embed(x, encoding, params, encodings.Context(tokens=jnp.zeros((B, L), jnp.int32)))
 
     def project(x):
         return jnp.einsum("...d,dhe->...he", x, kernel)
@@ -99,7 +99,7 @@ def test_a_cache_and_weights(mesh):
     assert weights.sharding.spec == PartitionSpec("data", "model", None, None)
     cache = init_cache(encoding, B, L, num_kv_heads=H, head_size=d, hidden_size=H * d)
     keys, values = (jax.reshard(x, HEADS) for x in (cache.keys, cache.values))
-    cache = cache._replace(key_vectors=keys, values=values)
+    cache = cache.replace(keys=keys, values=values)
     out, longer = jax.jit(lambda q, cache: cached_attention(q, q, q, cache, encoding))(q, cache)
     assert out.sharding.spec == HEADS and longer.keys.sharding.spec == HEADS
     np.testing.assert_allclose(out, attention(q, q, q, encoding), atol=1e-5)

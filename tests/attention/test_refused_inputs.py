@@ -137,7 +137,7 @@ def test_modules_and_embeddings_take_floats(dtype):
             with pytest.raises(ValueError, match=f"^inputs_{name} must be .*, got {dtype}"):
                 call(*inputs)
     with pytest.raises(ValueError, match=f"^x must be .*, got {dtype}"):
-        encodings.embed(build("sinusoidal_absolute"), {}, wrong)
+        encodings.embed(wrong, build("sinusoidal_absolute"), {})
 
 
 @pytest.mark.parametrize("name", ["window(max_distance=2)", "causal", "rope", "alibi+causal", "t5"])
@@ -164,7 +164,7 @@ def test_positions_of_an_embedding_are_finite():
     with pytest.raises(
         ValueError, match=r"^positions of x must be numbers, got nan at index \[2\]"
     ):
-        encodings.embed(build("sinusoidal_absolute"), {}, X, positions)
+        encodings.embed(X, build("sinusoidal_absolute"), {}, Context(positions_q=positions))
 
 
 ONE_TO_TWO = np.array([[1, 1, 1, 2, 2, 2]] * B)

@@ -28,7 +28,7 @@ def layer(name, implementation="auto"):
     encoding, params = named(name)
 
     def apply(q):
-        x = encodings.embed(encoding, params, q.reshape(*q.shape[:2], H * d))
+        x = encodings.embed(q.reshape(*q.shape[:2], H * d), encoding, params)
         q, context = x.reshape(q.shape), encodings.Context(x_q=x, x_k=x)
         acting = encoding.in_attention
         return attention(

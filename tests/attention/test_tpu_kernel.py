@@ -63,7 +63,7 @@ def dense(
     *,
     bias=None,
     sink=None,
-    reach=None,
+    window=None,
     offset=0,
     valid,
     scale,
@@ -86,7 +86,7 @@ def dense(
     logits *= scale
     if bias is not None:
         logits += jnp.moveaxis(per_head(bias, 2), 2, 0)
-    allowed = valid[:, None, None] & (reach or AttentionWindow()).allows(offsets)
+    allowed = valid[:, None, None] & (window or AttentionWindow()).allows(offsets)
     allowed = jnp.broadcast_to(allowed, logits.shape)
     if sink is not None:
         column = jnp.broadcast_to(sink[:, None, None], (rows, heads, lq, 1))
@@ -135,8 +135,8 @@ def test_query_by_query(quick_kernel):
     assert all(np.abs(grad[1]).max() == 0 for grad in grads[:3])
 
 
-around = lambda reach: AttentionWindow(left=reach, right=reach)
-CASES = {  # lengths; heads and their size; clip, terms, offset, reach
+around = lambda window: AttentionWindow(left=window, right=window)
+CASES = {  # lengths; heads and their size; clip, terms, offset, window
     "many blocks": (300, 200, 1, 128, 64, "kv", 40, None),
     "only keys, clip longer than the sequence": (9, 8, 2, 128, 20, "k", 0, None),
     "only values, clip of more than a block, behind": (20, 150, 2, 128, 100, "v", -70, None),
@@ -176,10 +176,10 @@ KEPT = [
 @pytest.mark.parametrize("case", slow_except(KEPT, CASES))
 def test_against_the_dense_formula(case, quick_kernel):
     """Dropout and padding everywhere; blocks of 128."""
-    lq, lk, heads, size, clip, terms, offset, reach = CASES[case]
+    lq, lk, heads, size, clip, terms, offset, window = CASES[case]
     settings = dict(
         offset=offset,
-        reach=reach,
+        window=window,
         valid=jnp.asarray(np.random.default_rng(1).random((1, lk)) < 0.8),
         scale=0.1,
         dropout_rate=0.2,
@@ -192,7 +192,7 @@ def test_against_the_dense_formula(case, quick_kernel):
         assert all(np.abs(grad).max() == 0 for grad in grads)
 
 
-LONG = {  # clip, terms, offset, reach, block
+LONG = {  # clip, terms, offset, window, block
     "beyond all offsets, two blocks of queries": (600, "B", 40, None, (256, 128)),
     "shared, clipped, tiles before and after the clip": (140, "b", -170, None, (128, 256)),
     "causal with a sink": (400, "Bs", 0, AttentionWindow(left=None, right=0), (256, 256)),
@@ -203,15 +203,15 @@ LONG = {  # clip, terms, offset, reach, block
 
 @pytest.mark.parametrize("case", slow_except([*LONG][:3], LONG))
 def test_a_bias_longer_than_a_tile(case, quick_kernel):
-    clip, terms, offset, reach, block = LONG[case]
+    clip, terms, offset, window, block = LONG[case]
     q, k, v, *arrays = draw(1, 300, 400, 2, 64, clip, terms)
     config = arguments.configure(
-        q, k, flash.Shared(None, None, arrays[0], None), reach, offset, block=block
+        q, k, flash.Shared(None, None, arrays[0], None), window, offset, block=block
     )
     assert config.long_bias
     settings = dict(
         offset=offset,
-        reach=reach,
+        window=window,
         valid=jnp.asarray(np.random.default_rng(1).random((1, 400)) < 0.8),
         scale=0.1,
         dropout_rate=0.2,
@@ -226,12 +226,12 @@ def test_tiles_outside_the_window_are_not_computed():
     q, k, v = draw(1, 300, 600, 1, 128, 1, "")
     with_nan = np.where(np.arange(600)[:, None, None] < 512, v, np.nan)
     run = functools.partial(flash_attention, block=(128, 128), interpret=True)
-    reach = around(80)  # The last tile of queries, 256 to 383, up to key 463.
-    np.testing.assert_array_equal(run(q, k, with_nan, reach=reach), run(q, k, v, reach=reach))
+    window = around(80)  # The last tile of queries, 256 to 383, up to key 463.
+    np.testing.assert_array_equal(run(q, k, with_nan, window=window), run(q, k, v, window=window))
     assert np.isnan(run(q, k, with_nan)).all()
 
-    def flops(reach):
-        loss = lambda q: run(q, k, v, reach=reach and around(reach)).sum()
+    def flops(window):
+        loss = lambda q: run(q, k, v, window=window and around(window)).sum()
         return [int(n) for n in re.findall(r"flops=(\d+)", str(jax.make_jaxpr(jax.grad(loss))(q)))]
 
     # Tiles of queries meet 2, 3 and 3 tiles of keys instead of 5 each.
@@ -242,22 +242,22 @@ def test_tiles_outside_the_window_are_not_computed():
 @pytest.mark.parametrize("block", [(128, 128), (256, 128), (128, 384)])
 @pytest.mark.parametrize("offset", [0, -300, 777, -5000])
 @pytest.mark.parametrize(
-    "reach",
+    "window",
     [
         *map(around, [0, 127, 128, 300, 1000]),
         AttentionWindow(left=None, right=0),
         AttentionWindow(left=200, right=None),
     ],
 )
-def test_the_tiles_of_a_window(reach, offset, block):
+def test_the_tiles_of_a_window(window, offset, block):
     """Those that are counted are those where a query attends to a key, and they are consecutive."""
     lq, lk = 700, 1100
     q, k = (jax.ShapeDtypeStruct((1, n, 1, 128), np.float32) for n in (lq, lk))
     config = arguments.configure(
-        q, k, flash.Shared(None, None, None, None), reach, offset, block=block
+        q, k, flash.Shared(None, None, None, None), window, offset, block=block
     )
     query, key = np.arange(config.query_tiles * block[0]), np.arange(config.key_tiles * block[1])
-    attended = np.asarray(reach.allows(key - query[:, None] + offset))
+    attended = np.asarray(window.allows(key - query[:, None] + offset))
     tiles = attended.reshape(-1, block[0], config.key_tiles, block[1]).any((1, 3))
     assert config.attended_tiles == tiles.sum(1).tolist()
     for n in np.flatnonzero(tiles.any(1)):
@@ -274,7 +274,7 @@ def test_what_fits_the_chip():
         return fits(x, x, bias=bias, **more)
 
     assert ask(512) and not ask(16384)
-    assert ask(16384, reach=around(512))
+    assert ask(16384, window=around(512))
     assert ask(4096)
 
 
@@ -343,7 +343,7 @@ def test_bad_input():
     with pytest.raises(ValueError, match=r"3 tables or biases for 1 heads"):
         flash_attention(q, k, v, bias=np.zeros((5, 3), np.float32))
     with pytest.raises(ValueError, match=r"got AttentionWindow\(left=-1"):
-        flash_attention(q, k, v, reach=around(-1))
+        flash_attention(q, k, v, window=around(-1))
     with pytest.raises(ValueError, match="sink is not supported beside key_table"):
         flash_attention(q, k, v, table, sink=np.zeros(1, np.float32))
     with pytest.raises(ValueError, match=r"got \(100, 128\)"):
@@ -367,7 +367,7 @@ def test_derivatives_that_need_another_implementation(derivative, missing, quick
 @pytest.mark.tpu_compiler
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
 @pytest.mark.parametrize(
-    ("terms", "reach", "kv_heads", "packed"),
+    ("terms", "window", "kv_heads", "packed"),
     [
         ("kv", None, 12, False),
         ("KVB", None, 12, False),
@@ -383,7 +383,7 @@ def test_derivatives_that_need_another_implementation(derivative, missing, quick
     ],
 )
 def test_compiles_for_a_tpu_without_gathering_the_batch(
-    terms, reach, kv_heads, packed, monkeypatch
+    terms, window, kv_heads, packed, monkeypatch
 ):
     from jax.experimental import topologies
 
@@ -393,7 +393,7 @@ def test_compiles_for_a_tpu_without_gathering_the_batch(
     whole, split = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((), ("data",)))
 
     def grads(qkv, arrays, valid, seed):
-        settings = dict(reach=reach, valid=valid, dropout_rate=0.1, seed=seed)
+        settings = dict(window=window, valid=valid, dropout_rate=0.1, seed=seed)
         settings |= {"document_ids": valid.astype(jnp.int32)} if packed else {}
 
         def loss(qkv, arrays):
@@ -438,7 +438,7 @@ def test_seeds_compile_for_a_tpu(monkeypatch):
         for name, rest, dtype in (
             ("tokens", (128,), jnp.int32),
             ("document_ids", (128,), jnp.int32),
-            ("valid", (128,), jnp.bool_),
+            ("mask", (128,), jnp.bool_),
             ("label", (), jnp.int32),
         )
     }

@@ -14,7 +14,10 @@ from pe_jax.attention.implementations import IMPLEMENTATIONS
 from pe_jax.models import Bert, preset
 
 BLOCKS = IMPLEMENTATIONS["fused"]._replace(block=4)
-FEW = "learned_relative+t5+fire+cable+dape+sink+rope(learnable=True)+sinusoidal_relative(max_distance=None)"
+FEW = (
+    "learned_relative+t5+fire+cable+dape+sink+rope(learnable=True)"
+    "+sinusoidal_relative(max_distance=None)"
+)
 
 
 @pytest.fixture(autouse=True)

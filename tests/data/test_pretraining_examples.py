@@ -118,7 +118,7 @@ def test_an_example_is_consistent(books):
         used = int(e["masked_weights"].sum())
         at = e["masked_positions"][:used]
         original[at] = e["masked_tokens"][:used]
-        valid = e["valid"]
+        valid = e["mask"]
         assert original[0] == v.single.before
         ends = np.flatnonzero(original == v.single.after)
         assert len(ends) == 2

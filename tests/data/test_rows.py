@@ -30,10 +30,10 @@ def test_padding_against_a_worked_example():
     batch = pad_rows(make_rows([2, 3, 1]), np.array([1, 0]), 4)
     np.testing.assert_array_equal(batch["tokens"], [[2, 2, 2, 0], [1, 1, 0, 0]])
     np.testing.assert_array_equal(batch["token_type_ids"], [[0, 0, 1, 0], [0, 1, 0, 0]])
-    np.testing.assert_array_equal(batch["valid"], [[1, 1, 1, 0], [1, 1, 0, 0]])
+    np.testing.assert_array_equal(batch["mask"], [[1, 1, 1, 0], [1, 1, 0, 0]])
     np.testing.assert_array_equal(batch["label"], [2, 1])
     assert {k: v.dtype for k, v in batch.items() if k != "label"} == {
-        "tokens": np.int32, "token_type_ids": np.int32, "valid": bool,
+        "tokens": np.int32, "token_type_ids": np.int32, "mask": bool,
     }  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def test_padding_goes_no_further_than_the_bucket():
         *LENGTHS
     }
     for n in range(13):
-        sizes = source[n]["valid"].sum(-1)
+        sizes = source[n]["mask"].sum(-1)
         length = source[n]["tokens"].shape[-1]
         below = max((size for size in LENGTHS if size < length), default=0)
         # For every seed fewer rows than a batch come from shorter buckets.

@@ -40,7 +40,7 @@ def test_windows_of_packed_inputs(width):
         got = teacher_windows(documents, width)
         spec = {name: (array.shape, array.dtype.type) for name, array in got.items()}
         assert spec == window_spec(length, width)
-        flat, numbers = got["windows"].ravel(), got["window_documents"].ravel()
+        flat, numbers = got["windows"].ravel(), got["window_document_ids"].ravel()
         expected = []
         for document in range(1, len(row) + 1):
             tokens = np.flatnonzero(documents == document).tolist()

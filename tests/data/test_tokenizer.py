@@ -154,7 +154,7 @@ def test_rows_of_glue_are_those_of_the_tokenizer(tokenizer):
             size = len(expected)
             assert batch["tokens"][number, :size].tolist() == expected.ids
             assert batch["token_type_ids"][number, :size].tolist() == expected.type_ids
-            assert batch["valid"][number].sum() == size
+            assert batch["mask"][number].sum() == size
 
 
 def test_windows_of_squad_are_those_of_the_tokenizer(tokenizer):
@@ -167,8 +167,8 @@ def test_windows_of_squad_are_those_of_the_tokenizer(tokenizer):
     assert not skipped
     expected = tokenizer.encode(asked.question, context)
     batch = pad_rows(windows.rows, np.arange(2), length)
-    assert batch["tokens"][0][batch["valid"][0]].tolist() == expected.ids
-    assert batch["token_type_ids"][0][batch["valid"][0]].tolist() == expected.type_ids
+    assert batch["tokens"][0][batch["mask"][0]].tolist() == expected.ids
+    assert batch["token_type_ids"][0][batch["mask"][0]].tolist() == expected.type_ids
     answer = slice(starts[0], ends[0] + 1)
     assert expected.sequence_ids[answer] == [1] * (answer.stop - answer.start)
     offsets = expected.offsets[answer]
@@ -213,13 +213,13 @@ def test_rows_of_pretraining_are_those_of_the_tokenizer(tokenizer):
         row = pairs(number, np.random.default_rng(number))
         ids = [corpus.tokens["id"][part.start : part.stop] for part in (first, second)]
         expected = words.pair.join(*ids)
-        assert true_row(row)[row["valid"]].tolist() == expected.tolist()
+        assert true_row(row)[row["mask"]].tolist() == expected.tolist()
         assert row["token_type_ids"].any() == (words.pair.second is not None)
     packed = data.PackedExamples(corpus, np.arange(3), words, 24, 8)
     rows = [packed(number, np.random.default_rng(0)) for number in range(len(packed))]
     inner = [
-        true_row(row)[row["documents"] > 0][
-            len(words.single.before) : (row["documents"] > 0).sum() - len(words.single.after)
+        true_row(row)[row["document_ids"] > 0][
+            len(words.single.before) : (row["document_ids"] > 0).sum() - len(words.single.after)
         ]
         for row in rows
     ]
@@ -237,8 +237,8 @@ def test_rows_of_distillation_have_the_special_tokens_of_the_tokenizer(tokenizer
     kinds = set()
     for draw in range(60):
         row = cut(draw % len(cut), np.random.default_rng(draw))
-        for document in range(1, row["documents"].max() + 1):
-            inside = row["documents"] == document
+        for document in range(1, row["document_ids"].max() + 1):
+            inside = row["document_ids"] == document
             tokens, is_text = row["tokens"][inside], row["text"][inside]
             special = tokens[~is_text].tolist()
             pair = np.concatenate([words.pair.before, words.pair.between, words.pair.after])

@@ -81,7 +81,7 @@ def test_a_hook_that_adds_a_key():
         return q, more(k), more(v)
 
     encoding = PositionEncoding(parts=(Part(name="extra", map_qkv=heads),))
-    with pytest.raises(ValueError, match="'heads' of extra may change the last axis"):
+    with pytest.raises(ValueError, match="'map_qkv' of extra may change the last axis"):
         attention(Q, K, V, encoding)
 
 
@@ -97,7 +97,7 @@ def test_embeddings_of_another_size():
     encoding = build("raw_index")
     params = encoding.init(jax.random.key(0))
     with pytest.raises(ValueError, match=r"x must be \[B, L, 32\]"):
-        encodings.embed(encoding, params, np.zeros((B, L, 1), np.float32))
+        encodings.embed(np.zeros((B, L, 1), np.float32), encoding, params)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_parameters_of_another_length():
         build("relative_key", max_length=1)
     absolute = build("learned_absolute")  # A longer table has the same rows for these positions.
     params = absolute.resize(absolute.init(jax.random.key(0)), 40, "repeat")
-    assert encodings.embed(absolute, params, np.zeros((1, 40, 32), np.float32)).shape == (1, 40, 32)
+    assert encodings.embed(np.zeros((1, 40, 32), np.float32), absolute, params).shape == (1, 40, 32)
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
@@ -137,7 +137,7 @@ def test_embeddings_keep_their_dtype(name, dtype):
     x = np.random.default_rng(0).normal(size=(1, L, 32)).astype(dtype)
     params = jax.jit(encoding.init)(jax.random.key(1))
     tokens = np.arange(L)[None]
-    embed = jax.jit(lambda x: encodings.embed(encoding, params, x, tokens=tokens))
+    embed = jax.jit(lambda x: encodings.embed(x, encoding, params, Context(tokens=tokens)))
     out, precise = embed(x), np.asarray(embed(x.astype(np.float32)))
     assert out.dtype == dtype
     np.testing.assert_array_equal(out, precise.astype(dtype))

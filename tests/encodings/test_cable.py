@@ -59,7 +59,7 @@ def test_cable_of_the_published_code():
 def test_cable_says_what_it_needs():
     encoding, params = made_narrow("cable")
     q = draw(1, 3, 2, 4)
-    with pytest.raises(ValueError, match=r"cable computes its terms .* x_k=x"):
+    with pytest.raises(ValueError, match=r"cable computes its terms .*x_k=x"):
         attention(q, q, q, encoding, params)
     with pytest.raises(ValueError, match="cable needs .* every query must be among the keys"):
         attention(

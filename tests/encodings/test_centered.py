@@ -7,7 +7,7 @@ from helpers.compiled import attention_logits
 from helpers.small_encodings import build, qk, rotated
 from helpers.torch_modules import needs
 
-from pe_jax.encodings import Context
+from pe_jax.encodings import HookContext
 
 
 @needs("torch", "transformers")
@@ -35,7 +35,7 @@ def test_draws_shift_jitter_and_rescale_each_axis():
 
     @jax.jit
     def turned(rng):
-        context = Context(positions_q=range(4), positions_k=range(4), rng=rng)
+        context = HookContext(positions_q=range(4), positions_k=range(4), position_rng=rng)
         return part.map_qkv({}, x, x, x, context)[:2]
 
     found = []

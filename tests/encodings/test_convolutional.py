@@ -10,7 +10,9 @@ from pe_jax import encodings
 
 
 def embedded(encoding, params, x, positions=None):
-    return jax.jit(lambda x: encodings.embed(encoding, params, x, positions))(x)
+    return jax.jit(
+        lambda x: encodings.embed(x, encoding, params, encodings.Context(positions_q=positions))
+    )(x)
 
 
 @needs("torch", "transformers")

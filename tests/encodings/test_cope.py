@@ -55,18 +55,18 @@ def test_cope_is_refused_without_causal_attention():
 
 
 @needs("torch", "transformers", "x_transformers")
-@pytest.mark.parametrize("npos_max", [4, 32])
-def test_cope(torch, npos_max):
+@pytest.mark.parametrize("num_positions", [4, 32])
+def test_cope(torch, num_positions):
     """Where counts reach the last position, and where they do not."""
     from x_transformers.x_transformers import CoPE
 
-    theirs = loud(torch, CoPE(SIZE, HEADS, npos_max), 0.5)
+    theirs = loud(torch, CoPE(SIZE, HEADS, num_positions), 0.5)
     q, k = draw(2, HEADS, LENGTH, SIZE, seed=1), draw(2, HEADS, LENGTH, SIZE, seed=2)
     causal = np.tril(np.ones((LENGTH, LENGTH), bool))
     content = np.einsum("bhqd,bhkd->bhqk", q, k) / np.sqrt(SIZE)
     masked = np.where(causal, content, np.finfo(np.float32).min)
     expected = array(theirs(torch.tensor(q), torch.tensor(masked)))
-    encoding = encodings.cope(head_size=SIZE, num_positions=npos_max) + encodings.causal()
+    encoding = encodings.cope(head_size=SIZE, num_positions=num_positions) + encodings.causal()
     params = {"cope": {"table": array(theirs.pos_emb)}}
     ours = attention_logits(q.swapaxes(1, 2), k.swapaxes(1, 2), encoding, params) - content
     np.testing.assert_allclose(np.where(causal, ours, 0), np.where(causal, expected, 0), **CLOSE)

@@ -12,7 +12,13 @@ def added(name, length, params=None):
     encoding = build(name)
     params = jax.jit(encoding.init)(jax.random.key(0)) if params is None else params
     x = np.zeros((1, length, 16), np.float32)
-    return np.asarray(jax.jit(lambda x: encodings.embed(encoding, params, x, range(length)))(x))
+    return np.asarray(
+        jax.jit(
+            lambda x: encodings.embed(
+                x, encoding, params, encodings.Context(positions_q=range(length))
+            )
+        )(x)
+    )
 
 
 def test_the_index_has_no_bound_and_the_share_depends_on_the_length():
@@ -27,7 +33,7 @@ def test_the_index_has_no_bound_and_the_share_depends_on_the_length():
 def test_concatenation_leaves_the_word_alone():
     encoding = build("sinusoidal_concatenated(share=0.3, scale=2)")
     x = draw(2, 3, 16)
-    found = np.asarray(jax.jit(lambda x: encodings.embed(encoding, {}, x))(x))
+    found = np.asarray(jax.jit(lambda x: encodings.embed(x, encoding, {}))(x))
     np.testing.assert_array_equal(found[..., :12], x[..., :12])
     own = 2 * encodings.sinusoid(np.arange(3), encodings.default_frequencies(4))
     np.testing.assert_allclose(found[..., 12:], [own, own], rtol=1e-6)

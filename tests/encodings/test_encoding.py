@@ -12,6 +12,7 @@ from helpers.small_encodings import build_clipped, embedded, queries_keys
 
 from pe_jax import encodings
 from pe_jax.encodings import Part, PositionEncoding, Traits
+from pe_jax.encodings.parameters import bind_params, frequency_mask, split_params
 from pe_jax.encodings.parser import PAPER
 
 L, D, d, CLIP = 16, 8, 4, 3
@@ -27,7 +28,8 @@ COUNTS = {
 BY_LAYER = {
     "learned_absolute": {"learned_absolute/table": (16, 8)},
     "cycle(learned_relative(max_distance=2), none)": {"cycle_0/learned_relative/table": (5, 4)},
-    "learned_absolute+cycle(learned_relative(max_distance=2), none, learned_relative(max_distance=2))": {
+    "learned_absolute+cycle(learned_relative(max_distance=2), none, "
+    "learned_relative(max_distance=2))": {
         "cycle_0/learned_relative/table": (5, 4),
         "learned_absolute/table": (16, 8),
     },
@@ -88,8 +90,8 @@ def test_missing_parameters_are_named():
         ({"table": 0}, "of learned_absolute, learned_relative; got table"),
     ):
         with pytest.raises(ValueError, match=message):
-            encoding.split(params)
-    assert build_clipped("none").split(None) == []
+            split_params(encoding, params)
+    assert split_params(build_clipped("none"), None) == []
 
 
 def test_positions_that_do_not_fit():
@@ -102,7 +104,7 @@ def test_positions_that_do_not_fit():
         (np.zeros((1, 1, 5)), r"positions must be \[L\] or \[B, L\], got \[1, 1, 5\]"),
     ):
         with pytest.raises(ValueError, match=message):
-            encodings.embed(encoding, {}, x, positions)
+            encodings.embed(x, encoding, {}, encodings.Context(positions_q=positions))
 
 
 @pytest.mark.parametrize("name", BY_LAYER)
@@ -116,13 +118,13 @@ def test_parameters_by_layer(name):
     }
     assert shapes == BY_LAYER[name]
     assert encodings.parameter_count(encoding, 4) == sum(map(math.prod, shapes.values()))
-    bound = encoding.bind(params)
+    bound = bind_params(encoding, params)
     assert {place for place, (_, values) in bound.items() if values} == {
         path.rpartition("/")[0] for path in shapes
     }
     for layer in range(4):
         encoding.layer(layer).split(encoding.layer_params(params, layer))  # None is missing.
-    marks = jax.tree_util.tree_leaves_with_path(encoding.frequency_mask(params))
+    marks = jax.tree_util.tree_leaves_with_path(frequency_mask(encoding, params))
     assert all(mark == (path[-1].key == "frequencies") for path, mark in marks)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from pe_jax import encodings
 from pe_jax.attention import attention
+from pe_jax.encodings.parameters import bind_params, frequency_mask, split_params
 from pe_jax.encodings.parser import for_text
 
 SIZES = {"hidden_size": 8, "head_size": 4, "num_heads": 2, "max_length": 8}
@@ -59,8 +60,8 @@ def test_a_changed_part_is_another():
     rope = encodings.rope(head_size=4)
     assert encodings.with_factors(rope, jnp.zeros_like) != rope
     (part,) = rope.parts
-    assert part._replace(map_qkv=None) != part
-    assert part._replace(map_qkv=None) == part._replace(map_qkv=None)
+    assert part.replace(map_qkv=None) != part
+    assert part.replace(map_qkv=None) == part.replace(map_qkv=None)
 
 
 def test_an_argument_without_a_hash():
@@ -152,8 +153,12 @@ def test_changed_layers_read_the_same_parameters():
     assert list(params) == ["cycle_0"]
     changed = encodings.with_factors(encoding, jnp.zeros_like)
     for layer in range(3):
-        changed.layer(layer).split(changed.layer_params(params, layer))
-    assert list(changed.bind(params)) == list(encoding.bind(params)) == ["cycle_0/rope"]
+        split_params(changed.layer(layer), changed.layer_params(params, layer))
+    assert (
+        list(bind_params(changed, params))
+        == list(bind_params(encoding, params))
+        == ["cycle_0/rope"]
+    )
     short = encodings.cycle(rope, encodings.t5(num_heads=2))
     params = short.init(jax.random.key(0), 1)  # Fewer layers than encodings.
-    assert short.frequency_mask(params) == {"cycle_0": {"rope": {"frequencies": True}}}
+    assert frequency_mask(short, params) == {"cycle_0": {"rope": {"frequencies": True}}}

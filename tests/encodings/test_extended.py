@@ -67,7 +67,7 @@ def test_a_whole_rotation_apart_is_exact_far_out():
         ("self_extend(window=0)", "window must be at least 1, got 0"),
         ("self_extend(group=0)", "group must be at least 1, got 0"),
         ("rerope(factor=0.5)", "factor must be at least 1, got 0.5"),
-        ("dual_chunk(chunk=8, original_length=8)", "less than length, .* got 8 and 8"),
+        ("dual_chunk(chunk=8, original_length=8)", "less than original_length, .* got 8 and 8"),
     ],
 )
 def test_options_out_of_range(name, match):

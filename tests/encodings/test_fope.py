@@ -6,7 +6,7 @@ import pytest
 from helpers.compiled import attention_logits
 from helpers.small_encodings import build, made, qk, rotated
 
-from pe_jax.encodings import Context
+from pe_jax.encodings import Context, HookContext
 
 
 def test_without_mixing_fast_pairs_are_those_of_rope():
@@ -19,7 +19,7 @@ def test_without_mixing_fast_pairs_are_those_of_rope():
     found = np.asarray(
         jax.jit(
             lambda x: part.map_qkv(
-                params["fope"], x, x, x, Context(positions_q=range(6), positions_k=range(6))
+                params["fope"], x, x, x, HookContext(positions_q=range(6), positions_k=range(6))
             )[0]
         )(x)
     )

@@ -6,7 +6,7 @@ import pytest
 
 from pe_jax import encodings
 from pe_jax.attention import attention
-from pe_jax.encodings import LogitTerms, OffsetTerms, Part, named
+from pe_jax.encodings import LogitTerms, OffsetTerms, Part, define_encoding
 from pe_jax.encodings.encoding import check_key, checked_encoding
 from pe_jax.encodings.rotary.rope import rotate_heads
 
@@ -20,18 +20,20 @@ def broken(*args):
 
 PARTS = {
     "hook 'logits' of mine": Part(logits=broken),
-    "hook 'heads' of mine": Part(map_qkv=broken),
+    "hook 'map_qkv' of mine": Part(map_qkv=broken),
     "hook 'map_logits' of mine": Part(map_logits=broken),
     "OffsetTerms(bias=...) of mine": Part(offsets=OffsetTerms(bias=broken)),
     "LogitTerms, hook 'logits' of mine": Part(
-        logits=lambda params, q, k, context: LogitTerms(broken, (q,), (k,))
+        logits=lambda params, q, k, context: LogitTerms(
+            function=broken, query_arrays=(q,), key_arrays=(k,)
+        )
     ),
 }
 
 
 @pytest.mark.parametrize("where", PARTS)
 def test_errors_name_the_hook(where):
-    mine = named(lambda: PARTS[where])
+    mine = define_encoding(lambda: PARTS[where])
     mine.__name__ = "mine"
     with pytest.raises(TypeError, match="contracting") as caught:
         attention(Q, Q, Q, mine())
@@ -55,7 +57,7 @@ def test_errors_name_the_hook(where):
     ],
 )
 def test_results_of_a_wrong_shape(part, message):
-    mine = named(lambda: part)
+    mine = define_encoding(lambda: part)
     mine.__name__ = "mine"
     with pytest.raises(ValueError, match=message):
         attention(Q, Q, Q, mine())

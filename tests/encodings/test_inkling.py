@@ -12,7 +12,7 @@ from pe_jax.encodings import Context
 
 
 def test_inkling_weighs_distances_by_a_projection_of_the_query():
-    encoding = build("inkling(extent=2, rank=1)")
+    encoding = build("inkling(max_distance=1, rank=1)")
     params = {
         "projection": np.zeros((16, 2, 1), np.float32),
         "table": np.array([[2.0], [3.0], [5.0]], np.float32),  # Of offsets -1, 0, 1.
@@ -26,31 +26,31 @@ def test_inkling_weighs_distances_by_a_projection_of_the_query():
     expected = np.array([[3, 5, 0, 0], [4, 6, 10, 0], [0, 6, 9, 15], [0, 0, 8, 12]])
     np.testing.assert_array_equal(found[0], expected)
     np.testing.assert_array_equal(found[1], 10 * expected)
-    left = build("inkling(extent=2, rank=1, bidirectional=False)")
+    left = build("inkling(max_distance=1, rank=1, bidirectional=False)")
     params["table"] = params["table"][:2]
     found = attention_logits(zero, zero, left, {"inkling": params}, context)[0, 0]
     np.testing.assert_array_equal(found, np.tril(expected))
 
 
 def test_inkling_says_what_it_needs():
-    encoding = build("inkling(extent=4)")
+    encoding = build("inkling(max_distance=3)")
     params = encoding.init(jax.random.key(0))
     q, k = qk()
-    with pytest.raises(ValueError, match=r"inkling computes .* queries .* x_q=x"):
+    with pytest.raises(ValueError, match=r"inkling computes .* queries .*x_q=x"):
         attention(q, k, k, encoding, params)
     real = Context(positions_q=np.arange(6) / 2, x_q=draw(2, 6, 16))
     with pytest.raises(ValueError, match="integer offsets .* got float"):
         attention(q, k, k, encoding, params, real)
-    with pytest.raises(ValueError, match="extent must be at least 1, got 0"):
-        build("inkling(extent=0)")
-    with pytest.raises(ValueError, match="clip must be positive, got 0"):
+    with pytest.raises(ValueError, match="max_distance must be at least 0, got -1"):
+        build("inkling(max_distance=-1)")
+    with pytest.raises(ValueError, match="max_norm must be positive, got 0"):
         build("inkling(max_norm=0)")
 
 
 @needs("torch", "transformers")
 @pytest.mark.parametrize("first", [0, 40])
 def test_inkling_is_that_of_transformers(first):
-    """Queries from `first` on, of 60 tokens, farther from each other than the extent."""
+    """Queries from `first` on, of 60 tokens, farther from each other than the table reaches."""
     import torch
     from transformers.models.inkling.modeling_inkling import InklingRelativeLogits
 
@@ -68,7 +68,7 @@ def test_inkling_is_that_of_transformers(first):
         "table": theirs.proj.detach().numpy().T[::-1],
     }
     encoding = encodings.inkling(
-        hidden_size=width, num_heads=heads, extent=extent, rank=rank, bidirectional=False
+        hidden_size=width, num_heads=heads, max_distance=extent - 1, rank=rank, bidirectional=False
     )
     q, k = (np.zeros((2, n, heads, 8), np.float32) for n in (length - first, length))
     context = Context(positions_q=range(first, length), positions_k=range(length), x_q=x.numpy())
@@ -100,7 +100,7 @@ def test_inkling_with_a_clip_is_inkling_2():
         "table": array(theirs.proj).T[::-1],
         "scale": array(theirs.norm.scale),
     }
-    encoding = build(f"inkling(extent={extent}, rank=4, bidirectional=False, max_norm=2)")
+    encoding = build(f"inkling(max_distance={extent - 1}, rank=4, bidirectional=False, max_norm=2)")
     zero = np.zeros((2, length, 2, 8), np.float32)
     context = Context(positions_q=range(length), x_q=x.numpy())
     found = attention_logits(zero, zero, encoding, {"inkling": params}, context)

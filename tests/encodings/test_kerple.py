@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.small_encodings import bias_at, made_narrow
 
-from pe_jax.encodings import Context
+from pe_jax.encodings import HookContext
 
 
 def test_kerple_by_hand():
@@ -24,7 +24,9 @@ def test_kerple_by_hand():
 def test_kerple_beyond_a_bound_has_its_value_and_a_gradient(kernel):
     name = f"kerple(kernel={kernel!r})"
     total = lambda own: jnp.sum(
-        made_narrow(name)[0].parts[0].offsets.bias(own, np.arange(4), Context())
+        made_narrow(name)[0]
+        .parts[0]
+        .offsets.bias(own, np.arange(4), HookContext(positions_q=range(0), positions_k=range(0)))
     )
     low = {"r1": np.float32([-1.0, 0.01]), "r2": np.float32([-1.0, 0.01])}
     np.testing.assert_array_equal(*np.moveaxis(bias_at(name, low, range(4)), -1, 0))

@@ -7,7 +7,7 @@ from helpers.compiled import attention_logits
 from helpers.small_encodings import build, draw, grid, mapped_queries, qk
 
 import pe_jax.attention
-from pe_jax.encodings import Context
+from pe_jax.encodings import Context, HookContext
 from pe_jax.encodings.rotary import liere
 from pe_jax.encodings.rotary.skew import rotation_of
 
@@ -27,7 +27,7 @@ def test_liere_for_some_positions_at_a_time(name, positions, monkeypatch):
 
     def loss(params, q):
         rotated, *_ = part.map_qkv(
-            params, q, q, q, Context(positions_q=positions, positions_k=positions)
+            params, q, q, q, HookContext(positions_q=positions, positions_k=positions)
         )
         return (rotated * to).sum(), rotated
 

@@ -6,16 +6,17 @@ import pytest
 from helpers.small_encodings import build, logits_at
 
 from pe_jax import encodings
-from pe_jax.encodings import Context
-from pe_jax.encodings.part import moved
+from pe_jax.encodings.part import HookContext, apply_positions
 from pe_jax.testing import CHECKS, Subject
 
 
 def seen(name, q, k, rng=None, rows=3):
     """What a part sees: positions of queries, of keys, of the input."""
     (part,) = build(name).parts
-    here = moved(part, Context(positions_q=q, positions_k=k, rng=rng), rows)
-    at_input = moved(part, Context(positions_q=k, positions_k=k, rng=rng), rows)
+    here = apply_positions(part, HookContext(positions_q=q, positions_k=k, position_rng=rng), rows)
+    at_input = apply_positions(
+        part, HookContext(positions_q=k, positions_k=k, position_rng=rng), rows
+    )
     return here.positions_q, here.positions_k, at_input.positions_q
 
 

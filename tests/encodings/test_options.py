@@ -11,7 +11,7 @@ from helpers.small_encodings import SMALL
 from pe_jax import encodings
 
 REQUIRED = {
-    "factor": 2.0, "original_length": 8, "height": 4, "width": 4, "length": 4, "reach": 3,
+    "factor": 2.0, "original_length": 8, "height": 4, "width": 4, "max_distance": 3,
     "size": 3, "short": (1.0, 1.0), "long": (2.0, 2.0),
 }  # fmt: skip
 
@@ -51,18 +51,18 @@ def options_of_type(kind):
         ("t5(max_distance=8)", "max_distance=8 must be greater than 8"),
         ("fire(width=0)", "width must be at least 1, got 0"),
         ("fire(threshold=0)", "threshold must be positive, got 0"),
-        ("transformer_xl(max_distance=0)", "clip must be at least 1, got 0"),
+        ("transformer_xl(max_distance=0)", "max_distance must be at least 1, got 0"),
         ("deberta(num_buckets=2)", "at least 4.*got 2"),
         ("deberta(num_buckets=7)", "even.*got 7"),
-        ("deberta(num_buckets=64, max_distance=33)", "below max_relative_positions - 1 = 32"),
+        ("deberta(num_buckets=64, max_distance=33)", "below max_distance - 1 = 32"),
         ("deberta(num_buckets=None, max_distance=0)", "must be at least 1, got 0"),
         ("kerple(kernel='exp')", "kernel"),
         ("sandwich(dim=3)", "must be even and positive, got 3"),
         ("tisa(kernels=0)", "kernels must be at least 1, got 0"),
         ("dynamic_position_bias(depth=0)", "depth must be at least 1, got 0"),
         ("dynamic_position_bias(bound=0)", "bound must be positive, got 0"),
-        ("nezha(max_distance=0)", "clip must be at least 1, got 0"),
-        ("cope(num_positions=1)", "npos_max must be at least 2, got 1"),
+        ("nezha(max_distance=0)", "max_distance must be at least 1, got 0"),
+        ("cope(num_positions=1)", "num_positions must be at least 2, got 1"),
         ("rope_slice(size=3)", r"size \(default .*\) must be even and positive, got 3"),
         ("decoupled_rope(size=0)", r"size \(default .*\) must be even and positive, got 0"),
     ],
@@ -81,11 +81,11 @@ def test_options_that_do_not_fit(name, message):
         ),
         (
             lambda x: encodings.window(max_distance=x),
-            r"reach of window .*of an encoding that learns",
+            r"max_distance of window .*of an encoding that learns",
         ),
         (
             lambda x: encodings.randomized(encodings.alibi(num_heads=1), num_positions=x),
-            "longest of rand",
+            "num_positions of rand",
         ),
     ],
 )

@@ -31,11 +31,11 @@ def test_the_paper_has_13():
             "learned_relative(max_distance=4)+learned_relative(max_distance=8)",
             "Use each family once",
         ),
-        ("learned_relative(clp=3)", "has no option 'clp'. Did you mean clip"),
+        ("learned_relative(clip=3)", "has no option 'clip'. Did you mean max_distance"),
         ("learned_relative(max_distance=3, max_distance=4)", "given twice"),
-        ("learned_relative(max_distance='three')", "'clip' takes int, got 'three'"),
-        ("learned_relative(max_distance=2.5)", "'clip' takes int, got 2.5"),
-        ("learned_relative(max_distance=True)", "'clip' takes int, got True"),
+        ("learned_relative(max_distance='three')", "'max_distance' takes int, got 'three'"),
+        ("learned_relative(max_distance=2.5)", "'max_distance' takes int, got 2.5"),
+        ("learned_relative(max_distance=True)", "'max_distance' takes int, got True"),
         ("learned_relative(max_distance=0)", "must be at least 1, got 0"),
         ("sinusoidal_relative(base=0)", "base must be positive, got 0"),
         ("learned_relative(3)", "must be written NAME=VALUE"),
@@ -64,7 +64,8 @@ def test_names_that_mean_nothing(name, message):
         "tupe(untied_cls=False)",
         "complex_order(vocab_size=7)",
         "randomized(pope, num_positions=50)",
-        "randomized(learned_absolute, num_positions=12)+randomized(pope, num_positions=12, real=True)",
+        "randomized(learned_absolute, num_positions=12)"
+        "+randomized(pope, num_positions=12, real=True)",
     ],
 )
 def test_names_parse_back(name):
@@ -72,7 +73,7 @@ def test_names_parse_back(name):
 
 
 def test_a_default_that_is_written_out_is_left_out():
-    assert encodings.from_name("sinusoidal_relative( clip = 64 )", **SMALL).name == (
+    assert encodings.from_name("sinusoidal_relative( max_distance = 64 )", **SMALL).name == (
         "sinusoidal_relative"
     )
 

@@ -38,11 +38,11 @@ def test_learned_tables_of_an_image():
     np.testing.assert_array_equal(vectors(params, np.array([0, 6])),
                                   [params["cls"], params["table"][1, 2]])  # fmt: skip
     with pytest.raises(ValueError, match="table of length 7"):
-        encodings.embed(encoding, {"learned_2d": params}, np.zeros((1, 8, 16), np.float32))
+        encodings.embed(np.zeros((1, 8, 16), np.float32), encoding, {"learned_2d": params})
     # Of another size: what the docstring says.
     larger = build("learned_2d(height=4, width=6, cls=True)")
     resized = {**params, "table": jax.image.resize(params["table"], (4, 6, 16), "bilinear")}
-    x = encodings.embed(larger, {"learned_2d": resized}, np.zeros((1, 25, 16), np.float32))
+    x = encodings.embed(np.zeros((1, 25, 16), np.float32), larger, {"learned_2d": resized})
     np.testing.assert_array_equal(x[0, 0], params["cls"])
 
 

@@ -8,7 +8,7 @@ from helpers.compiled import attention_logits
 from helpers.small_encodings import draw, made
 from helpers.torch_modules import HEAD, HEADS, WIDTH, build_as_theirs, needs, of_layer
 
-from pe_jax.encodings import Context
+from pe_jax.encodings import HookContext
 
 
 def qkv(length=6, seed=0):
@@ -31,7 +31,7 @@ def test_pope_has_a_frequency_for_each_coordinate_and_leaves_values_alone():
     (part,) = encoding.parts
     np.testing.assert_allclose(part.metadata.frequencies({}), 1e4 ** (-np.arange(8) / 8), rtol=1e-6)
     q, k, v = qkv()
-    at = Context(positions_q=range(6), positions_k=range(6))
+    at = HookContext(positions_q=range(6), positions_k=range(6))
     wide_q, wide_k, same_v = part.map_qkv(params["pope"], q, k, v, at)
     assert wide_q.shape == wide_k.shape == (2, 6, 2, 16) and same_v is v
     # At a phase of 0 and position 0 the imaginary part is 0, the real part the magnitude.

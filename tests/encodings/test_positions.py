@@ -68,7 +68,7 @@ def test_positions_that_are_no_numbers_or_too_coarse(name, dtype):
     absolute = build("sinusoidal_absolute")
     x = np.zeros((B, L, 32), np.float32)
     with pytest.raises(ValueError, match="must be integers, float32 or float64, got"):
-        encodings.embed(absolute, {}, x, np.arange(L).astype(dtype))
+        encodings.embed(x, absolute, {}, Context(positions_q=np.arange(L).astype(dtype)))
 
 
 @pytest.mark.parametrize("name", ["causal", "rope", "alibi", "fox"])
@@ -97,11 +97,11 @@ def test_positions_of_more_rows_than_an_input():
     absolute, grid = build("sinusoidal_absolute"), build("sinusoidal_2d")
     x = np.ones((1, L, H * d), np.float32)
     with pytest.raises(ValueError, match=r"positions of x have 2 rows for a batch of 1.*\[L\]"):
-        encodings.embed(absolute, {}, x, np.tile(np.arange(L), (2, 1)))
+        encodings.embed(x, absolute, {}, Context(positions_q=np.tile(np.arange(L), (2, 1))))
     pairs = np.ones((L, 2), np.int32)  # Of two axes, [L, 2].
-    assert encodings.embed(grid, {}, x, pairs).shape == x.shape
+    assert encodings.embed(x, grid, {}, Context(positions_q=pairs)).shape == x.shape
     with pytest.raises(ValueError, match=r"have 2 rows for a batch of 1.*\[L, axes\]"):
-        encodings.embed(grid, {}, x, np.stack([pairs, pairs]))
+        encodings.embed(x, grid, {}, Context(positions_q=np.stack([pairs, pairs])))
 
 
 def test_unsigned_positions_in_a_cache():

@@ -9,7 +9,7 @@ from scipy.special import softmax
 
 from pe_jax import encodings
 from pe_jax.encodings import Context
-from pe_jax.encodings.part import moved
+from pe_jax.encodings.part import HookContext, apply_positions
 
 
 def qkv(length=6, seed=0):
@@ -23,8 +23,8 @@ def softmax_of(logits, v):
 def seen(name, positions, keys, rng=None):
     """The positions that a randomized part sees, of queries and of keys."""
     (part,) = made(name)[0].parts
-    run = lambda rng: moved(
-        part, Context(positions_q=positions, positions_k=range(keys), rng=rng), 1
+    run = lambda rng: apply_positions(
+        part, HookContext(positions_q=positions, positions_k=range(keys), position_rng=rng), 1
     )
     here = run(rng) if rng is None else jax.jit(run)(rng)
     return np.asarray(here.positions_q), np.asarray(here.positions_k)
@@ -37,7 +37,9 @@ def test_randomized_positions_are_sorted_different_and_the_same_everywhere():
     assert last == all_of_them[9:]
     (part,) = made("randomized(sinusoidal_absolute, num_positions=30)")[0].parts
     packed = np.array([[0, 1, 0, 1] + [0] * 6])
-    at_input = moved(part, Context(positions_q=packed, positions_k=packed, rng=key), 1).positions_q
+    at_input = apply_positions(
+        part, HookContext(positions_q=packed, positions_k=packed, position_rng=key), 1
+    ).positions_q
     np.testing.assert_array_equal(at_input[0, :4], all_of_them[[0, 1, 0, 1]])
     again = seen("randomized(pope, num_positions=30)", range(10), 10, jax.random.key(4))[0]
     assert (again != all_of_them).any()
@@ -68,7 +70,7 @@ def test_a_randomized_part_and_a_plain_one_each_see_their_own_positions(implemen
         v,
         both,
         params,
-        Context(positions_q=range(6), rng=key),
+        Context(positions_q=range(6), position_rng=key),
         implementation=implementation,
         platform="cpu",
     )
@@ -91,7 +93,7 @@ def test_a_randomized_part_and_a_plain_one_each_see_their_own_positions(implemen
             v,
             both,
             params,
-            Context(positions_q=range(6), rng=key),
+            Context(positions_q=range(6), position_rng=key),
             implementation="fused",
             platform="cpu",
         )
@@ -101,7 +103,7 @@ def test_a_randomized_part_and_a_plain_one_each_see_their_own_positions(implemen
 def test_traced_positions_outside_of_randomized_are_unlike_all_others(real, outside):
     """Positions below 0 too, which padding on the left may have."""
     (part,) = made(f"randomized(pope, num_positions=30, real={real})")[0].parts
-    at = lambda x: moved(part, Context(positions_q=x, positions_k=x), 1).positions_q
+    at = lambda x: apply_positions(part, HookContext(positions_q=x, positions_k=x), 1).positions_q
     found = np.asarray(jax.jit(at)(np.array([-1, 0, 1, 2, 5])))
     even = np.array([0, 29 / 4, 29 / 2])
     np.testing.assert_allclose(found, [outside, *(even if real else even // 1), outside])
@@ -111,9 +113,9 @@ def test_randomized_keeps_the_family_and_says_its_limits():
     both, params = made("randomized(learned_absolute, num_positions=12)+pope")
     assert set(params) == {"learned_absolute", "pope"} and both.max_length == 12
     q, k, v = qkv(length=13)
-    with pytest.raises(ValueError, match=r"13 tokens.* longest=13"):
-        encodings.embed(both, params, draw(1, 13, 16))
-    with pytest.raises(ValueError, match="12 positions, fewer than longest=20"):
+    with pytest.raises(ValueError, match=r"13 tokens.* num_positions=13"):
+        encodings.embed(draw(1, 13, 16), both, params)
+    with pytest.raises(ValueError, match="12 positions, fewer than num_positions=20"):
         made("randomized(learned_absolute, num_positions=20)")
     with pytest.raises(ValueError, match="one axis"):
         made("randomized(rope_axial)")

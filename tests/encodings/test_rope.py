@@ -8,7 +8,7 @@ from helpers.compiled import attention, attention_logits
 from helpers.small_encodings import build, frequencies_of, queries_keys, rotated
 
 from pe_jax import encodings
-from pe_jax.encodings import Context
+from pe_jax.encodings import Context, HookContext
 from pe_jax.encodings.sinusoid import default_frequencies
 
 
@@ -40,7 +40,7 @@ def test_rotated_heads_keep_their_dtype():
         mapped = (
             build("rope")
             .parts[0]
-            .map_qkv({}, q, k, k, Context(positions_q=range(6), positions_k=range(6)))
+            .map_qkv({}, q, k, k, HookContext(positions_q=range(6), positions_k=range(6)))
         )
         assert [x.dtype for x in mapped] == [dtype] * 3
 
@@ -101,7 +101,7 @@ def test_learnable_frequencies_are_parameters():
             "short must have a positive divisor for each of 4 frequencies, got 1",
         ),
         ("rope+rope_linear(factor=2)", "encodings of the same family"),
-        ("window", "needs the option 'reach'"),
+        ("window", "needs the option 'max_distance'"),
         ("window(max_distance=0)", "at least 1.*got 0"),
     ],
 )

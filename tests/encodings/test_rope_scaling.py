@@ -9,7 +9,7 @@ from helpers.compiled import attention_logits
 from helpers.small_encodings import build, frequencies_of, queries_keys, rotated
 
 from pe_jax import encodings
-from pe_jax.encodings import Context
+from pe_jax.encodings import Context, HookContext
 from pe_jax.encodings.rotary.rope import rotate_heads
 from pe_jax.encodings.rotary.rope_scaling import yarn_scale
 
@@ -84,7 +84,7 @@ def test_length_is_the_largest_position_of_each_row():
         np.testing.assert_allclose(q, rotate(x, at, w / divisor), atol=1e-6)
         traced = jax.jit(
             lambda p: part.parts[0].map_qkv(
-                {}, x, x, x, Context(positions_q=p, positions_k=range(4))
+                {}, x, x, x, HookContext(positions_q=p, positions_k=range(4))
             )[0]
         )
         np.testing.assert_allclose(traced(at), q, atol=1e-6)

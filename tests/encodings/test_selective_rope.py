@@ -44,7 +44,7 @@ def test_selective_rope_says_what_it_needs():
     encoding = build("selective_rope")
     params = encoding.init(jax.random.key(0))
     q, k = qk()
-    with pytest.raises(ValueError, match=r"selective_rope computes .* x_k=x"):
+    with pytest.raises(ValueError, match=r"selective_rope computes .*x_k=x"):
         attention(q, k, k, encoding, params)
     with pytest.raises(ValueError, match="rank must be at least 1, got 0"):
         build("selective_rope(rank=0)")

@@ -9,7 +9,7 @@ from helpers.small_encodings import build, draw, grid, logits_at, made
 from helpers.torch_modules import HEADS, build_as_theirs, needs
 
 from pe_jax import encodings
-from pe_jax.encodings import Context
+from pe_jax.encodings import Context, HookContext
 
 
 def qkv(length=6, seed=0):
@@ -23,7 +23,7 @@ def test_axial_rope_rotates_one_share_for_each_axis():
     found = attention_logits(q, k, encoding, None, Context(positions_q=at))[0, 0, 0]
     np.testing.assert_allclose(found, [5 / 2, (np.cos(0.3) + 4 * np.cos(1.5)) / 2], atol=1e-6)
     part = encoding.parts[0]
-    rotated, _, _ = part.map_qkv({}, q, k, q, Context(positions_q=at, positions_k=at))
+    rotated, _, _ = part.map_qkv({}, q, k, q, HookContext(positions_q=at, positions_k=at))
     expected = [np.cos(0.3), np.sin(0.3), -2 * np.sin(-1.5), 2 * np.cos(-1.5)]
     np.testing.assert_allclose(rotated[0, 1, 0], expected, atol=1e-6)
 
@@ -126,7 +126,7 @@ def test_which_axis_a_pair_goes_by(name, axis_of_pair):
     x = np.ones((1, part.traits.axes, 1, 128), np.float32)
     at = 1000 * np.eye(part.traits.axes, dtype=int)  # Token a moves on axis a alone.
     rotated = jax.jit(
-        lambda x: part.map_qkv({}, x, x, x, Context(positions_q=at, positions_k=at))[0]
+        lambda x: part.map_qkv({}, x, x, x, HookContext(positions_q=at, positions_k=at))[0]
     )(x)
     moves = np.abs(np.asarray(rotated)[0, :, 0, :64] - 1) > 1e-6
     np.testing.assert_array_equal(moves.sum(0), 1)
@@ -168,6 +168,6 @@ def test_mrope(torch, model, config, rotary, interleaved, sections):
     ours = (jnp.asarray(x.transpose(1, 2).numpy()) for x in (q, k))
     at = np.moveaxis(positions.numpy(), 0, -1)
     q, k = ours
-    found = part.map_qkv({}, q, k, k, Context(positions_q=at, positions_k=at))[:2]
+    found = part.map_qkv({}, q, k, k, HookContext(positions_q=at, positions_k=at))[:2]
     for one, other in zip(found, wanted):
         np.testing.assert_allclose(one, other.transpose(1, 2).numpy(), atol=1e-4)

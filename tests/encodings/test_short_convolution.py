@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from pe_jax.encodings import Context
+from pe_jax.encodings import HookContext
 from pe_jax.encodings.content.row_order import short_convolution
 
 
@@ -12,7 +12,9 @@ def test_a_convolution_starts_again_where_positions_do():
     kernel = np.array([[3.0], [2.0], [1.0]], np.float32)
 
     def run(x, positions, document_ids=None):
-        context = Context(positions_k=positions, document_ids=document_ids)
+        context = HookContext(
+            positions_q=positions, positions_k=positions, document_ids=document_ids
+        )
         return np.asarray(jax.jit(lambda x: short_convolution(x, kernel, context))(x))[0, :, 0]
 
     np.testing.assert_array_equal(run(x, range(7, 12)), [1, 12, 123, 1230, 12300])

@@ -11,7 +11,7 @@ from helpers.small_encodings import draw
 from helpers.torch_modules import array, loud, needs
 
 from pe_jax import encodings
-from pe_jax.encodings import Context
+from pe_jax.encodings import HookContext
 
 CLOSE = {"atol": 1e-4, "rtol": 0}
 
@@ -22,7 +22,11 @@ def buckets_of(encoding, offsets):
     shape = jax.eval_shape(part.init, jax.random.key(0))["table"].shape
     table = np.broadcast_to(np.arange(shape[0], dtype=np.float32)[:, None], shape)
     return (
-        part.offsets.bias({"table": table}, np.array(offsets), Context(positions_q=None))[:, 0]
+        part.offsets.bias(
+            {"table": table},
+            np.array(offsets),
+            HookContext(positions_q=range(0), positions_k=range(0)),
+        )[:, 0]
         .astype(int)
         .tolist()
     )
@@ -57,7 +61,9 @@ def test_t5_buckets(torch, buckets, max_distance, bidirectional):
         num_heads=1, num_buckets=buckets, max_distance=max_distance, bidirectional=bidirectional
     )
     table = {"table": jnp.arange(buckets, dtype=jnp.float32)[:, None]}
-    ours = encoding.parts[0].offsets.bias(table, x, Context(positions_q=None))[:, 0]
+    ours = encoding.parts[0].offsets.bias(
+        table, x, HookContext(positions_q=range(0), positions_k=range(0))
+    )[:, 0]
     np.testing.assert_array_equal(ours, theirs)
 
 

@@ -8,7 +8,7 @@ from helpers.small_encodings import build, draw, logits_at
 from helpers.torch_modules import needs
 
 from pe_jax.attention import document_mask
-from pe_jax.encodings import Context
+from pe_jax.encodings import Context, HookContext
 from pe_jax.training.transplant import transplant
 
 
@@ -53,7 +53,7 @@ def test_ssmax_starts_near_the_plain_softmax():
     """Without a bias on average over 1,024 queries, with one exactly."""
     of_query = build("ssmax").parts[0]
     start = of_query.init(jax.random.key(0))
-    factors = of_query.scale(start, Context(positions_q=range(1024), positions_k=range(1024)))
+    factors = of_query.scale(start, HookContext(positions_q=range(1024), positions_k=range(1024)))
     np.testing.assert_allclose(np.mean(factors, axis=1).ravel(), 1, atol=0.003)
     with_bias = logits_at("ssmax(bias=True)", range(6))
     np.testing.assert_allclose(with_bias, logits_at("none", range(6)), atol=1e-6)
@@ -72,15 +72,18 @@ def test_ssmax_is_that_of_mistral_large_4():
         positions = torch.tensor([[0, 1, 7], [3, 100_000, 131_072]])
         expected = theirs(torch.ones(2, 2, 3, 1), positions, head_dim_first=True)
     factor = build("ssmax(bias=True)").parts[0].scale
-    found = factor(params, Context(positions_q=positions.numpy(), positions_k=positions.numpy()))
+    found = factor(
+        params, HookContext(positions_q=positions.numpy(), positions_k=positions.numpy())
+    )
     np.testing.assert_allclose(found, expected.numpy().transpose(0, 2, 1, 3), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        "cycle(rope+window(max_distance=3), rope+window(max_distance=3), rope+window(max_distance=3), none)+causal",
-        "cycle(log_n(original_length=8, smooth=True), rope+window(max_distance=3), rope+window(max_distance=3))+causal",
+        "cycle(" + "rope+window(max_distance=3), " * 3 + "none)+causal",
+        "cycle(log_n(original_length=8, smooth=True), "
+        "rope+window(max_distance=3), rope+window(max_distance=3))+causal",
     ],
 )
 def test_interleaved_layers_without_positions(name):

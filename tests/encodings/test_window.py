@@ -24,9 +24,9 @@ def test_which_keys_a_query_attends_to(name, positions):
     np.testing.assert_array_equal(np.asarray(out)[0, :, 0] > 0, ALLOWED[name](i - i[:, None]))
 
 
-def test_reaches_join():
+def test_windows_join():
     assert AttentionWindow(left=5, right=None).within(AttentionWindow(left=None, right=0)).within(
         AttentionWindow(left=3, right=3)
     ) == AttentionWindow(left=3, right=0)
-    assert build("window(max_distance=4)+rope").reach == AttentionWindow(left=4, right=4)
-    assert build("rope").reach == AttentionWindow()
+    assert build("window(max_distance=4)+rope").window == AttentionWindow(left=4, right=4)
+    assert build("rope").window == AttentionWindow()

@@ -9,8 +9,8 @@ from references.rope import powers
 from pe_jax import golden
 from pe_jax.golden.checking import common_causes
 from pe_jax.golden.files import model_types
-from pe_jax.golden.vectors import golden_vectors
 from pe_jax.golden.formula import evaluate, formula_of
+from pe_jax.golden.vectors import golden_vectors
 
 
 @pytest.fixture(scope="module")

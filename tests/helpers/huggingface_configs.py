@@ -132,7 +132,8 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
          "mrope(sections=(4, 2, 2), interleaved=True, base=500000)"),
     ],
     # A window in all layers, if there is one.
-    "mistral": [(dict(sliding_window=8, rope_theta=1e6), "rope(base=1000000)+window(max_distance=7)"),
+    "mistral": [(dict(sliding_window=8, rope_theta=1e6),
+                 "rope(base=1000000)+window(max_distance=7)"),
                 (dict(sliding_window=None, rope_theta=1e6), "rope(base=1000000)")],
     "mixtral": [(dict(EXPERTS, sliding_window=8), "rope(base=1000000)+window(max_distance=7)")],
     "ministral3": [
@@ -172,7 +173,8 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
     "qwen3": [(dict(head_dim=16, rope_theta=1e6), "rope(base=1000000)")],
     "dots1": [(dict(EXPERTS, sliding_window=8, max_window_layers=8), "rope")],
     "gemma2": [(dict(head_dim=32, sliding_window=8), "cycle(rope+window(max_distance=7), rope)")],
-    "vaultgemma": [(dict(head_dim=32, sliding_window=8), "cycle(rope+window(max_distance=7), rope)")],
+    "vaultgemma": [(dict(head_dim=32, sliding_window=8),
+                    "cycle(rope+window(max_distance=7), rope)")],
     "gemma3_text": [
         (dict(head_dim=32, sliding_window=8, rope_scaling=dict(rope_type="linear", factor=8.0)),
          "cycle(" + "rope+window(max_distance=7), " * 5 + "rope_linear(factor=8, base=1000000))"),
@@ -240,7 +242,8 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
          "layout='interleaved')+window(max_distance=8)"),
     ],
     "ultrabert": [
-        (dict(sliding_window=8), "cycle(" + "rope+window(max_distance=8), " * 2 + "rope(base=2560000))"),
+        (dict(sliding_window=8),
+         "cycle(" + "rope+window(max_distance=8), " * 2 + "rope(base=2560000))"),
     ],
     # RoPE in some layers.
     "afmoe": [
@@ -249,7 +252,8 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "cohere2": [
         (dict(sliding_window=8, rope_theta=50_000),
-         "cycle(" + "rope(base=50000, layout='interleaved')+window(max_distance=7), " * 3 + "none)"),
+         "cycle("
+         + "rope(base=50000, layout='interleaved')+window(max_distance=7), " * 3 + "none)"),
     ],
     "exaone4": [
         (dict(sliding_window=8, sliding_window_pattern=4, rope_theta=1e6),
@@ -420,9 +424,11 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
     "phi4_multimodal": [(dict(sliding_window=8), "rope+window(max_distance=7)")],
     "doge": [(dict(), "rope"), (dict(sliding_window=8), "rope+window(max_distance=7)")],
     "mimi": [(dict(sliding_window=8, head_dim=16), "rope+window(max_distance=7)")],
-    "pocket_tts_audio_tokenizer": [(dict(sliding_window=8, head_dim=16), "rope+window(max_distance=7)")],
+    "pocket_tts_audio_tokenizer": [(dict(sliding_window=8, head_dim=16),
+                                    "rope+window(max_distance=7)")],
     "voxtral_realtime_text": [(dict(sliding_window=8, head_dim=16), "rope+window(max_distance=7)")],
-    "voxtral_realtime_encoder": [(dict(sliding_window=8, head_dim=16), "rope+window(max_distance=7)")],
+    "voxtral_realtime_encoder": [(dict(sliding_window=8, head_dim=16),
+                                  "rope+window(max_distance=7)")],
     "cwm": [(dict(head_dim=16, sliding_window=8), "cycle(rope_llama3(factor=16, "
              "original_length=8192, base=1000000), "
              + ", ".join(["rope_llama3(factor=16, original_length=8192, "
@@ -440,10 +446,12 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
                        + ", ".join(["rope(fraction=0.334)+window(max_distance=8)"] * 4) + ")")],
     "zaya": [(EXPERTS | dict(head_dim=16, sliding_window=8, num_experts_per_tok=1,
                              layer_types=["hybrid", "hybrid_sliding"] * 4),
-              "cycle(rope(base=5000000, fraction=0.5), rope(fraction=0.5)+window(max_distance=7))")],
+              "cycle(rope(base=5000000, fraction=0.5), "
+              "rope(fraction=0.5)+window(max_distance=7))")],
     "t5_gemma_module": [
         (dict(head_dim=16, sliding_window=8), "cycle(rope+window(max_distance=8), rope)"),
-        (dict(head_dim=16, sliding_window=8, is_decoder=True), "cycle(rope+window(max_distance=7), rope)"),
+        (dict(head_dim=16, sliding_window=8, is_decoder=True),
+         "cycle(rope+window(max_distance=7), rope)"),
     ],
     "diffusion_gemma_text": [
         (dict(head_dim=16, global_head_dim=32, sliding_window=8, num_hidden_layers=6),
@@ -466,7 +474,8 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
                            "cycle(" + "rope+window(max_distance=7), " * 3 + "none)")],
     "muse_spark_text": [(EXPERTS | dict(head_dim=16, sliding_window=8, num_hidden_layers=6),
                          "cycle(rope(base=500000)+window(max_distance=7), none, "
-                         "rope(base=500000)+window(max_distance=7), rope(base=500000)+window(max_distance=7))")],
+                         "rope(base=500000)+window(max_distance=7), "
+                         "rope(base=500000)+window(max_distance=7))")],
     "bailing_hybrid": [(DEEPSEEK | dict(head_dim=16, layer_group_size=4, num_experts=4),
                         f"cycle(none, none, none, {YARN_16}, layout='interleaved'))")],
     "glm5_next_text": [(INDEXED | dict(num_key_value_heads=4, qk_rope_head_dim=0, head_dim=16),
@@ -474,7 +483,8 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
     "kimi_linear": [(dict(), "none")],
     "nemotron_h": [(dict(), "none")],
     "lara_mini": [(LINEAR | dict(head_dim=16, sliding_window=8, num_hidden_layers=5),
-                   "cycle(none, rope+window(max_distance=7), none, none, rope+window(max_distance=7))")],
+                   "cycle(none, rope+window(max_distance=7), none, none, "
+                   "rope+window(max_distance=7))")],
     "lfm2_moe": [(EXPERTS | dict(layer_types=["conv", "full_attention"] * 4),
                   "cycle(none, rope(base=1000000))")],
     "lfm3": [(dict(head_dim=16, sliding_window=8),
@@ -501,9 +511,9 @@ CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
         "cycle(none, none, none, mrope(sections=(4, 2, 2), interleaved=True, base=10000000, "
         "fraction=0.25))")],
     "inkling_text": [(dict(sliding_window_size=8, rel_extent=12, d_rel=4, num_hidden_layers=6),
-                      "per_layer(" + "inkling(extent=8, rank=4, bidirectional=False)"
+                      "per_layer(" + "inkling(max_distance=7, rank=4, bidirectional=False)"
                       "+window(max_distance=7), " * 5
-                      + "inkling(extent=12, rank=4, bidirectional=False))")],
+                      + "inkling(max_distance=11, rank=4, bidirectional=False))")],
     "blt_local_decoder": [(dict(), "rope(base=500000, layout='interleaved')")],
     "blt_local_encoder": [(dict(), "rope(base=500000, layout='interleaved')")],
     "blt_patcher": [(dict(rope_theta=1e4), "rope(layout='interleaved')")],

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def initial_params(model, *inputs):
+def initial_params(model, *inputs, **named):
     """Random kernels and embeddings, scales of 1, biases of 0; an encoding draws its own.
 
     Args:
       model: a module with a `BertConfig` as `config`.
-      inputs: what `model.init` takes after the rng.
+      inputs, named: what `model.init` takes after the rng.
     """
     config, rng = model.config, np.random.default_rng(0)
 
@@ -19,7 +19,7 @@ def initial_params(model, *inputs):
             return jnp.asarray(np.full(leaf.shape, path[-1].key == "scale", leaf.dtype))
         return jnp.asarray(rng.normal(0, config.initializer_stddev, leaf.shape), leaf.dtype)
 
-    shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
+    shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs, **named)["params"]
     params = jax.tree_util.tree_map_with_path(draw, shapes)
     encoder = params.get("bert", params)
     if "position" in encoder:

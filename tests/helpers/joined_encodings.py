@@ -12,7 +12,7 @@ SIZES = dict(hidden_size=16, head_size=d, num_heads=H, max_length=16)
 BIDIRECTIONAL = (
     "tupe+repo+fope(original_length=64)+learned_relative+sinusoidal_relative+learnable_sinusoidal_relative+nezha+relative_key"
     "+relative_key_query+transformer_xl+deberta(num_buckets=4, max_distance=8)"
-    "+inkling(extent=5)+alibi(learnable=True)+t5+fire+kerple+sandwich+tisa+dynamic_position_bias"
+    "+inkling(max_distance=4)+alibi(learnable=True)+t5+fire+kerple+sandwich+tisa+dynamic_position_bias"
     "+grape_a+rope(learnable=True, per_head=True)+rope_slice+string+grape_m"
     "+selective_rope+tener+fox+cable+bias_2d(height=4, width=4)+decomposed_2d(height=4, width=4)"
     "+dape+dape_v2+sink"
@@ -47,7 +47,12 @@ def loss(name, params, x, kernel, implementation="table"):
     encoding = encodings.from_name(name, **SIZES)
     places = jnp.arange(x.shape[1])
     positions = None if encoding.axes == 1 else jnp.stack([places] * encoding.axes, -1)
-    x = encodings.embed(encoding, params, x, positions, tokens=jnp.zeros(x.shape[:2], jnp.int32))
+    x = encodings.embed(
+        x,
+        encoding,
+        params,
+        encodings.Context(positions_q=positions, tokens=jnp.zeros(x.shape[:2], jnp.int32)),
+    )
     total, acting = (x**2).sum(), encoding.in_attention
     if not acting.parts:
         return total

@@ -57,7 +57,7 @@ def in_float64(function, *args):
 
 def clipped(name, clip):
     """The name with this clip of its relative parts."""
-    parts = (f"{p}(clip={clip})" if p.endswith("relative") else p for p in name.split("+"))
+    parts = (f"{p}(max_distance={clip})" if p.endswith("relative") else p for p in name.split("+"))
     return "+".join(parts)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from helpers import paper_attention
 from helpers.compiled import attention_logits
 from pe_jax import encodings
-from pe_jax.encodings import Context
+from pe_jax.encodings import Context, HookContext
 
 SIZES = {"hidden_size": 16, "head_size": 8, "num_heads": 2, "max_length": 12}
 SMALL = {"hidden_size": 8, "head_size": 4, "num_heads": 2, "max_length": 16}
@@ -53,7 +53,7 @@ def grid(rows, columns):
 def embedded(encoding, params, positions):
     """What `encoding` adds to an input of zeros."""
     zeros = np.zeros((1, len(positions), 8), np.float32)
-    return encodings.embed(encoding, params, zeros, positions)[0]
+    return encodings.embed(zeros, encoding, params, Context(positions_q=positions))[0]
 
 
 def bias_between(encoding, params, positions_q, positions_k=None):
@@ -68,7 +68,11 @@ def bias_between(encoding, params, positions_q, positions_k=None):
 def bias_at(name, own, offsets, **sizes):
     """What a bias adds at these offsets, [..., H]."""
     (part,) = made_narrow(name, **sizes)[0].parts
-    return np.asarray(part.offsets.bias(own, np.array(offsets), Context()))
+    return np.asarray(
+        part.offsets.bias(
+            own, np.array(offsets), HookContext(positions_q=range(0), positions_k=range(0))
+        )
+    )
 
 
 def logits_at(name, at, head_size=8, params=None):
@@ -83,14 +87,16 @@ def mapped_queries(part, params, q, at):
     """Queries as the part maps them at positions `at`."""
     return np.asarray(
         jax.jit(
-            lambda q: part.map_qkv(params, q, q, q, Context(positions_q=at, positions_k=at))[0]
+            lambda q: part.map_qkv(params, q, q, q, HookContext(positions_q=at, positions_k=at))[0]
         )(q)
     )
 
 
-def rotated(part, x, *positions):
+def rotated(part, x, positions_q, positions_k=None):
     """What a part makes of queries and keys that are both `x`."""
-    q, k, _ = jax.jit(lambda x: part.map_qkv({}, x, x, x, Context(*positions)))(x)
+    positions_k = positions_q if positions_k is None else positions_k
+    context = HookContext(positions_q=positions_q, positions_k=positions_k)
+    q, k, _ = jax.jit(lambda x: part.map_qkv({}, x, x, x, context))(x)
     return q, k
 
 

@@ -93,7 +93,8 @@ def differences(torch, transformers, folder, name, theirs):
     """The largest differences of hidden states, logits and gradients, and what they are of."""
     model = random_model(torch, transformers, name, theirs)
     model.save_pretrained(folder / "model")
-    config, params, _, unread = load_encoder(folder / "model")
+    encoder = load_encoder(folder / "model")
+    config, params, unread = encoder.config, encoder.params, encoder.unread
     assert unread == ()
     tokens, valid = batch(theirs)
     weights = np.random.default_rng(1).normal(size=(ROWS, LENGTH, config.vocab_size))
@@ -105,7 +106,7 @@ def differences(torch, transformers, folder, name, theirs):
 
     def loss(params):
         logits = BertForMaskedLM(config).apply(
-            {"params": params}, tokens, everywhere, None, jnp.asarray(valid)
+            {"params": params}, tokens, None, jnp.asarray(valid), masked_positions=everywhere
         )
         return (logits * weights).sum(), logits
 
@@ -162,7 +163,7 @@ def test_a_decoder_that_is_not_tied(torch, transformers, tmp_path, case):
 
     everywhere = np.tile(np.arange(LENGTH), (ROWS, 1))
     got = BertForMaskedLM(bert.config).apply(
-        {"params": bert.params}, tokens, everywhere, None, jnp.asarray(valid)
+        {"params": bert.params}, tokens, None, jnp.asarray(valid), masked_positions=everywhere
     )
     np.testing.assert_allclose(np.asarray(got)[valid], logits(model), atol=1e-5)
     words = byte_level_for(theirs)
@@ -210,7 +211,8 @@ def test_round_trip(torch, transformers, tmp_path, case):
     name, theirs = ENCODERS[case]
     model = random_model(torch, transformers, name, theirs)
     model.save_pretrained(tmp_path / "in")
-    config, params, *_ = load_encoder(tmp_path / "in")
+    encoder = load_encoder(tmp_path / "in")
+    config, params = encoder.config, encoder.params
     words = byte_level_for(theirs)
     family = theirs["model_type"]
     architecture = save_encoder(tmp_path / "out", config, params, words, family=family)
@@ -249,7 +251,8 @@ def test_without_token_types_in_a_family_that_has_them(
     """With other positions MPNet is no MPNet: it is exported with one token type, a zero vector."""
     name, theirs = ENCODERS[case]
     random_model(torch, transformers, name, theirs).save_pretrained(tmp_path / "in")
-    config, params, *_ = load_encoder(tmp_path / "in")
+    encoder = load_encoder(tmp_path / "in")
+    config, params = encoder.config, encoder.params
     config = dataclasses.replace(config, position=position)
     kept = {key: x for key, x in params["bert"]["position"].items() if key == position}
     params = {**params, "bert": {**params["bert"], "position": kept}}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.huggingface_configs import SIZES, cases
 
-from pe_jax.encodings import Context, from_name
+from pe_jax.encodings import HookContext, from_name
 from pe_jax.interop import from_hf
 from pe_jax.interop.hf_registry import FAMILIES, FIRST_NAMES, TOWERS
 
@@ -283,7 +283,8 @@ MAVERICK_ROPE = "rope(base=500000, layout='interleaved')+chunks(size=8192), "
         (
             MINISTRAL_3,
             "rope_yarn(factor=16, original_length=16384, mscale=1, mscale_all_dim=1, base=1000000)"
-            "+log_n(original_length=16384, coefficient=0.1, smooth=True, stepped=True, count='earlier')",
+            "+log_n(original_length=16384, coefficient=0.1, smooth=True, stepped=True, "
+            "count='earlier')",
         ),
         (SMOLLM3, "cycle(" + "rope(base=5000000), " * 3 + "none)"),
         (dict(ESM_2, position_embedding_type="absolute"), "learned_absolute"),
@@ -344,7 +345,7 @@ def test_scale_of_yarn(settings, scale):
 def test_factor_of_deepseek():
     """(0.1 ln 40 + 1)², of all logits."""
     (part,) = from_hf(DEEPSEEK_V3).parts
-    assert part.scale({}, Context(positions_q=range(2), positions_k=range(2))) == pytest.approx(
+    assert part.scale({}, HookContext(positions_q=range(2), positions_k=range(2))) == pytest.approx(
         1.3689**2, rel=1e-4
     )
 

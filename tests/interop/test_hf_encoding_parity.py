@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from helpers.huggingface_configs import cases
 
-from pe_jax.encodings import Context, PositionEncoding, rope
+from pe_jax.encodings import HookContext, PositionEncoding, rope
 from pe_jax.interop import from_hf
 
 pytestmark = [
@@ -225,7 +225,7 @@ def factor_of(layer: PositionEncoding, positions: np.ndarray) -> np.ndarray:
     for part in layer.parts:
         if part.scale:
             found = np.asarray(
-                part.scale({}, Context(positions_q=positions, positions_k=positions)), float
+                part.scale({}, HookContext(positions_q=positions, positions_k=positions)), float
             )
             total = total * (found.reshape(-1) if found.ndim else found)
     return total
@@ -278,7 +278,7 @@ def test_layers(transformers, model_type, said, name):
         for part in layer.parts:
             if part.key == "chunks":
                 x = np.zeros((1, LENGTH, 1, 2), np.float32)
-                terms = part.logits({}, x, x, Context(positions_q=at, positions_k=at))
+                terms = part.logits({}, x, x, HookContext(positions_q=at, positions_k=at))
                 arrays = (terms.query_arrays, terms.key_arrays, terms.shared)
                 allowed &= np.asarray(terms.function(*arrays, None))[0, 0] == 0
         np.testing.assert_array_equal(there.allowed, allowed)
@@ -287,7 +287,7 @@ def test_layers(transformers, model_type, said, name):
         if there.rotated is not None:
             q, k, q_out, k_out = there.rotated
             turned = rotates[0].map_qkv(
-                {}, q[None], k[None], k[None], Context(positions_q=at, positions_k=at)
+                {}, q[None], k[None], k[None], HookContext(positions_q=at, positions_k=at)
             )
             found = logits(np.asarray(turned[0])[0], np.asarray(turned[1])[0])
             np.testing.assert_allclose(found, logits(q_out, k_out), atol=3e-5, rtol=3e-5)
@@ -341,13 +341,21 @@ def test_alibi(transformers, heads):
     ours = from_hf(dict(model_type="bloom", n_head=heads, hidden_size=heads * 8))
     assert ours.name == from_hf(dict(model_type="mpt", n_heads=heads, d_model=heads * 8)).name
     last = np.arange(1 - LENGTH, 1)
-    bias = np.asarray(ours.parts[0].offsets.bias({}, last, Context())).T
+    bias = np.asarray(
+        ours.parts[0].offsets.bias(
+            {}, last, HookContext(positions_q=range(0), positions_k=range(0))
+        )
+    ).T
     theirs = bloom.build_alibi_tensor(torch.ones(1, LENGTH), heads, torch.float32)[:, 0].numpy()
     np.testing.assert_allclose(bias, theirs - theirs[:, -1:], rtol=1e-5)
     theirs = mpt.build_mpt_alibi_tensor(heads, LENGTH)[:, 0].numpy()
     np.testing.assert_allclose(bias, theirs, rtol=1e-6)
     steep = dict(model_type="mpt", n_heads=heads, attn_config={"alibi_bias_max": 16})
-    bias = np.asarray(from_hf(steep).parts[0].offsets.bias({}, last, Context())).T
+    bias = np.asarray(
+        from_hf(steep)
+        .parts[0]
+        .offsets.bias({}, last, HookContext(positions_q=range(0), positions_k=range(0)))
+    ).T
     theirs = mpt.build_mpt_alibi_tensor(heads, LENGTH, alibi_bias_max=16)[:, 0].numpy()
     np.testing.assert_allclose(bias, theirs, rtol=1e-6)
 
@@ -369,7 +377,7 @@ def test_nanochat(transformers):
     heads = (
         rope(head_size=8)
         .parts[0]
-        .map_qkv({}, *swapped, k, Context(positions_q=positions, positions_k=positions))
+        .map_qkv({}, *swapped, k, HookContext(positions_q=positions, positions_k=positions))
     )
     ours = logits(*(np.asarray(x)[0] for x in heads[:2]))
     np.testing.assert_allclose(ours, logits(*(heads_last(x, LENGTH) for x in turned)), atol=1e-5)

@@ -81,8 +81,8 @@ QWEN3_OMNI = {
 @pytest.mark.parametrize(
     ("part", "name"),
     [
-        ("vision_config", "rope_axial(base=10000, layout='half')"),
-        ("thinker_config.vision_config", "rope_axial(base=10000, layout='half')"),
+        ("vision_config", "rope_axial(base=10000)"),
+        ("thinker_config.vision_config", "rope_axial(base=10000)"),
         ("talker_config.code_predictor_config", "rope(base=1000000)"),
     ],
 )
@@ -96,7 +96,7 @@ def test_a_tower_has_the_type_of_its_key():
     for inner in ({"model_type": "qwen2_vl"}, {}):
         config = {"model_type": "qwen2_vl", "vision_config": {**sizes, **inner}}
         encoding = from_hf(config, part="vision_config")
-        assert encoding.name == "rope_axial(base=10000, layout='half')"
+        assert encoding.name == "rope_axial(base=10000)"
         assert encoding.parts[0].metadata.frequencies({}).shape == (20,)  # Of heads of 80.
 
 

@@ -81,7 +81,10 @@ WINDOWED = ["sliding_attention", "full_attention"] * 3
             "cycle(rope+window(max_distance=4), rope)",
         ),
         # Mistral, Qwen 2, an encoder, layers without positions.
-        (dict(rope_theta=1e4, sliding_window=4, model_type="mistral"), "rope+window(max_distance=3)"),
+        (
+            dict(rope_theta=1e4, sliding_window=4, model_type="mistral"),
+            "rope+window(max_distance=3)",
+        ),
         (
             dict(rope_theta=1e4, sliding_window=4, is_causal=False,
                  layer_types=["sliding_attention"] * 6),

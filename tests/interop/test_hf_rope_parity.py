@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pe_jax.attention import attention
-from pe_jax.encodings import Context
+from pe_jax.encodings import HookContext
 from pe_jax.encodings.rotary.rope import rotate_heads
 from pe_jax.interop import from_hf
 
@@ -94,7 +94,7 @@ def test_tables(torch, llama, kind, version, length):
     pairs = cos.shape[-1] // 2
     x = np.zeros((1, length, 1, HEAD), np.float32)
     x[..., :pairs] = 1
-    (rotated, _, _) = part.map_qkv({}, x, x, x, Context(positions_q=at, positions_k=at))
+    (rotated, _, _) = part.map_qkv({}, x, x, x, HookContext(positions_q=at, positions_k=at))
     ours = np.asarray(rotated)[0, :, 0, : 2 * pairs]
     want = np.concatenate([cos[0, :, :pairs], sin[0, :, :pairs]], axis=-1)
     # float32 frequencies differ by an ulp or two, and by as many at the farthest position.
@@ -126,7 +126,7 @@ def frequencies(encoding, length):
     at = np.array([1, length - 1])
     x = np.zeros((1, 2, 1, HEAD), np.float32)
     x[..., : HEAD // 2] = 1
-    _, k, _ = encoding.parts[0].map_qkv({}, x, x, x, Context(positions_q=at, positions_k=at))
+    _, k, _ = encoding.parts[0].map_qkv({}, x, x, x, HookContext(positions_q=at, positions_k=at))
     rotated = np.asarray(k, np.float64)[0, 0, 0]
     return np.arctan2(rotated[HEAD // 2 :], rotated[: HEAD // 2])
 
@@ -273,7 +273,7 @@ def scale(encoding):
     x = np.zeros((1, 1, 1, HEAD), np.float32)
     x[..., : HEAD // 2] = 1
     rotated = encoding.parts[0].map_qkv(
-        {}, x, x, x, Context(positions_q=np.arange(1), positions_k=np.arange(1))
+        {}, x, x, x, HookContext(positions_q=np.arange(1), positions_k=np.arange(1))
     )[0]
     return np.hypot(rotated[..., 0], rotated[..., HEAD // 2]).item()
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from helpers.huggingface_configs import cases
 
-from pe_jax.encodings import Context
+from pe_jax.encodings import HookContext
 from pe_jax.interop import from_hf
 from pe_jax.interop.hf_layers import FULL, SLIDING
 from pe_jax.interop.hf_registry import DECODERS, TOWERS
@@ -129,7 +129,9 @@ def test_frequencies(model_type, said, name):
         size = size or said["hidden_size"] // said["num_attention_heads"]
         x = np.ones((1, 1, 1, size), np.float32)
         origin = np.zeros((1, ours.axes), int) if ours.axes > 1 else np.zeros(1, int)
-        q, _, _ = rotations[0].map_qkv({}, x, x, x, Context(positions_q=origin, positions_k=origin))
+        q, _, _ = rotations[0].map_qkv(
+            {}, x, x, x, HookContext(positions_q=origin, positions_k=origin)
+        )
         np.testing.assert_allclose(np.asarray(q).max(), scale, rtol=1e-6)
         compared += 1
     assert compared
@@ -183,7 +185,9 @@ def test_rotations_of_towers(model_type):
         cos, sin = rotary(torch.zeros(1), ids)
         turned = [apply(model_type, module, torch.tensor(x), cos, sin, ids, axes) for x in (q, k)]
         positions = at if axes == 2 else at[:, 0]
-        ours = part.map_qkv({}, q, k, k, Context(positions_q=positions, positions_k=positions))[:2]
+        ours = part.map_qkv({}, q, k, k, HookContext(positions_q=positions, positions_k=positions))[
+            :2
+        ]
         for mine, theirs in zip(ours, turned):
             np.testing.assert_allclose(
                 np.asarray(mine), theirs, atol=tolerance * np.abs(q).max(), rtol=1e-5

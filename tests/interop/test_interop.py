@@ -289,7 +289,9 @@ def states_and_logits(config, params, tokens, token_type_ids, valid):
     """Hidden states of every layer, and the outputs of both heads at every token."""
     everywhere = np.tile(np.arange(tokens.shape[1]), (len(tokens), 1))
     model = BertForPretraining(config)
-    logits = model.apply({"params": params}, tokens, everywhere, token_type_ids, valid)
+    logits = model.apply(
+        {"params": params}, tokens, token_type_ids, valid, masked_positions=everywhere
+    )
     return hidden_states(config, params["bert"], tokens, token_type_ids, valid), logits
 
 
@@ -301,7 +303,8 @@ def test_outputs_equal_those_of_a_numpy_bert(tmp_path, layout):
         write_shards(tmp_path, tensors, BERT)
     else:
         write(tmp_path, old_names(tensors) if layout == "old" else tensors, BERT)
-    config, params, absent, unread = load_encoder(tmp_path)
+    encoder = load_encoder(tmp_path)
+    config, params, absent, unread = encoder.config, encoder.params, encoder.absent, encoder.unread
     assert (absent, unread) == ((), ())
     tokens, token_type_ids, valid = inputs()
     states, logits = states_and_logits(config, params, tokens, token_type_ids, valid)
@@ -315,7 +318,8 @@ def test_outputs_equal_those_of_a_numpy_bert(tmp_path, layout):
 
 def test_the_last_hidden_states_are_the_output_of_the_model(tmp_path):
     """Also with scanned, rematerialised layers, and positions that do not start at 0."""
-    config, params, *_ = load_encoder(write(tmp_path, bert_tensors(), BERT))
+    encoder = load_encoder(write(tmp_path, bert_tensors(), BERT))
+    config, params = encoder.config, encoder.params
     tokens, token_type_ids, valid = inputs()
     looped = dataclasses.replace(config, scan_layers=True, remat="full")
 
@@ -335,10 +339,11 @@ def test_the_last_hidden_states_are_the_output_of_the_model(tmp_path):
 def test_parameters_are_those_of_a_model_for_pretraining(tmp_path, heads):
     tensors = whole_tensors() if heads else bert_tensors()
     half = {name: t.astype(np.float16) for name, t in tensors.items()}
-    config, params, absent, _ = load_encoder(write(tmp_path, half, BERT))
+    encoder = load_encoder(write(tmp_path, half, BERT))
+    config, params, absent = encoder.config, encoder.params, encoder.absent
     one = jnp.zeros((1, 1), jnp.int32)
     model = BertForPretraining(config)
-    expected = jax.eval_shape(model.init, jax.random.key(0), one, one)["params"]
+    expected = jax.eval_shape(model.init, jax.random.key(0), one, masked_positions=one)["params"]
     shapes = lambda tree: {
         path: (leaf.shape, leaf.dtype)
         for path, leaf in flax.traverse_util.flatten_dict(tree, sep="/").items()
@@ -356,14 +361,17 @@ def test_heads_of_other_tasks(tmp_path):
     other = {"classifier.weight": np.ones((3, D), np.float32), "classifier.bias": np.arange(3.0)}
     other |= {"qa_outputs.weight": np.ones((2, D)), "qa_outputs.bias": np.ones(2), "x": np.ones(1)}
     folder = write(tmp_path, whole_tensors() | other, of_class("BertForSequenceClassification"))
-    _, params, _, unread = load_encoder(folder)
+    encoder = load_encoder(folder)
+    params, unread = encoder.params, encoder.unread
     assert params["classifier"]["kernel"].shape == (D, 3)
     assert "spans" not in params and unread == ("qa_outputs.bias", "qa_outputs.weight", "x")
     folder = write(tmp_path, whole_tensors() | other, of_class("BertForQuestionAnswering"))
-    _, params, _, unread = load_encoder(folder)
+    encoder = load_encoder(folder)
+    params, unread = encoder.params, encoder.unread
     assert params["spans"]["kernel"].shape == (D, 2)
     assert "classifier" not in params and unread == ("classifier.bias", "classifier.weight", "x")
-    _, params, _, unread = load_encoder(folder, heads=("pooler",))
+    encoder = load_encoder(folder, heads=("pooler",))
+    params, unread = encoder.params, encoder.unread
     assert params.keys() == {"bert", "pooler"}
     assert {"x", "classifier.bias", "qa_outputs.weight", "cls.predictions.bias"} <= set(unread)
 
@@ -397,7 +405,8 @@ def test_the_class_decides_what_a_classifier_is(tmp_path, name, classes, is_read
 def test_a_classifier_without_its_pooler_is_not_read(tmp_path):
     classifier = {"classifier.weight": np.ones((3, D)), "classifier.bias": np.ones(3)}
     config = of_class("BertForSequenceClassification")
-    _, params, _, unread = load_encoder(write(tmp_path, bert_tensors() | classifier, config))
+    encoder = load_encoder(write(tmp_path, bert_tensors() | classifier, config))
+    params, unread = encoder.params, encoder.unread
     assert params.keys() == {"bert"} and unread == ("classifier.bias", "classifier.weight")
 
 

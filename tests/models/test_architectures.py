@@ -63,7 +63,7 @@ def random_params(config):
     """Parameters of the encoder and the masked-LM head, biases and scales drawn too."""
     tokens, at, *_ = arguments(config)
     model = BertForMaskedLM(config)
-    params = jax.eval_shape(model.init, jax.random.key(0), tokens, at)["params"]
+    params = jax.eval_shape(model.init, jax.random.key(0), tokens, masked_positions=at)["params"]
     rng = np.random.default_rng(1)
     return jax.tree.map(lambda x: rng.normal(0, 0.4, x.shape).astype(np.float32), params)
 
@@ -120,7 +120,7 @@ def numpy_encoder(config, params, tokens, token_type_ids, valid):
     params = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
     x = params["token"]["embedding"][tokens]
     if config.num_token_types:
-        x = x + params["segment"]["embedding"][token_type_ids * (config.num_token_types > 1)]
+        x = x + params["token_type"]["embedding"][token_type_ids * (config.num_token_types > 1)]
     if config.embedding_norm:
         x = norm(config, params["embedding_norm"], x)
     states = [x]
@@ -159,7 +159,9 @@ def test_hidden_states_and_logits_against_numpy(name):
     def run(params):
         states = hidden_states(config, params["bert"], tokens, token_type_ids, valid)
         model = BertForMaskedLM(config)
-        return states, model.apply({"params": params}, tokens, at, token_type_ids, valid)
+        return states, model.apply(
+            {"params": params}, tokens, token_type_ids, valid, masked_positions=at
+        )
 
     got, logits = run(params)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
@@ -209,7 +211,7 @@ def shapes(config):
         (dict(gated_mlp=True), {"up/kernel", "up/bias"}, {"up/kernel": (12, 2, 20)}),
         (dict(embedding_norm=False), {"embedding_norm/scale", "embedding_norm/bias"}, {}),
         (dict(final_norm=True), {}, {"final_norm/scale": (12,), "final_norm/bias": (12,)}),
-        (dict(num_token_types=0), {"segment/embedding"}, {}),
+        (dict(num_token_types=0), {"token_type/embedding"}, {}),
         (dict(tied_decoder=False), {}, {"masked_lm/decoder": (23, 12)}),
         (dict(decoder_bias=False), {"masked_lm/bias"}, {}),
         (dict(head_bias=False), {"masked_lm/dense/bias"}, {}),
@@ -256,7 +258,7 @@ def test_published_sizes(name, millions):
     config = preset(name, vocab_size=50_368)
     one = np.zeros((1, 1), np.int32)
     model = BertForMaskedLM(config)
-    tree = jax.eval_shape(model.init, jax.random.key(0), one, one)["params"]
+    tree = jax.eval_shape(model.init, jax.random.key(0), one, masked_positions=one)["params"]
     assert sum(x.size for x in jax.tree.leaves(tree)) / 1e6 == pytest.approx(millions, abs=0.06)
     assert config.encoding().name == MODERNBERT["position"]
 

@@ -154,7 +154,7 @@ def test_an_encoding_of_ones_own_is_fine_tuned():
     batch = {
         "tokens": TOKENS,
         "token_type_ids": np.zeros_like(TOKENS),
-        "valid": TOKENS > 0,
+        "mask": TOKENS > 0,
         "label": np.array([0, 1]),
     }
     step = jax.jit(make_train_step(task, optimizer))
@@ -168,7 +168,8 @@ def test_an_encoding_of_ones_own_is_fine_tuned():
         "cycle(rope, learned_relative(max_distance=2), none)",
         pytest.param("per_layer(learned_relative(max_distance=2))", marks=pytest.mark.slow),
         pytest.param(
-            "cycle(rope(base=500, learnable=True), rope+window(max_distance=1), rope+window(max_distance=1))",
+            "cycle(rope(base=500, learnable=True), "
+            "rope+window(max_distance=1), rope+window(max_distance=1))",
             marks=pytest.mark.slow,
         ),
     ],

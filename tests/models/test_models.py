@@ -74,7 +74,7 @@ LAYER = {
 
 SHARED = {
     "bert/token/embedding": (11, 8),
-    "bert/segment/embedding": (2, 8),
+    "bert/token_type/embedding": (2, 8),
     "bert/embedding_norm/scale": (8,),
     "bert/embedding_norm/bias": (8,),
     **{f"bert/layer_{i}/{name}": shape for i in range(2) for name, shape in LAYER.items()},
@@ -98,7 +98,9 @@ def build(position, **changes):
 @functools.cache
 def shapes(position, **changes):
     one = np.zeros((1, 4), np.int32)
-    return jax.eval_shape(build(position, **changes).init, jax.random.key(0), one, one[:, :1])
+    return jax.eval_shape(
+        build(position, **changes).init, jax.random.key(0), one, masked_positions=one[:, :1]
+    )
 
 
 @functools.cache
@@ -138,7 +140,7 @@ def test_exact_parameter_tree(name):
 def test_bert_base_has_110_million_parameters():
     model = BertForPretraining(preset("base"))
     one = np.zeros((1, 1), np.int32)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), one, one)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), one, masked_positions=one)
     # As published for the original: 109,482,240 in the encoder with its pooler; the heads add
     # 768·768 + 768 + 2·768 + 30,522 (masked LM, tied) and 2·768 + 2 (next sentence).
     heads = 768 * 768 + 768 + 2 * 768 + 30_522 + 2 * 768 + 2
@@ -284,7 +286,7 @@ def test_the_sum_over_layers_by_hand():
     params = {"params": flax.traverse_util.unflatten_dict(params)}
     out = jax.jit(Bert(model.config).apply)(params, np.array([[3]]))
     x = variables["params"]["bert"]
-    x = x["token"]["embedding"][3] + x["segment"]["embedding"][0]
+    x = x["token"]["embedding"][3] + x["token_type"]["embedding"][0]
     expected = (x - x.mean()) / x.std()
     np.testing.assert_allclose(out[0, 0], expected, atol=1e-4)
 
@@ -297,7 +299,7 @@ def test_dropout_needs_a_key_and_changes_outputs():
     assert not np.allclose(run(0).masked_lm, run(1).masked_lm)
     np.testing.assert_array_equal(run(0).masked_lm, run(0).masked_lm)
     with pytest.raises(flax.errors.InvalidRngError):
-        model.apply(variables, tokens(), at, deterministic=False)
+        model.apply(variables, tokens(), masked_positions=at, deterministic=False)
 
 
 def test_learned_absolute_past_its_length():
@@ -314,7 +316,7 @@ def test_every_parameter_learns(name):
     token_type_ids = np.tile(np.arange(16) > 7, (4, 1)).astype(np.int32)
 
     def loss(params):
-        out = model.apply({"params": params}, ids, ids[:, :3] % 6, token_type_ids)
+        out = model.apply({"params": params}, ids, token_type_ids, masked_positions=ids[:, :3] % 6)
         return (out.masked_lm**2).sum() + (out.next_sentence**2).sum()
 
     grads = jax.jit(jax.grad(loss))(variables["params"])
@@ -359,11 +361,13 @@ def test_one_batch_can_be_learned_by_heart_with_positions_only(name):
     ids = np.array([[1, mask, 3, mask, 5, mask, 7], [mask, 2, mask, 4, mask, 6, 8]])
     at = np.array([[1, 3, 5], [0, 2, 4]])
     answers = np.array([[2, 4, 6], [2, 2, 5]])
-    params = initial_params(model, ids, at)
+    params = initial_params(model, ids, masked_positions=at)
     optimizer = optax.flatten(optax.adam(3e-3))  # One vector: fewer operations to compile.
 
     def loss(params):
-        log_p = jax.nn.log_softmax(model.apply({"params": params}, ids, at).masked_lm)
+        log_p = jax.nn.log_softmax(
+            model.apply({"params": params}, ids, masked_positions=at).masked_lm
+        )
         return -jnp.take_along_axis(log_p, answers[..., None], axis=-1).mean()
 
     @jax.jit
@@ -454,7 +458,7 @@ def test_forward_mode_and_hessians_of_the_naive_implementation():
     labels, classes = inputs[:, :2], np.arange(len(inputs)) % 2
 
     def loss(params):  # That of pretraining, times enough to see more than rounding.
-        logits = model.apply({"params": params}, inputs, np.zeros_like(labels))
+        logits = model.apply({"params": params}, inputs, masked_positions=np.zeros_like(labels))
         words = cross_entropy(logits.masked_lm, labels)[0].sum()
         return 100 * (words + cross_entropy(logits.next_sentence, classes)[0].sum())
 
@@ -561,12 +565,12 @@ def test_rows_without_a_token_are_never_predicted_and_stay(tied):
     whole = dataclasses.replace(CONFIG, tied_decoder=tied)
     fewer = with_tokens(whole, 8)
     tokens, at = np.array([[1, 7, 3, 2]]), np.array([[1, 2]])
-    params = initial_params(BertForMaskedLM(whole), tokens, at)
+    params = initial_params(BertForMaskedLM(whole), tokens, masked_positions=at)
     params = jax.tree.map(lambda leaf: leaf + 0.1, params)
 
     @functools.partial(jax.jit, static_argnums=0)
     def logits(config, params):
-        return BertForMaskedLM(config).apply({"params": params}, tokens, at)
+        return BertForMaskedLM(config).apply({"params": params}, tokens, masked_positions=at)
 
     want = np.asarray(logits(whole, params))[..., :8]
     np.testing.assert_allclose(logits(fewer, params), want, rtol=1e-6)

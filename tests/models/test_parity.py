@@ -89,7 +89,8 @@ def states(outputs):
 def test_hidden_states_and_logits(torch, transformers, tmp_path, shape):
     """Of every layer, also at padding."""
     model = random_bert(torch, transformers, tmp_path, **SHAPES[shape])
-    config, params, absent, unread = load_encoder(tmp_path)
+    encoder = load_encoder(tmp_path)
+    config, params, absent, unread = encoder.config, encoder.params, encoder.absent, encoder.unread
     assert absent == unread == ()
     tokens, token_type_ids, valid = inputs(config)
     want = theirs(torch, model, tokens, token_type_ids, valid)
@@ -98,7 +99,7 @@ def test_hidden_states_and_logits(torch, transformers, tmp_path, shape):
     np.testing.assert_allclose(got, states(want), **CLOSE)
     everywhere = np.tile(np.arange(tokens.shape[1]), (len(tokens), 1))
     run = BertForPretraining(config).apply
-    logits = run({"params": params}, tokens, everywhere, token_type_ids, mask)
+    logits = run({"params": params}, tokens, token_type_ids, mask, masked_positions=everywhere)
     np.testing.assert_allclose(logits.masked_lm, want.prediction_logits, **CLOSE)
     np.testing.assert_allclose(logits.next_sentence, want.seq_relationship_logits, **CLOSE)
 
@@ -106,7 +107,8 @@ def test_hidden_states_and_logits(torch, transformers, tmp_path, shape):
 @pytest.mark.skipif(not MINILM, reason="PE_JAX_MINILM does not name the folder of a real BERT")
 def test_a_real_bert(torch, transformers):
     model = transformers.BertModel.from_pretrained(MINILM).eval()
-    config, params, *_ = load_encoder(MINILM)
+    encoder = load_encoder(MINILM)
+    config, params = encoder.config, encoder.params
     tokens, token_type_ids, valid = inputs(config, rows=4, length=128)
     want = states(theirs(torch, model, tokens, token_type_ids, valid))
     got = hidden_states(config, params["bert"], tokens, token_type_ids, jnp.asarray(valid))

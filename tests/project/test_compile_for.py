@@ -171,8 +171,8 @@ def test_flops_are_those_of_the_compiled_model(position):
     config = dataclasses.replace(SIZES, position=position)
     model = BertForPretraining(config)
     tokens, places = jnp.zeros((4, 128), jnp.int32), jnp.zeros((4, 20), jnp.int32)
-    params = jax.eval_shape(model.init, jax.random.key(0), tokens, places)
-    compiled = jax.jit(model.apply).lower(params, tokens, places).compile()
+    params = jax.eval_shape(model.init, jax.random.key(0), tokens, masked_positions=places)
+    compiled = jax.jit(model.apply).lower(params, tokens, masked_positions=places).compile()
     counted = compiled.cost_analysis()["flops"]  # Element-wise operations as well.
     assert 0.95 * counted < forward_flops(config, 4, 128, 20) < counted
 

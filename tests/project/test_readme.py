@@ -171,7 +171,7 @@ def test_the_page_of_hugging_face_configs():
     for block in blocks("docs/from-hf.md"):
         exec(block, found)
     assert found["encoding"].name == "rope_llama3(factor=8, original_length=8192, base=500000)"
-    assert found["tower"].name == "rope_axial(base=10000, layout='half')"
+    assert found["tower"].name == "rope_axial(base=10000)"
 
 
 def test_the_page_of_a_package_index_stands_alone():

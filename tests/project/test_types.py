@@ -27,7 +27,7 @@ def results_for_mypy(
     host = np.zeros((1, 4, 2, 8), np.float32)
     assert_type(attention.attention(x, host, host, encoding, params), jax.Array)
     assert_type(attention.attention_logits(x, x, encoding, params), jax.Array)
-    assert_type(encodings.embed(encoding, params, host), jax.Array)
+    assert_type(encodings.embed(host, encoding, params), jax.Array)
     assert_type(encodings.sinusoid(host, host), jax.Array)
     assert_type(encodings.default_frequencies(8), np.ndarray)
     assert_type(layers[0](x), jax.Array)

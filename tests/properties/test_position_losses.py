@@ -1,5 +1,6 @@
 """Loss and states against a shift of all positions, and against the place of the token."""
 
+import functools
 import json
 import math
 from dataclasses import replace
@@ -46,7 +47,8 @@ def subject(tmp_path_factory):
         return np.full(leaf.shape, "'scale'" in name)
 
     tokens = jnp.zeros((1, 2), jnp.int32)
-    shapes = jax.eval_shape(BertForPretraining(model).init, jax.random.key(0), tokens, tokens)
+    init = functools.partial(BertForPretraining(model).init, masked_positions=tokens)
+    shapes = jax.eval_shape(init, jax.random.key(0), tokens)
     heads = jax.tree_util.tree_map_with_path(value, shapes["params"])
     heads = jax.tree.map(lambda x: np.asarray(x, np.float32), heads)
     return Subject(

@@ -86,7 +86,7 @@ def test_noise_is_not_taken_for_positions():
 
 def test_edges():
     constant = properties.positional_basis(np.full_like(states(), 0.3))
-    for name, value in constant._asdict().items():
+    for name, value in vars(constant).items():
         if "coherence" not in name:
             np.testing.assert_allclose(value, 0, atol=1e-6, err_msg=name)
     broken = states()
@@ -98,5 +98,5 @@ def test_edges():
 
 def test_units_change_nothing():
     found, scaled = (properties.positional_basis(x) for x in (states(), 1e3 * states()))
-    for one, other in zip(found._replace(gram=0), scaled._replace(gram=0), strict=True):
+    for one, other in zip(found.replace(gram=0), scaled.replace(gram=0), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-3)

@@ -173,7 +173,7 @@ def test_identical_words_against_equation_5(position):
     norm = params["embedding_norm"]
     total = np.zeros((2, length, length))
     for word in words:
-        x = params["token"]["embedding"][word] + params["segment"]["embedding"][0]
+        x = params["token"]["embedding"][word] + params["token_type"]["embedding"][0]
         rows = np.asarray(x) + added
         rows = (rows - rows.mean(-1, keepdims=True)) / np.sqrt(rows.var(-1, keepdims=True) + 1e-12)
         rows = rows * np.asarray(norm["scale"]) + np.asarray(norm["bias"])

@@ -54,7 +54,7 @@ def rotated(x, positions, w, pairs, scale):
 
 def changed(context, factors):
     """The context that multiplies frequencies."""
-    return context._replace(frequency_factors=lambda w: factors)
+    return context.replace(frequency_factors=lambda w: factors)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def _forward(position):
     def run(params, tokens):
         everywhere = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
         model = BertForPretraining(tiny_subject.config(position))
-        return model.apply({"params": params}, tokens, everywhere).masked_lm
+        return model.apply({"params": params}, tokens, masked_positions=everywhere).masked_lm
 
     return jax.jit(run)
 

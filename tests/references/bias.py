@@ -54,9 +54,9 @@ def alibi_two_slopes(params, p):
 
 def t5(num_buckets=32, max_distance=128, bidirectional=True):
     def score(params, p):
-        relative, side, first = p.j - p.i, buckets, 0
+        relative, side, first = p.j - p.i, num_buckets, 0
         if bidirectional:
-            side = buckets // 2
+            side = num_buckets // 2
             first = jnp.where(relative > 0, side, 0)
             distance = jnp.abs(relative)
         else:
@@ -69,7 +69,7 @@ def t5(num_buckets=32, max_distance=128, bidirectional=True):
         bucket = first + jnp.where(distance < exact, distance, far)
         return dot(p) + params["table"][bucket.astype(int), p.head]
 
-    return Reference(score)
+    return Reference(score=score)
 
 
 # --- FIRE -----------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def fire(threshold=512.0, directed=False):
         out = hidden @ params["out"]["kernel"] + params["out"]["bias"]
         return dot(p) + out[p.head]
 
-    return Reference(score)
+    return Reference(score=score)
 
 
 # --- KERPLE ---------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def sandwich(dim=128, base=10_000.0):
         product = jnp.cos(w * p.i) @ jnp.cos(w * p.j) + jnp.sin(w * p.i) @ jnp.sin(w * p.j)
         return dot(p) + (product - dim / 2) / (8 * (p.head + 1) / p.heads)
 
-    return Reference(score)
+    return Reference(score=score)
 
 
 # --- TISA -----------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def dynamic_position_bias(log_distance=True, activation=jax.nn.silu, bound=None)
         out = (x @ params["out"]["kernel"] + params["out"]["bias"])[p.head]
         return dot(p) + (out if bound is None else bound / (1 + jnp.exp(-out)))
 
-    return Reference(score)
+    return Reference(score=score)
 
 
 # --- relative_key of transformers 4 ---------------------------------------------------------------
@@ -170,7 +170,7 @@ def tener(scale=1.0, base=10_000.0):
         u, v = params["u"][p.head], params["v"][p.head]
         return (p.q @ p.k + p.q @ r + u @ p.k + v @ r) * scale
 
-    return Reference(score)
+    return Reference(score=score)
 
 
 # --- Transformer-XL -------------------------------------------------------------------------------
@@ -186,51 +186,51 @@ def transformer_xl(max_distance=math.inf):
         position = (p.q + params["v"][p.head]) @ (r @ params["kernel"][:, p.head])
         return (content + position) / math.sqrt(p.q.shape[-1])
 
-    return Reference(score)
+    return Reference(score=score)
 
 
 # --- DeBERTa --------------------------------------------------------------------------------------
 
 
-def deberta(buckets: int | None = 256, max_distance=512):
-    half = buckets or max_relative_positions
+def deberta(num_buckets: int | None = 256, max_distance=512):
+    half = num_buckets or max_distance
 
     def score(params, p):
         delta = p.i - p.j
-        if buckets:
-            mid, distance = buckets // 2, jnp.abs(delta)
-            scale = jnp.log((max_relative_positions - 1) / mid)
+        if num_buckets:
+            mid, distance = num_buckets // 2, jnp.abs(delta)
+            scale = jnp.log((max_distance - 1) / mid)
             shared = jnp.ceil(jnp.log(distance / mid) / scale * (mid - 1) - 1e-9) + mid
             delta = jnp.where(distance <= mid, delta, jnp.sign(delta) * shared)
         row = params["table"][(jnp.clip(delta, -half, half - 1) + half).astype(int)]
         total = p.q @ p.k + p.q @ (row @ p.w_k[:, p.head]) + (row @ p.w_q[:, p.head]) @ p.k
         return total / math.sqrt(3 * p.q.shape[-1])
 
-    return Reference(score)
+    return Reference(score=score)
 
 
 # By name, as a config writes it: options that make a difference among eight positions as well.
 REFERENCES = {
-    "alibi": Reference(alibi),
-    "alibi(directed=True)": Reference(alibi_directed),
-    "alibi(learnable=True)": Reference(alibi_learnable),
-    "alibi(directed=True, learnable=True)": Reference(alibi_two_slopes),
+    "alibi": Reference(score=alibi),
+    "alibi(directed=True)": Reference(score=alibi_directed),
+    "alibi(learnable=True)": Reference(score=alibi_learnable),
+    "alibi(directed=True, learnable=True)": Reference(score=alibi_two_slopes),
     "t5": t5(),
     "t5(num_buckets=8, max_distance=6)": t5(8, 6),
     "t5(num_buckets=5, max_distance=6, bidirectional=False)": t5(5, 6, False),
     "fire": fire(),
     "fire(threshold=4, directed=True)": fire(4.0, True),
-    "kerple": Reference(kerple_log),
-    "kerple(kernel='power')": Reference(kerple_power),
+    "kerple": Reference(score=kerple_log),
+    "kerple(kernel='power')": Reference(score=kerple_power),
     "sandwich": sandwich(),
     "sandwich(dim=4, base=100)": sandwich(4, 100.0),
-    "tisa": Reference(tisa),
+    "tisa": Reference(score=tisa),
     "dynamic_position_bias": dynamic_position_bias(),
     "dynamic_position_bias(width=3, depth=1, log_distance=False, activation='relu', bound=16)": (
         dynamic_position_bias(False, jax.nn.relu, 16.0)
     ),
-    "relative_key": Reference(relative_key),
-    "relative_key_query": Reference(functools.partial(relative_key, at_queries=True)),
+    "relative_key": Reference(score=relative_key),
+    "relative_key_query": Reference(score=functools.partial(relative_key, at_queries=True)),
     "tener": tener(),
     "tener(base=100, scale=True)": tener(1 / 2, 100.0),
     "transformer_xl": transformer_xl(),

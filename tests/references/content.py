@@ -68,7 +68,7 @@ def rope_axial(params, p: Pair, base=100.0, width=None):
     of = lambda x: x if width is None else jnp.stack([jnp.floor(x / width), x % width])
     i, j = of(p.i), of(p.j)
     d, axes = len(p.q), len(i)
-    pairs = lambda x: (x[0::2] + 1j * x[1::2]).reshape(axes, -1)
+    pairs = lambda x: (x[: d // 2] + 1j * x[d // 2 :]).reshape(axes, -1)
     w = base ** (-2 * jnp.arange(d // axes // 2) * axes / d)
     rotated_q = pairs(p.q) * jnp.exp(1j * i[:, None] * w)
     rotated_k = pairs(p.k) * jnp.exp(1j * j[:, None] * w)
@@ -173,8 +173,8 @@ def randomized(inner: Reference, longest: int, length: int) -> Reference:
         return jnp.floor(x * (longest - 1) / (length - 1) + 1e-9)
 
     return Reference(
-        score=lambda params, p: inner.score(params, p._replace(i=moved(p.i), j=moved(p.j))),
-        value=lambda params, p: inner.value(params, p._replace(i=moved(p.i), j=moved(p.j))),
+        score=lambda params, p: inner.score(params, p.replace(i=moved(p.i), j=moved(p.j))),
+        value=lambda params, p: inner.value(params, p.replace(i=moved(p.i), j=moved(p.j))),
         embed=lambda params, x, position, token: inner.embed(params, x, moved(position), token),
     )
 

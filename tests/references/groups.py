@@ -93,18 +93,18 @@ def liere(params, p: Pair, side=14.0, size=4, width=None):
 
 
 REFERENCES = {
-    "string": Reference(string),
+    "string": Reference(score=string),
     "string(axes=2, base=10, per_head=True)": Reference(
-        functools.partial(string, axes=2, per_head=True)
+        score=functools.partial(string, axes=2, per_head=True)
     ),
-    "liere(side=4)": Reference(functools.partial(liere, side=4.0)),
+    "liere(side=4)": Reference(score=functools.partial(liere, side=4.0)),
     "liere(block=3, side=20, width=3)": Reference(
-        functools.partial(liere, side=20.0, size=3, width=3)
+        score=functools.partial(liere, side=20.0, size=3, width=3)
     ),
-    "grape_m": Reference(grape_m),
-    "grape_a": Reference(grape_a),
+    "grape_m": Reference(score=grape_m),
+    "grape_a": Reference(score=grape_a),
     **{
-        f"grape_a(gate={name!r})": Reference(functools.partial(grape_a, gates=(name,)))
+        f"grape_a(gate={name!r})": Reference(score=functools.partial(grape_a, gates=(name,)))
         for name in ("query", "key")
     },
 }

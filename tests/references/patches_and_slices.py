@@ -73,9 +73,9 @@ def rope_centered(params, p: Pair, height, width, prefix=0):
 
 
 def turned(q, k, offset, base=10_000.0):
-    """Σ_m Re conj(q_m) k_m e^(i ω_m offset), neighbours as complex numbers."""
+    """Σ_m Re conj(q_m) k_m e^(i ω_m offset), halves as complex numbers."""
     w = base ** (-2 * jnp.arange(len(q) // 2) / len(q))
-    complex_of = lambda x: x[0::2] + 1j * x[1::2]
+    complex_of = lambda x: x[: len(q) // 2] + 1j * x[len(q) // 2 :]
     return jnp.real(jnp.sum(jnp.conj(complex_of(q)) * complex_of(k) * jnp.exp(1j * w * offset)))
 
 
@@ -93,14 +93,14 @@ def decoupled_rope(params, p: Pair):
 # --- a projection of the hidden state that meets offsets ------------------------------------------
 
 
-def inkling(params, p: Pair, extent, max_norm=None):
+def inkling(params, p: Pair, max_distance, max_norm=None):
     table, offset = params["table"], (p.j - p.i).astype(int)
     weights = p.x_q[p.at_q] @ params["projection"][:, p.head]
-    if clip:
+    if max_norm:
         weights = weights * params["scale"][p.head]
         length = jnp.sqrt(weights @ weights)
-        weights = jnp.where(length > clip, weights / length * clip, weights)
-    row = offset + extent - 1
+        weights = jnp.where(length > max_norm, weights / length * max_norm, weights)
+    row = offset + max_distance
     inside = (row >= 0) & (row < len(table))
     term = weights @ table[jnp.clip(row, 0, len(table) - 1)]
     return p.q @ p.k / jnp.sqrt(len(p.q)) + jnp.where(inside, term, 0.0)
@@ -140,16 +140,16 @@ def dape_v2(params, p: Pair, slopes=None, causal=False):
 
 
 REFERENCES = {
-    "dape": Reference(dape),
-    "dape_v2": Reference(dape_v2),
+    "dape": Reference(score=dape),
+    "dape_v2": Reference(score=dape_v2),
     "dape_v2(width=5, kernel_size=5)+causal": rope.causal(
         lambda params, p: dape_v2(params["dape_v2"], p, causal=True)
     ),
     "alibi+dape_v2(kernel_size=1)": Reference(
-        lambda params, p: dape_v2(params["dape_v2"], p, press_slopes(p.heads)),
+        score=lambda params, p: dape_v2(params["dape_v2"], p, press_slopes(p.heads)),
     ),
     "alibi+dape": Reference(
-        lambda params, p: dape(params["dape"], p, press_slopes(p.heads)),
+        score=lambda params, p: dape(params["dape"], p, press_slopes(p.heads)),
     ),
     "sink": Reference(sink=lambda params, head: params["logit"][head]),
     "sink(learnable=False)": Reference(sink=lambda params, head: 0.0),
@@ -162,28 +162,30 @@ REFERENCES = {
         embed=functools.partial(learned_2d, width=5, cls=True)
     ),
     "bias_2d(height=6, width=3, stddev=0.7)": Reference(
-        functools.partial(bias_2d, height=6, width=3)
+        score=functools.partial(bias_2d, height=6, width=3)
     ),
     "bias_2d(height=3, width=5, cls=True, stddev=0.7)": Reference(
-        functools.partial(bias_2d, height=3, width=5, cls=True)
+        score=functools.partial(bias_2d, height=3, width=5, cls=True)
     ),
-    "decomposed_2d(height=6, width=3)": Reference(functools.partial(decomposed_2d, width=3)),
+    "decomposed_2d(height=6, width=3)": Reference(score=functools.partial(decomposed_2d, width=3)),
     # Without a key, nothing is drawn.
     "rope_centered(height=6, width=3, max_shift=0.5, max_jitter=1.2)": Reference(
-        functools.partial(rope_centered, height=6, width=3)
+        score=functools.partial(rope_centered, height=6, width=3)
     ),
     "rope_centered(height=2, width=5, prefix=3, max_rescale=2)": Reference(
-        functools.partial(rope_centered, height=2, width=5, prefix=3)
+        score=functools.partial(rope_centered, height=2, width=5, prefix=3)
     ),
-    "rope_slice": Reference(rope_slice),
-    "rope_slice(size=4)": Reference(functools.partial(rope_slice, size=4)),
-    "decoupled_rope(stddev=0.7)": Reference(decoupled_rope),
-    "decoupled_rope(size=6, stddev=0.7)": Reference(decoupled_rope),
-    "inkling(extent=3, rank=2, stddev=0.7)": Reference(functools.partial(inkling, extent=3)),
-    "inkling(extent=3, rank=2, max_norm=1.5, stddev=0.7)": Reference(
-        functools.partial(inkling, extent=3, clip=1.5)
+    "rope_slice": Reference(score=rope_slice),
+    "rope_slice(size=4)": Reference(score=functools.partial(rope_slice, size=4)),
+    "decoupled_rope(stddev=0.7)": Reference(score=decoupled_rope),
+    "decoupled_rope(size=6, stddev=0.7)": Reference(score=decoupled_rope),
+    "inkling(max_distance=2, rank=2, stddev=0.7)": Reference(
+        score=functools.partial(inkling, max_distance=2)
     ),
-    "inkling(extent=4, bidirectional=False, stddev=0.7)": Reference(
-        functools.partial(inkling, extent=4)
+    "inkling(max_distance=2, rank=2, max_norm=1.5, stddev=0.7)": Reference(
+        score=functools.partial(inkling, max_distance=2, max_norm=1.5)
+    ),
+    "inkling(max_distance=3, bidirectional=False, stddev=0.7)": Reference(
+        score=functools.partial(inkling, max_distance=3)
     ),
 }

@@ -60,7 +60,7 @@ def xpos(params, p, scale_base=512.0, gamma=0.4):
     d = len(p.q)
     m = jnp.arange(d // 2)
     zeta = (2 * m / d + gamma) / (1 + gamma)
-    pair = lambda x: x[0::2] + 1j * x[1::2]
+    pair = lambda x: x[: d // 2] + 1j * x[d // 2 :]
     rotated = pair(p.q) * jnp.conj(pair(p.k)) * jnp.exp(1j * 10_000.0 ** (-2 * m / d) * (p.i - p.j))
     return jnp.real(zeta ** ((p.i - p.j) / scale_base) @ rotated) / jnp.sqrt(d)
 
@@ -72,7 +72,7 @@ def log_n(factor, of_row=False):
         n = 1 + (p.positions_k.max() if of_row else p.i)
         return p.q @ p.k / jnp.sqrt(len(p.q)) * factor(n)
 
-    return Reference(score)
+    return Reference(score=score)
 
 
 def ssmax(of_row=False):
@@ -83,7 +83,7 @@ def ssmax(of_row=False):
         b = params["bias"][p.head] if "bias" in params else 0.0
         return p.q @ p.k / jnp.sqrt(len(p.q)) * (params["scale"][p.head] * jnp.log(n) + b)
 
-    return Reference(score)
+    return Reference(score=score)
 
 
 # --- positions of several axes --------------------------------------------------------------------
@@ -110,7 +110,7 @@ def mrope(*axis_of_pair):
         rest = p.q[2 * pairs :] @ p.k[2 * pairs :]
         return (jnp.real(rotated.sum()) + rest) / jnp.sqrt(len(p.q))
 
-    return Reference(score)
+    return Reference(score=score)
 
 
 REFERENCES = {
@@ -137,19 +137,19 @@ REFERENCES = {
     ),
     "ssmax": ssmax(),
     "ssmax(bias=True, count='row')": ssmax(of_row=True),
-    "rope_mixed": Reference(rope_mixed),
+    "rope_mixed": Reference(score=rope_mixed),
     "mrope": mrope(1, 2),  # Of two pairs, round(2 · 3/8) each go by height and width.
     "mrope(sections=(1, 1), interleaved=True)": mrope(0, 1),
     "mrope(sections=(0, 1), fraction=0.5)": mrope(1),
     # Without a key, nothing is drawn.
     "shifted(learned_absolute, max_shift=4)": paper.REFERENCES["learned_absolute"],
     "cape(rope)": rope.REFERENCES["rope"],
-    "cape(sinusoidal_absolute, centered=True)": paper.REFERENCES["sinusoidal_absolute"]._replace(
+    "cape(sinusoidal_absolute, centered=True)": paper.REFERENCES["sinusoidal_absolute"].replace(
         positions=lambda x: x - (x.min() + x.max()) / 2
     ),
-    "interpolated(rope(learnable=True), factor=8)": rope.REFERENCES[
-        "rope(learnable=True)"
-    ]._replace(positions=lambda x: x / 8),
+    "interpolated(rope(learnable=True), factor=8)": rope.REFERENCES["rope(learnable=True)"].replace(
+        positions=lambda x: x / 8
+    ),
 }
 EXCUSED = {
     "normalized_index": {"padding": "the row's largest position counts, also if it is of padding"}

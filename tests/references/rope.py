@@ -133,7 +133,7 @@ def rotated_values(reference, frequencies, first=0):
         z = (v[0::2] + 1j * v[1::2]) * jnp.exp(1j * frequencies(params, p) * (p.j - p.i))
         return jnp.concatenate([rest, jnp.stack([z.real, z.imag], -1).reshape(-1)])
 
-    return reference._replace(value=value)
+    return reference.replace(value=value)
 
 
 def plain(params, p):

@@ -59,9 +59,9 @@ def path_attention(params, p: Pair):
 # Started larger than `init` would have them, so that what they do can be seen.
 REFERENCES = {
     "selective_rope(base=100, stddev=0.7)": Reference(
-        functools.partial(selective_rope, base=100.0)
+        score=functools.partial(selective_rope, base=100.0)
     ),
-    "selective_rope(rank=2, width=1, stddev=0.7)": Reference(selective_rope),
+    "selective_rope(rank=2, width=1, stddev=0.7)": Reference(score=selective_rope),
     "path_attention(stddev=0.7)+causal": rope.causal(
         lambda params, p: path_attention(params["path_attention"], p)
     ),

@@ -43,7 +43,7 @@ def model(request):
 @pytest.fixture(scope="module")
 def params(model):
     init = jax.jit(BertForMaskedLM(model).init)
-    return init(jax.random.key(0), TEXTS.tokens, TEXTS.tokens)["params"]
+    return init(jax.random.key(0), TEXTS.tokens, masked_positions=TEXTS.tokens)["params"]
 
 
 def test_constants_are_biases_of_a_model_with_as_many_heads(model, params):

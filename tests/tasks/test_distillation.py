@@ -173,9 +173,9 @@ def test_packed_rows(tmp_path):
     made = [rows(number, np.random.default_rng(0)) for number in range(len(rows))]
     inside = []
     for number, row in enumerate(made):
-        size = int(row["valid"].sum())
+        size = int(row["mask"].sum())
         assert size == 20 or number == len(rows) - 1
-        assert row["valid"][:size].all()
+        assert row["mask"][:size].all()
         assert (row["tokens"][0], row["tokens"][size - 1]) == (2, 3)
         assert not row["tokens"][size:].any()
         inside.append(row["tokens"][1 : size - 1])
@@ -201,13 +201,13 @@ def test_cut_rows(tmp_path):
     for number in (*range(len(cut)), *[0] * 200):
         row = cut(number, rng := np.random.default_rng([number, len(sizes)]))
         plain = rows(number, rng)
-        real = row["documents"] > 0
-        np.testing.assert_array_equal(real, plain["valid"])
+        real = row["document_ids"] > 0
+        np.testing.assert_array_equal(real, plain["mask"])
         assert (row["tokens"][~real] == pad).all() and not row["token_type_ids"][~real].any()
         special = np.isin(row["tokens"], (cls, sep)) | ~real
         np.testing.assert_array_equal(row["tokens"][~special], plain["tokens"][~special])
         np.testing.assert_array_equal(row["text"], ~special)
-        numbers, counts = np.unique(row["documents"][real], return_counts=True)
+        numbers, counts = np.unique(row["document_ids"][real], return_counts=True)
         np.testing.assert_array_equal(numbers, np.arange(1, len(counts) + 1))
         assert len(counts) == 1 or counts.min() >= 8
         order = row["order"]  # Stays within each input and its parts; special tokens stay.
@@ -245,7 +245,7 @@ def test_what_is_trained(finished):
             old, new = old[name], new[name]
         jax.tree.map(np.testing.assert_array_equal, new, old)
     mean = teacher["bert"]["position"]["learned_absolute"]["table"][:16].mean(0)
-    old, new = (tree["bert"]["segment"]["embedding"] for tree in (teacher, params))
+    old, new = (tree["bert"]["token_type"]["embedding"] for tree in (teacher, params))
     np.testing.assert_allclose(new, old + mean, atol=1e-6)
     kernel = lambda tree: np.asarray(tree["bert"]["layer_0"]["up"]["kernel"])
     assert (kernel(params) != kernel(teacher)).any()
@@ -396,9 +396,9 @@ def test_targets_of_rows_longer_than_the_table(one_layer, window):
     states = np.asarray(jax.jit(targets)(teacher.params["bert"], batch).hidden[-1])
     plain, fits = jax.device_get(batch), 0
     expected = np.zeros_like(states)
-    for row, documents in enumerate(plain["documents"]):
+    for row, documents in enumerate(plain["document_ids"]):
         cut = teacher_windows(documents, width)
-        places, numbers = cut["window_places"], cut["window_documents"].ravel()
+        places, numbers = cut["window_places"], cut["window_document_ids"].ravel()
         for number in range(1, numbers.max() + 1):
             sources = cut["windows"].ravel()[numbers == number]
             padding = (0, width - len(sources))
@@ -412,7 +412,7 @@ def test_targets_of_rows_longer_than_the_table(one_layer, window):
             own = (numbers[places] == number) & (documents > 0)
             expected[row, own] = alone[places[own] - np.argmax(numbers == number)]
             fits += len(sources) == (documents == documents[sources[0]]).sum()
-    real = plain["documents"] > 0
+    real = plain["document_ids"] > 0
     assert fits and (expected[real] != 0).any(-1).all()
     np.testing.assert_allclose(states[real], expected[real], atol=1e-5)
     params = student_params(experiment)
@@ -445,7 +445,7 @@ def test_loss_of_differences(one_layer):
         outputs = jax.jit(imitation.outputs_of(model, experiment.program.mesh, "jit"))
         found = []
         for batch in experiment.data.held_out[0]:
-            order, real = np.asarray(batch["order"]), np.asarray(batch["documents"]) > 0
+            order, real = np.asarray(batch["order"]), np.asarray(batch["document_ids"]) > 0
             rows = np.arange(len(order))[:, None]
             shuffled = outputs(params, batch | {"tokens": batch["tokens"][rows, order]})
             back = np.asarray(shuffled.hidden[-1])[rows, np.argsort(order)]
@@ -478,10 +478,10 @@ def test_identical_student(one_layer):
 
 def test_targets_without_their_mean_by_position(centered):
     """Of tokens between [CLS] and [SEP] alone; R² stays that of the teacher's states."""
-    documents = np.array([[1, 1, 1, 1, 1, 2, 2, 2, 0]])
+    document_ids = np.array([[1, 1, 1, 1, 1, 2, 2, 2, 0]])
     is_text = np.isin(np.arange(9), [1, 3, 6])[None]  # [CLS] a [SEP] b [SEP], [CLS] c [SEP], pad.
     centre = np.arange(LONGEST, dtype=np.float32)[None, :, None]
-    parts = {"documents": documents, "text": is_text}
+    parts = {"document_ids": document_ids, "text": is_text}
     shifted = jax.jit(imitation._centered)(np.zeros((1, 1, 9, 1), np.float32), centre, parts)
     assert shifted[0, 0, :, 0].tolist() == [0, -1, 0, -3, 0, 0, -1, 0, 0]
     params = student_params(centered)

@@ -141,7 +141,7 @@ def make_batch(rows=4, length=8, classes=3, padded=0):
     return {
         "tokens": np.where(valid, tokens, 0),
         "token_type_ids": np.zeros((rows, length + padded), np.int32),
-        "valid": valid,
+        "mask": valid,
         "label": rng.integers(0, classes, rows),
     }
 
@@ -160,7 +160,7 @@ def test_losses_against_optax():
     def expected(params):
         model = BertForClassification(MODEL, 3)
         logits = model.apply(
-            {"params": params}, batch["tokens"], batch["token_type_ids"], batch["valid"]
+            {"params": params}, batch["tokens"], batch["token_type_ids"], batch["mask"]
         )
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
         return logits, losses.sum()
@@ -177,7 +177,7 @@ def test_a_regression_is_squared_error():
     batch["label"] = np.array([0.0, 2.5, 5.0, 1.0], np.float32)
     params = params_of(task)
     logits = jax.jit(BertForClassification(MODEL, 1).apply)(
-        {"params": params}, batch["tokens"], batch["token_type_ids"], batch["valid"]
+        {"params": params}, batch["tokens"], batch["token_type_ids"], batch["mask"]
     )
     values = np.asarray(logits)[:, 0]
     sums = jax.jit(task.sums)(params, batch, None)

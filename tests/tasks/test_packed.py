@@ -18,7 +18,8 @@ from pe_jax import data
 from pe_jax.attention import document_mask
 from pe_jax.data.packed import PackedExamples
 from pe_jax.interop import load_encoder
-from pe_jax.models import BertConfig, BertForMaskedLM
+from pe_jax.models import Bert, BertConfig
+from pe_jax.models.heads import MaskedLanguageHead
 from pe_jax.reports.comparison import compare
 from pe_jax.reports.pretraining_report import report_pretraining
 from pe_jax.reports.run_export import export
@@ -79,11 +80,11 @@ def test_rows_are_all_documents_in_order(corpus, length):
     rows = made(packed(corpus, length, max_predictions=length))
     inside = []
     for number, row in enumerate(rows):
-        size = int((row["documents"] > 0).sum())
+        size = int((row["document_ids"] > 0).sum())
         assert size == length or number == len(rows) - 1
         tokens = whole(row)
         assert (tokens[0], tokens[size - 1]) == (CLS, SEP)
-        assert not tokens[size:].any() and not row["documents"][size:].any()
+        assert not tokens[size:].any() and not row["document_ids"][size:].any()
         assert not row["positions"][size:].any()
         inside += tokens[1 : size - 1].tolist()
     assert inside == expected
@@ -94,7 +95,7 @@ def test_rows_are_all_documents_in_order(corpus, length):
 def test_documents_and_positions_of_a_row(corpus, length):
     """A document begins at the start of a row or at a [CLS] inside of it, its positions at 0."""
     for row in made(packed(corpus, length, max_predictions=length)):
-        tokens, size = whole(row), int((row["documents"] > 0).sum())
+        tokens, size = whole(row), int((row["document_ids"] > 0).sum())
         document, position, expected = 1, 0, []
         for i in range(size):
             # A row that begins between two documents repeats [CLS].
@@ -102,7 +103,7 @@ def test_documents_and_positions_of_a_row(corpus, length):
                 document, position = document + 1, 0
             expected.append((document, position))
             position += 1
-        got = zip(row["documents"][:size].tolist(), row["positions"][:size].tolist())
+        got = zip(row["document_ids"][:size].tolist(), row["positions"][:size].tolist())
         assert list(got) == expected
 
 
@@ -129,7 +130,7 @@ def batch_of(rows):
 
 def alone(row, document):
     """The row with one of its documents at the beginning and padding after it."""
-    inside = np.flatnonzero(row["documents"] == document)
+    inside = np.flatnonzero(row["document_ids"] == document)
     first, size = int(inside[0]), len(inside)
     tokens = np.zeros_like(row["tokens"])
     tokens[:size] = row["tokens"][inside]
@@ -167,7 +168,7 @@ def test_losses_of_documents_are_those_of_each_alone(corpus, position):
     singles = [
         (i, alone(row, document))
         for i, row in enumerate(rows)
-        for document in range(1, row["documents"].max() + 1)
+        for document in range(1, row["document_ids"].max() + 1)
     ]
     assert len(singles) > 2 * len(rows)
     params = random_params(jax.eval_shape(task.init, jax.random.key(0)), 0.5)
@@ -238,12 +239,16 @@ def test_a_run_resumes_bit_for_bit(finished, tmp_path):
 
 @functools.partial(jax.jit, static_argnums=0)
 def loss_on_one_device(model, params, batch):
-    logits = BertForMaskedLM(model).apply(
-        {"params": params},
+    hidden = Bert(model).apply(
+        {"params": params["bert"]},
         batch["tokens"],
-        batch["masked_positions"],
-        mask=document_mask(batch["documents"], batch["documents"]),
         positions=batch["positions"],
+        pair_mask=document_mask(batch["document_ids"], batch["document_ids"]),
+    )
+    embedding = params["bert"]["token"]["embedding"]
+    head = MaskedLanguageHead(model)
+    logits = head.apply(
+        {"params": params["masked_lm"]}, hidden, batch["masked_positions"], embedding
     )
     return (cross_entropy(logits, batch["masked_tokens"])[0] * batch["masked_weights"]).sum()
 

@@ -189,7 +189,7 @@ def test_windows_by_hand(tokenizer):
         [CLS, x, y, SEP, g, h, i, j, SEP, PAD],
     ]
     assert batch["token_type_ids"].tolist() == [[0] * 4 + [1] * 6] * 3 + [[0] * 4 + [1] * 5 + [0]]
-    assert batch["valid"].sum(axis=1).tolist() == [10, 10, 10, 9]
+    assert batch["mask"].sum(axis=1).tolist() == [10, 10, 10, 9]
     assert windows.question.tolist() == [0, 0, 0, 0]
     assert windows.context_start.tolist() == [4, 4, 4, 4]
     assert windows.first.tolist() == [0, 2, 4, 6]

@@ -58,8 +58,8 @@ def test_the_mean_of_a_table_is_kept():
 def test_encodings_that_add_nothing_to_zeros_have_no_mean(position):
     """Biases add nothing at the input, complex order multiplies it and needs the tokens."""
     config, params = model(position)
-    same = keep_table_mean(config, params, params, 10)["segment"]["embedding"]
-    np.testing.assert_array_equal(same, params["segment"]["embedding"])
+    same = keep_table_mean(config, params, params, 10)["token_type"]["embedding"]
+    np.testing.assert_array_equal(same, params["token_type"]["embedding"])
 
 
 def test_the_report_tells_biases_from_tables():

@@ -151,7 +151,8 @@ def test_hidden_states_are_those_of_transformers(teacher, name):
     model, report = AutoModel.from_pretrained(folder, output_loading_info=True)
     lacking = report["missing_keys"] - FORMATS[name].constants.keys()
     assert all("pooler" in key for key in lacking) and not report["unexpected_keys"]
-    bert, words = load_encoder(folder), load_tokenizer(folder / "tokenizer.json")
+    encoder = load_encoder(folder), load_tokenizer(folder / "tokenizer.json")
+    bert, words = encoder.config, encoder.params
     rows = [words.encode("the sea", "a deck"), words.encode("water"), words.encode("")]
     length = max(map(len, rows))
     pad = json.loads((folder / "config.json").read_text())["pad_token_id"]
@@ -214,8 +215,8 @@ def test_two_steps(teacher, tmp_path, name, position, windows):
     assert f"Teacher: {folder}." in report_distillation(tmp_path / "run", tmp_path / "report")
     old, new = load_encoder(folder).params["bert"], newest_params(tmp_path / "run")[1]["bert"]
     table = old.get("position", {}).get("learned_absolute", {}).get("table", np.zeros((LENGTH, 12)))
-    mean, into = table[:LENGTH].mean(0), "segment" if "segment" in old else "token"
-    for part in ("token", "segment")[: 1 + ("segment" in old)]:
+    mean, into = table[:LENGTH].mean(0), "token_type" if "token_type" in old else "token"
+    for part in ("token", "token_type")[: 1 + ("token_type" in old)]:
         added = mean if part == into else 0
         after, before = new[part]["embedding"], old[part]["embedding"]
         np.testing.assert_allclose(after, before + added, atol=1e-6)

@@ -135,7 +135,7 @@ def decay(wanted=lambda bias: bias, **changes):
         offsets=offsets,
         metadata=Metadata(formula="-r·|m|", source="here", parameters="H", invariant=True),
     )
-    return PositionEncoding(parts=(part._replace(**changes),))
+    return PositionEncoding(parts=(part.replace(**changes),))
 
 
 def rotation(dtype=None):
@@ -164,20 +164,20 @@ def clamped():
         return x + params["table"][jnp.clip(as_array(context.positions_q), 0, 15)]
 
     part = build("learned_absolute").parts[0]
-    return PositionEncoding(parts=(part._replace(embed=embed),))
+    return PositionEncoding(parts=(part.replace(embed=embed),))
 
 
 def unclaimed():
     """Reads hidden states, without saying so: a cache does not keep them."""
     part = build("fox").parts[0]
-    return PositionEncoding(parts=(part._replace(traits=Traits()),))
+    return PositionEncoding(parts=(part.replace(traits=Traits()),))
 
 
 def by_order():
     """Takes the place in memory for the position."""
     part = build("learned_absolute").parts[0]
     embed = lambda params, x, _: x + params["table"][: x.shape[1]]
-    return PositionEncoding(parts=(part._replace(embed=embed, traits=Traits()),))
+    return PositionEncoding(parts=(part.replace(embed=embed, traits=Traits()),))
 
 
 def without_gradient():
@@ -193,7 +193,7 @@ def by_number_of_keys():
 
 def clip_that_is_none():
     offsets = build("sinusoidal_relative(max_distance=None)").parts[0].offsets
-    return decay(init=encodings.part.no_parameters, offsets=offsets._replace(max_distance=2))
+    return decay(init=encodings.part.no_parameters, offsets=offsets.replace(max_distance=2))
 
 
 def shape_of_jit():
@@ -234,7 +234,7 @@ BROKEN = {
     "looks ahead": (future(), ["decoding"]),
     "bfloat16 angles": (rotation(jnp.bfloat16), ["shift"]),
     "angles of the input's dtype": (rotation(), ["shift", "precision"]),
-    "invariance not claimed": (decay(metadata=CARD._replace(invariant=False)), ["shift"]),
+    "invariance not claimed": (decay(metadata=CARD.replace(invariant=False)), ["shift"]),
     "clamped positions": (clamped(), ["limit"]),
     "jit": (shape_of_jit(), ["jit"]),
     "no forward mode": (one_sided_derivative(), ["derivatives"]),
@@ -280,7 +280,7 @@ def test_drawn_positions():
         return x if rng is None else as_array(x) + jax.random.randint(rng, (), 0, 99)
 
     part = build("sinusoidal_absolute").parts[0]
-    drawing = Subject(PositionEncoding(parts=(part._replace(positions=positions),)))
+    drawing = Subject(PositionEncoding(parts=(part.replace(positions=positions),)))
     assert CHECKS["draws"](drawing) == "ok"
 
 
@@ -347,7 +347,8 @@ def test_joined_references():
     """Two biases add up; the content is counted once."""
     add = lambda c: Reference(score=lambda params, p: p.q @ p.k / 2 + c * params["by"])
     both = joined({"one": add(1.0), "two": add(10.0)})
-    pair = testing.Pair(*[np.zeros(4)] * 18)._replace(q=np.ones(4), k=np.ones(4), v=np.ones(4))
+    zeros = {field.name: np.zeros(4) for field in dataclasses.fields(testing.Pair)}
+    pair = testing.Pair(**zeros).replace(q=np.ones(4), k=np.ones(4), v=np.ones(4))
     params = {"one": {"by": 2.0}, "two": {"by": 3.0}}
     assert float(both.score(params, pair)) == 2 + 2 + 30
     np.testing.assert_array_equal(both.value(params, pair), pair.v)
@@ -398,7 +399,7 @@ def test_the_pages_vectors_that_meet_hidden_states(page):
     """They are Inkling's, where no offset is clipped."""
     own = page["projected_relative"](hidden_size=6, num_heads=2, clip=4, rank=3)
     params = own.init(jax.random.key(0))["projected_relative"]
-    inkling = encodings.inkling(hidden_size=6, num_heads=2, extent=5, rank=3)
+    inkling = encodings.inkling(hidden_size=6, num_heads=2, max_distance=4, rank=3)
     q, k = jax.random.normal(jax.random.key(0), (2, 2, 5, 2, 4))
     x = jax.random.normal(jax.random.key(1), (2, 5, 6))
     for positions in (range(5), np.array([[0, 1, 2, 3, 4], [1, 0, 2, 4, 3]])):

@@ -72,7 +72,7 @@ def make_batch(rows=8, length=10, predictions=5, seed=0):
     return {
         "tokens": rng.integers(0, 30, (rows, length)).astype(np.int32),
         "token_type_ids": np.zeros((rows, length), np.int32),
-        "valid": np.arange(length) < rng.integers(6, length + 1, (rows, 1)),
+        "mask": np.arange(length) < rng.integers(6, length + 1, (rows, 1)),
         "masked_positions": rng.integers(0, 6, (rows, predictions)).astype(np.int32),
         "masked_tokens": rng.integers(0, 30, (rows, predictions)).astype(np.int32),
         "masked_weights": (np.arange(predictions) < masked[:, None]).astype(np.float32),
@@ -309,9 +309,9 @@ def test_metrics_by_hand():
     logits = jax.jit(BertForPretraining(MODEL).apply)(
         {"params": params},
         batch["tokens"],
-        batch["masked_positions"],
         batch["token_type_ids"],
-        batch["valid"],
+        batch["mask"],
+        masked_positions=batch["masked_positions"],
     )
     p = scipy.special.softmax(np.asarray(logits.masked_lm, np.float64), axis=-1)
     loss = right = 0.0
@@ -407,7 +407,7 @@ def test_rates_by_group():
     params = {"bert": {name: jnp.ones(4) for name in ("token", "position", "layer", "frequencies")}}
     marked = lambda tree: {"bert": {name: name == "frequencies" for name in tree["bert"]}}
     rates = ("bert/*=2", "bert/token=0", "bert/position=5", "bert/position/none=9")
-    rates += ("bert/segment/*=0",)  # Modern encoders have no types, and some encodings nothing.
+    rates += ("bert/token_type/*=0",)  # Modern encoders have no types, and some encodings nothing.
     settings = dict(weight_decay=0.1, clip_norm=1.0, epsilon=1.0, rates=rates)
     config = OptimizerConfig(learning_rate=1.0, frequency_learning_rate=4.0, **settings)
     optimizer = optimizers.update_rule(config, lambda _: 1.0, marked)

@@ -94,7 +94,7 @@ def layer_step(
 
     def loss(arguments: Mapping) -> jax.Array:
         params, w = arguments["params"], arguments["w"]
-        x = embed(encoding, params, arguments["x"], at, tokens=tokens)
+        x = embed(arguments["x"], encoding, params, Context(positions_q=at, tokens=tokens))
         q, k, v = (y + x.reshape(y.shape) for y in arguments["qkv"])
         project = lambda y: jnp.einsum("...D,Dhd->...hd", y, w)
         context = Context(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from catalogue.entries import SIZES, Entry
 from pe_jax.attention import cudnn, inputs, xla
-from pe_jax.encodings import Context, Metadata, PositionEncoding, Positions
+from pe_jax.encodings import HookContext, Metadata, PositionEncoding, Positions
 
 _ACTS = {
     "maps queries, keys or values": "q, k",
@@ -99,7 +99,7 @@ def term_forms(encoding: PositionEncoding, *, packed: bool = False) -> TermForms
     def forms(params: Any, x: Any, q: Any, w: Any, packed_positions: Any) -> TermForms:
         here: Positions = positions if isinstance(positions, range) else packed_positions
         project = lambda x: jnp.einsum("...D,Dhd->...hd", x, w)
-        context = Context(
+        context = HookContext(
             positions_q=here, positions_k=here, x_q=x, x_k=x, projections=(project, project)
         )
         made = inputs.apply_encoding(encoding, params, q, q, q, context, None)

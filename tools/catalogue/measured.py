@@ -69,7 +69,14 @@ def measure(row: Entry, sizes: Sizes = SIZES) -> tuple[Properties, Requirements]
     """Both, of the parameters that `init` makes."""
     encoding = row.encoding
     params = jax.jit(encoding.init)(jax.random.key(0))
-    found = Properties(*properties.measure(encoding, params, length=LENGTH)[:5])
+    measures = properties.measure(encoding, params, length=LENGTH)
+    found = Properties(
+        by=measures.by,
+        invariance=measures.translation_invariance,
+        monotonicity=measures.monotonicity,
+        near=measures.monotonicity_near,
+        symmetry=measures.symmetry,
+    )
 
     logits = jax.jit(functools.partial(logits_of_copies, encoding))
     layer = random_layer(sizes, tied=False)

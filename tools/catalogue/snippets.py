@@ -31,7 +31,7 @@ from pe_jax import encodings
 
 encoding = {call}
 {given} = jax.numpy.ones((1, 128, 256)){value}  # [B, L, D]
-out = encodings.embed(encoding, encoding.init(jax.random.key(0)), {given})"""
+out = encodings.embed(x, encoding, encoding.init(jax.random.key(0)){context})"""
 _LAYER = """import jax
 from pe_jax import encodings, linen
 
@@ -57,13 +57,20 @@ def snippet(row: Entry, partner: str = "") -> str:
     encoding, positions = row.encoding, _POSITIONS.get(row.encoding.axes, "")
     if encoding.parts and not encoding.in_attention.parts:
         if row.key == "complex_order":
-            code = _EMBED.format(
-                call=call, given="x, tokens", value=", jax.numpy.ones((1, 128), int)"
+            return _EMBED.format(
+                call=call,
+                given="x, tokens",
+                value=", jax.numpy.ones((1, 128), int)",
+                context=", encodings.Context(tokens=tokens)",
             )
-            return code.replace(", x, tokens)", ", x, tokens=tokens)")
         if positions:
-            return _EMBED.format(call=call, given="x, positions", value=f", {positions}")
-        return _EMBED.format(call=call, given="x", value="")
+            return _EMBED.format(
+                call=call,
+                given="x, positions",
+                value=f", {positions}",
+                context=", encodings.Context(positions_q=positions)",
+            )
+        return _EMBED.format(call=call, given="x", value="", context="")
     if positions:
         return _LAYER_AT.format(call=call, positions=positions)
     return (_LAYER if _needs_layer(encoding) else _ATTENTION).format(call=call)

@@ -30,7 +30,7 @@ NEEDS = (
 def supports(x: AttentionInputs) -> bool:
     """Return whether `attend` can compute this attention."""
     shift, mapped = x.context.shift, x.q is not x.content_q
-    if shift is None or x.added is not None or x.logit_terms or x.limits or x.maps:
+    if shift is None or x.added is not None or x.logit_terms or x.position_windows or x.maps:
         return False
     if x.k.shape[2] != x.v.shape[2] or x.v.shape[3] > x.q.shape[3]:
         return False
@@ -50,7 +50,7 @@ def supports(x: AttentionInputs) -> bool:
     values, packed = terms.get("value_table"), x.context.document_ids is not None
     if k.shape[2] < q.shape[2] and values is not None and values.ndim > 2:
         return False
-    return fits(q, k, **terms, reach=x.reach, offset=shift, packed=packed)
+    return fits(q, k, **terms, window=x.window, offset=shift, packed=packed)
 
 
 def attend(
@@ -64,7 +64,7 @@ def attend(
         *qkv,
         **terms,
         sink=sink,
-        reach=x.reach,
+        window=x.window,
         offset=x.context.shift,
         valid=None if x.mask is None else jnp.broadcast_to(x.mask[:, 0, 0], x.k.shape[:2]),
         document_ids=x.context.document_ids,

@@ -23,7 +23,7 @@ def configure(
     q: jax.ShapeDtypeStruct | Array,
     k: jax.ShapeDtypeStruct | Array,
     terms: Shared,
-    reach: AttentionWindow | None,
+    window: AttentionWindow | None,
     offset: int,
     block: tuple[int, int] | None = None,
     packed: bool = False,
@@ -32,17 +32,19 @@ def configure(
     (_, length, heads, size), (_, keys, kv_heads, _) = q.shape, k.shape
     if heads % kv_heads:
         raise ValueError(f"k has {kv_heads} heads, which must divide the {heads} heads of q.")
-    reach = reach or AttentionWindow()
-    if any(side is not None and side < 0 for side in reach):
+    window = window or AttentionWindow()
+    if any(side is not None and side < 0 for side in window.sides):
         raise ValueError(
-            f"reach must be 0 or more on each side, or None for no limit, got {reach}."
+            f"window must be 0 or more on each side, or None for no limit, got {window}."
         )
     # Offsets that cannot occur are sliced off: a table may be far longer than the sequences.
     most = length - 1 - offset, keys - 1 + offset
-    reach = AttentionWindow(
-        *(None if side is None or side >= n else side for side, n in zip(reach, most))
+    left, right = (
+        None if side is None or side >= farthest else side
+        for side, farthest in zip(window.sides, most)
     )
-    longest = max(n if side is None else side for side, n in zip(reach, most))
+    window = AttentionWindow(left=left, right=right)
+    longest = max(n if side is None else side for side, n in zip(window.sides, most))
     clip = max(1, min(_clip(terms), longest))
     value_tables = _tables(terms.value_table, heads, 2)
     if value_tables > 1 and kv_heads < heads:
@@ -70,7 +72,7 @@ def configure(
             query_tiles=-(-length // tile_queries),
             key_tiles=-(-keys // tile_keys),
             offset=offset,
-            reach=None if reach == AttentionWindow() else reach,
+            window=None if window == AttentionWindow() else window,
             clip=term_clip,
             width=_ceil(2 * term_clip, LANES),
             key_tables=_tables(terms.key_table, heads, 2),
@@ -81,7 +83,7 @@ def configure(
         )
 
     if block is None:
-        tiles, tile_keys = _tiles(length, reach), _tiles(keys, reach)[0]
+        tiles, tile_keys = _tiles(length, window), _tiles(keys, window)[0]
         choices = [with_tiles(n, tile_keys, is_long(n)) for n in tiles]
         choices += [with_tiles(n, tile_keys, False) for n in tiles if is_long(n)]
         fitting = (c for c in choices if launch.on_chip_bytes(c, q.dtype) <= ON_CHIP)
@@ -122,11 +124,11 @@ def _group(heads: int, size: int) -> int:
     return next(fitting, heads)
 
 
-def _tiles(length: int, reach: AttentionWindow) -> list[int]:
+def _tiles(length: int, window: AttentionWindow) -> list[int]:
     """Sizes up to 512 that divide the length, padded to 128, the largest first; none is larger than
     half of a window, as tiles that its edges cross are computed whole."""
     padded = _ceil(length, LANES)
-    most = 512 if reach.span is None else _ceil(max(2, reach.span), 2 * LANES) // 2
+    most = 512 if window.span is None else _ceil(max(2, window.span), 2 * LANES) // 2
     return [n for n in (512, 384, 256, LANES) if padded % n == 0 and n <= most]
 
 

@@ -56,7 +56,7 @@ def flash_attention(
     *,
     bias: Float[Array, " Mb *Hb"] | None = None,
     sink: Float[Array, " H"] | None = None,
-    reach: AttentionWindow | None = None,
+    window: AttentionWindow | None = None,
     offset: int = 0,
     valid: Bool[Array, "B Lk"] | None = None,
     document_ids: Int[Array, "B L"] | None = None,
@@ -81,7 +81,7 @@ def flash_attention(
         float32: finite numbers, no masks of -1e9.
       sink: logits in the denominator; a query without any key still gets zeros. Not beside a key
         table.
-      reach: queries attend to keys within it only; None: to all keys. Tiles outside are neither
+      window: queries attend to keys within it only; None: to all keys. Tiles outside are neither
         loaded nor computed.
       offset: position of key 0 minus position of query 0.
       valid: True for keys that may be attended to. A query that attends to no key gets zeros, in
@@ -100,7 +100,7 @@ def flash_attention(
       `[B, Lq, H, d]` in the dtype of `v`. Products are of the inputs' dtype, sums float32.
 
     Raises:
-      ValueError: for tables, a bias, heads, dtypes, a reach or a block that do not fit, or for a
+      ValueError: for tables, a bias, heads, dtypes, a window or a block that do not fit, or for a
         sink beside a key table.
     """
     check_floats(q=q, k=k, v=v)
@@ -111,7 +111,7 @@ def flash_attention(
         raise ValueError("sink is not supported beside key_table: use another implementation.")
     terms = Shared(None, key_table, bias, value_table)
     packed = document_ids is not None
-    config = configure(q, k, terms, reach, offset, block, packed)._replace(
+    config = configure(q, k, terms, window, offset, block, packed)._replace(
         sink=sink is not None,
         scale=q.shape[-1] ** -0.5 if scale is None else scale,
         rate=0.0 if seed is None else dropout_rate,
@@ -139,7 +139,7 @@ def fits(
     value_table: jax.ShapeDtypeStruct | Array | None = None,
     *,
     bias: jax.ShapeDtypeStruct | Array | None = None,
-    reach: AttentionWindow | None = None,
+    window: AttentionWindow | None = None,
     offset: int = 0,
     packed: bool = False,
 ) -> bool:
@@ -147,13 +147,13 @@ def fits(
     `packed`, with document ids.
 
     Terms take memory on the chip in proportion to the offsets that occur, at most M and Lq + Lk − 1
-    and those within reach: 4 bytes for each such offset (in steps of 128), query of a tile (128 at
-    least), head of a program and direction (2 for logits, 2 for values). A bias that is the only
-    term and reaches beyond a tile takes 512 bytes an offset and head. Gradients of keys and values
-    take 2 KiB a key in bfloat16, 3 KiB in float32 (more where heads do not fill 128 lanes).
+    and those within the window: 4 bytes for each such offset (in steps of 128), query of a tile
+    (128 at least), head of a program and direction (2 for logits, 2 for values). A bias that is the
+    only term and reaches beyond a tile takes 512 bytes an offset and head. Gradients of keys and
+    values take 2 KiB a key in bfloat16, 3 KiB in float32 (more where heads do not fill 128 lanes).
     """
     terms = Shared(None, key_table, bias, value_table)
-    config = configure(q, k, terms, reach, offset, packed=packed)
+    config = configure(q, k, terms, window, offset, packed=packed)
     return launch.on_chip_bytes(config, q.dtype) <= ON_CHIP
 
 

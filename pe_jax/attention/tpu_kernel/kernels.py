@@ -268,9 +268,9 @@ def _logits(
     if config.packed:
         same = wide(document_ids[...], config.keys) == rows.document_ids_k[0]
         logits = jnp.where(same, logits, MASKED)
-    if config.reach is None or uniform:
+    if config.window is None or uniform:
         return logits
-    return tile.within(logits, config.reach)
+    return tile.within(logits, config.window)
 
 
 def _table(table: Leaf, h: int) -> jax.Array:

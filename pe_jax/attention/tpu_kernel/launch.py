@@ -148,7 +148,7 @@ def _batched_operands(config: KernelConfig, dtype: DTypeLike, rows: int) -> Batc
 
     def key_tile(i, j):
         """Past the last tile of the window it stays, and so is not loaded again."""
-        first, end = config.window(i)
+        first, end = config.key_tile_range(i)
         return jnp.clip(jnp.minimum(first + j, end - 1), 0, config.key_tiles - 1)
 
     queries = _Operand(

@@ -51,7 +51,7 @@ class Tile:
     """
 
     def __init__(self, config: KernelConfig, tiles: jax.Ref | None):
-        first, _ = config.window(pl.program_id(2))
+        first, _ = config.key_tile_range(pl.program_id(2))
         key_tile = first + pl.program_id(3)
         self.config = config
         self.row, self.head = pl.program_id(0), pl.program_id(1) * config.group
@@ -76,14 +76,14 @@ class Tile:
         uniform: jax.Array | bool = True
         if config.logit_terms or config.value_terms:
             uniform = (first >= config.clip) | (last <= -config.clip)
-        if config.reach is not None:
-            left, right = config.reach
+        if config.window is not None:
+            left, right = config.window.sides
             seen = seen & self.exists & (True if right is None else first <= right)
             if left is not None:
                 uniform = uniform & (first >= -left)
             if right is not None:
                 uniform = uniform & (last <= right)
-            # Offsets within reach may all be within ±clip: then there is one kind of tile.
+            # Offsets within the window may all be within ±clip: then there is one kind of tile.
             if not config.beyond_clip:
                 uniform = False
         if uniform is not False:
@@ -153,12 +153,12 @@ class Tile:
         """The lane of a long bias for the tile's first key and one of its queries."""
         return self.key - self.query + self.config.query_tiles * self.config.queries - query
 
-    def within(self, logits: jax.Array, reach: AttentionWindow) -> jax.Array:
-        """`logits` [queries, keys], masked where the offset is not within reach."""
+    def within(self, logits: jax.Array, window: AttentionWindow) -> jax.Array:
+        """`logits` [queries, keys], masked where the offset is not within the window."""
         masked = []
         for n, part in enumerate(parts(logits)):
             distance, first = self.distances(n)
-            masked.append(jnp.where(reach.allows(distance + first), part, MASKED))
+            masked.append(jnp.where(window.allows(distance + first), part, MASKED))
         return jnp.concatenate(masked, axis=1)
 
     def drop(self, seed: jax.Ref, numbers: jax.Ref, h: int, *tiles: jax.Array) -> list[jax.Array]:

@@ -28,7 +28,7 @@ class KernelConfig(NamedTuple):
     query_tiles: int  # How many tiles the padded queries and keys make.
     key_tiles: int
     offset: int  # Position of key 0 minus position of query 0.
-    reach: AttentionWindow | None  # The offsets that are attended to; None: any.
+    window: AttentionWindow | None  # The offsets that are attended to; None: any.
     clip: int  # Offsets beyond ±clip share the terms of ±clip.
     width: int  # Period of the offsets in lanes, at least 2·clip.
     key_tables: int  # 0 for no table, 1 for one shared by the heads, else one per head.
@@ -83,13 +83,15 @@ class KernelConfig(NamedTuple):
 
     @property
     def beyond_clip(self) -> bool:
-        """True if offsets within reach can be beyond ±clip."""
-        return any(side is None or side > self.clip for side in self.reach or AttentionWindow())
+        """True if offsets within the window can be beyond ±clip."""
+        return any(
+            side is None or side > self.clip for side in (self.window or AttentionWindow()).sides
+        )
 
-    def window(self, query_tile: Count) -> tuple[Count, Count]:
+    def key_tile_range(self, query_tile: Count) -> tuple[Count, Count]:
         """The tiles of keys that a tile of queries attends to: the first, and the one after the
         last. Both may be beyond the keys, where there are none to attend to."""
-        left, right = self.reach or AttentionWindow()
+        left, right = (self.window or AttentionWindow()).sides
         first = query_tile * self.queries - self.offset
         end = first + self.queries
         return (
@@ -100,7 +102,7 @@ class KernelConfig(NamedTuple):
     @property
     def attended_tiles(self) -> list[int]:
         """For each tile of queries, how many tiles of keys it attends to."""
-        windows = map(self.window, range(self.query_tiles))
+        windows = map(self.key_tile_range, range(self.query_tiles))
         return [max(0, min(int(end), self.key_tiles) - int(first)) for first, end in windows]
 
     @property

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits
+from pe_jax.encodings.part import HookContext, Metadata, Params, Part, Traits
 from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import rotate_by
@@ -32,7 +32,9 @@ def complex_order(*, hidden_size: int, vocab_size: int = 30_522, base: float = 1
     start = default_frequencies(hidden_size, base)
     check_at_least(1, vocab_size=vocab_size)
 
-    def embed(params: Params, x: Float[Array, "B L D"], context: Context) -> Float[Array, "B L D"]:
+    def embed(
+        params: Params, x: Float[Array, "B L D"], context: HookContext
+    ) -> Float[Array, "B L D"]:
         if context.tokens is None:
             raise ValueError(
                 "complex_order has frequencies for each token, so it needs tokens: pass "

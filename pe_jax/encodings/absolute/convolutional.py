@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.dtypes import widened
-from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits
+from pe_jax.encodings.part import HookContext, Metadata, Params, Part, Traits
 from pe_jax.encodings.positions import as_array, check_length
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.shapes import Array, Float
@@ -48,7 +48,9 @@ def convolutional(*, hidden_size: int, width: int = 128, groups: int | None = No
         stddev = 2 / math.sqrt(width * hidden_size)
         return {"kernel": stddev * kernel, "bias": jnp.zeros(hidden_size)}
 
-    def embed(params: Params, x: Float[Array, "B L D"], context: Context) -> Float[Array, "B L D"]:
+    def embed(
+        params: Params, x: Float[Array, "B L D"], context: HookContext
+    ) -> Float[Array, "B L D"]:
         check_length(x.shape[1], "convolutional")
         x = widened(x)
         row = x.reshape(*x.shape[:2], count, channels)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.absolute.position_vectors import absolute
-from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits, normal_init
+from pe_jax.encodings.part import HookContext, Metadata, Params, Part, Traits, normal_init
 from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
@@ -85,7 +85,9 @@ def sinusoidal_concatenated(
         vector = scale * sinusoid(x, w)
         return jnp.pad(vector, [(0, 0)] * (vector.ndim - 1) + [(hidden_size - size, 0)])
 
-    def embed(params: Params, x: Float[Array, "B L D"], context: Context) -> Float[Array, "B L D"]:
+    def embed(
+        params: Params, x: Float[Array, "B L D"], context: HookContext
+    ) -> Float[Array, "B L D"]:
         vector = scale * sinusoid(as_array(context.positions_q), w)
         vector = jnp.broadcast_to(vector, (*x.shape[:-1], size)).astype(x.dtype)
         return jnp.concatenate([x[..., :-size], vector], axis=-1)
@@ -97,4 +99,4 @@ def sinusoidal_concatenated(
         monotone=False,
         frequencies=lambda _: jnp.array(w),
     )
-    return absolute(vectors, metadata)._replace(embed=embed)
+    return absolute(vectors, metadata).replace(embed=embed)

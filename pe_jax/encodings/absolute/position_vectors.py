@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits, normal_init
+from pe_jax.encodings.part import HookContext, Metadata, Params, Part, Traits, normal_init
 from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
@@ -74,7 +74,7 @@ def learnable_sinusoidal_absolute(
     )
     init = lambda rng: {"frequencies": jnp.array(start)}
     part = _sinusoidal(lambda params: params["frequencies"], scale, metadata)
-    return part._replace(init=init, traits=Traits(frequency_params=("frequencies",)))
+    return part.replace(init=init, traits=Traits(frequency_params=("frequencies",)))
 
 
 # The encoding of published models, a table of positions and nothing else, and its parameter.
@@ -88,7 +88,7 @@ def _sinusoidal(
         return scale * sinusoid(x, frequencies(params))
 
     # ψ comes back near ψ(0) again and again, as every sum of cosines.
-    return absolute(vectors, metadata._replace(monotone=False, frequencies=frequencies))
+    return absolute(vectors, metadata.replace(monotone=False, frequencies=frequencies))
 
 
 def absolute(
@@ -96,8 +96,10 @@ def absolute(
 ) -> Part:
     """The part, with these further fields, that adds `vectors(params, positions)` to the input."""
 
-    def embed(params: Params, x: Float[Array, "B L D"], context: Context) -> Float[Array, "B L D"]:
+    def embed(
+        params: Params, x: Float[Array, "B L D"], context: HookContext
+    ) -> Float[Array, "B L D"]:
         return x + vectors(params, as_array(context.positions_q))
 
-    metadata = metadata._replace(symmetric=True, kind="absolute", vectors=vectors)  # Of P·Pᵀ.
+    metadata = metadata.replace(symmetric=True, kind="absolute", vectors=vectors)  # Of P·Pᵀ.
     return Part(embed=embed, metadata=metadata, **fields)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, Params, Part, Traits
+from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.tables import look_up, resize_table
 from pe_jax.shapes import Array, Float, Real
@@ -67,11 +67,16 @@ def tupe(
             c = jnp.where(from_cls, theta[0], jnp.where(to_cls, theta[1], c))
         return c
 
-    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
+    def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
         i, j = context.rows()
         query_arrays = i, projected(params, "query", i)
         key_arrays = j, projected(params, "key", j)
-        return LogitTerms(correlation, query_arrays, key_arrays, params.get("theta"))
+        return LogitTerms(
+            function=correlation,
+            query_arrays=query_arrays,
+            key_arrays=key_arrays,
+            shared=params.get("theta"),
+        )
 
     return Part(
         init=init,

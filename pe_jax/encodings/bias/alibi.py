@@ -8,7 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, OffsetTerms, Params, Part
+from pe_jax.encodings.part import (
+    HookContext,
+    Logits,
+    LogitTerms,
+    Metadata,
+    OffsetTerms,
+    Params,
+    Part,
+)
 from pe_jax.encodings.positions import offsets
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.errors import check_at_least
@@ -52,7 +60,7 @@ def alibi(
             return {"slopes": jax.random.normal(rng, (2, num_heads)) - 2.0}
         return {"slopes": jnp.asarray(np.log(fixed / (1 - fixed)))}
 
-    def bias(params: Params, x: Real[Array, "*B"], _: Context) -> Float[Array, "*B H"]:
+    def bias(params: Params, x: Real[Array, "*B"], _: HookContext) -> Float[Array, "*B H"]:
         m = jax.nn.sigmoid(params["slopes"]) if learnable else jnp.asarray(fixed)
         left, right = m if m.ndim == 2 else (m, m)
         x = x[..., None]
@@ -63,8 +71,9 @@ def alibi(
         side = np.repeat([-1, 1], num_heads // 2)[:, None, None]
         return jnp.where(x * side >= 0, jnp.float32(0), -jnp.inf)
 
-    def allowed_side(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
-        return LogitTerms(allowed, *context.rows())
+    def allowed_side(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
+        positions_q, positions_k = context.rows()
+        return LogitTerms(function=allowed, query_arrays=positions_q, key_arrays=positions_k)
 
     part = Part(
         offsets=OffsetTerms(bias=bias),
@@ -81,7 +90,7 @@ def alibi(
             symmetric=(None if learnable else False) if directed else True,
         ),
     )
-    return part._replace(init=init) if learnable else part
+    return part.replace(init=init) if learnable else part
 
 
 def slopes(num_heads: int, exponent: float = 8.0) -> Float[np.ndarray, " H"]:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.bias.fire import uniform_layer
-from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part
+from pe_jax.encodings.part import HookContext, Metadata, OffsetTerms, Params, Part
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.errors import check_at_least, check_positive
 from pe_jax.shapes import Array, Float, Real
@@ -61,7 +61,7 @@ def dynamic_position_bias(
             x = _ACTIVATIONS[activation](x @ params[name]["kernel"] + params[name]["bias"])
         return x @ params["out"]["kernel"] + params["out"]["bias"]
 
-    def bias(params: Params, x: Real[Array, "*B"], _: Context) -> Float[Array, "*B H"]:
+    def bias(params: Params, x: Real[Array, "*B"], _: HookContext) -> Float[Array, "*B H"]:
         x = jnp.asarray(x, params["out"]["bias"].dtype)
         out = network(params, jnp.sign(x) * jnp.log1p(jnp.abs(x)) if log_distance else x)
         return out if bound is None else bound * jax.nn.sigmoid(out)

@@ -76,9 +76,15 @@ def fire(
         x = distance(params, i[..., :, None], j[..., None, :])
         return jnp.moveaxis(by_queries(network, params, x, width), 0, 1)
 
+    def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
+        positions_q, positions_k = context.rows()
+        return LogitTerms(
+            function=bias, query_arrays=positions_q, key_arrays=positions_k, shared=params
+        )
+
     return Part(
         init=init,
-        logits=lambda params, q, k, context: LogitTerms(bias, *context.rows(), params),
+        logits=logits,
         metadata=Metadata(
             formula="f_h(ψ(|i−j|) / ψ(max(L, i, j))), ψ(x) = log(c x + 1)",
             source="Li et al. 2023",

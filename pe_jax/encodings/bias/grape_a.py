@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from pe_jax.dtypes import widened
 from pe_jax.encodings.bias.alibi import slopes
-from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, Params, Part
+from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part
 from pe_jax.encodings.positions import offsets
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.shapes import Array, Float
@@ -54,13 +54,15 @@ def grape_a(
         distance = jnp.abs(jnp.asarray(offsets(i, j), jnp.float32))
         return -distance[..., None, :, :] * rate[:, None, None] * sum(gates)
 
-    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
+    def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
         i, j = context.rows()
         # Queries are divided by sqrt(d) already.
         gates_q = () if gate == "key" else (_gate(params["query"], q),)
         gates_k = () if gate == "query" else (_gate(params["key"], k / math.sqrt(head_size)),)
         rate = jax.nn.softplus(params["scale"]) * fixed
-        return LogitTerms(bias, (i, *gates_q), (j, *gates_k), rate)
+        return LogitTerms(
+            function=bias, query_arrays=(i, *gates_q), key_arrays=(j, *gates_k), shared=rate
+        )
 
     formula = {"query": "φ(v·q)", "key": "φ(u·k)", "both": "(φ(v·q) + φ(u·k))"}[gate]
     return Part(

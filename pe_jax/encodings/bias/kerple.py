@@ -7,7 +7,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part
+from pe_jax.encodings.part import HookContext, Metadata, OffsetTerms, Params, Part
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.shapes import Array, Float, Real
 
@@ -37,7 +37,7 @@ def kerple(*, num_heads: int, kernel: Literal["log", "power"] = "log") -> Part:
         rngs = zip(widths, jax.random.split(rng))
         return {name: widths[name] * jax.random.uniform(rng, (num_heads,)) for name, rng in rngs}
 
-    def bias(params: Params, x: Real[Array, "*B"], _: Context) -> Float[Array, "*B H"]:
+    def bias(params: Params, x: Real[Array, "*B"], _: HookContext) -> Float[Array, "*B H"]:
         r1, r2 = _bounded(params["r1"]), _bounded(params["r2"], most)
         distance = jnp.abs(jnp.asarray(x, r1.dtype))[..., None]
         return -r1 * (jnp.log1p(r2 * distance) if kernel == "log" else distance**r2)

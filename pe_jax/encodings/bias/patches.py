@@ -5,7 +5,15 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part, Traits, normal_init
+from pe_jax.encodings.part import (
+    HookContext,
+    LogitTerms,
+    Metadata,
+    Params,
+    Part,
+    Traits,
+    normal_init,
+)
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.tables import look_up, look_up_traced
 from pe_jax.errors import check_at_least
@@ -50,9 +58,9 @@ def bias_2d(
         rows = jnp.where(known, entry, -1).astype(jnp.int32)
         return jnp.moveaxis(look_up_traced(table, rows, jnp.nan), -1, 1)
 
-    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
+    def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
         i, j = (_places(x, height, width, cls) for x in context.rows())
-        return LogitTerms(term, i, j, params["table"])
+        return LogitTerms(function=term, query_arrays=i, key_arrays=j, shared=params["table"])
 
     return Part(
         init=normal_init(stddev, table=(differences + 3 * cls, num_heads)),
@@ -94,11 +102,11 @@ def decomposed_2d(*, head_size: int, height: int, width: int, stddev: float = 0.
             total += jnp.where(jnp.isnan(difference)[:, :, None], jnp.nan, taken)
         return jnp.moveaxis(total, 1, 2)
 
-    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
+    def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
         i, j = (_places(x, height, width) for x in context.rows())
         unscaled = q * head_size**0.5
         products = [unscaled @ params[name].T for name in ("rows", "columns")]
-        return LogitTerms(term, (i, *products), j)
+        return LogitTerms(function=term, query_arrays=(i, *products), key_arrays=j)
 
     shapes = {"rows": (2 * height - 1, head_size), "columns": (2 * width - 1, head_size)}
     return Part(

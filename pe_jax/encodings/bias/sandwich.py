@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part
+from pe_jax.encodings.part import HookContext, Metadata, OffsetTerms, Params, Part
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Float, Real
@@ -26,7 +26,7 @@ def sandwich(*, num_heads: int, dim: int = 128, base: float = 10_000.0) -> Part:
     frequencies = (default_frequencies(dim, base) * base ** (-2 / dim)).astype(np.float32)
     ratios = (8 * np.arange(1, num_heads + 1) / num_heads).astype(np.float32)
 
-    def bias(_: Params, x: Real[Array, "*B"], __: Context) -> Float[Array, "*B H"]:
+    def bias(_: Params, x: Real[Array, "*B"], __: HookContext) -> Float[Array, "*B H"]:
         total = (jnp.cos(angles(x, frequencies)) - 1).sum(-1)
         return total[..., None] / ratios
 

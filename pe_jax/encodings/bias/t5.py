@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part
+from pe_jax.encodings.part import HookContext, Metadata, OffsetTerms, Params, Part
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.tables import look_up
 from pe_jax.shapes import Array, Float, Int, Real
@@ -45,7 +45,7 @@ def t5(
         draw = jax.nn.initializers.glorot_uniform()
         return {"table": draw(rng, (num_buckets, num_heads), jnp.float32)}
 
-    def bias(params: Params, x: Real[Array, "*B"], _: Context) -> Float[Array, "*B H"]:
+    def bias(params: Params, x: Real[Array, "*B"], _: HookContext) -> Float[Array, "*B H"]:
         return look_up(params["table"][rows], x.clip(-clip, clip) + clip)
 
     return Part(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part
+from pe_jax.encodings.part import HookContext, Metadata, OffsetTerms, Params, Part
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float, Real
@@ -30,7 +30,7 @@ def tisa(*, num_heads: int, kernels: int = 5) -> Part:
         a, b, c = (jax.random.normal(rng, shape) for rng in jax.random.split(rng, 3))
         return {"amplitude": 0.1 + 0.01 * a, "sharpness": 0.1 + 0.01 * b, "centre": 5.0 * c}
 
-    def bias(params: Params, x: Real[Array, "*B"], _: Context) -> Float[Array, "*B H"]:
+    def bias(params: Params, x: Real[Array, "*B"], _: HookContext) -> Float[Array, "*B H"]:
         away = jnp.asarray(x, params["centre"].dtype)[..., None, None] - params["centre"]
         bells = params["amplitude"] * jnp.exp(-jnp.abs(params["sharpness"]) * away**2)
         return bells.sum(-2)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.content import row_order
-from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, Params, Part, Traits
+from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.shapes import Array
 
@@ -58,20 +58,21 @@ def cable(
         between = jnp.abs(sums_q - jnp.swapaxes(sums, 1, 2)[:, :, None])
         return -math.prod(weights, start=between)
 
-    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
+    def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
         x = row_order.hidden_states(context, "cable", hidden_size)
         rows, known = row_order.rows_of_queries(context, q, k, "cable")
         sums = jnp.cumsum(row_order.without_padding(lengths(params, x), context), axis=1)
         weights = (jax.nn.softplus(x @ params["weight"]),) if weighted else ()
         taken = tuple(row_order.take_queries(y, rows, known) for y in (sums, *weights))
-        return LogitTerms(penalty, taken, sums)
+        return LogitTerms(function=penalty, query_arrays=taken, key_arrays=sums)
 
+    length = "relu(x_l·a)" if gate == "relu" else "softplus(x_l·a + b)"
     return Part(
         init=init,
         logits=logits,
         traits=Traits(reads_hidden_states=True, ordered=True),
         metadata=Metadata(
-            formula=f"−g_i·|Σ_l {'relu(x_l·a)' if gate == 'relu' else 'softplus(x_l·a + b)'}|, l between "
+            formula=f"−g_i·|Σ_l {length}|, l between "
             + ("query and key, g = softplus(x·w)" if weighted else "query and key, g = 1"),
             source="Veisi et al. 2025",
             parameters=f"{'2·' if weighted else ''}D·H" + (" + H" if gate == "softplus" else ""),

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from pe_jax.dtypes import wide_dtype
 from pe_jax.encodings.content.row_order import indices, rows_of_queries
 from pe_jax.encodings.pairs import by_queries
-from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, Params, Part, Traits
+from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float
@@ -35,9 +35,14 @@ def cope(*, head_size: int, num_positions: int = 64) -> Part:
     """
     check_at_least(2, num_positions=num_positions)
 
-    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
+    def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
         rows, known = rows_of_queries(context, q, k, "cope")
-        return LogitTerms(counted_positions, (rows, known, q), (indices(k), k), params["table"])
+        return LogitTerms(
+            function=counted_positions,
+            query_arrays=(rows, known, q),
+            key_arrays=(indices(k), k),
+            shared=params["table"],
+        )
 
     def counted_positions(
         query_arrays: tuple, key_arrays: tuple, table: Array, mask: Array | None

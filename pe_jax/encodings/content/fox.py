@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.content import row_order
-from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, Params, Part, Traits
+from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.shapes import Array
 
@@ -42,14 +42,16 @@ def fox(*, hidden_size: int, num_heads: int, gate_bias: float = 5.0) -> Part:
         is_left = (key[:, None] <= rows[..., None])[:, None]
         return jnp.where(is_left, left_q - left, right - right_q)
 
-    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
+    def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
         x = row_order.hidden_states(context, "fox", hidden_size)
         rows, known = row_order.rows_of_queries(context, q, k, "fox")
         gates = (x @ params[side]["kernel"] + params[side]["bias"] for side in ("left", "right"))
         logs = (row_order.without_padding(jax.nn.log_sigmoid(gate), context) for gate in gates)
         sums = [jnp.cumsum(log, axis=1) for log in logs]  # From the first token on, [B, Lk, H].
         taken = [row_order.take_queries(y, rows, known) for y in sums]
-        return LogitTerms(bias, (rows, *taken), (row_order.indices(k), *sums))
+        return LogitTerms(
+            function=bias, query_arrays=(rows, *taken), key_arrays=(row_order.indices(k), *sums)
+        )
 
     return Part(
         init=init,

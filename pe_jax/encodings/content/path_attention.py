@@ -8,7 +8,7 @@ import numpy as np
 
 from pe_jax.dtypes import widened
 from pe_jax.encodings.content import row_order
-from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits, normal_init
+from pe_jax.encodings.part import HookContext, Metadata, Params, Part, Traits, normal_init
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float
@@ -67,7 +67,9 @@ def path_attention(
         params = draw(rng)
         return {**params, "beta": {"kernel": params["beta"], "bias": jnp.zeros(num_heads)}}
 
-    def logits(params: Params, q: Array, k: Array, context: Context) -> Float[Array, "B H Lq Lk"]:
+    def logits(
+        params: Params, q: Array, k: Array, context: HookContext
+    ) -> Float[Array, "B H Lq Lk"]:
         x = row_order.hidden_states(context, "path_attention", hidden_size)
         rows, known = row_order.rows_of_queries(context, q, k, "path_attention")
         beta = 2 * jax.nn.sigmoid(x @ params["beta"]["kernel"] + params["beta"]["bias"])
@@ -94,7 +96,8 @@ def path_attention(
             ordered=True,
         ),
         metadata=Metadata(
-            formula="q·(Π_t (I − β_t w_t w_tᵀ))·k, t from query to key, w = norm(SiLU(conv(U V x)))",
+            formula="q·(Π_t (I − β_t w_t w_tᵀ))·k, t from query to key, "
+            "w = norm(SiLU(conv(U V x)))",
             source="Yang et al. 2025 (PaTH), 3",
             parameters="(D + H·d)·rank + width·H·d + (D + 1)·H",
             invariant=True,

@@ -6,7 +6,15 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.content.row_order import hidden_states, indices, rows_of_queries
-from pe_jax.encodings.part import Context, LogitTerms, Metadata, Params, Part, Traits, normal_init
+from pe_jax.encodings.part import (
+    HookContext,
+    LogitTerms,
+    Metadata,
+    Params,
+    Part,
+    Traits,
+    normal_init,
+)
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float
@@ -29,14 +37,16 @@ def per_row_alibi(*, hidden_size: int, num_heads: int, rank: int = 8, stddev: fl
     check_at_least(1, rank=rank)
     shape = hidden_size, num_heads, rank
 
-    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
+    def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
         rows, known = rows_of_queries(context, q, k, "per_row_alibi")
         x_q, x_k = (
             hidden_states(context, "per_row_alibi", hidden_size, side) for side in ("q", "k")
         )
         queries = jnp.einsum("blD,Dhr->blhr", x_q, params["query"])
         key_arrays = indices(k), jnp.einsum("blD,Dhr->blhr", x_k, params["key"])
-        return LogitTerms(bias, (rows, known, queries * rank**-0.5), key_arrays)
+        return LogitTerms(
+            function=bias, query_arrays=(rows, known, queries * rank**-0.5), key_arrays=key_arrays
+        )
 
     def bias(
         query_arrays: tuple, key_arrays: tuple, shared: tuple, mask: Array | None

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.content.row_order import hidden_states
-from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits, normal_init
+from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part, Traits, normal_init
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
@@ -49,7 +49,7 @@ def repo(
         hidden = jax.nn.silu(states @ params["gate"]) * (states @ params["content"])
         return rotate_by(x, angles(hidden @ params["out"], w))
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
         x_q, x_k = (
             hidden_states(context, "repo", hidden_size, "q"),
             hidden_states(context, "repo", hidden_size, "k"),
@@ -62,7 +62,8 @@ def repo(
         map_qkv=heads,
         traits=Traits(reads_hidden_states=True),
         metadata=Metadata(
-            formula=f"R(ω z_i) q_i, R(ω z_j) k_j, z = (silu(x W_g) ⊙ x W_c) W_o, ω_m = {base:g}^(−2m/d)",
+            formula="R(ω z_i) q_i, R(ω z_j) k_j, z = (silu(x W_g) ⊙ x W_c) W_o, "
+            f"ω_m = {base:g}^(−2m/d)",
             source="Li et al. 2025 (RePo), code",
             parameters="(2·D + H)·rank",
             invariant=True,

@@ -15,13 +15,13 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.dtypes import widened
-from pe_jax.encodings.part import Context
+from pe_jax.encodings.part import HookContext
 from pe_jax.encodings.positions import as_array, check_length, default_positions
 from pe_jax.shapes import Array, Bool, Float, Int, Real
 
 
 def hidden_states(
-    context: Context, name: str, hidden_size: int, side: Literal["q", "k"] = "k"
+    context: HookContext, name: str, hidden_size: int, side: Literal["q", "k"] = "k"
 ) -> Float[jax.Array, "B L D"]:
     """Return the hidden states of the keys or of the queries, in float32 at least.
 
@@ -33,7 +33,7 @@ def hidden_states(
         tokens = "keys" if side == "k" else "queries"
         raise ValueError(
             f"{name} computes its terms from hidden states, but got none. Pass those that the "
-            f"{tokens} were projected from, attention(..., context=Context(positions, x_{side}=x))."
+            f"{tokens} were projected from, attention(..., context=Context(x_{side}=x))."
         )
     if x.shape[-1] != hidden_size:
         raise ValueError(
@@ -49,7 +49,7 @@ def indices(x: Float[Array, "B L *C"]) -> Int[Array, "1 L"]:
 
 
 def rows_of_queries(
-    context: Context, q: Array, k: Array, name: str
+    context: HookContext, q: Array, k: Array, name: str
 ) -> tuple[Int[Array, "#B Lq"], Bool[Array, "#B Lq"]]:
     """The index of each query among the keys, and whether it is there.
 
@@ -76,7 +76,7 @@ def rows_of_queries(
 
 
 def without_padding(
-    key_values: Float[Array, "B Lk *C"], context: Context
+    key_values: Float[Array, "B Lk *C"], context: HookContext
 ) -> Float[Array, "B Lk *C"]:
     """What keys add up, 0 for padding: keys that the mask hides from all queries."""
     if context.mask is None:
@@ -94,7 +94,7 @@ def take_queries(
 
 
 def short_convolution(
-    x: Float[Array, "B L *C"], kernel: Float[Array, " W *C"], context: Context
+    x: Float[Array, "B L *C"], kernel: Float[Array, " W *C"], context: HookContext
 ) -> Float[jax.Array, "B L *C"]:
     """Return y_t = Σ_n kernel[W-1-n] x_{t-n} for n = 0 .. W-1, channel by channel, for gates.
 

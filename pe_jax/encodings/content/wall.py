@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from pe_jax.dtypes import widened
 from pe_jax.encodings.content import row_order
-from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, Params, Part, Traits
+from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.manual_axes import vary_alike
 from pe_jax.shapes import Array
@@ -40,12 +40,16 @@ def wall(
         kernel = stddev * jax.random.normal(rng, (hidden_size, num_heads, head_size))
         return {"kernel": kernel, "bias": jnp.full((num_heads, head_size), gate_bias)}
 
-    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
+    def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
         x = row_order.hidden_states(context, "wall", hidden_size)
         rows, known = row_order.rows_of_queries(context, q, k, "wall")
         gates = jnp.einsum("blD,Dhd->blhd", x, params["kernel"]) + params["bias"]
         sums = jnp.cumsum(row_order.without_padding(jax.nn.log_sigmoid(gates), context), axis=1)
-        return LogitTerms(term, (q, row_order.take_queries(sums, rows, known)), (k, sums))
+        return LogitTerms(
+            function=term,
+            query_arrays=(q, row_order.take_queries(sums, rows, known)),
+            key_arrays=(k, sums),
+        )
 
     def term(query_arrays: tuple, key_arrays: tuple, shared: tuple, mask: Array | None) -> Logits:
         """Take the products of each dimension away, as far as they have decayed."""

@@ -63,7 +63,8 @@ def dape_v2(*, num_heads: int, width: int = 32, kernel_size: int = 3) -> Part:
             "neighbours on either side."
         )
     metadata = Metadata(
-        formula=f"C + B + CNN([C, B]) over heads and {kernel_size} keys, C = q·k/√d, B of other encodings",
+        formula=f"C + B + CNN([C, B]) over heads and {kernel_size} keys, C = q·k/√d, "
+        "B of other encodings",
         source="Zheng et al. 2024 (DAPE V2)",
         parameters="(2H·k + 1)·width + (width·k + 1)·H",
         invariant=True,

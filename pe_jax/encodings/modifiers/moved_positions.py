@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.modifiers.randomized import Move, at_positions
-from pe_jax.encodings.part import Context, Part
+from pe_jax.encodings.part import HookContext, Part
 from pe_jax.encodings.positions import Positions, as_array, length, real_positions, span
 from pe_jax.encodings.registry import register_wrapper
 from pe_jax.errors import check_at_least, check_positive
@@ -33,15 +33,15 @@ def shifted(part: Part, *, max_shift: int = 500) -> Part:
     """
     check_at_least(0, max_shift=max_shift)
 
-    def move(x: Positions, context: Context) -> Positions:
-        if context.rng is None:
+    def move(x: Positions, context: HookContext) -> Positions:
+        if context.position_rng is None:
             return x
         room: Array | int = max_shift
         if part.traits.max_length is not None:
             keys = as_array(context.positions_k)
             room = jnp.clip(part.traits.max_length - span(keys, keys), 0, max_shift)
             room = jnp.reshape(room, (-1, 1))
-        shift = jax.random.randint(context.rng, (context.batch_size, 1), 0, room + 1)
+        shift = jax.random.randint(context.position_rng, (context.batch_size, 1), 0, room + 1)
         return as_array(x) + (shift if part.traits.axes == 1 else shift[..., None])
 
     formula = f"x → x + k, k from 0 to {max_shift} while training"
@@ -78,11 +78,11 @@ def cape(
     _refuse_table(part, "cape", "take shifted, which shifts by integers")
     axes = part.traits.axes
 
-    def move(positions: Positions, context: Context) -> Positions:
+    def move(positions: Positions, context: HookContext) -> Positions:
         x = _centered(positions, context.positions_k, axes) if centered else positions
-        if context.rng is None:
+        if context.position_rng is None:
             return x
-        for_shift, for_jitter, for_scale = jax.random.split(context.rng, 3)
+        for_shift, for_jitter, for_scale = jax.random.split(context.position_rng, 3)
         rows = context.batch_size
         x = jnp.asarray(real_positions(x)).reshape(-1, length(positions, axes), axes)
         x = jnp.broadcast_to(x, (rows, *x.shape[1:]))
@@ -96,7 +96,7 @@ def cape(
         return at_positions(part, move, formula, "Likhomanenko et al. 2021")
     # A centered encoding removes all that a shift changes; another token changes all.
     wrapped = at_positions(part, move, formula, "Likhomanenko et al. 2021", invariant=True)
-    return wrapped._replace(traits=part.traits._replace(cacheable=False))
+    return wrapped.replace(traits=part.traits.replace(cacheable=False))
 
 
 @register_wrapper
@@ -115,11 +115,11 @@ def interpolated(part: Part, *, factor: float) -> Part:
     if wrapped.metadata is None:
         return wrapped
     vectors, frequencies = wrapped.metadata.vectors, wrapped.metadata.frequencies
-    stretched = wrapped.metadata._replace(
+    stretched = wrapped.metadata.replace(
         vectors=vectors and (lambda params, x: vectors(params, x / factor)),
         frequencies=frequencies and (lambda params: frequencies(params) / factor),
     )
-    return wrapped._replace(metadata=stretched)
+    return wrapped.replace(metadata=stretched)
 
 
 def _refuse_table(part: Part, name: str, solution: str) -> None:

@@ -9,34 +9,34 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.part import Context, Part
+from pe_jax.encodings.part import HookContext, Part
 from pe_jax.encodings.positions import Positions, as_array, check_length, length
 from pe_jax.encodings.registry import register_wrapper
 from pe_jax.encodings.tables import look_up_traced
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Real
 
-Move = Callable[[Positions, Context], Positions]
+Move = Callable[[Positions, HookContext], Positions]
 
 
 def at_positions(part: Part, move: Move, formula: str, source: str, **changes: Any) -> Part:
     """Return `part` at the positions that `move` makes of a model's, by a formula and a paper;
     `changes` are of its metadata."""
 
-    def positions(x: Positions, context: Context) -> Positions:
+    def positions(x: Positions, context: HookContext) -> Positions:
         moved = move(x, context)
         if part.positions is None:
             return moved
         assert context.positions_k is not None
-        context = context._replace(positions_k=move(context.positions_k, context))
+        context = context.replace(positions_k=move(context.positions_k, context))
         return part.positions(moved, context)
 
-    metadata = part.metadata and part.metadata._replace(
+    metadata = part.metadata and part.metadata.replace(
         formula=f"{part.metadata.formula}, {formula}",
         source=f"{source}; {part.metadata.source}",
         **changes,
     )
-    return part._replace(positions=positions, metadata=metadata)
+    return part.replace(positions=positions, metadata=metadata)
 
 
 @register_wrapper
@@ -44,23 +44,23 @@ def randomized(part: Part, *, num_positions: int = 2048, real: bool = False) -> 
     """`encoding` at sorted random positions (Ruoss et al. 2023, arXiv 2305.16843).
 
     While training (with an rng), the n-th position of a sequence of L tokens is the n-th smallest
-    of L different numbers out of 0 .. num_positions-1. The same rng draws the same numbers for queries
-    and keys, all rows, all layers and the input.
+    of L different numbers out of 0 .. num_positions-1. The same rng draws the same numbers for
+    queries and keys, all rows, all layers and the input.
 
-    Without one, positions are spread evenly over 0 .. num_positions-1. (The paper draws at test time as
-    well: pass an rng for that. Its relative encoding draws offsets by themselves; here, offsets are
-    differences of drawn positions.)
+    Without one, positions are spread evenly over 0 .. num_positions-1. (The paper draws at test
+    time as well: pass an rng for that. Its relative encoding draws offsets by themselves; here,
+    offsets are differences of drawn positions.)
 
     Positions count tokens from 0, as they do in packed and padded rows: all are below L, the number
-    of keys. Others are a ValueError; traced ones become `num_positions` (NaN with `real`). L is that of
-    the whole row: a document gets other positions with more padding or among other documents, and a
-    cache needs its final number of keys from the start.
+    of keys. Others are a ValueError; traced ones become `num_positions` (NaN with `real`). L is
+    that of the whole row: a document gets other positions with more padding or among other
+    documents, and a cache needs its final number of keys from the start.
 
     Args:
       part: an encoding of one axis; a learned table has at least `num_positions` rows.
-      num_positions: of the sequences to generalise to; more tokens are a ValueError.
-      real: L real numbers out of [0, num_positions-1] instead, for any L (Shimizu et al. 2026, arXiv
-        2602.14050); not for learned tables, which have rows for integers.
+      num_positions: tokens of the sequences to generalise to; more are a ValueError.
+      real: L real numbers out of [0, num_positions-1] instead, for any L (Shimizu et al. 2026,
+        arXiv 2602.14050); not for learned tables, which have rows for integers.
     """
     check_at_least(1, num_positions=num_positions)
     if part.traits.axes != 1:
@@ -70,21 +70,23 @@ def randomized(part: Part, *, num_positions: int = 2048, real: bool = False) -> 
     rows = part.traits.max_length
     if rows is not None and rows < num_positions:
         raise ValueError(
-            f"{part.name} has {rows} positions, fewer than num_positions={num_positions}. Build it with "
-            f"max_length={num_positions}, or use randomized(..., num_positions={rows})."
+            f"{part.name} has {rows} positions, fewer than num_positions={num_positions}. Build it "
+            f"with max_length={num_positions}, or use randomized(..., num_positions={rows})."
         )
 
-    def move(x: Positions, context: Context) -> Positions:
+    def move(x: Positions, context: HookContext) -> Positions:
         assert context.positions_k is not None
         count = length(context.positions_k)
         check_length(count, f"randomized({part.name})")
-        return _look_up(_positions(count, num_positions, real, context.rng), x, num_positions)
+        return _look_up(
+            _positions(count, num_positions, real, context.position_rng), x, num_positions
+        )
 
     formula = f"x → p_x, p sorted, drawn from 0 to {num_positions - 1}"
     # Positions depend on the number of tokens: one more moves those before it.
-    traits = part.traits._replace(max_length=None if real else num_positions, cacheable=False)
+    traits = part.traits.replace(max_length=None if real else num_positions, cacheable=False)
     wrapped = at_positions(part, move, formula, "Ruoss et al. 2023", invariant=False)
-    return wrapped._replace(traits=traits)
+    return wrapped.replace(traits=traits)
 
 
 def _positions(
@@ -93,8 +95,8 @@ def _positions(
     """Increasing positions of `count` tokens; drawn with an rng, else spread evenly."""
     if not real and count > num_positions:
         raise ValueError(
-            f"num_positions={num_positions} is less than the {count} tokens, which need different positions. "
-            f"Use randomized(..., num_positions={count}) or more, or real=True."
+            f"num_positions={num_positions} is less than the {count} tokens, which need different "
+            f"positions. Use randomized(..., num_positions={count}) or more, or real=True."
         )
     if rng is None:
         even = np.arange(count) * (num_positions - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from pe_jax.encodings.part import Context, Heads, Params, Part
+from pe_jax.encodings.part import QKV, HookContext, Params, Part
 from pe_jax.encodings.positions import length
 from pe_jax.encodings.registry import register_wrapper
 from pe_jax.encodings.rotary.rope import no_rotation
@@ -31,7 +31,7 @@ def rove(part: Part) -> Part:
         raise no_rotation("rove", part)
     second = [b for _, b in metadata.pairs]
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
         if v.shape[-1] != k.shape[-1]:
             raise ValueError(
                 f"rove rotates values as keys, so both need one head size; got {v.shape[-1]} for "
@@ -40,7 +40,7 @@ def rove(part: Part) -> Part:
         rotated_q, rotated_k, _ = rotate(params, q, k, v, context)
         return rotated_q, rotated_k, rotate(params, q, v, v, context)[1]
 
-    def output(params: Params, o: Array, context: Context) -> Array:
+    def output(params: Params, o: Array, context: HookContext) -> Array:
         """Rotate back: R(-angle) is R(angle) between two reflections of each pair."""
         assert context.positions_k is not None
         keys = length(context.positions_k)
@@ -49,10 +49,10 @@ def rove(part: Part) -> Part:
         turned = rotate(params, mirrored, unused, unused, context)[0]
         return turned.at[..., second].multiply(-1)
 
-    return part._replace(
+    return part.replace(
         map_qkv=heads,
         map_output=output,
-        metadata=metadata._replace(
+        metadata=metadata.replace(
             formula="logits of the encoding, o_i = Σ_j a_ij R(ω (j − i)) v_j",
             source="García-Castellanos et al. 2026 (RoVE)",
         ),

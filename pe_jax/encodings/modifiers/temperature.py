@@ -9,7 +9,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits
+from pe_jax.encodings.part import HookContext, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.errors import check_at_least
 from pe_jax.shapes import Array, Float, Real
@@ -53,7 +53,7 @@ def log_n(
         raise ValueError("stepped=True needs smooth=True: it rounds n/L down.")
     c = 1 / math.log(original_length) if coefficient is None else coefficient
 
-    def factor(params: Params, context: Context) -> Float[Array, "#B #L 1 1"]:
+    def factor(params: Params, context: HookContext) -> Float[Array, "#B #L 1 1"]:
         n = _keys(context, count)
         ratio = n // original_length if stepped else n / original_length
         grown = jnp.log1p(jnp.maximum(ratio, 0)) if smooth else jnp.log(jnp.maximum(ratio, 1))
@@ -94,7 +94,7 @@ def ssmax(*, num_heads: int, bias: bool = False, count: Literal["query", "row"] 
             return {"scale": jnp.full(num_heads, 0.168)}
         return {"scale": jnp.zeros(num_heads), "bias": jnp.ones(num_heads)}
 
-    def factor(params: Params, context: Context) -> Float[Array, "#B #L H 1"]:
+    def factor(params: Params, context: HookContext) -> Float[Array, "#B #L H 1"]:
         grown = jnp.log(jnp.maximum(_keys(context, count), 1))
         return params["scale"][:, None] * grown + (params["bias"][:, None] if bias else 0.0)
 
@@ -112,7 +112,7 @@ def ssmax(*, num_heads: int, bias: bool = False, count: Literal["query", "row"] 
     )
 
 
-def _keys(context: Context, count: Count) -> Real[Array, "#B #L 1 1"]:
+def _keys(context: HookContext, count: Count) -> Real[Array, "#B #L 1 1"]:
     """n_i of each query, or one for all queries of a row."""
     if count == "row":
         return context.span().reshape(-1, 1, 1, 1)

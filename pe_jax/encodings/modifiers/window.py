@@ -13,11 +13,11 @@ from pe_jax.shapes import Array
 
 @register_encoding
 def window(*, max_distance: int) -> Part:
-    """Query i attends to keys j with |j - i| <= max_distance: 2·max_distance + 1 keys. Adds nothing.
+    """Query i attends to keys j with |j - i| <= max_distance; adds nothing.
 
-    Inclusive on both sides, so max_distance=64 is ModernBERT's `local_attention=128`. Causal attention
-    with a window of W keys, the query's own among them, is `causal+window(max_distance=W - 1)`. Joins
-    other encodings; no parameters.
+    Inclusive on both sides, so max_distance=64 is ModernBERT's `local_attention=128`. Causal
+    attention with a window of W keys, the query's own among them, is
+    `causal+window(max_distance=W - 1)`. Joins other encodings; no parameters.
     """
     check_at_least(1, max_distance=max_distance)
     metadata = Metadata(
@@ -43,8 +43,12 @@ def chunks(*, size: int) -> Part:
         same = i[:, None, :, None] // size == j[:, None, None, :] // size
         return jnp.where(same, 0.0, -jnp.inf)
 
+    def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
+        positions_q, positions_k = context.rows()
+        return LogitTerms(function=same_chunk, query_arrays=positions_q, key_arrays=positions_k)
+
     return Part(
-        logits=lambda params, q, k, context: LogitTerms(same_chunk, *context.rows()),
+        logits=logits,
         metadata=Metadata(
             formula="a_ij = 0 where ⌊j/size⌋ ≠ ⌊i/size⌋",
             source="Meta 2025 (Llama 4)",
@@ -68,5 +72,5 @@ def causal() -> Part:
 
 
 def _limited(window: AttentionWindow, metadata: Metadata) -> Part:
-    metadata = metadata._replace(invariant=True, monotone=False)
+    metadata = metadata.replace(invariant=True, monotone=False)
     return Part(offsets=OffsetTerms(window=window), metadata=metadata)

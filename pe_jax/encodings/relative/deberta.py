@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 
-from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part, normal_init
+from pe_jax.encodings.part import HookContext, Metadata, OffsetTerms, Params, Part, normal_init
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.tables import look_up
 from pe_jax.errors import check_at_least
@@ -32,8 +32,8 @@ def deberta(
     Params: `{"table": [2k, D]}`, drawn from a normal of `stddev`, shared by the layers.
 
     Args:
-      num_buckets: k of v2: half of the offsets on each side have a row each, the others share rows that
-        widen with the logarithm of the distance, up to `max_distance`. None: no buckets,
+      num_buckets: k of v2: half of the offsets on each side have a row each, the others share rows
+        that widen with the logarithm of the distance, up to `max_distance`. None: no buckets,
         k = `max_distance`, offsets beyond it clipped (v1).
     """
     if num_buckets is not None and (num_buckets % 2 or not 4 <= num_buckets < 2 * max_distance - 2):
@@ -48,7 +48,7 @@ def deberta(
         return look_up(table[rows], x.clip(-max_distance, max_distance) + max_distance)
 
     def projected(
-        which: int, params: Params, x: Real[Array, "*B"], context: Context
+        which: int, params: Params, x: Real[Array, "*B"], context: HookContext
     ) -> Float[Array, "*B H d"]:
         if context.projections is None:
             raise ValueError(

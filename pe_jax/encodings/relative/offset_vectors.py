@@ -2,8 +2,9 @@
 
     logit_ij = q_i · (k_j + P(j - i)) / sqrt(d)        out_i = sum_j a_ij (v_j + P(j - i))
 
-Offsets are clipped to -max_distance .. max_distance, and one set of vectors of the head's size d is shared by all
-heads and layers (paper, A.3; Shaw et al. 2018), keys and values; `separate=True` learns two.
+Offsets are clipped to -max_distance .. max_distance, and one set of vectors of the head's size d is
+shared by all heads and layers (paper, A.3; Shaw et al. 2018), keys and values; `separate=True`
+learns two.
 """
 
 from __future__ import annotations
@@ -84,16 +85,17 @@ def learnable_sinusoidal_relative(
     )
     init = lambda rng: {"frequencies": jnp.array(start)}
     part = _sinusoidal(metadata, init, lambda params: params["frequencies"], max_distance, separate)
-    return part._replace(traits=Traits(frequency_params=("frequencies",)))
+    return part.replace(traits=Traits(frequency_params=("frequencies",)))
 
 
 @register_encoding
 def nezha(*, head_size: int, max_distance: int = 64, base: float = 10_000.0) -> Part:
     """The fixed sinusoid of a clipped offset counted from 0, as NEZHA's code has it; no parameters.
 
-    P_m = S(ω, m + max_distance), m clipped to ±max_distance, in every layer, head, key and value (Wei et al. 2019,
-    arXiv 1909.00204). The paper writes S(ω, m), which is `sinusoidal_relative`: the same model to
-    train, but for a fixed rotation of the pairs of P. Weights of a published NEZHA need this one.
+    P_m = S(ω, m + max_distance), m clipped to ±max_distance, in every layer, head, key and value
+    (Wei et al. 2019, arXiv 1909.00204). The paper writes S(ω, m), which is `sinusoidal_relative`:
+    the same model to train, but for a fixed rotation of the pairs of P. Weights of a published
+    NEZHA need this one.
     """
     fixed = default_frequencies(head_size, base)
 
@@ -151,7 +153,7 @@ def _relative(
             value_frequencies=frequencies_of("value"),
             max_distance=max_distance,
         ),
-        metadata=metadata._replace(
+        metadata=metadata.replace(
             invariant=True,
             monotone=False,  # Constant beyond the max_distance; without one a sum of cosines.
             vectors=lambda params, x: vectors(params_of("key", params), x),

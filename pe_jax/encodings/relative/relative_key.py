@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part, Traits, normal_init
+from pe_jax.encodings.part import (
+    HookContext,
+    Metadata,
+    OffsetTerms,
+    Params,
+    Part,
+    Traits,
+    normal_init,
+)
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.tables import look_up
 from pe_jax.errors import check_at_least
@@ -53,7 +61,7 @@ def _relative(head_size: int, max_length: int, stddev: float, at_queries: bool) 
     clip = max_length - 1
 
     def vectors(
-        params: Params, x: Int[Array, "*B"], _: Context | None = None
+        params: Params, x: Int[Array, "*B"], _: HookContext | None = None
     ) -> Float[Array, "*B d"]:
         return look_up(params["table"], clip - x.clip(-clip, clip))
 

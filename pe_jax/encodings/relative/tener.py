@@ -7,7 +7,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part
+from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import default_frequencies, rotate_pairs, sinusoid
 from pe_jax.shapes import Array
@@ -36,7 +36,7 @@ def tener(*, head_size: int, num_heads: int, base: float = 10_000.0, scale: bool
         draw, shape = jax.nn.initializers.glorot_normal(), (num_heads, head_size)
         return {x: draw(rng, shape, jnp.float32) for x, rng in zip("uv", jax.random.split(rng))}
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
         i, j = context.arrays()
         content, position = (q + params[name].astype(q.dtype) for name in ("u", "v"))
         rotated = rotate_pairs(position, -i[..., None], jnp.asarray(w))

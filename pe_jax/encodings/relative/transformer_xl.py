@@ -6,7 +6,7 @@ import math
 
 import jax.numpy as jnp
 
-from pe_jax.encodings.part import Context, Metadata, OffsetTerms, Params, Part, normal_init
+from pe_jax.encodings.part import HookContext, Metadata, OffsetTerms, Params, Part, normal_init
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.errors import check_at_least
@@ -37,8 +37,8 @@ def transformer_xl(
     Params: `{"kernel": [D, H, d], "u": [H, d], "v": [H, d]}`, drawn from a normal of `stddev`.
 
     Args:
-      max_distance: offsets beyond it count as ±max_distance (the authors' `clamp_len`). Packed rows want one:
-        without it, positions that are arrays take [B, Lq, Lk, H, d] numbers.
+      max_distance: offsets beyond it count as ±max_distance (the authors' `clamp_len`). Packed rows
+        want one: without it, positions that are arrays take [B, Lq, Lk, H, d] numbers.
     """
     check_at_least(1, max_distance=max_distance)
     frequencies = default_frequencies(hidden_size, base)
@@ -48,10 +48,10 @@ def transformer_xl(
         x = x if max_distance is None else x.clip(-max_distance, max_distance)
         return sinusoid(-x, jnp.asarray(frequencies))
 
-    def keys(params: Params, x: Real[Array, "*B"], _: Context) -> Float[Array, "*B H d"]:
+    def keys(params: Params, x: Real[Array, "*B"], _: HookContext) -> Float[Array, "*B H d"]:
         return jnp.einsum("...D,Dhd->...hd", vectors(params, x), params["kernel"])
 
-    def bias(params: Params, x: Real[Array, "*B"], _: Context) -> Float[Array, "*B H"]:
+    def bias(params: Params, x: Real[Array, "*B"], _: HookContext) -> Float[Array, "*B H"]:
         head_vectors = jnp.einsum("Dhd,hd->Dh", params["kernel"], params["v"])
         return vectors(params, x) @ head_vectors / math.sqrt(head_size)
 

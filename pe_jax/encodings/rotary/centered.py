@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part
+from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.rotary.several_axes import by_share, of_patch
@@ -69,9 +69,9 @@ def rope_centered(
         angle = 2 * jnp.pi * centres[..., None] * w  # [#B, L, 2, d/4]
         return rotate_by(x, angle.reshape(*angle.shape[:-2], 1, 2 * w.size))
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
         i, j = context.arrays()
-        return rotated(q, i, context.rng), rotated(k, j, context.rng), v
+        return rotated(q, i, context.position_rng), rotated(k, j, context.position_rng), v
 
     return Part(
         map_qkv=heads,

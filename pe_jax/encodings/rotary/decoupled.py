@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from pe_jax.encodings.content.row_order import hidden_states
-from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits, normal_init
+from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part, Traits, normal_init
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rope import rotary
 from pe_jax.encodings.rotary.rotation import Layout, rotate_by
@@ -19,7 +19,7 @@ def rope_slice(
     head_size: int,
     size: int | None = None,
     base: float = 10_000.0,
-    layout: Layout = "interleaved",
+    layout: Layout = "half",
 ) -> Part:
     """RoPE in the last r dimensions of each head, ω_m = base^(-2m/r); the others have no position.
 
@@ -30,7 +30,7 @@ def rope_slice(
 
     Args:
       size: r, even and at most d; by default half of the head.
-      layout: as in `rope`; DeepSeek's is the default.
+      layout: as in `rope`; DeepSeek's is "interleaved".
     """
     count = _even_size(size, head_size)
     if count > head_size:
@@ -46,12 +46,12 @@ def rope_slice(
     rotate, metadata = part.map_qkv, part.metadata
     shifted = tuple((first + a, first + b) for a, b in metadata.pairs)
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
         rotated = rotate(params, q[..., first:], k[..., first:], v, context)
         q, k = (jnp.concatenate([x[..., :first], y], -1) for x, y in zip((q, k), rotated))
         return q, k, v
 
-    return part._replace(map_qkv=heads, metadata=metadata._replace(pairs=shifted), params_key="")
+    return part.replace(map_qkv=heads, metadata=metadata.replace(pairs=shifted), params_key="")
 
 
 @register_encoding
@@ -62,7 +62,7 @@ def decoupled_rope(
     num_heads: int,
     size: int | None = None,
     base: float = 10_000.0,
-    layout: Layout = "interleaved",
+    layout: Layout = "half",
     stddev: float = 0.02,
 ) -> Part:
     """Decoupled RoPE of multi-head latent attention (DeepSeek-AI 2024, arXiv 2405.04434, eqs. 14 to
@@ -81,12 +81,12 @@ def decoupled_rope(
 
     Args:
       size: r, even; by default d/2, as in the paper.
-      layout: as in `rope`; DeepSeek's is the default.
+      layout: as in `rope`; DeepSeek's is "interleaved".
     """
     count = _even_size(size, head_size)
     w = default_frequencies(count, base)[None]
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
         x_q, x_k = (
             hidden_states(context, "decoupled_rope", hidden_size, side) for side in ("q", "k")
         )

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.dtypes import widened
-from pe_jax.encodings.part import Context, Logits, LogitTerms, Metadata, Params, Part
+from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rope import frequencies, rotary
 from pe_jax.encodings.rotary.rotation import Layout, rotate_by
@@ -99,7 +99,7 @@ def rerope(
     metadata = Metadata(
         formula=f"|f| = {reached} where |m| ≥ {window}, else |m|", source="Su 2023 (ReRoPE)"
     )
-    return _extended(head_size, base, layout, metadata._replace(invariant=True), far)
+    return _extended(head_size, base, layout, metadata.replace(invariant=True), far)
 
 
 @register_encoding
@@ -107,7 +107,7 @@ def dual_chunk(
     *,
     head_size: int,
     chunk: int = 3072,
-    length: int = 4096,
+    original_length: int = 4096,
     base: float = 10_000.0,
     layout: Layout = "half",
 ) -> Part:
@@ -128,20 +128,22 @@ def dual_chunk(
 
     Args:
       chunk: s, from 1 to c - 1.
-      length: c; offsets stay below it. In the paper the length of the inputs trained on.
+      original_length: c; offsets stay below it. In the paper the length of the inputs trained on.
       base, layout: as in `rope`.
     """
     check_at_least(1, chunk=chunk)
-    if not chunk < length:
+    if not chunk < original_length:
         raise ValueError(
-            f"chunk must be less than length, the inputs trained on, got {chunk} and {length}."
+            "chunk must be less than original_length, the inputs trained on, got "
+            f"{chunk} and {original_length}."
         )
     in_chunk: Angles = lambda x, w: angles(x % chunk, w)
-    next_chunk: Angles = lambda x, w: angles(jnp.minimum(chunk + x % chunk, length - 1), w)
-    last: Angles = lambda x, w: angles(0 * x + (length - 1), w)
+    next_chunk: Angles = lambda x, w: angles(jnp.minimum(chunk + x % chunk, original_length - 1), w)
+    last: Angles = lambda x, w: angles(0 * x + (original_length - 1), w)
     metadata = Metadata(
-        formula="f = m in a chunk, j mod s − min(s + i mod s, c − 1) to the one before, j mod s − (c − 1) "
-        f"farther left, −f(j, i) to the right, s = {chunk}, c = {length}",
+        formula="f = m in a chunk, j mod s − min(s + i mod s, c − 1) to the one before, "
+        "j mod s − (c − 1) farther left, −f(j, i) to the right, "
+        f"s = {chunk}, c = {original_length}",
         source="An et al. 2024 (dual chunk attention), 3",
     )
     before: Far = (lambda i, j: i // chunk - j // chunk == 1), next_chunk, in_chunk
@@ -154,7 +156,7 @@ def _extended(head_size: int, base: float, layout: Layout, metadata: Metadata, *
     w = frequencies(head_size, base).astype("float32")
     near = rotary(lambda params, context: jnp.array(w), w.size, layout, metadata)
 
-    def logits(params: Params, q: Array, k: Array, context: Context) -> LogitTerms:
+    def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
         i, j = context.rows()
 
         def rotated(x: Array, positions: Array, angles_of: Angles) -> Array:
@@ -164,7 +166,9 @@ def _extended(head_size: int, base: float, layout: Layout, metadata: Metadata, *
         q_rotated = [rotated(q, i, at) for _, later, earlier in cases for at in (later, earlier)]
         k_rotated = [rotated(k, j, at) for _, later, earlier in cases for at in (earlier, later)]
         q_near, k_near = rotated(q, i, angles), rotated(k, j, angles)
-        return LogitTerms(term, (i, q_near, *q_rotated), (j, k_near, *k_rotated))
+        return LogitTerms(
+            function=term, query_arrays=(i, q_near, *q_rotated), key_arrays=(j, k_near, *k_rotated)
+        )
 
     def term(query_arrays: tuple, key_arrays: tuple, shared: tuple, mask: Array | None) -> Logits:
         (i, *queries), (j, *keys) = query_arrays, key_arrays
@@ -177,4 +181,4 @@ def _extended(head_size: int, base: float, layout: Layout, metadata: Metadata, *
             total = jnp.where(chosen, jnp.where(j < i, left, right) - products[0], total)
         return jnp.asarray(total)
 
-    return near._replace(logits=logits, metadata=near.metadata and near.metadata._replace(pairs=()))
+    return near.replace(logits=logits, metadata=near.metadata and near.metadata.replace(pairs=()))

@@ -49,8 +49,8 @@ def fope(
     pairs = min(w.size, head_size // 4)
     if not pairs:
         raise ValueError(
-            "fope needs head_size of at least 4, and original_length of at least 7 tokens, one turn of its "
-            f"fastest frequency; got {head_size} and {original_length}."
+            "fope needs head_size of at least 4, and original_length of at least 7 tokens, one "
+            f"turn of its fastest frequency; got {head_size} and {original_length}."
         )
     own = np.zeros((w.size, pairs), np.float32)
     step = math.ceil(w.size / pairs)

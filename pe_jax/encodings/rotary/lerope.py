@@ -36,10 +36,10 @@ def lerope(part: Part) -> Part:
     learned = lambda params: jnp.exp(params["log_factors"])
     scaled = with_part_factors(part, lambda params: lambda w: learned(params))
     names = *part.traits.frequency_params, "log_factors"
-    return scaled._replace(
+    return scaled.replace(
         init=init,
-        traits=part.traits._replace(frequency_params=names),
-        metadata=metadata._replace(
+        traits=part.traits.replace(frequency_params=names),
+        metadata=metadata.replace(
             formula="ω_m → ω_m e^(α_m), α free",
             source="Mistral AI 2026 (Mistral Large 4), code",
             parameters="r/2" if metadata.parameters == "0" else f"{metadata.parameters} + r/2",

@@ -9,7 +9,7 @@ import numpy as np
 from pe_jax.axis_blocks import cut_axis, join_axis
 from pe_jax.dtypes import widened
 from pe_jax.encodings.pairs import numbers_at_once
-from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits
+from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part, Traits
 from pe_jax.encodings.positions import real_positions
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.several_axes import of_patch
@@ -95,7 +95,7 @@ def liere(
         turned = jax.lax.map(jax.checkpoint(rotated), cut)
         return tuple(join_axis(x, 1, length) for x in turned)
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
         i, j = context.arrays()
         ranges = context.ranges
         if context.positions_k is context.positions_q or (ranges and ranges[0] == ranges[1]):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.dtypes import widened
-from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part
+from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Float
@@ -36,7 +36,7 @@ def pope(
             return {"phase": jax.random.uniform(rng, shape, minval=-2 * np.pi, maxval=0.0)}
         return {"phase": jnp.zeros(shape)}
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
         phase_q, phase_k = (angles(x, frequencies)[..., None, :] for x in context.arrays())
         return _polar(q, phase_q), _polar(k, phase_k + params["phase"]), v
 

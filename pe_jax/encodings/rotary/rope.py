@@ -15,14 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.encoding import PositionEncoding
-from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits
+from pe_jax.encodings.encoding import PositionEncoding, map_parts
+from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import Layout, pairs, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.shapes import Array, Float, Real
 
-Frequencies = Callable[[Params, Context], jax.Array]
+Frequencies = Callable[[Params, HookContext], jax.Array]
 FrequencyFactors = Callable[[Float[Array, "#H F"]], Float[Array, "#H F"]]
 
 
@@ -76,7 +76,7 @@ def rope(
     start = np.tile(w, (num_heads, 1)) if num_heads else w
     init = lambda rng: {"frequencies": jnp.array(start)}
     part = rotary(lambda params, context: params["frequencies"], w.size, layout, metadata)
-    return part._replace(init=init, traits=Traits(frequency_params=("frequencies",)))
+    return part.replace(init=init, traits=Traits(frequency_params=("frequencies",)))
 
 
 def rotary(
@@ -91,13 +91,13 @@ def rotary(
     """The part that rotates queries and keys.
 
     Args:
-      frequencies: `(params, Context) -> [F]`, `[#H, F]` or `[B, #H, F]`.
+      frequencies: `(params, HookContext) -> [F]`, `[#H, F]` or `[B, #H, F]`.
       count: F.
       scale: c, which multiplies sines and cosines of queries and of keys.
       short: `[F]`, frequencies of short inputs, if `frequencies` depends on the context.
     """
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
         w = jnp.atleast_2d(frequencies(params, context))
         if context.frequency_factors is not None:
             w = w * context.frequency_factors(without_context(params))
@@ -106,7 +106,7 @@ def rotary(
 
     def without_context(params: Params) -> jax.Array:
         w = (
-            frequencies(params, Context(positions_q=range(0)))
+            frequencies(params, HookContext(positions_q=range(0), positions_k=range(0)))
             if short is None
             else jnp.array(short)
         )
@@ -114,7 +114,7 @@ def rotary(
 
     return Part(
         map_qkv=heads,
-        metadata=metadata._replace(
+        metadata=metadata.replace(
             monotone=False,  # A sum of cosines of the offset, see `sinusoidal_absolute`.
             frequencies=without_context,
             pairs=pairs(count, layout),
@@ -200,9 +200,9 @@ def with_factors(encoding: PositionEncoding, factors: FrequencyFactors) -> Posit
     def change(part: Part) -> Part:
         if part.metadata is None or not part.metadata.pairs:
             return part
-        return with_part_factors(part, lambda params: factors)._replace(metadata=None)
+        return with_part_factors(part, lambda params: factors).replace(metadata=None)
 
-    return encoding.map_parts(change)
+    return map_parts(change, encoding)
 
 
 def no_rotation(wrapper: str, part: Part) -> ValueError:
@@ -216,20 +216,20 @@ def no_rotation(wrapper: str, part: Part) -> ValueError:
 def with_part_factors(part: Part, factors: Callable[[Params], FrequencyFactors]) -> Part:
     """`part` with every frequency of its rotations multiplied by a factor, see `with_factors`, that
     may depend on its parameters."""
-    map_heads, map_output = part.map_qkv, part.map_output
-    assert map_heads
+    map_qkv, map_output = part.map_qkv, part.map_output
+    assert map_qkv
 
-    def changed(params: Params, context: Context) -> Context:
+    def changed(params: Params, context: HookContext) -> HookContext:
         inner, outer = factors(params), context.frequency_factors
         if outer is None:
-            return context._replace(frequency_factors=inner)
-        return context._replace(frequency_factors=lambda w: inner(w) * outer(inner(w) * w))
+            return context.replace(frequency_factors=inner)
+        return context.replace(frequency_factors=lambda w: inner(w) * outer(inner(w) * w))
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
-        return map_heads(params, q, k, v, changed(params, context))
+    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
+        return map_qkv(params, q, k, v, changed(params, context))
 
-    def output(params: Params, o: Array, context: Context) -> jax.Array:
+    def output(params: Params, o: Array, context: HookContext) -> jax.Array:
         assert map_output
         return map_output(params, o, changed(params, context))
 
-    return part._replace(map_qkv=heads, map_output=map_output and output)
+    return part.replace(map_qkv=heads, map_output=map_output and output)

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.part import Context, Metadata, Params, Part, Traits
+from pe_jax.encodings.part import HookContext, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rope import Layout, frequencies, rotary
 from pe_jax.errors import check_at_least
@@ -163,7 +163,7 @@ def rope_yarn(
     if not scale_logits:
         return part
     logit_factor = (0.1 * (mscale_all_dim or 0) * math.log(factor) + 1) ** 2
-    return part._replace(scale=lambda params, context: logit_factor)
+    return part.replace(scale=lambda params, context: logit_factor)
 
 
 @register_encoding
@@ -262,8 +262,8 @@ def _by_length(
 ) -> Part:
     """The part with frequencies `of_length(n)`, w for short inputs."""
 
-    def frequencies(params: Params, context: Context) -> jax.Array:
+    def frequencies(params: Params, context: HookContext) -> jax.Array:
         return of_length(context.span()[..., None, None])  # [#B, 1, F]
 
     part = rotary(frequencies, w.size, layout, metadata, scale=scale, short=w)
-    return part._replace(traits=Traits(cacheable=False))
+    return part.replace(traits=Traits(cacheable=False))

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.dtypes import wide_dtype, widened
-from pe_jax.encodings.part import Context, Heads, Params
+from pe_jax.encodings.part import QKV, HookContext, Params
 from pe_jax.shapes import Array, Float
 
 # Which dimensions make a pair: i and i + r/2 (GPT-NeoX, Llama as Hugging Face has it), or 2i and
@@ -39,14 +39,14 @@ def pairs(count: int, layout: Layout) -> tuple[tuple[int, int], ...]:
 
 def both(
     rotate: Callable[[Params, Array, Array], Array],
-) -> Callable[[Params, Array, Array, Array, Context], Heads]:
-    """The hook `heads` that rotates queries and keys, each at its own positions.
+) -> Callable[[Params, Array, Array, Array, HookContext], QKV]:
+    """The hook `map_qkv` that rotates queries and keys, each at its own positions.
 
     Args:
       rotate: `(params, x [B, L, H, d], positions) -> x`.
     """
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
         i, j = context.arrays()
         return rotate(params, q, i), rotate(params, k, j), v
 

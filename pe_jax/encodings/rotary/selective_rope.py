@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.content import row_order
-from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits, normal_init
+from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part, Traits, normal_init
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.sinusoid import default_frequencies
@@ -55,7 +55,7 @@ def selective_rope(
             f"states among heads; got {hidden_size} and {num_heads}."
         )
 
-    def sums(params: Params, context: Context) -> Float[Array, "B Lk H F"]:
+    def sums(params: Params, context: HookContext) -> Float[Array, "B Lk H F"]:
         """Φ of all keys."""
         x = row_order.hidden_states(context, "selective_rope", hidden_size)
         shares = x.reshape(*x.shape[:-1], num_heads, -1)
@@ -65,7 +65,7 @@ def selective_rope(
         steps = row_order.short_convolution(steps, params["convolution"], context)
         return jnp.cumsum(row_order.without_padding(steps, context), axis=1)
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
         rows, known = row_order.rows_of_queries(context, q, k, "selective_rope")
         sums_k = sums(params, context)
         sums_q = row_order.take_queries(sums_k, rows, known)

@@ -26,7 +26,7 @@ def rope_axial(
     base: float = 100.0,
     axes: int = 2,
     width: int | None = None,
-    layout: AxialLayout = "interleaved",
+    layout: AxialLayout = "half",
 ) -> Part:
     """RoPE with an equal share of the head for each axis (Heo et al. 2024, arXiv 2403.13298).
 

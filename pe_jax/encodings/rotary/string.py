@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.dtypes import widened
-from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits
+from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.rotary.several_axes import by_share
@@ -61,7 +61,7 @@ def string(
             "frequencies": jnp.broadcast_to(by_axis, (axes, *heads_shape, start.shape[1])),
         }
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
         skew, identity = skew_matrix(params["skew"], head_size), jnp.eye(head_size)
         basis = jnp.linalg.solve(identity + skew, identity - skew)  # The factors commute.
         indices = "blhd,hed->blhe" if per_head else "blhd,ed->blhe"

@@ -7,7 +7,7 @@ import math
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.encodings.part import Context, Heads, Metadata, Params, Part, Traits
+from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import Layout, pairs, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
@@ -22,7 +22,7 @@ def xpos(
     base: float = 10_000.0,
     scale_base: float = 512.0,
     gamma: float = 0.4,
-    layout: Layout = "interleaved",
+    layout: Layout = "half",
 ) -> Part:
     """Extrapolatable position embedding (Sun et al. 2022, arXiv 2212.10554, section 3).
 
@@ -47,7 +47,7 @@ def xpos(
     w = default_frequencies(head_size, base)[None]
     decay = np.log((np.arange(0, head_size, 2) / head_size + gamma) / (1 + gamma)) / scale_base
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: Context) -> Heads:
+    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
         factors = context.frequency_factors
         turning = w if factors is None else jnp.array(w) * factors(jnp.array(w))
         i, j = context.arrays()

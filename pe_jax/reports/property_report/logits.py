@@ -144,7 +144,8 @@ def violations_by_layer(
 def offset_kernel(subject: Subject, config: PropertiesConfig) -> Findings:
     """Measure Φ by layer, of each head and their mean, and as a function of the offset."""
     name = subject.name
-    phi, error = map(np.asarray, kernel(subject, config))
+    estimate = jax.tree.map(np.asarray, kernel(subject, config))
+    phi, error = estimate.mean, estimate.error
     entries = _entries(subject, phi.shape[-1])
     layers: list[Json] = []
     rows: list[Row] = []
@@ -244,4 +245,4 @@ def _mean_logits(config: BertConfig, params: Params, tokens: Int[jax.Array, "B L
     """Mean logits over texts, and the standard error: `[N, H, L, L]`, 0 outside `_inner_pairs`."""
     attend, where = kernel_map(config), _inner_pairs(tokens.shape[1])
     phi = properties.offset_kernel(attend, params, tokens[:, None], where=where, batch=4)
-    return Estimate(*(jnp.where(where, x, 0) / config.head_size**0.5 for x in phi))
+    return jax.tree.map(lambda x: jnp.where(where, x, 0) / config.head_size**0.5, phi)

@@ -142,9 +142,9 @@ def _massive_effects(
         return scores_with_constants(subject.bert, params, chosen, constants, tokens, targets)
 
     losses = changed_losses(loss, params, chosen, texts(subject, config))
-    change, error = map(np.asarray, loss_changes(losses))
+    change = jax.tree.map(np.asarray, loss_changes(losses))
     return {
         "loss": losses[0].mean(),
-        "massive": {"change": change[0], "error": error[0]},
-        "others": {"change": change[1:], "error": error[1:]},
+        "massive": {"change": change.mean[0], "error": change.error[0]},
+        "others": {"change": change.mean[1:], "error": change.error[1:]},
     }

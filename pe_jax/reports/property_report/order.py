@@ -55,7 +55,7 @@ def order_sensitivity(subject: Subject, config: PropertiesConfig) -> Findings:
     except ValueError as error:
         findings.notes[f"{name} is not compared with its teacher"] = [str(error).removesuffix(".")]
     ours = properties.order_sensitivity(states(subject.bert, subject.params), orders, theirs)
-    numbers = {field: np.asarray(x) for field, x in ours._asdict().items() if x is not None}
+    numbers = {field: np.asarray(x) for field, x in vars(ours).items() if x is not None}
     if theirs is not None:
         of_teacher = properties.order_sensitivity(theirs, orders)
         numbers |= {f"teacher_{x}": np.asarray(getattr(of_teacher, x)) for x in ("pooled", "token")}

@@ -91,7 +91,8 @@ def shift_numbers(subject: Subject, length: int, config: PropertiesConfig) -> Js
     for name, values in zip(("loss", "accuracy"), scores, strict=True):
         change = properties.mean_over_texts(jnp.swapaxes(values - values[0], 0, 1))
         numbers[name] = np.asarray(values).mean(1)
-        numbers[f"{name}_change"], numbers[f"{name}_error"] = map(np.asarray, change)
+        numbers[f"{name}_change"] = np.asarray(change.mean)
+        numbers[f"{name}_error"] = np.asarray(change.error)
     return numbers
 
 
@@ -161,13 +162,13 @@ def place(subject: Subject, config: PropertiesConfig) -> Findings:
     source = texts(subject, config).source
     numbers = {"texts": len(losses), "source": source, "loss": losses.mean(), "edges": edges}
     estimates = {**places, "places": properties.mean_over_texts(losses)}
-    numbers |= {key: estimate._asdict() for key, estimate in estimates.items()}
+    numbers |= {key: vars(estimate) for key, estimate in estimates.items()}
     first_bin = f"1–{edges[1] - 1}"
     row = [name, losses.shape[1] + 2, losses.mean(), first_bin, places["first"], places["last"]]
     middle = (edges[:-1] + edges[1:] - 1) / 2
-    mean, error = map(np.asarray, places["bins"])
+    by_bin = jax.tree.map(np.asarray, places["bins"])
     panel, label = "masked-LM loss, nats", "place of the masked token"
-    curve = figures.Curve(panel, label, *subject.label, middle, mean, error)
+    curve = figures.Curve(panel, label, *subject.label, middle, by_bin.mean, by_bin.error)
     title = "Loss by the place of the token, shaded ± its standard error over texts"
     figure = Figure("place", figures.model_curves, [curve], title=title)
     return Findings({name: numbers}, [row], [figure])

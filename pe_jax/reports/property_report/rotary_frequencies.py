@@ -61,7 +61,7 @@ def rotary_frequencies(subject: Subject, config: PropertiesConfig) -> Findings:
     changes: list[Row] = [[None] * len(_CHANGES)] * count
     if effects:
         pairs = [zip(effects[kind]["change"], effects[kind]["error"]) for kind in _CHANGES]
-        changes = [[Estimate(*pair) for pair in row] for row in zip(*pairs)]
+        changes = [[Estimate(mean=mean, error=error) for mean, error in row] for row in zip(*pairs)]
     rows: list[Row] = [
         [name, str(number), *band.values(), *changes[number]] for number, band in enumerate(bands)
     ]
@@ -141,9 +141,10 @@ def _band_effects(subject: Subject, config: PropertiesConfig) -> Json:
     dropped = np.concatenate([none[:1], none, chosen])
     loss = _loss_without_bands(subject.bert, count)
     losses = changed_losses(loss, params, (still, dropped), texts(subject, config))
-    mean, error = (np.asarray(values).reshape(2, count + 1) for values in loss_changes(losses))
+    change = jax.tree.map(lambda x: np.asarray(x).reshape(2, count + 1), loss_changes(losses))
     return {"loss": losses[0].mean()} | {
-        kind: {"change": mean[i], "error": error[i]} for i, kind in enumerate(_CHANGES)
+        kind: {"change": change.mean[i], "error": change.error[i]}
+        for i, kind in enumerate(_CHANGES)
     }
 
 

@@ -152,7 +152,7 @@ def correlation(subjects: Sequence[Subject], config: PropertiesConfig, out: Path
     title = f"Correlation of violations with scores over {len(runs)} runs"
     numbers = {
         "runs": names, "violations": by_heading, "scores": by_score,
-        "correlations": [correlation._asdict() for correlation in correlations],
+        "correlations": [vars(correlation) for correlation in correlations],
     }  # fmt: skip
     return Findings(numbers, [*map(list, correlations)], heat_maps(correlations, title))
 

@@ -71,7 +71,7 @@ def positional_basis(subject: Subject, config: PropertiesConfig) -> Findings:
     name = subject.name
     states, positions = states_of_texts(subject, config)
     # A layer at a time: all of them may not fit into memory.
-    layers = [properties.positional_basis(np.asarray(layer))._asdict() for layer in states]
+    layers = [vars(properties.positional_basis(np.asarray(layer))) for layer in states]
     rows: list[Row] = []
     panels = []
     for i, basis in enumerate(layers):
@@ -123,7 +123,7 @@ def position_probe(subject: Subject, config: PropertiesConfig) -> Findings:
     curves: list[figures.Curve] = []
     rows: list[Row] = []
     for kind, probe in probes.items():
-        numbers[kind] = probe._asdict()
+        numbers[kind] = vars(probe)
         rows.append([name, kind, *_summary(probe, len(positions))])
         panel, layers = f"R² on other texts, {kind}", np.arange(len(probe.r2))
         curves.append(figures.Curve(panel, "layers passed", *subject.label, layers, probe.r2))

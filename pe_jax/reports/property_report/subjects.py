@@ -20,6 +20,7 @@ from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.data import load_tokenizer
 from pe_jax.encodings import Metadata, PositionEncoding, learned_absolute
 from pe_jax.encodings.absolute.position_vectors import PUBLISHED
+from pe_jax.encodings.parameters import bind_params
 from pe_jax.models import Bert, BertConfig, preset, with_tokens
 from pe_jax.tasks.pretraining import pretraining_task
 from pe_jax.tasks.run import run_config, saved_tokenizer
@@ -77,7 +78,7 @@ class Subject:
     def components(self, position: Params | None = None) -> list[Component]:
         """Return the single encodings that have position vectors or frequencies, with their
         parameters in `position`, of the whole encoding at some step; default the subject's."""
-        bound = self.encoding.bind(self.position if position is None else position)
+        bound = bind_params(self.encoding, self.position if position is None else position)
         components = []
         for place, (part, params) in bound.items():
             metadata = part.metadata
@@ -211,7 +212,8 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
     kind = open_checkpoint(path).config.get("model_type")
     is_encoder = kind == "bert" or (kind in ENCODERS and kind not in MODEL_TYPES)
     if family in ("", "bert") and is_encoder:
-        model, params, *_ = load_encoder(path, heads=("masked_lm",))
+        encoder = load_encoder(path, heads=("masked_lm",))
+        model, params = encoder.config, encoder.params
         tokenizer = load_tokenizer(published_tokenizer(path))
         encoding, position = model.encoding(), params["bert"].get("position", {})
         model = with_tokens(model, tokenizer.get_vocab_size())

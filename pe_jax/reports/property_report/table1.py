@@ -11,6 +11,7 @@ import numpy as np
 from pe_jax import properties
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.encodings import Metadata, PositionEncoding, parameter_count
+from pe_jax.encodings.parameters import bind_params
 from pe_jax.files import Json
 from pe_jax.models import preset
 from pe_jax.reports.property_report import render
@@ -76,7 +77,7 @@ def table1(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> 
 def _metadata(encoding: PositionEncoding) -> Metadata:
     """Return the metadata of one encoding, or of several added up."""
     cards = [
-        part.metadata or Metadata(formula=part.name, parameters="") for part in encoding.all_parts
+        part.metadata or Metadata(formula=part.name, parameters="") for part in encoding._all_parts
     ]
     if len(cards) == 1:
         return cards[0]
@@ -116,7 +117,7 @@ def _violations(subject: Subject, config: PropertiesConfig) -> dict[str, Numbers
 
 def _single(subject: Subject) -> Component | None:
     """Return the component that is the whole encoding; several have no single P·Pᵀ."""
-    components, parts = subject.components(), subject.encoding.bind(subject.position)
+    components, parts = subject.components(), bind_params(subject.encoding, subject.position)
     return components[0] if len(components) == len(parts) == 1 else None
 
 

@@ -117,7 +117,9 @@ def token_scores(
     """Return the masked-LM loss of every token, nats, and whether its target is the most likely."""
     everywhere = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
     model = BertForMaskedLM(config)
-    logits = model.apply({"params": params}, tokens, everywhere, positions=positions)
+    logits = model.apply(
+        {"params": params}, tokens, masked_positions=everywhere, positions=positions
+    )
     assert isinstance(logits, jax.Array)
     return cross_entropy(logits, targets)
 

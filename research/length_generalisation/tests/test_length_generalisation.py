@@ -158,7 +158,7 @@ def test_rows(name):
         assert np.flatnonzero(made["asked"][i])[0] == length
         assert made["tokens"][i, length] == BLANK
         end = length + task.answer_length(length)
-        assert made["valid"][i].tolist() == [place < end for place in range(size)]
+        assert made["mask"][i].tolist() == [place < end for place in range(size)]
         assert (made["tokens"][i, end:] == PAD).all()
         after = made["tokens"][i, length + 1 : length + len(expected)]
         if task.causal:  # The answer so far is read, one token behind.

@@ -1,0 +1,108 @@
+"""Parameters of an encoding, by part and by layer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+
+from pe_jax.encodings.part import Params, Part
+
+if TYPE_CHECKING:
+    from pe_jax.encodings.encoding import PositionEncoding
+
+
+def split_params(encoding: PositionEncoding, params: Params | None) -> list[tuple[Part, Params]]:
+    """Return `encoding.parts`, each with its own parameters.
+
+    Raises:
+      ValueError: if parameters of a part are missing, or have other shapes; a table that
+        limits positions and can be resized may have any number of rows.
+    """
+    params = {} if params is None else params
+    if not isinstance(params, Mapping):
+        raise ValueError(
+            "params must be the dict that encoding.init(rng) returned, got "
+            f"{type(params).__name__}."
+        )
+    split = [(part, params.get(part.key, {})) for part in encoding.parts]
+    missing, strange = [], []
+    for part, part_params in split:
+        shapes = _shapes(part_params)
+        for path, expected in _expected_shapes(part.init).items():
+            place, shape = f"{part.key}/{path}", shapes.get(path)
+            rows = int(path == "table" and bool(part.traits.resize and part.traits.max_length))
+            if shape is None:
+                missing.append(place if part.key in params else part.key)
+            elif shape[rows:] != expected[rows:] or len(shape) != len(expected):
+                strange.append(f"{place} has shape {shape}, {part!r} has {expected}")
+    if missing:
+        raise ValueError(
+            f"params lacks the parameters of {', '.join(dict.fromkeys(missing))}; got "
+            f"{', '.join(params) or 'none'}. Pass what encoding.init(rng) returned."
+        )
+    if strange:
+        raise ValueError(
+            f"params has parameters of another encoding: {'; '.join(strange)}. Pass what "
+            "encoding.init(rng) returned."
+        )
+    return split
+
+
+def bind_params(encoding: PositionEncoding, params: Params) -> dict[str, tuple[Part, Params]]:
+    """Return all parts with their parameters, by place: `rope`, or `cycle_1/rope` of layers."""
+    bound = {part.key: (part, values) for part, values in split_params(encoding, params)}
+    names = params.keys() - bound.keys() if encoding.per_layer else ()
+    numbers = sorted(int(name.removeprefix("layer_")) for name in names)
+    entries = {encoding._layer_key(number): encoding._at_layer(number) for number in numbers} or {
+        encoding._layer_key(i): layer
+        for i, layer in enumerate(encoding.layers)
+        if encoding._layer_key(i) in params or not _has_params(layer)
+    }
+    for name, layer in entries.items():
+        for part, values in split_params(layer, params.get(name, {})):
+            bound[f"{name}/{part.key}"] = part, values
+    return bound
+
+
+def frequency_mask(encoding: PositionEncoding, params: Params) -> Params:
+    """Return a tree like `params`: True for parameters that are frequencies."""
+
+    def mask(part: Part, params: Params) -> Params:
+        is_frequency = lambda path, _: path[-1].key in part.traits.frequency_params
+        return jax.tree_util.tree_map_with_path(is_frequency, params)
+
+    return map_params(mask, encoding, params)
+
+
+def map_params(
+    function: Callable[[Part, Params], Params], encoding: PositionEncoding, params: Params
+) -> Params:
+    """Return a tree like `params`, with `function(part, its parameters)` for each part."""
+    mapped: Params = {}
+    for place, (part, values) in bind_params(encoding, params).items():
+        entry, _, key = place.rpartition("/")
+        if values:
+            inside = mapped.setdefault(entry, {}) if entry else mapped
+            inside[key] = function(part, values)
+    return mapped
+
+
+def _has_params(layer: PositionEncoding) -> bool:
+    return any(_expected_shapes(part.init) for part in layer.parts)
+
+
+@functools.lru_cache(maxsize=512)
+def _expected_shapes(init: Callable[[jax.Array], Params]) -> dict[str, tuple[int, ...]]:
+    return _shapes(jax.eval_shape(lambda: init(jax.random.key(0))))
+
+
+def _shapes(params: Params) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a part's parameters by path, `hidden/kernel`."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): np.shape(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
