@@ -23,6 +23,7 @@ from pe_jax.values import shown
 
 _HELP = {"--help", "-help", "-h", "--helpshort"}
 _LONGEST_LINE = 2_000  # Characters, of an error.
+_MISTAKES = ValueError | OSError | FloatingPointError  # Errors that need no traceback.
 
 
 def main(
@@ -82,10 +83,11 @@ def _run(command: Callable[[], None], args: list[str]) -> None:
             _leave(stopped.code)
         raise
     except Exception as error:
-        mistake = isinstance(error, ValueError | OSError | FloatingPointError)
-        one_line = mistake and logging.get_verbosity() <= logging.INFO
+        message = str(error) if isinstance(error, _MISTAKES) else ""
+        message = _transfer_failure(error) or message
+        one_line = message and logging.get_verbosity() <= logging.INFO
         with contextlib.suppress(OSError):  # Standard error may be closed.
-            print(_error(str(error)) if one_line else traceback.format_exc(), file=sys.stderr)
+            print(_error(message) if one_line else traceback.format_exc(), file=sys.stderr)
         _leave(1)
         raise SystemExit(1) from None
 
@@ -153,6 +155,12 @@ def _error(message: str) -> str:
         for line in message.split("\n")
     ]
     return "error: " + "\n".join(lines)
+
+
+def _transfer_failure(error: Exception) -> str:
+    """Return the message for an error that another host has caused; empty for other errors."""
+    hosts = sys.modules.get("pe_jax.training.hosts")  # Absent on a single host.
+    return hosts.transfer_failure(error) if hosts else ""
 
 
 def _leave(status: int) -> None:
