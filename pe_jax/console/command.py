@@ -16,6 +16,7 @@ from pe_jax.configs.all_tasks import CONFIGS
 from pe_jax.console import stopping, streams
 from pe_jax.console.config_files import config_values
 from pe_jax.console.help import help_text
+from pe_jax.console.markdown import printable
 from pe_jax.console.terminal import log
 from pe_jax.errors import Interrupted, extra
 from pe_jax.schema import Classes, Config, fields_of_task, unknown_key
@@ -52,7 +53,10 @@ def main(
 
     stopping.catch()
     streams.prepare()
-    app.run(functools.partial(_run, command), argv=sys.argv, flags_parser=parse)
+    try:
+        app.run(functools.partial(_run, command), argv=sys.argv, flags_parser=parse)
+    finally:
+        streams.finish()
 
 
 def as_called(usage: str) -> str:
@@ -86,8 +90,9 @@ def _run(command: Callable[[], None], args: list[str]) -> None:
         message = str(error) if isinstance(error, _MISTAKES) else ""
         message = _transfer_failure(error) or message
         one_line = message and logging.get_verbosity() <= logging.INFO
+        lines = _error(message) if one_line else traceback.format_exc()
         with contextlib.suppress(OSError):  # Standard error may be closed.
-            print(_error(message) if one_line else traceback.format_exc(), file=sys.stderr)
+            print(printable(lines, keep="\n\t"), file=sys.stderr)
         _leave(1)
         raise SystemExit(1) from None
 
@@ -152,7 +157,7 @@ def _error(message: str) -> str:
     """Return the line of an error; a value of megabytes in it is cut."""
     lines = [
         line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE // 2]} ... {line[-200:]}"
-        for line in message.split("\n")
+        for line in printable(message, keep="\n\t").split("\n")
     ]
     return "error: " + "\n".join(lines)
 

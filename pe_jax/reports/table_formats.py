@@ -30,7 +30,7 @@ _LATEX = str.maketrans(
 
 
 def _printed(
-    name: str, rows: Json, p_value: float, bold: str, escape: Callable[[str], str] = str
+    name: str, rows: Json, p_value: float, bold: str, escape: Callable[[str], str]
 ) -> list[list[str]]:
     """Return the rows as text; the best mean of a column, as printed, has the format `bold`."""
     decimals, usual = DECIMALS[name], usual_count(rows)
@@ -59,9 +59,9 @@ def _printed(
 
 def to_markdown(name: str, table: Json, p_value: float) -> str:
     """Return a heading, the table with its columns lined up, and its notes."""
-    header = ["position encoding", *table["columns"].values()]
-    rows = _printed(name, table["rows"], p_value, "**{}**")
-    return page(TITLES[name], markdown.table(header, rows), *table["notes"])
+    header = ["position encoding", *map(markdown.text, table["columns"].values())]
+    rows = _printed(name, table["rows"], p_value, "**{}**", markdown.text)
+    return page(TITLES[name], markdown.table(header, rows), *map(markdown.text, table["notes"]))
 
 
 def to_latex(name: str, table: Json, p_value: float) -> str:

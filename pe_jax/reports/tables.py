@@ -21,17 +21,17 @@ Column: TypeAlias = str | tuple[str, str]  # Heading of text, or heading and for
 
 
 def number_table(columns: Sequence[Column], rows: Sequence[Row]) -> list[str]:
-    """Return the lines of a Markdown table."""
+    """Return the lines of a Markdown table. Headings and strings in cells are text."""
     pairs = [(column, "") if isinstance(column, str) else column for column in columns]
     texts = [
         [_text(cell, form) for cell, (_, form) in zip(row, pairs, strict=True)] for row in rows
     ]
-    return markdown.table([heading for heading, _ in pairs], texts)
+    return markdown.table([markdown.text(heading) for heading, _ in pairs], texts)
 
 
 def _text(cell: Value, form: str) -> str:
     if isinstance(cell, str):
-        return cell
+        return markdown.text(cell)
     if isinstance(cell, Estimate):
         return f"{float(cell.mean):+{form}} ± {float(cell.error):{form}}"
     return "–" if cell is None or np.isnan(cell) else format(cell, form)
