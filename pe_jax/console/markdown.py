@@ -14,7 +14,7 @@ WIDTH = 100  # Of lines.
 # the same files, has also `~` and `$`.
 _SYNTAX = re.compile(
     r"\\(?=[!-/:-@\[-`{-~]|$)"
-    r"|[`*\[\]<~#$]"
+    r"|[`*\[\]<~#$|]"
     r"|(?<![^\W_])_|_(?![^\W_])"
     r"|&(?=#?\w+;)"
     # At the start: a quotation, a list, a rule, the line under a heading.
@@ -30,8 +30,9 @@ _wrap = textwrap.TextWrapper(WIDTH, break_long_words=False, break_on_hyphens=Fal
 
 def text(value: object) -> str:
     """Return Markdown that shows `str(value)` as it is, in one line: a name is text, whatever it
-    contains. Characters that cannot be printed, line breaks included, become escapes."""
-    line = _SYNTAX.sub(r"\\\g<0>", printable(str(value)))
+    contains. Characters that cannot be printed, line breaks included, become escapes; spaces
+    around it are dropped."""
+    line = _SYNTAX.sub(r"\\\g<0>", printable(str(value)).strip())
     return _LIST_NUMBER.sub(r"\1\\\2", line)
 
 
@@ -60,7 +61,7 @@ def image(description: str, file: str) -> str:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """The lines of a table with aligned columns. Cells are Markdown: `text` makes it of a name."""
-    header, *rows = ([cell.replace("|", r"\|") for cell in row] for row in [header, *rows])
+    header, *rows = ([re.sub(_BORDER, r"\|", cell) for cell in row] for row in [header, *rows])
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     line = lambda cells: "| " + " | ".join(c.ljust(w) for c, w in zip(cells, widths)) + " |"
     return [line(header), "|" + "|".join("-" * (w + 2) for w in widths) + "|", *map(line, rows)]

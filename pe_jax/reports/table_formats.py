@@ -46,13 +46,16 @@ def _printed(
     def text(cell: Json | None, top: float | None) -> str:
         if cell is None:
             return escape("–")
-        mark, p = "", p_value_of(cell)
-        if p is not None and p < p_value:
-            mark = "†" if cell["test"]["difference"] > 0 else "‡"
-        spread = "" if cell["std"] is None else f" ± {cell['std']:.{decimals}f}"
-        seeds = "" if cell["n"] == usual else f" (n={cell['n']})"
         start = bold.format(mean(cell)) if float(mean(cell)) == top else escape(mean(cell))
-        return start + escape(f"{mark}{spread}{seeds}")
+        p = p_value_of(cell)
+        if p is not None and p < p_value:
+            start += escape("†" if cell["test"]["difference"] > 0 else "‡")
+        parts = [start]
+        if cell["std"] is not None:
+            parts.append(escape(f"± {cell['std']:.{decimals}f}"))
+        if cell["n"] != usual:
+            parts.append(escape(f"(n={cell['n']})"))
+        return " ".join(parts)
 
     return [[escape(row), *map(text, cells.values(), best)] for row, cells in rows.items()]
 
