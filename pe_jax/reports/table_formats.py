@@ -71,7 +71,7 @@ def to_latex(name: str, table: Json, p_value: float) -> str:
     """Return a `table` environment; the document needs the package booktabs."""
 
     def escape(text: str) -> str:
-        return text.translate(_LATEX)
+        return markdown.printable(text).translate(_LATEX)
 
     header = ["position encoding", *map(escape, table["columns"].values())]
     caption = escape(" ".join([f"{TITLES[name]}.", *table["notes"]]))
