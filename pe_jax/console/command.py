@@ -53,10 +53,7 @@ def main(
 
     stopping.catch()
     streams.prepare()
-    try:
-        app.run(functools.partial(_run, command), argv=sys.argv, flags_parser=parse)
-    finally:
-        streams.finish()
+    app.run(functools.partial(_run, command), argv=sys.argv, flags_parser=parse)
 
 
 def as_called(usage: str) -> str:

@@ -38,16 +38,6 @@ def show(text: str) -> None:
         raise SystemExit(f"error: standard output was not written: {error.strerror}.") from error
 
 
-def finish() -> None:
-    """Write what the standard streams still hold; the last line of a command. Python exits with 120
-    if it cannot be written, as in a terminal that was closed."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            discard(stream)
-
-
 def _is_unread(stream: IO[str], error: OSError) -> bool:
     """True if nobody can read a stream any more: a pipe without reader, or a closed terminal."""
     if error.errno == errno.EPIPE:
