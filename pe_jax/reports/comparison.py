@@ -134,18 +134,18 @@ def _undecided(rows: list[Json], base: str) -> str:
 
 def _spread_over_seeds(rows: list[Json]) -> str:
     """Return sentences on what the seeds of training allow to say about encodings."""
-    losses: dict[str, list[float]] = {}
+    by_seed: dict[str, dict[int, float]] = {}
     for row in rows:
-        losses.setdefault(row["position"], []).append(row[_LOSS])
-    several = {name: values for name, values in losses.items() if len(values) > 1}
-    if not several:
+        by_seed.setdefault(row["position"], {})[row["seed"]] = row[_LOSS]
+    losses = {name: [*values.values()] for name, values in by_seed.items()}
+    freedom = sum(len(values) - 1 for values in losses.values())
+    if not freedom:
         return (
             "Each encoding has one seed. The standard errors are over examples and leave out the\n"
             "seed of training, so this table cannot tell a difference between encodings from one\n"
             "between seeds. Train at least three seeds of each (`--config.seed`) and compare all."
         )
-    freedom = sum(len(values) - 1 for values in several.values())
-    squares = sum(float(np.var(values)) * len(values) for values in several.values())
+    squares = sum(float(np.var(values)) * len(values) for values in losses.values())
     deviation = (squares / freedom) ** 0.5
     fewest = min(map(len, losses.values()))
     needed = 2 * deviation * (2 / fewest) ** 0.5

@@ -81,7 +81,9 @@ def run_suite(names: list[str], config: LengthGeneralisationConfig, out: Path) -
         )
     cells = {name: {task: _read(paths[name, task], config) for task in chosen} for name in names}
     write_text(out / "scores.csv", _csv(cells, config.seeds))
-    figure_lines = [f"{markdown.image(path.stem, path.name)}\n" for path in _draw(cells, config, out)]
+    figure_lines = [
+        f"{markdown.image(path.stem, path.name)}\n" for path in _draw(cells, config, out)
+    ]
     return write_page(out / "report.md", "\n".join([*_page(cells, config), *figure_lines, ""]))
 
 

@@ -64,10 +64,10 @@ NAMES = [
     "![a](secret.png)", "![a][b]", "[b]: secret.png", "![a](data:image/svg+xml,<svg/>)",
     "run[click](javascript:alert(1))", "[x](https:&#47;&#47;evil)", "<https://evil.example>",
     "<img src=x onerror=alert(1)>", "<svg onload=alert(1)>", "<style>@import 'x'</style>",
-    "<!-- comment", "</title><script>x</script>", "a](x", "\\![a\\](x)", "\\", "a\\|b", "|", "a|b|c",
-    "run\n\n# Injected heading", "a\r\n- item", "---", "===", "# H", "> q", "- x", "1. x", "1) x",
-    "    code", "```", "``a`b``", "`", "*a* _b_ **c** __d__", "a_b_c", "~~a~~", "$x$", "C#", "&amp;",
-    "&lt;b&gt;", "&#x6a;", "{{body}}", "{{title}}", "\x1b[2J\x1b]0;title\x07", "\u202eabc", "\x00",
+    "<!-- comment", "</title><script>x</script>", "a](x", "\\![a\\](x)", "\\", "a\\|b", "|",
+    "a|b|c", "run\n\n# Injected heading", "a\r\n- item", "---", "===", "# H", "> q", "- x", "1. x", "1) x",
+    "    code", "```", "``a`b``", "`", "*a* _b_ **c** __d__", "a_b_c", "~~a~~", "$x$", "C#",
+    "&amp;", "&lt;b&gt;", "&#x6a;", "{{body}}", "{{title}}", "\x1b[2J\x1b]0;title\x07", "\u202eabc", "\x00",
     "\u2028", "t5(buckets=32)+alibi", "learned_absolute", "50 %", "0.5", "–", "α ≤ β", "",
 ]  # fmt: skip
 
@@ -93,7 +93,20 @@ def test_a_name_is_text(tmp_path, name):
     assert read.images == [f"data:image/png;base64,{figure}"]
     inside = html_text.split("<body>")[1].split("<h2>Glossary")[0]
     tags = set(re.findall(r"<([a-z1-6]+)", inside))
-    assert tags <= {"h1", "p", "ul", "li", "img", "div", "table", "thead", "tbody", "tr", "th", "td"}
+    assert tags <= {
+        "h1",
+        "p",
+        "ul",
+        "li",
+        "img",
+        "div",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+    }
     shown = [html.unescape(part) for part in re.findall(r">([^<>]*)<", inside)]
     spaces = " ".join(expected.split())
     assert shown.count(expected) + shown.count(spaces) >= 2 + (name != "")  # Cells and a paragraph.
@@ -108,8 +121,8 @@ def test_a_name_is_text(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "source", ["../secret.png", "%2e%2e%2Fsecret.png", "..\\\\secret.png", "/etc/hostname", "link.png",
-               "notes.txt", "folder/x.png", "file:///etc/hostname", "https://evil.example/x.png",
+    "source", ["../secret.png", "%2e%2e%2Fsecret.png", "..\\\\secret.png", "/etc/hostname",
+               "link.png", "notes.txt", "folder/x.png", "file:///etc/hostname", "https://evil.example/x.png",
                "//evil.example/x.png", "data:image/png;base64,AAAA", "."],
 )  # fmt: skip
 def test_only_figures_of_the_report_are_embedded(tmp_path, source):
@@ -126,7 +139,9 @@ def test_only_figures_of_the_report_are_embedded(tmp_path, source):
 
 def test_a_browser_loads_nothing_for_a_page(tmp_path):
     """Even if a page had an image or a script, its policy forbids to load them."""
-    policy = re.search(r'Content-Security-Policy"\s+content="([^"]*)"', to_html("# T\n", tmp_path))[1]
+    policy = re.search(r'Content-Security-Policy"\s+content="([^"]*)"', to_html("# T\n", tmp_path))[
+        1
+    ]
     assert "default-src 'none'" in policy and "img-src data:;" in policy
     assert "script-src" not in policy and "http" not in policy
 
@@ -144,6 +159,27 @@ def test_the_glossary_of_the_measures_is_that_of_reports():
     rows = re.findall(r"^\| (\S.*?) \| (.*) \|$", page.split("## Terms")[1].split("\n## ")[0], re.M)
     assert len(rows) > 10
     assert [(term, _GLOSSARY[term][1]) for term, _ in rows[1:]] == rows[1:]
+
+
+def test_a_comparison_says_what_its_seeds_allow():
+    def rows(**losses):
+        return [
+            {"position": name, "seed": seed, "masked_lm_loss": loss}
+            for name, values in losses.items()
+            for seed, loss in enumerate(values)
+        ]
+
+    text = comparison._spread_over_seeds(rows(none=[5.0], rope=[4.0]))
+    assert text.startswith("Each encoding has one seed.") and "`--config.seed`" in text
+    # Variances 0.01 and 0.03, of 2 degrees of freedom each: 0.02; 2 √(0.02 · 2 / 3).
+    values = {"none": [5.0, 5.1, 5.2], "rope": [4.0, 4.3, 4.3]}
+    text = comparison._spread_over_seeds(rows(**values))
+    assert "Seeds: none 3, rope 3." in text
+    assert "deviation of 0.141, of 4 degrees of freedom. Means of 3 seeds each" in text
+    assert "differ by about 0.231," in text
+    text = comparison._spread_over_seeds(rows(**values, __t5__=[4.0]))
+    assert r"rope 3, \_\_t5\_\_ 1." in text and "Means of 1 seed each" in text
+    assert "differ by about 0.400," in text
 
 
 def test_results_at_chance_say_so():

@@ -233,7 +233,9 @@ def test_training_on_another_set_is_marked(tmp_path, config):
         "V2.0 F1", "V2.0 EM", r"V1.1 F1 \[a\]", r"V1.1 EM \[a\]",
         r"squad_shifts:nyt F1 \[b\]", r"squad_shifts:nyt EM \[b\]",
     ]  # fmt: skip
-    assert r"\[a\] Trained on squad_shifts:new+reddit: not comparable with published results." in text
+    assert (
+        r"\[a\] Trained on squad_shifts:new+reddit: not comparable with published results." in text
+    )
     assert r"\[b\] Trained on squad_shifts:new: not" in text
     row = numbers(tmp_path / "out")["squad"]["rows"]["none"]
     assert row["squad_shifts:new+reddit -> squad/v1.1 f1"]["mean"] == 60

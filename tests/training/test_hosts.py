@@ -279,8 +279,8 @@ print(jax.process_index(), jax.device_count(), float(total), flush=True)
 
 
 def test_the_processes_of_a_cluster_meet():
-    """Devices are connected by `link`, and no more by the programs after it: then they would have to
-    begin within 30 s of one another."""
+    """Devices are connected by `link`, and not by the programs after it, which would have to begin
+    within 30 s of one another."""
     port = free_port()
     both = [
         subprocess.Popen(
