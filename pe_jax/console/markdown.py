@@ -56,11 +56,18 @@ def _escaped(character: str) -> str:
 
 def image(description: str, file: str) -> str:
     """Return the Markdown of an image, a file in the folder of the page."""
-    return f"![{text(description)}](<{text(file)}>)"
+    is_plain = re.fullmatch(r"[\w.+=-]+", file)
+    return f"![{text(description)}]({file if is_plain else f'<{text(file)}>'})"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table with aligned columns. Cells are Markdown: `text` makes it of a name."""
+    """The lines of a table with aligned columns, whose cells are text."""
+    first, *others = ([text(cell) for cell in row] for row in (header, *rows))
+    return raw_table(first, others)
+
+
+def raw_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table whose cells are Markdown, or that is only printed."""
     header, *rows = ([re.sub(_BORDER, r"\|", cell) for cell in row] for row in [header, *rows])
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     line = lambda cells: "| " + " | ".join(c.ljust(w) for c, w in zip(cells, widths)) + " |"
@@ -85,7 +92,7 @@ def _for_terminal(lines: Sequence[str]) -> list[str]:
     header, _, *rows = (
         [plain(cell.strip()) for cell in re.split(_BORDER, line)[1:-1]] for line in lines
     )
-    whole = table(header, rows)
+    whole = raw_table(header, rows)
     return whole if len(whole[0]) <= WIDTH else _folded(header, rows)
 
 
@@ -105,5 +112,6 @@ def _folded(header: list[str], rows: list[list[str]]) -> list[str]:
         parts[-1].append(column)
     folded = []
     for part in parts:
-        folded += ["", *table([header[i] for i in part], [[row[i] for i in part] for row in rows])]
+        columns_of_part = [[row[i] for i in part] for row in (header, *rows)]
+        folded += ["", *raw_table(columns_of_part[0], columns_of_part[1:])]
     return folded[1:]

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import load_file
 
-from pe_jax.console.markdown import table
+from pe_jax.console.markdown import raw_table
 from pe_jax.encodings.encoding import PositionEncoding
 from pe_jax.encodings.modifiers.window import window
 from pe_jax.encodings.part import Part
@@ -266,4 +266,4 @@ def report(failures: list[Failure]) -> str:
         ]
         for f in failures
     ]
-    return "\n".join(table(["case", "layer", "difference", "allowed", "as if"], rows))
+    return "\n".join(raw_table(["case", "layer", "difference", "allowed", "as if"], rows))

@@ -64,7 +64,7 @@ def to_markdown(name: str, table: Json, p_value: float) -> str:
     """Return a heading, the table with its columns lined up, and its notes."""
     header = ["position encoding", *map(markdown.text, table["columns"].values())]
     rows = _printed(name, table["rows"], p_value, "**{}**", markdown.text)
-    return page(TITLES[name], markdown.table(header, rows), *map(markdown.text, table["notes"]))
+    return page(TITLES[name], markdown.raw_table(header, rows), *map(markdown.text, table["notes"]))
 
 
 def to_latex(name: str, table: Json, p_value: float) -> str:

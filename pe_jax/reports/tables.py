@@ -26,12 +26,12 @@ def number_table(columns: Sequence[Column], rows: Sequence[Row]) -> list[str]:
     texts = [
         [_text(cell, form) for cell, (_, form) in zip(row, pairs, strict=True)] for row in rows
     ]
-    return markdown.table([markdown.text(heading) for heading, _ in pairs], texts)
+    return markdown.table([heading for heading, _ in pairs], texts)
 
 
 def _text(cell: Value, form: str) -> str:
     if isinstance(cell, str):
-        return markdown.text(cell)
+        return cell
     if isinstance(cell, Estimate):
         return f"{float(cell.mean):+{form}} ± {float(cell.error):{form}}"
     return "–" if cell is None or np.isnan(cell) else format(cell, form)

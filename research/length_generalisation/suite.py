@@ -234,9 +234,9 @@ def _page(cells: Cells, config: LengthGeneralisationConfig) -> list[str]:
                 f"{100 * within.mean():.0f} → {mean_and_spread(100 * beyond, digits=0)}"
                 for within, beyond in both
             )
-            rows.append([markdown.text(name), *texts])
+            rows.append([name, *texts])
         guesses = [f"{100 * (_chance(TASKS[task]) or 0):.0f}" for task in level_tasks]
-        rows.append(["*guessing*", *guesses])
+        rows.append(["guessing", *guesses])
         lines += [f"## {title}", "", *markdown.table(rows[0], rows[1:]), ""]
     return lines
 

@@ -48,9 +48,9 @@ def start(folder, workdir, each=((), ()), cwds=(tiny_run.ROOT, tiny_run.ROOT)):
     ]
 
 
-def end(processes):
+def end(processes, seconds=120):
     """Exit statuses, and what each wrote."""
-    outputs = [process.communicate(timeout=120) for process in processes]
+    outputs = [process.communicate(timeout=seconds) for process in processes]
     return [process.returncode for process in processes], outputs
 
 
@@ -113,7 +113,7 @@ def test_a_host_that_compiles_for_longer_is_waited_for(tmp_path, monkeypatch):
 
     monkeypatch.setattr(subprocess, "Popen", start_slowly)
     start(tmp_path, tmp_path / "run")
-    statuses, outputs = end(both)
+    statuses, outputs = end(both, seconds=400)
     assert statuses == [0, 0], outputs
 
 
