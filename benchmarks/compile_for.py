@@ -24,7 +24,7 @@ from tpu_slices import GIB, Slice, make_slice
 from pe_jax.configs.all_tasks import TRAINING
 from pe_jax.console import command
 from pe_jax.console.config_files import define_config
-from pe_jax.console.markdown import table
+from pe_jax.console.markdown import raw_table
 from pe_jax.console.streams import show
 from pe_jax.console.terminal import log
 from pe_jax.files import to_path, write_text
@@ -119,9 +119,9 @@ def _stage(estimate: Estimate, chips: Slice) -> list[str]:
         [name, f"{count / 1e9:,.1f} G", f"{count * estimate.chips / 1e9:,.1f} G"]
         for name, count in counts.items()
     ]
-    lines += ["", *table(["memory of a chip", "MiB"], memory)]
-    lines += ["", *table(["time of a step, at least", "ms"], bounds)]
-    return [*lines, "", *table(["FLOPs of a step", "a chip", "all chips"], flops)]
+    lines += ["", *raw_table(["memory of a chip", "MiB"], memory)]
+    lines += ["", *raw_table(["time of a step, at least", "ms"], bounds)]
+    return [*lines, "", *raw_table(["FLOPs of a step", "a chip", "all chips"], flops)]
 
 
 def run() -> None:

@@ -49,7 +49,7 @@ from pe_jax.attention import attention
 from pe_jax.attention.implementations import IMPLEMENTATIONS, choose
 from pe_jax.chips import PEAKS
 from pe_jax.configs.finetuning import FinetuningConfig
-from pe_jax.console.markdown import table
+from pe_jax.console.markdown import raw_table
 from pe_jax.models import preset
 from pe_jax.models.flops import train_flops
 from pe_jax.tasks.glue import classification_task
@@ -434,7 +434,7 @@ def main(_: list[str]) -> None:
         rows = part.rows(runner(futures[name], errors))
         results |= {name: rows, f"errors of {name}": errors}
         print(f"\n{name}, {time.monotonic() - begin:.0f} s\n")
-        print("\n".join(table([*rows[0]], [[text(x) for x in row.values()] for row in rows])))
+        print("\n".join(raw_table([*rows[0]], [[text(x) for x in row.values()] for row in rows])))
         for key, error in errors.items():
             print(f"{key}: {error}")
         sys.stdout.flush()

@@ -36,7 +36,7 @@ from absl import app, flags, logging
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from pe_jax.console.markdown import table
+from pe_jax.console.markdown import raw_table
 from pe_jax.data import Vocabulary, load_tokenizer, open_corpus, vocabulary
 from pe_jax.data.teacher_windows import teacher_windows
 from pe_jax.data.tokenized import tokenize_documents
@@ -178,7 +178,7 @@ def results_table(records: list[dict]) -> list[str]:
                 by_place = ", ".join(f"{x:.2f}" for x in values or ())
                 cells.append(f"{np.mean(values):.3f} ({by_place})" if values else "–")
             rows.append([name, measure, *cells])
-    return table(["model", "measure", *map(str, lengths)], rows)
+    return raw_table(["model", "measure", *map(str, lengths)], rows)
 
 
 def differences(records: list[dict]) -> list[str]:
@@ -196,7 +196,7 @@ def differences(records: list[dict]) -> list[str]:
             mean = sums.sum() / counts.sum()
             names = [a["model"], b["model"], str(a["length"])]
             rows.append([*names, f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"])
-    return table(["model", "against", "length", "found, difference"], rows)
+    return raw_table(["model", "against", "length", "found, difference"], rows)
 
 
 def main(_: list[str]) -> None:

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from pe_jax.configs.all_tasks import TRAINING
 from pe_jax.configs.finetuning import FinetuningConfig
-from pe_jax.console.markdown import table
+from pe_jax.console.markdown import raw_table
 from pe_jax.data import load_tokenizer, vocabulary
 from pe_jax.data.questions import Question, read_official
 from pe_jax.data.rows import pad_rows
@@ -132,7 +132,7 @@ def results_table(records: list[dict]) -> list[str]:
             places = ", ".join(f"{x:.0f}" for x in found[0]["f1_by_quarter"]) if found else ""
             cells.append(f"{found[0]['f1']:.1f} ({places})" if found else "–")
         rows.append([reader, reads, *cells])
-    return table(["run", "reads", *map(str, lengths)], rows)
+    return raw_table(["run", "reads", *map(str, lengths)], rows)
 
 
 def main(_: list[str]) -> None:

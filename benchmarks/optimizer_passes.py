@@ -34,7 +34,7 @@ from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.training import OptimizerConfig
 from pe_jax.console import command
 from pe_jax.console.config_files import define_config
-from pe_jax.console.markdown import table
+from pe_jax.console.markdown import raw_table
 from pe_jax.console.streams import show
 from pe_jax.schema import Config, from_values
 from pe_jax.tasks import pretraining, text_training
@@ -120,7 +120,7 @@ def run() -> None:
         rows.append([name, f"{passes:.1f}", f"{fusions}", time_cell])
     place = topology or cpu.model() or "this device"
     header = ["update", "numbers by parameter", "fusions", "ms (quartiles)"]
-    show("\n".join([f"AdamW of {size:,} parameters, {place}", "", *table(header, rows)]))
+    show("\n".join([f"AdamW of {size:,} parameters, {place}", "", *raw_table(header, rows)]))
 
 
 def _times(

@@ -47,7 +47,7 @@ from absl import app, flags
 
 from pe_jax import cpu
 from pe_jax.console.huge_pages import tunables
-from pe_jax.console.markdown import table
+from pe_jax.console.markdown import raw_table
 from pe_jax.console.terminal import log
 from pe_jax.models import BertConfig, preset
 
@@ -257,7 +257,7 @@ def show(result: dict[str, Any]) -> None:
         )
     bases = [f"time / {base}" for base in result["time_over"]]
     header = ["side", "ms/step", "tokens/s", "first loss", "last loss", *bases]
-    print("\n".join(table(header, rows)), flush=True)
+    print("\n".join(raw_table(header, rows)), flush=True)
 
 
 def machine() -> dict[str, Any]:

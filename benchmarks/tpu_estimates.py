@@ -26,7 +26,7 @@ from tpu_waterfall import waterfall
 
 from pe_jax.configs.model import ModelChanges
 from pe_jax.configs.pretraining import PretrainingConfig, PretrainingStageConfig
-from pe_jax.console.markdown import table
+from pe_jax.console.markdown import raw_table
 from pe_jax.console.terminal import Progress, log
 from pe_jax.encodings.parser import PAPER
 from pe_jax.values import split_names
@@ -135,7 +135,7 @@ def main(_) -> None:
             ]
             for encoding in positions
         ]
-        print("\n".join(table(header, rows)))
+        print("\n".join(raw_table(header, rows)))
 
 
 if __name__ == "__main__":

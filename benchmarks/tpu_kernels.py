@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from absl import app, flags
 
-from pe_jax.console.markdown import table
+from pe_jax.console.markdown import raw_table
 
 _LENGTHS = flags.DEFINE_list("lengths", ["128", "512"], "Of inputs.")
 _ROWS = flags.DEFINE_list("rows", ["64", "16"], "For each length.")
@@ -179,7 +179,7 @@ def main(_) -> None:
     header = ["kernel", "bundles", "programs", "ms", "all else, ms"]
     for length, rows in zip(map(int, _LENGTHS.value), map(int, _ROWS.value), strict=True):
         print(f"\n{rows} rows of {length} on {_CHIP.value}:\n")
-        print("\n".join(table(header, [row(name, length, rows) for name in _KERNELS.value])))
+        print("\n".join(raw_table(header, [row(name, length, rows) for name in _KERNELS.value])))
 
 
 if __name__ == "__main__":

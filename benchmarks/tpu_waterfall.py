@@ -24,7 +24,7 @@ from tpu_slices import GIB, Slice, make_slice
 
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.console.config_files import define_config
-from pe_jax.console.markdown import table
+from pe_jax.console.markdown import raw_table
 from pe_jax.files import Json
 from pe_jax.schema import from_values
 from pe_jax.tasks.text_training import resolve
@@ -106,19 +106,19 @@ def report(estimate: Estimate, chips: Slice) -> str:
         return [name, f"{1e3 * seconds:.2f}", f"{seconds / step:.1%}"]
 
     sources = [share(_SOURCES[name], seconds) for name, seconds in times.seconds.items()]
-    lines += table(["time of a step", "ms", "share"], [*sources, share("step", step)])
+    lines += raw_table(["time of a step", "ms", "share"], [*sources, share("step", step)])
     if times.unknown_loops:
         lines += ["", f"{times.unknown_loops} loops of unknown length were counted as run once."]
     parts = [share(name, seconds) for name, seconds in times.parts.items()]
     parts.append(share("the model's products at the chip's peak", times.mfu * step))
-    lines += ["", *table(["a step's time is spent on", "ms", "share"], parts)]
+    lines += ["", *raw_table(["a step's time is spent on", "ms", "share"], parts)]
     moved = [
         [one["name"] + ", overlapped" * one["overlapped"], f"{one['count']:,}",
          f"{one['bytes'] / 1e6:,.1f}"]
         for one in times.collectives
     ]  # fmt: skip
     moved.append(["copies within a chip, overlapped", "", f"{times.copied / 1e6:,.1f}"])
-    return "\n".join([*lines, "", *table(["moved in a step", "count", "MB"], moved), ""])
+    return "\n".join([*lines, "", *raw_table(["moved in a step", "count", "MB"], moved), ""])
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """A pretrained BERT as a Flax NNX module, fine-tuned to tell texts from the same words shuffled.
 
-    python train.py --workdir=W && python examples/nnx_encoder.py --init=W
+    python train.py --config=configs/quickstart.py --workdir=W
+    python examples/nnx_encoder.py --init=W
 
 --init is a run of pe_jax or the folder of a published BERT. The task cannot be solved without
 positions: chance is 50 %.

@@ -1,11 +1,13 @@
 """The commands of `pe-jax`; train.py and eval.py of a checkout are two of them."""
 
 import importlib
+import os
 import sys
 
 from pe_jax import __version__
 from pe_jax.console import huge_pages, stopping, streams
-from pe_jax.errors import extra
+from pe_jax.console.markdown import printable
+from pe_jax.errors import did_you_mean, extra
 
 _COMMANDS = {
     "train": "Train or fine-tune.",
@@ -19,7 +21,8 @@ _COMMANDS = {
 def main() -> None:
     """`pe-jax COMMAND ...`, the script that an installed package has."""
     stopping.catch()
-    huge_pages.use()
+    if os.path.basename(sys.argv[0]) == "pe-jax":
+        huge_pages.use()  # Another script may have done something before, which must not be twice.
     streams.prepare()
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in _COMMANDS:
@@ -34,5 +37,6 @@ def main() -> None:
     usage = "\n".join(f"  pe-jax {one:9}{what}" for one, what in _COMMANDS.items())
     usage += "\n\npe-jax COMMAND --help says more; pe-jax --version."
     if name not in ("--help", "-h"):
-        raise SystemExit(f"error: {name} is not a command of pe-jax:\n{usage}")
+        hint = did_you_mean(name, _COMMANDS)
+        raise SystemExit(f"error: {printable(name)} is not a command of pe-jax.{hint}\n{usage}")
     streams.show(usage)

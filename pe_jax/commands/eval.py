@@ -133,14 +133,17 @@ def _evaluate(config: Config, out: Path) -> str:
 def evaluate() -> None:
     values = _CONFIG.value
     if values is None:
-        text, out = _report_scores()
+        page, out = _report_scores()
+        text = for_terminal(page)
     else:
         config: Config = from_values(
             values, EVALUATIONS, " For the scores of a run give no --config."
         )
         out = _out(values.task)
         text = _evaluate(config, out)
-    show(f"{for_terminal(text)}\nWritten to {out}")
+        if not isinstance(config, ExportConfig):  # Whose text is not Markdown.
+            text = for_terminal(text)
+    show(f"{text}\nWritten to {out}")
 
 
 def main() -> None:

@@ -12,8 +12,12 @@ import re
 import shlex
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pe_jax.errors import extra
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
 
 with extra("train", SystemExit):
     from absl import flags
@@ -107,7 +111,17 @@ def _connect(config: Config) -> None:
     if jax.process_index() > 0:
         be_quiet()
     hosts.agree({"--workdir": _WORKDIR.value, **hosts.settings(config)})
+    hosts.link(_mesh(config))
     hosts.check_shared(reachable_path(_WORKDIR.value))
+
+
+def _mesh(config: Config) -> Mesh:
+    """Return the mesh that a run of `config` trains on."""
+    from pe_jax.configs.finetuning import FinetuningConfig
+    from pe_jax.tasks.seeds import seed_mesh
+    from pe_jax.training.sharding import data_mesh
+
+    return seed_mesh(len(config.seeds)) if isinstance(config, FinetuningConfig) else data_mesh()
 
 
 def train() -> None:

@@ -16,6 +16,7 @@ from pe_jax.configs.all_tasks import CONFIGS
 from pe_jax.console import stopping, streams
 from pe_jax.console.config_files import config_values
 from pe_jax.console.help import help_text
+from pe_jax.console.markdown import printable
 from pe_jax.console.terminal import log
 from pe_jax.errors import Interrupted, extra
 from pe_jax.schema import Classes, Config, fields_of_task, unknown_key
@@ -23,6 +24,7 @@ from pe_jax.values import shown
 
 _HELP = {"--help", "-help", "-h", "--helpshort"}
 _LONGEST_LINE = 2_000  # Characters, of an error.
+_MISTAKES = ValueError | OSError | FloatingPointError  # Errors that need no traceback.
 
 
 def main(
@@ -82,10 +84,12 @@ def _run(command: Callable[[], None], args: list[str]) -> None:
             _leave(stopped.code)
         raise
     except Exception as error:
-        mistake = isinstance(error, ValueError | OSError | FloatingPointError)
-        one_line = mistake and logging.get_verbosity() <= logging.INFO
+        message = str(error) if isinstance(error, _MISTAKES) else ""
+        message = _transfer_failure(error) or message
+        one_line = message and logging.get_verbosity() <= logging.INFO
+        lines = _error(message) if one_line else traceback.format_exc()
         with contextlib.suppress(OSError):  # Standard error may be closed.
-            print(_error(str(error)) if one_line else traceback.format_exc(), file=sys.stderr)
+            print(printable(lines, keep="\n\t"), file=sys.stderr)
         _leave(1)
         raise SystemExit(1) from None
 
@@ -150,9 +154,15 @@ def _error(message: str) -> str:
     """Return the line of an error; a value of megabytes in it is cut."""
     lines = [
         line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE // 2]} ... {line[-200:]}"
-        for line in message.split("\n")
+        for line in printable(message, keep="\n\t").split("\n")
     ]
     return "error: " + "\n".join(lines)
+
+
+def _transfer_failure(error: Exception) -> str:
+    """Return the message for an error that another host has caused; empty for other errors."""
+    hosts = sys.modules.get("pe_jax.training.hosts")  # Absent on a single host.
+    return hosts.transfer_failure(error) if hosts else ""
 
 
 def _leave(status: int) -> None:

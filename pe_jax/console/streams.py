@@ -1,9 +1,13 @@
 """Standard streams: results, and what happens where nobody reads them or they cannot be written."""
 
+import errno
 import io
 import os
+import stat
 import sys
 from typing import IO
+
+from pe_jax.console.markdown import printable
 
 
 def prepare() -> None:
@@ -22,15 +26,24 @@ def prepare() -> None:
 
 
 def show(text: str) -> None:
-    """Print results to standard output, at once. A reader that leaves, as `head`, is no error; a
-    full disk ends the command with one line."""
+    """Print results to standard output, at once. A reader that leaves, as `head` or a terminal that
+    is closed, is no error; a full disk ends the command with one line."""
     try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        discard(sys.stdout)
+        print(printable(text, keep="\n\t"), flush=True)
     except OSError as error:
+        nobody_reads = _is_unread(sys.stdout, error)
         discard(sys.stdout)
+        if nobody_reads:
+            return
         raise SystemExit(f"error: standard output was not written: {error.strerror}.") from error
+
+
+def _is_unread(stream: IO[str], error: OSError) -> bool:
+    """True if nobody can read a stream any more: a pipe without reader, or a closed terminal."""
+    if error.errno == errno.EPIPE:
+        return True
+    # A terminal that was closed is a device still, but `isatty` is False.
+    return error.errno == errno.EIO and stat.S_ISCHR(os.fstat(stream.fileno()).st_mode)
 
 
 def discard(stream: IO[str]) -> None:

@@ -7,7 +7,7 @@ import time
 
 from tqdm import tqdm
 
-from pe_jax.console.markdown import WIDTH
+from pe_jax.console.markdown import WIDTH, printable
 from pe_jax.console.streams import discard
 
 _quiet = False
@@ -34,7 +34,7 @@ def log(line: str) -> None:
     if _quiet:
         return
     try:
-        tqdm.write(line, file=sys.stderr)
+        tqdm.write(printable(line, keep="\n\t"), file=sys.stderr)
     except OSError:  # A run goes on where nobody reads its messages.
         discard(sys.stderr)
 

@@ -67,7 +67,7 @@ def load_glue(name: str, split: str, data_dir: str = "") -> Examples:
         unknown label (as in the test splits of tfds).
     """
     dataset = f"glue/{name}"
-    builder = open_dataset(dataset, split, data_dir)
+    builder = open_dataset(dataset, split, data_dir, extra_name="finetuning")
     task = GLUE[name]
     texts: tuple[list[str], ...] = tuple([] for _ in task.texts)
     labels = []

@@ -54,7 +54,7 @@ def load_questions(name: str, split: str, data_dir: str = "") -> list[Question]:
     Raises:
       ValueError: if there is no such dataset or split, or it lacks a feature.
     """
-    builder = open_dataset(name, split, data_dir)
+    builder = open_dataset(name, split, data_dir, extra_name="finetuning")
     missing = [feature for feature in _FEATURES if feature not in builder.info.features]
     if missing:
         raise ValueError(

@@ -18,16 +18,19 @@ if TYPE_CHECKING:
     from tensorflow_datasets.core import DatasetBuilder
 
 
-def open_dataset(name: str, split: str, data_dir: str = "") -> DatasetBuilder:
+def open_dataset(
+    name: str, split: str, data_dir: str = "", extra_name: str = "tfds"
+) -> DatasetBuilder:
     """Return the tfds builder of a dataset that is on disk as array_record files.
 
     `split` may be a slice, `train[:10%]`, or a sum of splits, `train+test`. `data_dir` is a folder
-    of tfds datasets; empty means tfds's own default.
+    of tfds datasets; empty means tfds's own default. `extra_name` is the extra of pe_jax that has
+    tfds and what else its caller needs.
 
     Raises:
       ValueError: if tfds is not installed, or there is no such dataset or split.
     """
-    with extra("tfds", lambda missing: ValueError(f"The dataset {name!r}: {missing}")):
+    with extra(extra_name, lambda missing: ValueError(f"The dataset {name!r}: {missing}")):
         tfds = importlib.import_module("tensorflow_datasets")
     builder = _builder(tfds, name, data_dir)
     try:

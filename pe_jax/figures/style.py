@@ -160,10 +160,21 @@ def legend_below(figure: Figure, lines: Mapping[str, Artist]) -> None:
     )  # fmt: skip
 
 
+def _take_names_for_text(figure: Figure) -> None:
+    """Draw titles and legends as they are: between two `$` Matplotlib would read TeX."""
+    texts = [*figure.texts, *(axes.title for axes in figure.axes)]
+    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
+    for legend in filter(None, legends):
+        texts += legend.get_texts()
+    for text in texts:
+        text.set_parse_math(False)
+
+
 @applied
 def save(figure: Figure, path: str | Path, vector: str = "") -> Path:
     """Write a figure as PNG to `path`, and beside it as `vector` ("pdf" or "svg") if given."""
     path = to_path(path)
+    _take_names_for_text(figure)
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=130)
     # 256 colours, each within 6 of 255 of its own: a third of the bytes.

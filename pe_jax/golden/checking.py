@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pe_jax.console.markdown import table
+from pe_jax.console.markdown import raw_table
 from pe_jax.golden.cases import LENGTH, Case
 from pe_jax.golden.files import read
 from pe_jax.golden.formula import Formula, evaluate, formula_of
@@ -207,7 +207,7 @@ def report(failures: list[Failure]) -> str:
         ]
         for f in failures
     ]
-    lines = table(["case", "layer", "difference", "allowed", "as if"], rows)
+    lines = raw_table(["case", "layer", "difference", "allowed", "as if"], rows)
     if common := common_causes(failures):
         lines = [
             *lines,

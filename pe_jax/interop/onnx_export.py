@@ -35,6 +35,7 @@ MODULES = "modules.json"  # Of sentence-transformers: an encoder and what follow
 _ENCODER = Path(__file__).with_name("onnx_encoder.py")
 # float16 keeps 11 bits, and a dozen layers add up their errors.
 _TOLERANCES = {"float32": 2e-5, "float16": 1e-2}
+_INSTALL_JAX2ONNX = "pip install --no-deps jax2onnx==0.17.1"
 
 
 def save_onnx(
@@ -95,14 +96,14 @@ def save_onnx(
 
 def _program(config: BertConfig, params: Params, dtype: str) -> tuple[bytes, float]:
     """Return the serialized model, and how much it differs from `config` and `params`."""
-    with extra("onnx", ValueError):
+    # jax2onnx is in no extra: it asks for an older Orbax than pe_jax, and works without it.
+    with extra("onnx", lambda missing: ValueError(f"{missing} Then {_INSTALL_JAX2ONNX}.")):
         import onnxruntime
         from onnxruntime.transformers.float16 import convert_float_to_float16
-    if importlib.util.find_spec("jax2onnx") is None:  # No extra can install it beside Orbax.
+    if importlib.util.find_spec("jax2onnx") is None:
         raise ValueError(
-            "jax2onnx is not installed. It asks for an older Orbax than pe_jax and works without "
-            "it: in a checkout of pe_jax, pip install '.[onnx]', then pip install --no-deps "
-            "jax2onnx==0.17.1"
+            "jax2onnx is not installed. In a checkout of pe_jax, pip install '.[onnx]', then "
+            f"{_INSTALL_JAX2ONNX}."
         )
     import jax2onnx
 

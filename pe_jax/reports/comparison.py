@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from pe_jax import encodings
 from pe_jax.configs.pretraining import PretrainingConfig
+from pe_jax.console import markdown
 from pe_jax.console.terminal import log
 from pe_jax.files import Json
 from pe_jax.properties import Estimate
 from pe_jax.reports.pages import page
+from pe_jax.reports.pretraining_report import baseline_scores
 from pe_jax.reports.tables import Column, Row, number_table, write_report
 from pe_jax.tasks.pretraining import build
 from pe_jax.tasks.run import run_config, saved_tokenizer
 from pe_jax.training.checkpointing import newest_params
-from pe_jax.training.pytrees import Batch, Metrics, Params
+from pe_jax.training.pytrees import Batch, Metrics, Params, Scalars
 from pe_jax.training.sharding import compiled
 from pe_jax.training.step import make_eval_step
 
 _LOSS = "masked_lm_loss"
 _NEXT_SENTENCE = "next_sentence_accuracy"  # Packed runs have none.
+
+_BASELINE_ACCURACIES = ("unigram_accuracy", "next_sentence_majority")
 
 # Name -> sums and counts of each of N held-out examples, `[N]` both.
 Examples = dict[str, tuple[np.ndarray, np.ndarray]]
@@ -39,35 +44,46 @@ def compare(folders: list[Path], out: Path) -> str:
     """
     if len(folders) < 2:
         raise ValueError(f"A comparison needs at least two runs, got {len(folders)}.")
-    runs = []
+    runs: list[ScoredRun] = []
     for folder in folders:
         log(f"Scoring {folder}")
         runs.append(score(folder))
-        facts, known = runs[-1][1], runs[0][1]
+        facts, known = runs[-1].facts, runs[0].facts
         if facts != known:
             raise ValueError(
                 f"{folder} and {folders[0]} were not scored on the same examples:\n"
                 f"  {facts}\n  {known}"
             )
-    base, _, base_examples = next((run for run in runs if run[0]["position"] == "none"), runs[0])
-    rows = [row | _difference(examples[_LOSS], base_examples[_LOSS]) for row, _, examples in runs]
+    base = next((run for run in runs if run.row["position"] == "none"), runs[0])
+    rows = [run.row | _difference(run.examples[_LOSS], base.examples[_LOSS]) for run in runs]
     rows.sort(key=lambda row: -row[_LOSS])
-    run, facts, _ = runs[0]
+    run, facts, base_name = runs[0].row, runs[0].facts, base.row["position"]
+    seeds = sorted({row["seed"] for row in rows})
     text = page(
         f"Held-out scores of {len(rows)} runs",
         f"Held-out text: {facts['examples']:,} {facts['inputs']} of length {facts['length']}, "
         f"{facts['masked_tokens']:,} masked tokens; loss in nats;\n"
-        f"differences paired by example, ± standard error; {run['step']:,} steps, "
-        f"seed {run['seed']}.",
-        _table(rows, base["position"]),
-        _undecided(rows, base["position"]),
+        f"differences paired by example, ± standard error over examples; {run['step']:,} steps, "
+        f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}. The baseline\n"
+        "always predicts the most frequent token, or the more frequent label.",
+        _table(rows, base.row, runs[0].baseline),
+        _undecided(rows, base_name),
+        _spread_over_seeds(rows),
     )
     return write_report(out, "comparison", rows, text)
 
 
-def score(folder: Path) -> tuple[Json, Json, Examples]:
-    """Score the newest checkpoint in `folder`: return the run and its mean scores, what runs must
-    have in common to be compared, and the scores of each held-out example."""
+class ScoredRun(NamedTuple):
+    """Scores of the newest checkpoint of a run."""
+
+    row: Json  # The run and its mean scores.
+    facts: Json  # What runs must have in common to be compared.
+    examples: Examples
+    baseline: Scalars  # See `baseline_scores`.
+
+
+def score(folder: Path) -> ScoredRun:
+    """Score the newest checkpoint in `folder` on held-out text."""
     config = run_config(folder, PretrainingConfig)
     run = build(config, saved_tokenizer(folder))
     program = run.program
@@ -91,7 +107,7 @@ def score(folder: Path) -> tuple[Json, Json, Examples]:
         "inputs": "packed rows" if config.data.packed else "pairs",
         "examples": len(examples[_LOSS][0]), "masked_tokens": int(examples[_LOSS][1].sum()),
     }  # fmt: skip
-    return row, same_for_all, examples
+    return ScoredRun(row, same_for_all, examples, baseline_scores(run))
 
 
 def _difference(
@@ -112,13 +128,40 @@ def _undecided(rows: list[Json], base: str) -> str:
         if row["position"] != base
         and abs(row["loss_difference"]) <= 2 * row["loss_difference_standard_error"]
     ]
-    return f"No difference from {base} seen in the loss: {', '.join(names)}." if names else ""
+    text = f"No difference from {base} seen in the loss: {', '.join(names)}."
+    return markdown.text(text) if names else ""
 
 
-def _table(rows: list[Json], base: str) -> list[str]:
+def _spread_over_seeds(rows: list[Json]) -> str:
+    """Return sentences on what the seeds of training allow to say about encodings."""
+    by_seed: dict[str, dict[int, float]] = {}
+    for row in rows:
+        by_seed.setdefault(row["position"], {})[row["seed"]] = row[_LOSS]
+    losses = {name: [*values.values()] for name, values in by_seed.items()}
+    freedom = sum(len(values) - 1 for values in losses.values())
+    if not freedom:
+        return (
+            "Each encoding has one seed. The standard errors are over examples and leave out the\n"
+            "seed of training, so this table cannot tell a difference between encodings from one\n"
+            "between seeds. Train at least three seeds of each (`--config.seed`) and compare all."
+        )
+    squares = sum(float(np.var(values)) * len(values) for values in losses.values())
+    deviation = (squares / freedom) ** 0.5
+    fewest = min(map(len, losses.values()))
+    needed = 2 * deviation * (2 / fewest) ** 0.5
+    counts = ", ".join(f"{name} {len(values)}" for name, values in losses.items())
+    return (
+        f"Seeds: {markdown.text(counts)}. Over the seeds of an encoding the loss has a standard\n"
+        f"deviation of {deviation:.3f}, of {freedom} degrees of freedom. Means of {fewest} "
+        f"seed{'s' * (fewest > 1)} each have to differ by about {needed:.3f},\n"
+        "two standard errors, before the seeds do not explain it."
+    )
+
+
+def _table(rows: list[Json], base: Json, baseline: Scalars) -> list[str]:
     columns: list[Column] = [
-        "position encoding", ("its parameters", ",d"), ("masked-LM loss", ".3f"),
-        (f"against {base}", ".3f"), ("accuracy", ".1%"),
+        "position encoding", ("seed", "d"), ("its parameters", ",d"), ("masked-LM loss", ".3f"),
+        (f"against {base['position']}", ".3f"), ("accuracy", ".1%"),
     ]  # fmt: skip
     if _NEXT_SENTENCE in rows[0]:
         columns.append(("next sentence", ".1%"))
@@ -127,7 +170,13 @@ def _table(rows: list[Json], base: str) -> list[str]:
         difference = Estimate(
             mean=row["loss_difference"], error=row["loss_difference_standard_error"]
         )
-        name, shown = row["position"], None if row["position"] == base else difference
+        is_base = (row["position"], row["seed"]) == (base["position"], base["seed"])
         accuracies = [row[key] for key in ("masked_lm_accuracy", _NEXT_SENTENCE) if key in row]
-        cells.append([name, row["parameters"], row[_LOSS], shown, *accuracies])
-    return number_table(columns, cells)
+        cells.append([
+            row["position"], row["seed"], row["parameters"], row[_LOSS],
+            None if is_base else difference, *accuracies,
+        ])  # fmt: skip
+    chance = [baseline[key] for key in _BASELINE_ACCURACIES if key in baseline]
+    return number_table(
+        columns, [["baseline", None, None, baseline["unigram_loss"], None, *chance], *cells]
+    )

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pe_jax.configs.distill_positions import DistillationConfig
+from pe_jax.console import markdown
 from pe_jax.files import Json
 from pe_jax.properties import SHUFFLES
 from pe_jax.reports.pages import page
@@ -72,7 +73,7 @@ def _readable(numbers: Json) -> str:
         "the teacher's, over the variance of the teacher's. `none` has the teacher's parameters\n"
         "and no positions but its windows; `before` has the new positions, not trained. A length\n"
         "is that of a row, which holds inputs of up to so many tokens.\n"
-        f"Teacher: {numbers['teacher']}.",
+        f"Teacher: {markdown.text(numbers['teacher'])}.",
         *blocks,
         *_order_sensitivity(numbers["order"]),
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from pe_jax.errors import extra
+from pe_jax.reports.templates import fill
 
 FROM_FOLDER = 'src="plotly.min.js"'
 TEMPLATE = Path(__file__).with_name("explorer.html")
@@ -55,7 +56,4 @@ def page(entries: Iterable[Entry], *, title: str, about: str, plotly: str = "") 
         "library": f"<script>{plotly}</script>" if plotly else f"<script {FROM_FOLDER}></script>",
         "data": data.replace("<", r"\u003c"),
     }  # fmt: skip
-    text = TEMPLATE.read_text(encoding="utf-8")
-    for key, value in texts.items():
-        text = text.replace("{{" + key + "}}", value)
-    return text
+    return fill(TEMPLATE.read_text(encoding="utf-8"), texts)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pe_jax.console import markdown
 from pe_jax.files import Json
 from pe_jax.reports.finetuning_results import SELECTED_STEP
 from pe_jax.reports.pages import page, write_page
@@ -68,6 +69,6 @@ def _readable(numbers: Json, notes: list[str]) -> str:
         "standard deviation over seeds. The baseline is a trivial answer: the most frequent label,"
         "\nthe mean value, the first sentence of the context, or (SQuAD v2.0) no answer.",
         number_table(columns, rows),
-        f"No better than the baseline: {', '.join(chance)}." if chance else "",
-        [f"- {note}" for note in notes],
+        f"No better than the baseline: {markdown.text(', '.join(chance))}." if chance else "",
+        [f"- {markdown.text(note)}" for note in notes],
     )

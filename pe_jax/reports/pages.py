@@ -14,7 +14,9 @@ from urllib.parse import unquote
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from pe_jax.console import markdown
 from pe_jax.files import write_text
+from pe_jax.reports.templates import fill
 
 _NUMBER = re.compile(r"[+−-]?\d[\d.,]*(e[+-]?\d+)?( ?%| ± .*)?|–")  # Aligned to the right.
 
@@ -26,9 +28,10 @@ _GLOSSARY: dict[str, tuple[str, str]] = json.loads(
 
 
 def page(title: str, *blocks: str | Sequence[str]) -> str:
-    """Return Markdown: a title, then texts or lists of lines, but for empty ones."""
+    """Return Markdown: a title, which is text, then Markdown, but for empty blocks: a block is a
+    string or lines."""
     texts = ["\n".join([block] if isinstance(block, str) else block) for block in blocks]
-    return "\n\n".join([f"# {title}", *filter(None, texts)]) + "\n"
+    return "\n\n".join([f"# {markdown.text(title)}", *filter(None, texts)]) + "\n"
 
 
 def write_page(path: Path, text: str) -> str:
@@ -39,9 +42,14 @@ def write_page(path: Path, text: str) -> str:
 
 
 def to_html(text: str, folder: Path) -> str:
-    """Return a page in HTML with the figures in `folder`, and a glossary of the terms it uses."""
-    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
-    tokens = markdown.parse(text)
+    """Return a page in HTML with the figures in `folder`, and a glossary of the terms it uses.
+
+    The page loads nothing and has no links. Images are PNG files of `folder`, by name; in the place
+    of any other one is its description.
+    """
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    parser.disable(["link", "autolink", "reference"])
+    tokens = parser.parse(text)
     headings: list[Token] = []
     for opening, token in pairwise(tokens):
         match opening.type:
@@ -55,20 +63,32 @@ def to_html(text: str, folder: Path) -> str:
                 heading = next(columns)
                 if _NUMBER.fullmatch(token.content):
                     heading.attrs["class"] = opening.attrs["class"] = "number"
-        for image in token.children or []:
-            source = folder / unquote(str(image.attrs.get("src")))
-            if image.type == "image" and source.is_file():
-                data = base64.b64encode(source.read_bytes()).decode()
-                image.attrs["src"] = f"data:image/png;base64,{data}"
+        for part in token.children or []:
+            if part.type == "image" and _embed(part, folder):
                 opening.attrs["class"] = "wide"
-    body = markdown.renderer.render(tokens, markdown.options, {})
+    body = parser.renderer.render(tokens, parser.options, {})
     body = body.replace("<table>", '<div class="wide"><table>')
     body = body.replace("</table>", "</table></div>")
     lines = (f"<dt>{escape(term)}\n<dd>{escape(what)}\n" for term, what in terms_in(text).items())
     if terms := "".join(lines):
         body += f"<h2>Glossary</h2>\n<dl>\n{terms}</dl>\n"
-    title = escape(text.partition("\n")[0].lstrip("# "))
-    return _PAGE.replace("{{title}}", title).replace("{{body}}", body)
+    title = markdown.plain(text.partition("\n")[0].removeprefix("# "))
+    return fill(_PAGE, {"title": escape(title), "body": body})
+
+
+def _embed(image: Token, folder: Path) -> bool:
+    """Put the file of an image into the page. An image that is not a PNG file in `folder` becomes
+    its description; False for that."""
+    name = unquote(str(image.attrs.get("src")))
+    path = folder / name
+    is_figure = name == path.name and path.suffix == ".png" and not path.is_symlink()
+    if not is_figure or not path.is_file():
+        image.type = "text"
+        image.content = "".join(part.content for part in image.children or [])
+        return False
+    data = base64.b64encode(path.read_bytes()).decode()
+    image.attrs["src"] = f"data:image/png;base64,{data}"
+    return True
 
 
 def terms_in(page: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from pe_jax.configs.tables import TablesConfig
+from pe_jax.console import markdown
 from pe_jax.encodings.parser import PAPER, without_options
 from pe_jax.errors import did_you_mean
 from pe_jax.files import Json, write_text
@@ -47,7 +48,8 @@ def write_tables(folders: list[Path], config: TablesConfig, out: Path) -> str:
         write_text(out / f"{name}.tex", table_formats.to_latex(name, table, config.p_value))
     facts = {"baseline": config.baseline, "p_value": config.p_value, "unfinished": unfinished}
     if unfinished:
-        pages.append(f"Not finished, left out (no results.json): {', '.join(unfinished)}\n")
+        names = markdown.text(", ".join(unfinished))
+        pages.append(f"Not finished, left out (no results.json): {names}\n")
     return write_report(out, "tables", facts | tables, "\n".join(pages))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from pe_jax.configs.pretraining import PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
-from pe_jax.console.markdown import table
+from pe_jax.console.markdown import image, table
 from pe_jax.files import Json
 from pe_jax.reports.pages import page
 from pe_jax.reports.property_report.render import render
@@ -49,13 +49,25 @@ def report_pretraining(
         subject = trained("", folder, config, tokenizer, step, params)
         if section := render(position_vectors, [subject], PropertiesConfig(), out):
             numbers["properties"], lines, (picture, *_) = section
-            figure = f"![dot products of the position vectors]({picture.name})"
+            figure = image("dot products of the position vectors", picture.name)
             text += "\n".join(["", *lines, "", figure, ""])
     return write_report(out, "report", numbers, text)
 
 
 def _scores(run: TextRun[PretrainingConfig], step: int, params: Params) -> Scalars:
     """Return the model's means on held-out text, and those of two baselines on the same tokens."""
+    batches = run.data.held_out[-1]
+    scores = {
+        **run.stages[-1].evaluate(step, params), "length": batches[0]["tokens"].shape[1],
+        **baseline_scores(run),
+    }  # fmt: skip
+    size = "rows" if run.config.data.packed else "pairs"
+    return {**scores, size: sum(len(batch["tokens"]) for batch in batches)}
+
+
+def baseline_scores(run: TextRun[PretrainingConfig]) -> Scalars:
+    """Return the scores on held-out text of who always predicts the most frequent token or, of
+    sentence pairs, the more frequent label; and the number of tokens."""
     batches = run.data.held_out[-1]
 
     def values(name: str) -> np.ndarray:
@@ -64,15 +76,14 @@ def _scores(run: TextRun[PretrainingConfig], step: int, params: Params) -> Scala
     labels = values("masked_tokens")[values("masked_weights") > 0]
     log_p = _unigram(run)
     scores = {
-        **run.stages[-1].evaluate(step, params), "masked_tokens": len(labels),
-        "length": batches[0]["tokens"].shape[1], "unigram_loss": float(-log_p[labels].mean()),
+        "masked_tokens": len(labels), "unigram_loss": float(-log_p[labels].mean()),
         "unigram_accuracy": float((labels == log_p.argmax()).mean()),
     }  # fmt: skip
     if run.config.data.packed:
-        return {**scores, "rows": sum(len(batch["tokens"]) for batch in batches)}
+        return scores
     next_sentence = values("next_sentence")
     majority = float(max(next_sentence.mean(), 1 - next_sentence.mean()))
-    return {**scores, "pairs": len(next_sentence), "next_sentence_majority": majority}
+    return {**scores, "next_sentence_majority": majority}
 
 
 def _unigram(run: TextRun[PretrainingConfig]) -> np.ndarray:

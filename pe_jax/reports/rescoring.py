@@ -9,11 +9,10 @@ import jax
 
 from pe_jax.configs.all_tasks import FINETUNING
 from pe_jax.configs.finetuning import FinetuningConfig
-from pe_jax.console.markdown import table
 from pe_jax.console.terminal import log
 from pe_jax.files import Json
 from pe_jax.reports.pages import page
-from pe_jax.reports.tables import mean_and_spread, write_report
+from pe_jax.reports.tables import mean_and_spread, number_table, write_report
 from pe_jax.schema import changed
 from pe_jax.tasks.finetuning import build, fit_length
 from pe_jax.tasks.run import run_config, saved_tokenizer
@@ -46,7 +45,7 @@ def rescore(folder: Path, out: Path, lengths: tuple[int, ...] = (), resize: str 
         f"{rows[0]['dataset']}: {config.model.encoding().name}, step {rows[0]['step']:,}",
         f"Scores in points by the length of inputs; mean ± standard deviation over "
         f"{len(config.seeds)} seeds.",
-        table(
+        number_table(
             ["length", *rows[0]["scores"]],
             [[f"{r['length']:,}", *map(mean_and_spread, r["scores"].values())] for r in rows],
         ),

@@ -30,7 +30,7 @@ _LATEX = str.maketrans(
 
 
 def _printed(
-    name: str, rows: Json, p_value: float, bold: str, escape: Callable[[str], str] = str
+    name: str, rows: Json, p_value: float, bold: str, escape: Callable[[str], str]
 ) -> list[list[str]]:
     """Return the rows as text; the best mean of a column, as printed, has the format `bold`."""
     decimals, usual = DECIMALS[name], usual_count(rows)
@@ -46,29 +46,32 @@ def _printed(
     def text(cell: Json | None, top: float | None) -> str:
         if cell is None:
             return escape("–")
-        mark, p = "", p_value_of(cell)
-        if p is not None and p < p_value:
-            mark = "†" if cell["test"]["difference"] > 0 else "‡"
-        spread = "" if cell["std"] is None else f" ± {cell['std']:.{decimals}f}"
-        seeds = "" if cell["n"] == usual else f" (n={cell['n']})"
         start = bold.format(mean(cell)) if float(mean(cell)) == top else escape(mean(cell))
-        return start + escape(f"{mark}{spread}{seeds}")
+        p = p_value_of(cell)
+        if p is not None and p < p_value:
+            start += escape("†" if cell["test"]["difference"] > 0 else "‡")
+        parts = [start]
+        if cell["std"] is not None:
+            parts.append(escape(f"± {cell['std']:.{decimals}f}"))
+        if cell["n"] != usual:
+            parts.append(escape(f"(n={cell['n']})"))
+        return " ".join(parts)
 
     return [[escape(row), *map(text, cells.values(), best)] for row, cells in rows.items()]
 
 
 def to_markdown(name: str, table: Json, p_value: float) -> str:
     """Return a heading, the table with its columns lined up, and its notes."""
-    header = ["position encoding", *table["columns"].values()]
-    rows = _printed(name, table["rows"], p_value, "**{}**")
-    return page(TITLES[name], markdown.table(header, rows), *table["notes"])
+    header = ["position encoding", *map(markdown.text, table["columns"].values())]
+    rows = _printed(name, table["rows"], p_value, "**{}**", markdown.text)
+    return page(TITLES[name], markdown.raw_table(header, rows), *map(markdown.text, table["notes"]))
 
 
 def to_latex(name: str, table: Json, p_value: float) -> str:
     """Return a `table` environment; the document needs the package booktabs."""
 
     def escape(text: str) -> str:
-        return text.translate(_LATEX)
+        return markdown.printable(text).translate(_LATEX)
 
     header = ["position encoding", *map(escape, table["columns"].values())]
     caption = escape(" ".join([f"{TITLES[name]}.", *table["notes"]]))

@@ -21,7 +21,7 @@ Column: TypeAlias = str | tuple[str, str]  # Heading of text, or heading and for
 
 
 def number_table(columns: Sequence[Column], rows: Sequence[Row]) -> list[str]:
-    """Return the lines of a Markdown table."""
+    """Return the lines of a Markdown table. Headings and strings in cells are text."""
     pairs = [(column, "") if isinstance(column, str) else column for column in columns]
     texts = [
         [_text(cell, form) for cell, (_, form) in zip(row, pairs, strict=True)] for row in rows

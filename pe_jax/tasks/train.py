@@ -20,7 +20,7 @@ from pe_jax.tasks.run import Program, Run, model_size, saved_tokenizer
 from pe_jax.training import metrics, sharding, workdir
 from pe_jax.training.checkpointing import Checkpoints, restore_newest, saved_steps
 from pe_jax.training.fingerprints import fingerprint
-from pe_jax.training.loop import Loop
+from pe_jax.training.loop import Loop, last_step
 from pe_jax.training.metrics import MetricsWriter
 from pe_jax.training.pytrees import Params, PyTree
 from pe_jax.training.step import TrainState
@@ -99,6 +99,11 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
         state, facts = _start_or_resume(run, folder, shapes, identity, changes)
         begin, steps = int(state.step), sum(stage.steps for stage in run.stages)
         evaluations = metrics.read_evaluations(folder, begin)
+        if begin == last_step(run.stages, facts.get("ends", {})):
+            log(
+                f"The run has finished: all {begin:,} steps are done, so nothing is trained. Its "
+                "report is written again."
+            )
         if profile:
             _check_profile(profile, begin, steps, folder)
         checkpoints = Checkpoints(
@@ -170,7 +175,8 @@ def _start_or_resume(
             f"config.init={changes['init'][1]} is not the model that the run in {folder} started "
             f"from, {changes['init'][0]}. Give that one, or another --workdir."
         )
-    log(f"Resuming from step {done:,}.")
+    if done < last_step(run.stages, facts.get("ends", {})):
+        log(f"Resuming from step {done:,}.")
     return state, {**facts, "origin": {**origin, "start": first_origin["start"]}}
 
 

@@ -6,6 +6,7 @@ The coordinator is host 0, which notices when another is lost. All hosts stop af
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -21,7 +22,9 @@ import flax
 import jax
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh, PartitionSpec
 
 import pe_jax
 from pe_jax.console import stopping
@@ -31,6 +34,17 @@ from pe_jax.schema import Config, values_of
 
 _WAIT = 300  # Seconds, for all hosts to start.
 _VISIBLE = 5.0  # Seconds until a file of one host is there for all, on a network file system.
+_LONGEST_WAIT = 7 * 24 * 3600  # Seconds: one host may tokenize for days while another has a cache.
+_LONGEST_REASON = 300  # Characters of an error of the runtime.
+
+# In errors of the runtime, where a transfer between hosts fails.
+_TRANSFER_ERRORS = re.compile(
+    r"\b(gloo|nccl|rccl|DEADLINE_EXCEEDED|UNAVAILABLE|ABORTED|connection (closed|reset|refused)"
+    r"|coordination service|heartbeat)\b",
+    re.IGNORECASE,
+)
+
+_barrier_numbers = itertools.count()  # Every host passes the same barriers in the same order.
 
 
 def connect(coordinator: str, hosts: int | None, host: int | None, lost_after: int) -> None:
@@ -93,6 +107,62 @@ def check_devices(process_indices: Sequence[int]) -> None:
             f"The hosts have different numbers of devices ({devices}). Use equal hosts, or limit "
             "each to the same number with JAX_LOCAL_DEVICE_IDS or CUDA_VISIBLE_DEVICES."
         )
+
+
+def wait_for_all(purpose: str) -> None:
+    """Wait until every host has called this, however long that takes; every host has to call it.
+
+    This needs the coordinator alone. Collectives wait too, but some of them not long: see `link`.
+    A host that is lost meanwhile ends the others as everywhere, after `lost_after`.
+    """
+    wait = ocp.multihost.get_barrier_sync_fn()
+    wait(key=f"{purpose} {next(_barrier_numbers)}", timeout_ms=_LONGEST_WAIT * 1000)
+
+
+def link(mesh: Mesh) -> None:
+    """Connect the devices of all hosts along the axes of `mesh`; every host has to call it.
+
+    The CPUs of several hosts exchange data by Gloo. Devices that exchange something for the first
+    time wait for one another for 30 s only. One host may compile a training step for longer, while
+    another finds it in its cache: JAX writes the cache of the first host alone. Devices that have
+    exchanged something before wait for many minutes, so a program that takes no time to compile
+    comes first, while the hosts are in step.
+    """
+    names = mesh.axis_names
+    for count in range(1, len(names) + 1):
+        for axes in itertools.combinations(names, count):
+            _sum_over(mesh, axes)
+
+
+def _sum_over(mesh: Mesh, axes: tuple[str, ...]) -> None:
+    """Sum a number of each device over axes of the mesh."""
+
+    def summed() -> jax.Array:
+        # A sum of constants would need no transfer.
+        return jax.lax.psum(jax.lax.axis_index(mesh.axis_names), axes)
+
+    total = jax.shard_map(
+        summed, mesh=mesh, in_specs=(), out_specs=PartitionSpec(), check_vma=False
+    )
+    wait_for_all("link")
+    jax.block_until_ready(jax.jit(total)())
+
+
+def transfer_failure(error: Exception) -> str:
+    """Return a message for an error that a lost host causes on another; empty for other errors."""
+    if not jax.distributed.is_initialized() or jax.process_count() == 1:
+        return ""
+    reason = " ".join(str(error).split())
+    is_of_runtime = isinstance(error, RuntimeError | ValueError)  # Of jaxlib, both.
+    if not is_of_runtime or not _TRANSFER_ERRORS.search(reason):
+        return ""
+    if len(reason) > _LONGEST_REASON:
+        reason = f"{reason[:_LONGEST_REASON]} ..."
+    return (
+        "A transfer between the hosts failed: another host has ended, hangs or cannot be reached. "
+        "See what the others print, and start the same command on all of them again, which "
+        f"resumes the run. The runtime says: {reason}"
+    )
 
 
 # Where a host keeps its copy of the text, and how many processes read it, changes no result.
@@ -178,6 +248,7 @@ def stop_requests() -> Iterator[Callable[[int], int]]:
 
 def _gather_facts(facts: Json) -> list[Json]:
     """Return the facts of every host, in their order. Collectives take arrays of one shape."""
+    wait_for_all("facts")
     text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.array(text.size, np.int32))
     padded = np.zeros(int(sizes.max()), np.uint8)

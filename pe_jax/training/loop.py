@@ -43,6 +43,14 @@ class Stage:
     baselines: Callable[[Params], Scalars] | None = None  # Written once, if the run begins here.
 
 
+def last_step(stages: Sequence[Stage], ends: Mapping[str, int]) -> int:
+    """Return the last step of a run; `ends` are the stages that ended early, see `Loop`."""
+    end = 0
+    for stage in stages:
+        end = ends.get(str(end), end + stage.steps)
+    return end
+
+
 @dataclasses.dataclass(frozen=True)
 class Loop:
     """The loop over the steps of a run in its folder."""

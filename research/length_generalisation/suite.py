@@ -15,7 +15,7 @@ from typing import TypedDict
 import jax
 import numpy as np
 
-from pe_jax.console.markdown import table
+from pe_jax.console import markdown
 from pe_jax.console.terminal import log
 from pe_jax.encodings.encoding import check_layer
 from pe_jax.figures import save
@@ -82,7 +82,9 @@ def run_suite(names: list[str], config: LengthGeneralisationConfig, out: Path) -
         )
     cells = {name: {task: _read(paths[name, task], config) for task in chosen} for name in names}
     write_text(out / "scores.csv", _csv(cells, config.seeds))
-    figure_lines = [f"![{path.stem}]({path.name})\n" for path in _draw(cells, config, out)]
+    figure_lines = [
+        f"{markdown.image(path.stem, path.name)}\n" for path in _draw(cells, config, out)
+    ]
     return write_page(out / "report.md", "\n".join([*_page(cells, config), *figure_lines, ""]))
 
 
@@ -235,8 +237,8 @@ def _page(cells: Cells, config: LengthGeneralisationConfig) -> list[str]:
             )
             rows.append([name, *texts])
         guesses = [f"{100 * (_chance(TASKS[task]) or 0):.0f}" for task in level_tasks]
-        rows.append(["*guessing*", *guesses])
-        lines += [f"## {title}", "", *table(rows[0], rows[1:]), ""]
+        rows.append(["guessing", *guesses])
+        lines += [f"## {title}", "", *markdown.table(rows[0], rows[1:]), ""]
     return lines
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from pe_jax.configs.tables import TablesConfig
-from pe_jax.console.markdown import table
+from pe_jax.console.markdown import raw_table
 from pe_jax.console.terminal import counted
 from pe_jax.reports import table_formats
 from pe_jax.reports.paper_tables import build_all
@@ -167,7 +167,7 @@ def _scores(arm: str, results: Results, every: Values) -> str:
                                  for name in shown)])  # fmt: skip
         rows.append([_ABOVE, *("{} of {}".format(*models_above(every, arm, name, trivial[name]))
                                if name in trivial else "–" for name in shown)])  # fmt: skip
-    return _section(f"{TITLES[arm]}: scores", [" ".join(about)], table(["model", *shown], rows))
+    return _section(f"{TITLES[arm]}: scores", [" ".join(about)], raw_table(["model", *shown], rows))
 
 
 def _properties(arm: str, every: Values) -> str:
@@ -186,7 +186,7 @@ def _properties(arm: str, every: Values) -> str:
     if not rows:
         return ""
     title = f"{TITLES[arm]}: properties once trained"
-    return _section(title, [_ABOUT_PROPERTIES], table(["model", *shown], rows))
+    return _section(title, [_ABOUT_PROPERTIES], raw_table(["model", *shown], rows))
 
 
 def _figures(arm: str, out: Path) -> str:
@@ -225,7 +225,7 @@ def _selection_bias(arms: Sequence[str], every: Values) -> str:
                              f"{np.max(gains):.2f}", str(len(gains))])  # fmt: skip
     if not rows:
         return ""
-    lines = table(["arm", "task", "mean", "greatest", "runs"], rows)
+    lines = raw_table(["arm", "task", "mean", "greatest", "runs"], rows)
     title = "What choosing the best step on the reported set is worth"
     return _section(title, [_ABOUT_SELECTION], lines)
 

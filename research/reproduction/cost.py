@@ -13,7 +13,7 @@ import numpy as np
 from pe_jax.configs.distill_positions import DistillationConfig
 from pe_jax.configs.pretraining import PretrainingConfig, PretrainingStageConfig, StageConfig
 from pe_jax.configs.properties import PropertiesConfig
-from pe_jax.console.markdown import table
+from pe_jax.console.markdown import raw_table
 from pe_jax.data import PretrainingExamples, load_tokenizer
 from pe_jax.models import BertConfig
 from pe_jax.models.flops import forward_flops, train_flops
@@ -174,4 +174,4 @@ def cost_table(costs: Costs) -> str:
         rows.append([arm.replace("_", " "), kind, *counts, tera, hours])
     totals = [f"{len(some):,}" for some in (costs.runs, costs.done, left)]
     rows.append(["all", "", *totals, "", f"{costs.hours(left):.2f}"])
-    return "\n".join(table(["arm", "", "runs", "done", "left", "TFLOPs", "hours to go"], rows))
+    return "\n".join(raw_table(["arm", "", "runs", "done", "left", "TFLOPs", "hours to go"], rows))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from pe_jax.console.markdown import table
+from pe_jax.console.markdown import raw_table
 from pe_jax.files import parse_json, read_json, write_text
 from pe_jax.schema import as_dict, from_values, values_of
 from research.json_files import check as check_json
@@ -158,5 +158,5 @@ def progress_table(
         models = dict.fromkeys(run.model for run in runs if run.arm == arm)
         kinds = list(dict.fromkeys(run.kind for run in runs if run.arm == arm))
         rows = [[model, *(mark(f"{arm}/{kind}/{model}") for kind in kinds)] for model in models]
-        tables.append("\n".join(table([arm.replace("_", " "), *kinds], rows)))
+        tables.append("\n".join(raw_table([arm.replace("_", " "), *kinds], rows)))
     return "\n\n".join(tables)

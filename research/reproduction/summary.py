@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from pe_jax.console.markdown import table
+from pe_jax.console.markdown import raw_table
 from research.reproduction.claims import judge
 from research.reproduction.effects import (
     ARTICLE,
@@ -101,7 +101,7 @@ def _claims(verdicts: Sequence[Verdict]) -> list[str]:
             for n, verdict in numbered if verdict.claim.source == source
         ]  # fmt: skip
         header = ["", title, "models", "mean (95 % interval)", "members, range", "verdict"]
-        lines += [*table(header, rows), ""] if rows else []
+        lines += [*raw_table(header, rows), ""] if rows else []
     return [*lines, *_article(numbered)]
 
 
@@ -116,7 +116,7 @@ def _article(numbered: Sequence[tuple[int, Verdict]]) -> list[str]:
             cells.setdefault(text, {})[column] = f"{_mean(verdict.effect)} ({n}){outcome}"
     columns = list(dict.fromkeys(column for row in cells.values() for column in row))
     rows = [[text, *(row.get(column, "–") for column in columns)] for text, row in cells.items()]
-    return table(["The article's rank correlations (claim)", *columns], rows) if rows else []
+    return raw_table(["The article's rank correlations (claim)", *columns], rows) if rows else []
 
 
 def _effect(verdict: Verdict) -> str:

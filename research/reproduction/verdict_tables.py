@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pe_jax.console.markdown import table
+from pe_jax.console.markdown import raw_table
 from research.reproduction.claims import detectable
 from research.reproduction.effects import LEVEL, LEVELS, Difference, Verdict
 from research.reproduction.intervals import Interval, Parts
@@ -53,7 +53,7 @@ def effects(verdicts: Sequence[Verdict], every: Values) -> list[str]:
     ]  # fmt: skip
     header = ["", "family", "models", "where", "effect", "of", "mean", "95 % interval",
               "seeds alone", "d", "seeds", "p", "corrected", "verdict"]  # fmt: skip
-    return [_ABOUT_VERDICTS, *_power(verdicts, every), "", *table(header, rows)]
+    return [_ABOUT_VERDICTS, *_power(verdicts, every), "", *raw_table(header, rows)]
 
 
 def members(verdicts: Sequence[Verdict]) -> list[str]:
@@ -63,7 +63,7 @@ def members(verdicts: Sequence[Verdict]) -> list[str]:
         for n, verdict in enumerate(verdicts, 1)
         for name, member in verdict.members.items()
     ]
-    return table(["", "pair", "mean", "95 % interval"], rows) if rows else []
+    return raw_table(["", "pair", "mean", "95 % interval"], rows) if rows else []
 
 
 def _power(verdicts: Sequence[Verdict], every: Values) -> list[str]:

@@ -21,7 +21,7 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from scipy import stats
 
-from pe_jax.console.markdown import table
+from pe_jax.console.markdown import raw_table
 from pe_jax.figures.style import FAMILIES, encoding_family, legend_below, new, save
 from pe_jax.files import write_text
 from research.which_encoding.names import OPTIONS, encodings_to_compare
@@ -125,7 +125,7 @@ def page(by_name: Lines, times: Mapping[str, float]) -> str:
         count=len(by_name), planned=len(encodings_to_compare()), several=several, sd=sd,
         freedom=freedom, least=t * 2**0.5 * sd,
     )  # fmt: skip
-    return "\n".join([about, *table(header, rows), "", _COMMANDS])
+    return "\n".join([about, *raw_table(header, rows), "", _COMMANDS])
 
 
 def label(axes: Axes, marks: dict[str, tuple[float, float]], canvas: FigureCanvasAgg) -> None:

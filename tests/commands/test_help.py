@@ -1,9 +1,11 @@
 """`--help` of the commands, and where `--config` finds its file."""
 
+import errno
 import os
 import runpy
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from helpers.commands import call
 
 import pe_jax
 from pe_jax.configs.all_tasks import CONFIGS
+from pe_jax.console import command, streams, terminal
 from pe_jax.console.config_files import find_config, shipped
 from pe_jax.schema import fields_of_task, flatten
 
@@ -49,6 +52,81 @@ def test_help_to_a_full_disk():
         done = subprocess.run(HELP, stdout=full, stderr=subprocess.PIPE, text=True)
     line = "error: standard output was not written: No space left on device.\n"
     assert (done.returncode, done.stderr) == (1, line)
+
+
+# A command in a terminal, which is closed when the file `ready` is there.
+IN_A_TERMINAL = """
+import fcntl, pathlib, signal, sys, termios, time
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from absl import flags
+from pe_jax.console import command, streams, terminal
+
+def run():
+    progress = terminal.Progress(10)
+    terminal.log("a message")
+    pathlib.Path("ready").touch()
+    while not pathlib.Path("closed").exists():
+        time.sleep(0.02)
+    for _ in range(10):
+        progress.advance()
+        time.sleep(0.05)
+        if len(sys.orig_argv) > 3:
+            terminal.log("another message")
+    progress.close()
+    streams.show("results")
+    pathlib.Path("done").touch()
+
+sys.argv = ["command"]
+command.main(run, flags.FlagValues(), "usage")
+"""
+
+
+@pytest.mark.parametrize("messages", [[], ["messages"]])
+def test_a_terminal_that_is_closed(tmp_path, messages):
+    """The command goes on, and exits with 0, whether a bar or a message is written next."""
+    master, slave = os.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", IN_A_TERMINAL, *messages],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as process:
+        os.close(slave)
+        until = time.monotonic() + 60
+        while not (tmp_path / "ready").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        os.close(master)
+        (tmp_path / "closed").touch()
+        assert process.wait(60) == 0
+    assert (tmp_path / "done").exists()
+
+
+def test_a_broken_device_is_an_error(monkeypatch, tmp_path, capsys):
+    """EIO of a file is no terminal that was closed."""
+
+    def fail(*args, **kwargs):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with (tmp_path / "file").open("w") as file, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", file)
+        patch.setattr("builtins.print", fail)
+        with pytest.raises(SystemExit, match="not written: Input/output error"):
+            streams.show("results")
+
+
+def test_control_characters_do_not_reach_a_terminal(capsys):
+    """Such as those of a name: they could retitle it, clear it, or write what nobody has said."""
+    name = "run\x1b[2J\x1b]0;title\x07\x9b1m\r"
+    streams.show(f"Written to {name}\tand\nmore")
+    terminal.log(f"Run {name}")
+    out, err = capsys.readouterr()
+    escaped = r"run\x1b[2J\x1b]0;title\x07\x9b1m\r"
+    assert out == f"Written to {escaped}\tand\nmore\n"
+    assert err == f"Run {escaped}\n"
+    assert command._error(f"--workdir={name}") == f"error: --workdir={escaped}"
 
 
 def test_help_without_utf_8():
@@ -129,7 +207,8 @@ def test_a_command_that_does_not_exist(monkeypatch, capsys):
     from pe_jax import commands
 
     monkeypatch.setattr("sys.argv", ["pe-jax", "trian"])
-    with pytest.raises(SystemExit, match="trian is not a command"):
+    message = r"^error: trian is not a command of pe-jax\. Did you mean train\?\n  pe-jax train "
+    with pytest.raises(SystemExit, match=message):
         commands.main()
     monkeypatch.setattr("sys.argv", ["pe-jax"])
     commands.main()

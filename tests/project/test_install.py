@@ -1,11 +1,13 @@
 """What `pip install .` brings is enough for encodings, attention, properties and the suite."""
 
 import importlib
+import importlib.util
 import json
 import runpy
 import subprocess
 import sys
 import tomllib
+import types
 from pathlib import Path
 
 import pytest
@@ -108,6 +110,42 @@ def test_modules_without_flax_name_the_extra(module, monkeypatch):
     monkeypatch.setitem(sys.modules, "flax", None)
     with pytest.raises(ModuleNotFoundError, match=r"flax is not installed.* of the extra 'flax'"):
         importlib.import_module(module)
+
+
+def test_data_of_fine_tuning_names_its_extra(monkeypatch):
+    """Scores need more than tfds, which is enough for a corpus."""
+    from pe_jax.data import open_corpus
+    from pe_jax.data.glue import load_glue
+    from pe_jax.data.questions import load_questions
+
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    install = r"tensorflow_datasets is not installed\..* pip install '\.\[{}\]'\.$"
+    for load in (lambda: load_glue("cola", "train"), lambda: load_questions("squad/v1.1", "train")):
+        with pytest.raises(ValueError, match=install.format("finetuning")):
+            load()
+    with pytest.raises(ValueError, match=install.format("tfds")):
+        open_corpus("tfds:wiki40b/en:train")
+
+
+@pytest.mark.parametrize("missing", ["onnxruntime", "jax2onnx"])
+def test_the_export_to_onnx_names_all_that_it_needs(monkeypatch, missing):
+    from pe_jax.interop import onnx_export
+    from pe_jax.models import BertConfig
+
+    installed = types.ModuleType("onnxruntime.transformers.float16")
+    installed.convert_float_to_float16 = None
+    monkeypatch.setitem(sys.modules, "onnxruntime", types.ModuleType("onnxruntime"))
+    monkeypatch.setitem(sys.modules, "onnxruntime.transformers", types.ModuleType("transformers"))
+    monkeypatch.setitem(sys.modules, "onnxruntime.transformers.float16", installed)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    if missing == "onnxruntime":
+        monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    message = (
+        rf"^{missing} is not installed\..* pip install '\.\[onnx\]'[.,] [Tt]hen "
+        r"pip install --no-deps jax2onnx==0\.17\.1\.$"
+    )
+    with pytest.raises(ValueError, match=message):
+        onnx_export._program(BertConfig(), {}, "float32")
 
 
 def test_interop_imports_what_needs_the_extra_when_it_is_used(monkeypatch):

@@ -230,11 +230,13 @@ def test_training_on_another_set_is_marked(tmp_path, config):
     text = write_tables(sorted(tmp_path.iterdir()), config, tmp_path / "out")
     header = [c.strip() for c in text.splitlines()[2].strip("|").split("|")]
     assert header[1:] == [
-        "V2.0 F1", "V2.0 EM", "V1.1 F1 [a]", "V1.1 EM [a]",
-        "squad_shifts:nyt F1 [b]", "squad_shifts:nyt EM [b]",
+        "V2.0 F1", "V2.0 EM", r"V1.1 F1 \[a\]", r"V1.1 EM \[a\]",
+        r"squad_shifts:nyt F1 \[b\]", r"squad_shifts:nyt EM \[b\]",
     ]  # fmt: skip
-    assert "[a] Trained on squad_shifts:new+reddit: not comparable with published results." in text
-    assert "[b] Trained on squad_shifts:new: not" in text
+    assert (
+        r"\[a\] Trained on squad_shifts:new+reddit: not comparable with published results." in text
+    )
+    assert r"\[b\] Trained on squad_shifts:new: not" in text
     row = numbers(tmp_path / "out")["squad"]["rows"]["none"]
     assert row["squad_shifts:new+reddit -> squad/v1.1 f1"]["mean"] == 60
     tex = (tmp_path / "out" / "squad.tex").read_text()

@@ -43,7 +43,7 @@ def pretrained(tmp_path_factory):
 def cola(monkeypatch):
     sets = {"train": examples(44, 0), "validation": examples(21, 1)}
 
-    def open_dataset(name, split, data_dir=""):
+    def open_dataset(name, split, data_dir="", extra_name="tfds"):
         return types.SimpleNamespace(as_data_source=sets.__getitem__)
 
     monkeypatch.setattr(glue, "open_dataset", open_dataset)

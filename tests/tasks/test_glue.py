@@ -25,7 +25,7 @@ def prepared(monkeypatch):
     """`prepared[name, split] = examples` stands for a tfds dataset on disk."""
     sets = {}
 
-    def open_dataset(name, split, data_dir=""):
+    def open_dataset(name, split, data_dir="", extra_name="tfds"):
         return types.SimpleNamespace(as_data_source=lambda split: sets[name, split])
 
     monkeypatch.setattr(glue, "open_dataset", open_dataset)

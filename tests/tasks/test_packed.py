@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import re
 import shutil
 
 import jax
@@ -282,6 +283,9 @@ def test_the_report_and_the_comparison(finished, tmp_path):
     assert not any("next_sentence" in name for name in numbers)
     text = compare([folder, folder], tmp_path)
     assert "16 packed rows of length 48" in text and "next" not in text
+    loss, accuracy = numbers["unigram_loss"], numbers["unigram_accuracy"]
+    assert re.search(rf"\| baseline +\| – +\| – +\| {loss:.3f} +\| – +\| {accuracy:.1%} +\|", text)
+    assert "Each encoding has one seed." in text  # The same run twice has.
 
 
 def test_a_run_is_exported(finished, tmp_path):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from concurrent import futures
+from unittest import mock
 
 import jax
 import numpy as np
@@ -47,9 +48,9 @@ def start(folder, workdir, each=((), ()), cwds=(tiny_run.ROOT, tiny_run.ROOT)):
     ]
 
 
-def end(processes):
+def end(processes, seconds=120):
     """Exit statuses, and what each wrote."""
-    outputs = [process.communicate(timeout=120) for process in processes]
+    outputs = [process.communicate(timeout=seconds) for process in processes]
     return [process.returncode for process in processes], outputs
 
 
@@ -78,6 +79,74 @@ def test_two_hosts(tmp_path, killed):
         "tokenizer.json",
     ]  # fmt: skip
     assert len(list((tmp_path / "two" / "tensorboard").iterdir())) <= 2  # One a start, not four.
+
+
+# train.py where one program takes longer to compile than Gloo waits for new connections.
+SLOW_COMPILER = """
+import runpy, sys, time
+from jax._src import compiler
+
+original = compiler.backend_compile_and_load
+
+def compile_slowly(backend, module, *args, **kwargs):
+    if "train_step" in str(module.operation.attributes["sym_name"]):
+        time.sleep(35)
+    return original(backend, module, *args, **kwargs)
+
+compiler.backend_compile_and_load = compile_slowly
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+def test_a_host_that_compiles_for_longer_is_waited_for(tmp_path, monkeypatch):
+    """Only the first host writes the cache of compiled programs, so that after a restart it waits
+    for the others."""
+    both = []
+    popen = subprocess.Popen
+
+    def start_slowly(command, **options):
+        program = [sys.executable, "-c", SLOW_COMPILER] if both else [sys.executable]
+        both.append(popen([*program, *command[1:]], **options))
+        return both[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start_slowly)
+    start(tmp_path, tmp_path / "run")
+    statuses, outputs = end(both, seconds=400)
+    assert statuses == [0, 0], outputs
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "UNKNOWN: Gloo AllGather failed: Connection closed by peer [127.0.0.1]:53435",
+        "UNKNOWN: Gloo context initialization failed: DEADLINE_EXCEEDED: GetKeyValue() timed out",
+        "UNAVAILABLE: The coordination service cannot be reached",
+        "INTERNAL: NCCL operation ncclAllReduce failed",
+    ],
+)
+def test_an_error_of_another_host_is_one_line(monkeypatch, capsys, reason):
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    message = hosts.transfer_failure(jax.errors.JaxRuntimeError(f"{reason}\n  at 0x1\n"))
+    assert message.startswith("A transfer between the hosts failed: another host has ended")
+    assert "the same command on all of them again" in message
+    assert message.endswith(f"The runtime says: {reason} at 0x1") and "\n" not in message
+    assert hosts.transfer_failure(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: memory")) == ""
+    assert hosts.transfer_failure(KeyError(reason)) == ""
+    monkeypatch.setattr(jax, "process_count", lambda: 1)
+    assert hosts.transfer_failure(jax.errors.JaxRuntimeError(reason)) == ""
+
+
+def test_devices_are_linked_along_every_axis():
+    """The sums of all devices, and of those of each seed and of each part of the rows."""
+    mesh = seed_mesh(2)
+    summed = []
+    with mock.patch.object(hosts, "_sum_over", lambda mesh, axes: summed.append(axes)):
+        hosts.link(mesh)
+    assert summed == [("seeds",), ("data",), ("seeds", "data")]
+    hosts.link(mesh)  # On one host too.
 
 
 def test_hosts_with_different_settings_do_not_train(tmp_path):
@@ -187,13 +256,35 @@ for variables in ({}, broken):
     assert code == 0 and "coordinator_address" in none and "OMPI_COMM_WORLD_SIZE" in odd
 
 
+# Of a training step: sums over rows, over seeds, and over both.
+MEETING = """
+import jax
+import numpy as np
+from pe_jax.tasks.seeds import seed_mesh
+from pe_jax.training import hosts
+
+hosts.connect("auto", None, None, 10)
+mesh = seed_mesh(2)
+hosts.link(mesh)
+print("linked", flush=True)
+P = jax.sharding.PartitionSpec
+rows = jax.sharding.NamedSharding(mesh, P("seeds", "data"))
+x = jax.make_array_from_process_local_data(rows, np.ones((2, 2)), (2, 4))
+for axis in (0, 1, None):
+    where = jax.sharding.NamedSharding(mesh, P())
+    total = jax.jit(lambda x: x.sum(axis), out_shardings=where)(x)
+    jax.block_until_ready(total)
+print(jax.process_index(), jax.device_count(), float(total), flush=True)
+"""
+
+
 def test_the_processes_of_a_cluster_meet():
-    program = "from pe_jax.training import hosts; hosts.connect('auto', None, None, 10)\n"
-    program += "import jax; print(jax.process_index(), jax.device_count())"
+    """Devices are connected by `link`, and not by the programs after it, which would have to begin
+    within 30 s of one another."""
     port = free_port()
     both = [
         subprocess.Popen(
-            [sys.executable, "-c", program],
+            [sys.executable, "-c", MEETING],
             env={**os.environ, **cluster(SLURM, host, port)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -204,7 +295,9 @@ def test_the_processes_of_a_cluster_meet():
     ]
     statuses, outputs = end(both)
     assert statuses == [0, 0], outputs
-    assert [out for out, _ in outputs] == ["1 8\n", "0 8\n"]
+    for host, (out, _) in zip((1, 0), outputs):
+        linked, _, computed = out.partition("linked\n")
+        assert "[Gloo]" in linked and computed == f"{host} 8 8.0\n"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -67,10 +67,12 @@ def stop(folder, where, name, number, status):
     return saved_steps(run) if (run / "checkpoints").exists() else []
 
 
-def ends(folder):
-    """The same command ends the run, its report included."""
+def ends(folder, *, is_resumed=True, is_finished=False):
+    """The same command ends the run, its report included; another one says that it has ended."""
     status, _, printed = commands.call(*command(folder))
     assert status == 0, printed
+    message = "The run has finished: all 4 steps are done, so nothing is trained. Its report is "
+    assert (message in printed) == is_finished and ("Resuming" in printed) == is_resumed
     assert (folder / "run" / "report" / "report.md").exists()
     lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
     assert "held_out/masked_lm_loss" in json.loads(lines[-1])
@@ -84,12 +86,12 @@ def test_signals_all_the_way(tmp_path):
     assert stop(tmp_path, workdir, "write_config", *ctrl_c) == []
     assert stop(tmp_path, loop.Meter, "count", *term) == [1]
     assert stop(tmp_path, loop, "_check_held_out", *term) == [1, 4]
-    assert ends(tmp_path) == [1, 4]
+    assert ends(tmp_path, is_resumed=False, is_finished=True) == [1, 4]
 
 
 def test_a_signal_while_the_last_checkpoint_is_written(tmp_path):
     found = stop(tmp_path, ocp.CheckpointManager, "wait_until_finished", signal.SIGTERM, 75)
-    assert found == [4] == ends(tmp_path)
+    assert found == [4] == ends(tmp_path, is_resumed=False, is_finished=True)
 
 
 def test_a_signal_while_it_imports():
@@ -148,6 +150,94 @@ def _runs(process):
         return process.joinpath("stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+# A command whose main thread is in a compiler, where Python runs no handlers.
+COMPILING = """
+import contextlib, hashlib, sys
+from pe_jax.console import stopping
+
+stopping.catch()
+with stopping.deferred() if sys.argv[1] == "training" else contextlib.nullcontext() as requested:
+    print("compiling", flush=True)
+    hashlib.pbkdf2_hmac("sha512", b"", b"", 1_500_000)
+    print("compiled", flush=True)
+"""
+
+
+def compiling(where):
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMPILING, where],
+        cwd=tiny_run.ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "compiling\n"
+    return process
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+def test_a_signal_is_answered_at_once(number, status):
+    """While a program compiles. A signal that comes twice, as that of `timeout`, is one."""
+    process = compiling("training")
+    process.send_signal(number)
+    process.send_signal(number)
+    assert process.stderr.readline().startswith("Stopping after the current step and a save.")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (status, "compiled\n", "")
+
+    process = compiling("elsewhere")
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (status, "")
+    assert err == "Stopped. The same command starts again from what is saved.\n"
+
+
+def test_a_second_signal_ends_a_command_at_once():
+    process = compiling("training")
+    process.send_signal(signal.SIGINT)
+    assert process.stderr.readline().startswith("Stopping")
+    time.sleep(stopping._TWICE)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert err == "Stopped. The same command starts again from what is saved.\n"
+
+
+def test_signals_of_a_forked_process_are_its_own():
+    """Ctrl-C goes to all processes of a terminal: what a worker gets is no second signal."""
+    code = (
+        "import os, signal, sys, time\nfrom pe_jax.console import stopping\nstopping.catch()\n"
+        "with stopping.deferred():\n"
+        "    child = os.fork()\n"
+        "    if not child:\n"
+        "        signal.signal(signal.SIGINT, lambda *args: os._exit(7))\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "        time.sleep(60)\n"
+        "    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
+        "    time.sleep(0.5)\n"
+        "    print('goes on')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], cwd=tiny_run.ROOT, capture_output=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"goes on\n", b"")
+
+
+@pytest.mark.parametrize("before", [signal.SIG_DFL, signal.SIG_IGN])
+def test_a_command_ignores_a_terminal_that_is_closed(before):
+    """nohup ignores it before. Where no command runs any more, all is as it was."""
+    code = (
+        "import signal\nfrom pe_jax.console import stopping\n"
+        f"signal.signal(signal.SIGHUP, signal.{before.name})\nstopping.catch()\n"
+        "print(signal.getsignal(signal.SIGHUP).name)\nstopping.end()\n"
+        "print(signal.getsignal(signal.SIGHUP).name)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tiny_run.ROOT, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["SIG_IGN", before.name], done.stderr
 
 
 def test_signals_wait():

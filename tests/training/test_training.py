@@ -708,7 +708,7 @@ def test_reports_and_scores_of_split_parameters(split, tmp_path):
     report_pretraining(folder, tmp_path)
     numbers = json.loads((tmp_path / "report.json").read_text())
     assert set(numbers["properties"]) == {"learned_absolute"}
-    assert score(folder)[0]["masked_lm_loss"] == pytest.approx(
+    assert score(folder).row["masked_lm_loss"] == pytest.approx(
         numbers["held_out"]["masked_lm_loss"], rel=1e-4
     )
 

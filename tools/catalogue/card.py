@@ -13,7 +13,7 @@ from catalogue.drawings import shown_name
 from catalogue.entries import Entry
 from catalogue.results import CHECKS, Measured
 from catalogue.typeset import latex
-from pe_jax.console.markdown import table
+from pe_jax.console.markdown import raw_table
 from pe_jax.encodings import ENCODINGS, WRAPPERS, parameter_count
 from pe_jax.encodings.registry import call_text
 from research.which_encoding.results import Lines
@@ -136,14 +136,14 @@ def _scores(key: str, scores: Lines) -> list[str]:
 def filled_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return a table of the columns that have a value in any row."""
     kept = [n for n in range(len(header)) if any(row[n] not in ("", "–") for row in rows)]
-    return table([header[n] for n in kept], [[row[n] for n in kept] for row in rows])
+    return raw_table([header[n] for n in kept], [[row[n] for n in kept] for row in rows])
 
 
 def facts(variants: Sequence[Entry], results: Mapping[str, Measured]) -> list[str]:
     """Return a table of facts, a column for each row of the catalogue with this key."""
     columns = [_facts(row, results[row.title]) for row in variants]
     lines = [[name, *(column[name] for column in columns)] for name in columns[0]]
-    return table(["", *(f"`{row.title}`" for row in variants)], lines)
+    return raw_table(["", *(f"`{row.title}`" for row in variants)], lines)
 
 
 def _facts(row: Entry, found: Measured) -> dict[str, str]:

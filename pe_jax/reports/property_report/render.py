@@ -15,6 +15,7 @@ import matplotlib.figure
 
 from pe_jax import figures
 from pe_jax.configs.properties import PropertiesConfig
+from pe_jax.console import markdown
 from pe_jax.console.terminal import Progress
 from pe_jax.files import Json, file_name
 from pe_jax.reports.property_report.matrices import headings
@@ -123,7 +124,9 @@ def render(
     if not findings.numbers:
         return None
     lines: list[str] = []
-    notes = [f"{note}: {', '.join(names)}." for note, names in findings.notes.items()]
+    notes = [
+        markdown.text(f"{note}: {', '.join(names)}.") for note, names in findings.notes.items()
+    ]
     for (about, columns), rows in zip(part.tables, (findings.rows, findings.more_rows)):
         if rows:
             text = about(findings, config) if callable(about) else about.format(config=config)

@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 
 from pe_jax.configs.properties import PropertiesConfig
+from pe_jax.console import markdown
 from pe_jax.console.terminal import log
-from pe_jax.reports.pages import write_page
+from pe_jax.reports.pages import page, write_page
 from pe_jax.reports.property_report import (
     logits,
     massive_values,
@@ -52,7 +53,7 @@ def measure_properties(
     chosen = split_names(config.parts)
     names = ", ".join(s.name + (f" (step {s.step:,})" if s.step else "") for s in subjects)
     log(f"Measuring {names}")
-    text = [f"# Properties of position encodings\n\nMeasured: {names}.\n"]
+    text = [page("Properties of position encodings", f"Measured: {markdown.text(names)}.")]
     for name in chosen or PARTS:
         start, title = time.perf_counter(), PARTS[name].title
         section = render(PARTS[name], subjects, config, out)
@@ -64,5 +65,5 @@ def measure_properties(
         numbers, lines, pictures = section
         write_json(out / f"{name}.json", numbers)
         text.append("\n".join([f"## {title}", "", *lines, ""]))
-        text += [f"![{title}]({path.name})\n" for path in pictures]
+        text += [f"{markdown.image(title, path.name)}\n" for path in pictures]
     return write_page(out / "report.md", "\n".join(text))

@@ -231,7 +231,7 @@ def test_the_command(finished):
     out, _, (status, printed, _) = finished
     assert status == 0
     assert "## Regular tasks" in printed and "| rope " in printed
-    assert re.search(r"\| \*guessing\* +\| 50 ", printed)
+    assert re.search(r"\| guessing +\| 50 ", printed)
     saved = json.loads((out / "cells/copy/rope.json").read_text())
     assert set(saved["accuracy"]) == set(saved["exact"]) == {"2", "4"}
     assert len(saved["losses"]) == 2
