@@ -53,6 +53,10 @@ os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
 # Nothing is cached on disk: within a process the library traces and compiles equal programs once.
 os.environ["JAX_COMPILATION_CACHE_DIR"] = ""
 
+from helpers import added_field
+
+added_field.add_if_asked()  # Before any record is defined.
+
 from helpers.shape_checks import beartype_once
 from jaxtyping import install_import_hook
 

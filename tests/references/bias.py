@@ -179,7 +179,7 @@ def tener(scale=1.0, base=10_000.0):
 def transformer_xl(max_distance=math.inf):
     def score(params, p):
         width = params["kernel"].shape[0]
-        x = jnp.clip(p.i - p.j, -clip, clip)
+        x = jnp.clip(p.i - p.j, -max_distance, max_distance)
         angles = jnp.array([x / 10_000 ** (2 * n / width) for n in range(width // 2)])
         r = jnp.stack([jnp.sin(angles), jnp.cos(angles)], -1).reshape(width)
         content = (p.q + params["u"][p.head]) @ p.k

@@ -1,5 +1,6 @@
 """Every encoding through every check of `pe_jax.testing`, and that the checks find mistakes."""
 
+import dataclasses
 import functools
 import re
 import runpy

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.pairs import by_queries
-from pe_jax.encodings.part import Logits, LogitTerms, Metadata, Params, Part
+from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.errors import check_at_least, check_positive
 from pe_jax.shapes import Array, Float, Real

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from pe_jax.encodings.part import Logits, LogitTerms, Metadata, OffsetTerms, Part
+from pe_jax.encodings.part import (
+    HookContext,
+    Logits,
+    LogitTerms,
+    Metadata,
+    OffsetTerms,
+    Params,
+    Part,
+)
 from pe_jax.encodings.positions import AttentionWindow
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.errors import check_at_least
