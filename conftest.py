@@ -76,6 +76,8 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
+from pe_jax.attention.devices import emulated_devices
+from pe_jax.attention.implementations import queries_per_block
 from pe_jax.console import stopping
 
 
@@ -110,8 +112,17 @@ def checked_roll():
 
 @pytest.fixture
 def quick_kernel(checked_roll, monkeypatch):
-    """The TPU kernel, run as ordinary operations, compiles in less time."""
+    """The TPU kernel runs as ordinary operations, and compiles in less time."""
     monkeypatch.setattr(pltpu, "roll", checked_roll)
+    with emulated_devices():
+        yield
+
+
+@pytest.fixture
+def small_blocks():
+    """Four queries at a time in "fused", so that short sequences have several blocks."""
+    with queries_per_block(4):
+        yield
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -22,11 +23,10 @@ from step_shapes import (
 )
 from tpu_slices import GIB, Slice
 
-from pe_jax.attention.implementations import PLATFORMS
+from pe_jax.attention.implementations import kernel_in_auto
 from pe_jax.configs.pretraining import StageConfig
 from pe_jax.console.terminal import log
 from pe_jax.files import Json
-from pe_jax.models import BertConfig
 from pe_jax.schema import changed
 from pe_jax.training import sharding
 from pe_jax.training.pytrees import PyTree
@@ -86,13 +86,12 @@ def estimate_stage(config: AnyConfig, stage: StageConfig, chips: Slice) -> Estim
 
     The batch must divide among the chips, see `sharding.check_rows`.
     """
-    model = _for_tpu(
-        dataclasses.replace(config.model, vocab_size=expected_vocab_size(config)), chips
-    )
+    model = dataclasses.replace(config.model, vocab_size=expected_vocab_size(config))
     mesh = make_mesh(config, chips.mesh)
     program, flops = make_program(config, mesh, model, stage)
     state, batch, constants = abstract_arguments(config, program, stage)
-    lowered = program.train_step(stage.accumulation).lower(state, batch, *constants)
+    with _kernel_of(chips):
+        lowered = program.train_step(stage.accumulation).lower(state, batch, *constants)
     start = time.perf_counter()
     compiled, failure = None, ""
     try:
@@ -167,10 +166,13 @@ def shard_bytes(tree: PyTree) -> int:
     )
 
 
-def _for_tpu(model: BertConfig, chips: Slice) -> BertConfig:
-    """Return the model with the kernels of these chips, whatever machine compiles it."""
-    kind = chips.mesh.devices.flat[0].device_kind.lower()
-    return dataclasses.replace(model, platform=kind if kind in PLATFORMS else "tpu")
+def _kernel_of(chips: Slice) -> contextlib.AbstractContextManager[None]:
+    """Return the context in which `"auto"` takes the TPU kernel, as in a run on these chips whose
+    `check_kernel` passes. TPU v4 has no rotation of rows by different numbers of lanes, which the
+    kernel is built on."""
+    if chips.mesh.devices.flat[0].device_kind.lower() == "tpu v4":
+        return contextlib.nullcontext()
+    return kernel_in_auto()
 
 
 def largest_batch(

@@ -45,8 +45,7 @@ from absl import app, flags
 from jax.typing import ArrayLike
 
 from pe_jax import encodings
-from pe_jax.attention import attention
-from pe_jax.attention.implementations import IMPLEMENTATIONS, choose
+from pe_jax.attention import attention, implementations
 from pe_jax.chips import PEAKS
 from pe_jax.configs.finetuning import FinetuningConfig
 from pe_jax.console.markdown import raw_table
@@ -172,7 +171,7 @@ def attention_part() -> Part:
     for length in lengths:
         shape = 3, max(1, _TOKENS.value // length), length, heads, size
         inputs[length] = jax.random.normal(jax.random.key(1), shape, "bfloat16")
-    named = [name for name, each in IMPLEMENTATIONS.items() if not each.kernel]
+    named = [name for name in implementations.NAMES if name != "kernel"]
 
     def compiled(length: int, name: str, implementation: str) -> Call:
         encoding = encodings.from_name(
@@ -186,7 +185,7 @@ def attention_part() -> Part:
         """False for a program that is the same as that of "table", or takes too much memory."""
         if implementation == "naive":
             return length <= _LONGEST_NAIVE
-        return implementation != "fused" or length > (IMPLEMENTATIONS["fused"].block or 0)
+        return implementation != "fused" or length > implementations.block_size
 
     every = itertools.product(lengths, _ENCODINGS.value, named)
     keys = [key for key in every if differs(*key)]
@@ -195,8 +194,7 @@ def attention_part() -> Part:
         table = []
         for length in lengths:
             for name in _ENCODINGS.value:
-                chosen = choose("auto", length, vectors="relative" in name)
-                auto = next(name for name, each in IMPLEMENTATIONS.items() if each == chosen)
+                auto = implementations.choose(length, vectors="relative" in name)
                 keyed = {implementation: (length, name, implementation) for implementation in named}
                 times = {
                     implementation: run(key, median_ms)
@@ -227,7 +225,7 @@ def step_part() -> Part:
             "max_length": 512,
             "position": position,
             "dtype": "bfloat16",
-            "attention": implementation,
+            "implementation": implementation,
             "attention_dropout_rate": dropout,
             "scan_layers": _SCAN_LAYERS.value,
             "vocab_size": _VOCABULARY,
@@ -323,9 +321,7 @@ def numerics_part() -> Part:
             context = encodings.Context(positions_q=None, x_q=x, x_k=x, projections=(queries, keys))
             q, k, v = (arrays[name] for name in "qkv")
             acting = encoding.in_attention
-            out = attention(
-                q, k, v, acting, params, context, implementation=implementation, platform=platform
-            )
+            out = attention(q, k, v, acting, params, context, implementation=implementation)
             return (out.astype(jnp.float32) * to).sum(), out
 
         cast = {name: x.astype(dtype) for name, x in arrays.items()}

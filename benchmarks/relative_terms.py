@@ -42,7 +42,7 @@ def prepare(position: str, implementation: str, rows: int, length: int):
         "position": position,
         "max_length": length,
         "dtype": _DTYPE.value,
-        "attention": implementation,
+        "implementation": implementation,
         "remat": _REMAT.value,
         "vocab_size": vocab_size,
     }

@@ -26,7 +26,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from pe_jax.attention import xla
 from pe_jax.attention.attention import attention, completed
-from pe_jax.attention.implementations import Implementation
+from pe_jax.attention.implementations import check_name
 from pe_jax.attention.inputs import apply_encoding
 from pe_jax.attention.masks import check_mask, combine_masks
 from pe_jax.dtypes import check_floats, widened
@@ -47,7 +47,7 @@ def attention_fn(
     params: Params | None = None,
     context: Context | None = None,
     *,
-    implementation: str | Implementation = "auto",
+    implementation: str = "auto",
 ) -> AttentionFn:
     """An `attention_fn` for `flax.linen.MultiHeadDotProductAttention`.
 
@@ -64,9 +64,11 @@ def attention_fn(
     `functools.wraps`, or the mask is lost; a call without `mask` is therefore an error.
 
     Raises:
-      ValueError: for an encoding that acts at the input of a model alone; in a call as `attention`.
+      ValueError: for an encoding that acts at the input of a model alone, or an implementation that
+        is unknown; in a call as `attention`.
     """
     check_acts_in_attention(checked_encoding(encoding))
+    check_name(implementation)
 
     def attend(
         query: Array,
@@ -132,7 +134,7 @@ def dot_product_attention(
     params: Params | None = None,
     context: Context | None = None,
     *,
-    implementation: str | Implementation = "auto",
+    implementation: str = "auto",
 ) -> AttentionFn:
     """A function with the arguments of `jax.nn.dot_product_attention`.
 
@@ -141,9 +143,11 @@ def dot_product_attention(
     that may attend to nothing gets zeros.
 
     Raises:
-      ValueError: for an encoding that acts at the input of a model alone; in a call as `attention`.
+      ValueError: for an encoding that acts at the input of a model alone, or an implementation that
+        is unknown; in a call as `attention`.
     """
     check_acts_in_attention(checked_encoding(encoding))
+    check_name(implementation)
     chosen = implementation
 
     def attend(
@@ -336,7 +340,7 @@ def _attend(
     heads: tuple[Array, Array, Array],
     mask: Array | None,
     *,
-    implementation: str | Implementation,
+    implementation: str,
     **dropout: Any,
 ) -> Float[Array, "*B Lq H d"]:
     """Attention of heads `[*B, L, H, d]`."""

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.attention import Cache, init_cache, multi_head
-from pe_jax.attention.implementations import Implementation
 from pe_jax.encodings import (
     Context,
     Params,
@@ -73,7 +72,7 @@ class MultiHeadAttention(nn.Module):
     kernel_init: Initializer = default_kernel_init
     bias_init: Initializer = nn.initializers.zeros_init()
     use_bias: bool = True
-    implementation: str | Implementation = "auto"
+    implementation: str = "auto"
     num_kv_heads: int | None = None
 
     @nn.compact

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from pe_jax.adapters import attention_fn
 from pe_jax.attention import Cache, init_cache, multi_head
-from pe_jax.attention.implementations import Implementation
+from pe_jax.attention.implementations import check_name
 from pe_jax.encodings import Context, Params, PositionEncoding, Positions, embed, none
 from pe_jax.encodings.encoding import checked_encoding
 from pe_jax.encodings.positions import as_array
@@ -70,10 +70,11 @@ class MultiHeadAttention(nnx.Module):
         kernel_init: Initializer = default_kernel_init,
         bias_init: Initializer = default_bias_init,
         use_bias: bool = True,
-        implementation: str | Implementation = "auto",
+        implementation: str = "auto",
         num_kv_heads: int | None = None,
         rngs: nnx.Rngs,
     ):
+        check_name(implementation)
         self.num_heads, self.in_features = num_heads, in_features
         self.head_size, self.num_kv_heads = multi_head.head_sizes(
             qkv_features or in_features, num_heads, num_kv_heads
@@ -251,9 +252,10 @@ class AttentionFn(nnx.Module):
         self,
         encoding: PositionEncoding,
         *,
-        implementation: str | Implementation = "auto",
+        implementation: str = "auto",
         rngs: nnx.Rngs,
     ) -> None:
+        check_name(implementation)
         self.encoding, self.implementation = multi_head.in_attention(encoding), implementation
         self.position = nnx.data(_init(self.encoding, rngs))
         self.positions: tuple[nnx.Cache[jax.Array] | None, ...] = nnx.data((None, None))

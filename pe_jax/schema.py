@@ -55,6 +55,13 @@ def part(config: type[Config], **defaults: Any) -> Any:
     return dataclasses.field(default_factory=make, metadata=metadata)
 
 
+# Keys that have another name now, for the error that says so.
+RENAMED = {
+    "model.attention": "model.implementation",
+    "model.num_segments": "model.num_token_types",
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
     """Base of all configs. Creating one checks each value, then how values of several keys relate.
@@ -62,6 +69,14 @@ class Config:
     Raises:
       ValueError: in one line that begins with the name of a key.
     """
+
+    def __new__(cls, *_: Any, **values: Any) -> Config:
+        names = [field.name for field in dataclasses.fields(cls)]
+        for old, new in RENAMED.items():
+            old_name, new_name = old.rpartition(".")[2], new.rpartition(".")[2]
+            if old_name in values and old_name not in names and new_name in names:
+                raise TypeError(f"{old_name} is now called {new_name}. Pass {new_name}=...")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for name, kind in kinds(type(self)).items():
@@ -81,7 +96,6 @@ class Config:
 
 
 C = TypeVar("C", bound=Config)
-_RENAMED = {"num_segments": "num_token_types"}  # Keys in the config.json of earlier runs.
 # The class of a config; or where it is by task, see `pe_jax.configs.all_tasks`.
 Classes: TypeAlias = type[C] | Mapping[str, str]
 
@@ -274,9 +288,8 @@ def unknown_key(key: str, known: Iterable[str], of: str) -> str:
     """The message for a key that is not known, with close matches: of its last name, wherever they
     are, or of the whole."""
     every = list(known)
-    path, dot, name = key.rpartition(".")
-    if name in _RENAMED:
-        return f"config.{key} is now called config.{path}{dot}{_RENAMED[name]}."
+    if key in RENAMED:
+        return f"config.{key} is now called config.{RENAMED[key]}."
     inner = [f"config.{name}" for name in every if name.startswith(f"{key}.")]
     if inner:
         return f"config.{key} is a part with keys of its own, such as {' and '.join(inner[:2])}."

@@ -97,7 +97,7 @@ def number(least: float, most: float, ends: str = "[]") -> Validator:
     )
 
 
-# Names, or where a module defines them, such as "pe_jax.attention.implementations:PLATFORMS". That
+# Names, or where a module defines them, such as "pe_jax.attention.implementations:NAMES". That
 # module is imported when a value is checked: it may need JAX.
 Names: TypeAlias = Iterable[str] | str
 

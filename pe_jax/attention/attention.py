@@ -7,7 +7,6 @@ softmax is float32, or float64 where q or k is, whatever the dtype of parameters
 from __future__ import annotations
 
 import functools
-from types import ModuleType
 from typing import Any, Literal, overload
 
 import jax
@@ -15,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.attention import cudnn, dropout, implementations, masks, naive, xla
-from pe_jax.attention.implementations import Implementation
 from pe_jax.attention.inputs import AttentionInputs, apply_encoding
 from pe_jax.dtypes import check_floats
 from pe_jax.encodings.encoding import (
@@ -39,16 +37,16 @@ def attention(
     q: Float[Array, "B Lq H d"], k: Float[Array, "B Lk G d"], v: Float[Array, "B Lk G f"],
     encoding: PositionEncoding | None = None, params: Params | None = None,
     context: Context | None = None, *, mask: Any = None, dropout_rate: float = 0.0,
-    dropout_rng: jax.Array | None = None, implementation: str | Implementation = "auto",
-    platform: str | None = None, return_lse: Literal[False] = False,
+    dropout_rng: jax.Array | None = None, implementation: str = "auto",
+    return_lse: Literal[False] = False,
 ) -> Float[jax.Array, "B Lq H f"]: ...  # fmt: skip
 @overload
 def attention(
     q: Float[Array, "B Lq H d"], k: Float[Array, "B Lk G d"], v: Float[Array, "B Lk G f"],
     encoding: PositionEncoding | None = None, params: Params | None = None,
     context: Context | None = None, *, mask: Any = None, dropout_rate: float = 0.0,
-    dropout_rng: jax.Array | None = None, implementation: str | Implementation = "auto",
-    platform: str | None = None, return_lse: Literal[True],
+    dropout_rng: jax.Array | None = None, implementation: str = "auto",
+    return_lse: Literal[True],
 ) -> tuple[Float[jax.Array, "B Lq H f"], Float[jax.Array, "B Lq H"]]: ...  # fmt: skip
 @automatic_sharding(
     lambda q, *_, return_lse=False, **__: (
@@ -67,8 +65,7 @@ def attention(
     mask: Any = None,
     dropout_rate: float = 0.0,
     dropout_rng: jax.Array | None = None,
-    implementation: str | Implementation = "auto",
-    platform: str | None = None,
+    implementation: str = "auto",
     return_lse: bool = False,
 ) -> Float[jax.Array, "B Lq H f"] | tuple[jax.Array, Float[jax.Array, "B Lq H"] | None]:
     """Multi-head attention with a position encoding; the formula is in `pe_jax.encodings.part`.
@@ -97,15 +94,13 @@ def attention(
         that may attend to nothing gets zeros, in outputs and gradients.
       dropout_rate, dropout_rng: dropout of the weights; a rate above 0 needs an rng. Every
         implementation drops the same weights.
-      implementation: `"auto"` chooses by platform, length and encoding; `"naive"` is the formula in
-        ordinary JAX; `"table"` stores all weights and computes terms of the offset from a table
-        (see `offset_terms`); `"fused"` and `"kernel"` (for TPUs, slow elsewhere) have memory linear
-        in the length; `"cudnn"` is cuDNN's flash attention in bfloat16 or float16, for GPUs, of
-        encodings that add at most biases. All give the same numbers and gradients up to rounding.
-        Where the chosen one cannot compute the encoding, `"auto"` and an `Implementation` fall back
-        to one that can, and a name raises.
-      platform: what `"auto"` chooses for: `"cpu"`, `"gpu"`, `"tpu"` or a generation such as
-        `"tpu v4"`; default: where this runs.
+      implementation: `"naive"` is the formula in ordinary JAX; `"table"` stores all weights and
+        computes terms of the offset from a table (see `offset_terms`); `"fused"` has memory linear
+        in the length, and so has `"kernel"`, on TPUs; `"cudnn"` is cuDNN's flash attention in
+        bfloat16 or float16, on NVIDIA GPUs, of encodings that add at most biases. All give the same
+        numbers and gradients up to rounding. `"auto"` chooses among the first three by device,
+        length and encoding, and `"kernel"` in training on a TPU after `check_kernel` has passed.
+        The device is that of the mesh that is set (`jax.set_mesh`), else the default device.
       return_lse: return the logarithm of the softmax's denominator as well, for attention whose
         keys come in pieces (ring attention, split-key decoding); not in `"kernel"` and `"cudnn"`.
 
@@ -121,8 +116,8 @@ def attention(
       ValueError: for another dtype of q, k or v; heads, positions, hidden states or document ids
         that do not fit q and k; a mask that is not bool; missing parameters; an encoding that acts
         at the input of a model alone; one for causal attention that is not joined with `causal`; or
-        an implementation that is unknown or, given by name, cannot compute the encoding. Values of
-        positions and document ids are checked unless they are traced.
+        an implementation that is unknown or does not support the inputs or the device, for which it
+        is compiled. Values of positions and document ids are checked unless they are traced.
 
     Example:
       >>> import jax
@@ -139,6 +134,7 @@ def attention(
             "dropout_rate=0.0 to drop nothing."
         )
     check_floats(q=q, k=k, v=v)
+    implementations.check_name(implementation)
     encoding = encoding if encoding is not None else none()
     context = completed(context, encoding, q.shape[:2], k.shape[:2])
     masks.check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
@@ -149,28 +145,25 @@ def attention(
         return (zeros, nothing) if return_lse else zeros
     x = apply_encoding(encoding, params, q, k, v, context, mask)
     seed = dropout.seed(dropout_rng) if dropout_rng is not None and dropout_rate else None
-    chosen = implementations.choose(implementation, k.shape[1], platform, x.window, x.vectors)
-    in_kernel = chosen.kernel and not return_lse and _kernel().supports(x)
-    in_cudnn = chosen.cudnn and not return_lse and cudnn.supports(x, seed)
-    supported = chosen.naive or in_kernel or in_cudnn
-    needs = "" if supported else _unsupported_reason(x, implementation, return_lse)
-    if needs and implementation in implementations.IMPLEMENTATIONS:
-        raise ValueError(
-            f"implementation={implementation!r} needs {needs}, which does not hold for "
-            f"{encoding.name!r} here. Use 'auto', or 'naive', which supports every encoding."
-        )
-    lse: Array | None = None
-    if in_kernel:
-        on_tpu = (platform or jax.default_backend()).startswith("tpu")
-        out = _kernel().attend(x, dropout_rate, seed, interpret=not on_tpu)
-    elif in_cudnn:
-        on_gpu = (platform or jax.default_backend()) == "gpu"
-        out = cudnn.attend(x, "cudnn" if on_gpu else "xla")
-    elif chosen.naive or needs:
-        drop = functools.partial(dropout.dropout, rate=dropout_rate, rng=dropout_rng)
-        out, lse = naive.attend(x, drop), naive.log_denominator(x) if return_lse else None
+    if implementation == "auto":
+        chosen = _choose(x, return_lse)
     else:
-        out, lse = xla.attend(x, seed, dropout_rate, chosen.block, return_lse=return_lse)
+        chosen = implementation
+        _check_supported(implementation, x, seed, return_lse, encoding.name)
+    lse: Array | None = None
+    if chosen == "kernel":
+        from pe_jax.attention.tpu_kernel import adapter  # Pallas takes long to import.
+
+        out = adapter.attend(x, dropout_rate, seed)
+    elif chosen == "cudnn":
+        out = cudnn.attend(x)
+    elif chosen == "naive":
+        drop = functools.partial(dropout.dropout, rate=dropout_rate, rng=dropout_rng)
+        out = naive.attend(x, drop)
+        lse = naive.log_denominator(x) if return_lse else None
+    else:
+        block = implementations.block_size if chosen == "fused" else None
+        out, lse = xla.attend(x, seed, dropout_rate, block, return_lse=return_lse)
     for part, part_params, seen in reversed(x.parts):  # Undo maps of the values, the last first.
         out = part.map_output(part_params, out, seen) if part.map_output else out
     return (out.astype(v.dtype), lse) if return_lse else out.astype(v.dtype)
@@ -211,21 +204,47 @@ def attention_weights(
     return masks.masked_softmax(naive.logits(x), x.whole_mask, x.sink)
 
 
+def _choose(x: AttentionInputs, return_lse: bool) -> str:
+    """Return the name of the implementation that `"auto"` takes."""
+    keys = x.k.shape[1]
+    tries_kernel = implementations.auto_tries_kernel(keys)
+    if tries_kernel and not _unsupported_reason("kernel", x, None, return_lse):
+        return "kernel"
+    if xla.unsupported_reason(x):
+        return "naive"
+    return implementations.choose(keys, x.window, x.vectors)
+
+
+def _check_supported(
+    implementation: str, x: AttentionInputs, seed: Array | None, return_lse: bool, encoding: str
+) -> None:
+    """Raise an UnsupportedError if an implementation that was given by name cannot compute `x`."""
+    if implementation in implementations.KNOWN_LENGTHS:
+        for length in (x.q.shape[1], x.k.shape[1]):
+            check_length(length, f"implementation={implementation!r}")
+    reason = _unsupported_reason(implementation, x, seed, return_lse)
+    if reason:
+        raise implementations.UnsupportedError(
+            f"implementation={implementation!r} needs {reason}, which does not hold for "
+            f"{encoding!r} here. Use 'auto', or 'naive', which supports every encoding."
+        )
+
+
 def _unsupported_reason(
-    x: AttentionInputs, implementation: str | Implementation, return_lse: bool
+    implementation: str, x: AttentionInputs, seed: Array | None, return_lse: bool
 ) -> str:
-    """What an implementation that does not support `x` needs; empty if another computes `x`."""
-    if implementation not in ("kernel", "cudnn"):
+    """Return what an implementation needs and `x` does not have; empty if it computes `x`."""
+    if implementation == "naive":
+        return ""
+    if implementation in ("table", "fused"):
         return xla.unsupported_reason(x)
-    module = _kernel() if implementation == "kernel" else cudnn
-    return "return_lse=False" if return_lse else module.NEEDS
+    if return_lse:
+        return "return_lse=False"
+    if implementation == "cudnn":
+        return cudnn.unsupported_reason(x, seed)
+    from pe_jax.attention.tpu_kernel import adapter  # Pallas takes long to import.
 
-
-def _kernel() -> ModuleType:
-    """The TPU kernel. Pallas takes longer to import than all of this library."""
-    from pe_jax.attention.tpu_kernel import adapter
-
-    return adapter
+    return adapter.unsupported_reason(x)
 
 
 def completed(

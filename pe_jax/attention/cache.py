@@ -19,7 +19,6 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from pe_jax.attention.attention import attention
-from pe_jax.attention.implementations import Implementation
 from pe_jax.attention.masks import check_mask, combine_masks
 from pe_jax.dtypes import check_floats
 from pe_jax.encodings.encoding import PositionEncoding, check_acts_in_attention, check_context
@@ -109,8 +108,7 @@ def cached_attention(
     context: Context | None = None,
     *,
     mask: Bool[Array, "#B #H #T N"] | None = None,
-    implementation: str | Implementation = "auto",
-    platform: str | None = None,
+    implementation: str = "auto",
 ) -> tuple[Float[jax.Array, "B T H f"], Cache]:
     """Append new tokens to a cache; each attends to itself and to all before it in its row.
 
@@ -184,7 +182,6 @@ def cached_attention(
         context.replace(positions_q=positions, positions_k=longer.positions, x_k=hidden),
         mask=combine_masks(mask, written),
         implementation=implementation,
-        platform=platform,
     )
     fits = (longer.index <= length)[:, None, None, None]
     return jnp.where(fits, out, jnp.nan), longer

@@ -7,12 +7,10 @@ returns the gradient of that sum too: `[1, H, Lq, Lk]`, or with all rows if the 
 
 from __future__ import annotations
 
-from typing import Literal
-
 import jax
 import jax.numpy as jnp
 
-from pe_jax.attention import xla
+from pe_jax.attention import devices, xla
 from pe_jax.attention.inputs import AttentionInputs
 from pe_jax.attention.masks import whole_mask
 from pe_jax.attention.reverse_only import reverse_only
@@ -20,38 +18,43 @@ from pe_jax.encodings.positions import AttentionWindow
 from pe_jax.manual_axes import vary_alike
 from pe_jax.shapes import Array, Float
 
-NEEDS = (
-    "bfloat16 or float16, no dropout of the weights, no terms but biases of the offset, no sink, "
-    "heads of one size that is a multiple of 8 up to 128, more than one token, and even lengths "
-    "where there is a bias or a mask"
-)
 _LARGEST_HEAD = 128  # Larger ones need a GPU of compute capability 9.0.
 
 
-def supports(x: AttentionInputs, seed: Array | None) -> bool:
-    """Return whether `attend` can compute this attention, with dropout if there is a seed."""
-    if seed is not None or x.added is not None or x.logit_terms or x.maps:
-        return False
-    if x.sink is not None or any(
+def unsupported_reason(x: AttentionInputs, seed: Array | None) -> str:
+    """Return what `attend` needs and `x`, with dropout if there is a seed, does not have; empty if
+    it computes `x`."""
+    if seed is not None:
+        return "dropout_rate=0.0"
+    vectors = any(
         t.key_vectors or t.query_vectors or t.value_vectors for t, _, _ in x.terms
-    ):
-        return False
+    )
+    if x.added is not None or x.logit_terms or x.maps or vectors:
+        return "no terms but biases of the offset"
+    if x.sink is not None:
+        return "no sink"
     dtypes = {array.dtype for array in (x.q, x.k, x.v)}
     if dtypes != {jnp.dtype("bfloat16")} and dtypes != {jnp.dtype("float16")}:
-        return False
+        return "queries, keys and values in bfloat16 or float16"
     size, heads = x.q.shape[3], x.k.shape[2]
     if x.v.shape[2:] != (heads, size) or size % 8 or size > _LARGEST_HEAD:
-        return False
+        return f"heads of one size that is a multiple of 8 up to {_LARGEST_HEAD}"
     lengths = x.q.shape[1], x.k.shape[1]
     if lengths == (1, 1):
-        return False
+        return "more than one token"
     masks = x.mask is not None, x.context.document_ids is not None, bool(x.position_windows)
     masked = any(masks) or (x.window is not None and _causal_window(x) is None)
-    return not (masked or x.terms) or not any(length % 2 for length in lengths)
+    if (masked or x.terms) and any(length % 2 for length in lengths):
+        return "even lengths beside a bias or a mask"
+    return ""
 
 
-def attend(x: AttentionInputs, implementation: Literal["cudnn", "xla"]) -> Float[Array, "B Lq H f"]:
-    """Attention of inputs that `supports` accepts; `"xla"` runs on any device."""
+def attend(x: AttentionInputs) -> Float[Array, "B Lq H f"]:
+    """Attention of inputs without an `unsupported_reason`; on an NVIDIA GPU, or emulated (see
+    `devices`)."""
+    emulated = devices.are_emulated()
+    if not emulated:
+        devices.check_gpu()
     window, lengths = _causal_window(x), (x.q.shape[1], x.k.shape[1])
     rest = x.window if window is None else None
     mask = whole_mask(x.allowed, x.position_windows, rest, lengths, x.context.shift)
@@ -69,7 +72,7 @@ def attend(x: AttentionInputs, implementation: Literal["cudnn", "xla"]) -> Float
         scale=1.0,  # The queries are scaled.
         is_causal=window is not None,
         local_window_size=None if window is None or window.left is None else (window.left, 0),
-        implementation=implementation,
+        implementation="xla" if emulated else "cudnn",
     )
     # Without a mask, every query may attend to itself at least.
     everything = None if mask is None else whole_mask(mask, (), window, lengths, x.context.shift)

@@ -11,7 +11,6 @@ import jax
 
 from pe_jax.attention.attention import attention
 from pe_jax.attention.cache import Cache, cached_attention
-from pe_jax.attention.implementations import Implementation
 from pe_jax.dtypes import check_floats
 from pe_jax.encodings.encoding import (
     PositionEncoding,
@@ -36,7 +35,7 @@ def attend(
     cache: Cache | None = None,
     dropout_rate: float = 0.0,
     dropout_rng: jax.Array | None = None,
-    implementation: str | Implementation = "auto",
+    implementation: str = "auto",
 ) -> tuple[Float[Array, "B Lq H d"], Cache | None]:
     """Return outputs of all heads, and the cache with the new tokens in it if one is given.
 

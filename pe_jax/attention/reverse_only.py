@@ -39,14 +39,14 @@ def first_order(x: Array) -> Array:
 def _first_order_jvp(*_: object) -> NoReturn:
     raise TypeError(
         "attention has no second derivatives (jax.hessian, jax.grad of jax.grad) in the TPU "
-        'kernel: pass implementation="naive", or attention="naive" to Bert.'
+        'kernel: pass implementation="naive", to Bert as well.'
     )
 
 
 def _refuse(*_: object, **__: object) -> NoReturn:
     raise TypeError(
         "attention has no forward mode (jax.jvp, jax.jacfwd, jax.linearize) in this "
-        'implementation. For it, pass implementation="naive", or attention="naive" to Bert.'
+        'implementation. For it, pass implementation="naive", to Bert as well.'
     )
 
 

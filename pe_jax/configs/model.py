@@ -97,8 +97,6 @@ class BertConfig(Config):
       hidden_size: D; num_heads divides it, the head size is d = D / H.
       position: the position encoding, or its name, see `pe_jax.encodings.from_name`.
       vocab_size: V, rows of the token embedding, but for `unused_rows` after them.
-      platform: what the program is compiled for, where that is not where it is compiled: "cpu",
-        "gpu" or "tpu". Empty means the devices of this process.
       pre_norm: each sublayer normalises its input and adds to it; else the sum is normalised.
       norm: of all normalisations, of which `rms_norm` has no bias.
       embedding_norm, final_norm: of the embeddings, and of the output of the last layer.
@@ -143,12 +141,10 @@ class BertConfig(Config):
     dtype: str = key(
         "float32", one_of(("float32", "bfloat16")), 'Of the computation: "float32" or "bfloat16".'
     )
-    attention: str = key(
+    implementation: str = key(
         "auto",
-        one_of(
-            "pe_jax.attention.implementations:IMPLEMENTATIONS", "auto", renamed={"buckets": "table"}
-        ),
-        "Implementation: auto, naive, table, fused, kernel or cudnn.",
+        one_of("pe_jax.attention.implementations:NAMES", "auto", renamed={"buckets": "table"}),
+        "Of attention: auto, naive, table, fused, kernel or cudnn.",
     )
     scan_layers: bool = key(False, FLAG, "One program for all layers: compiles faster.")
     remat: str = key(
@@ -157,7 +153,6 @@ class BertConfig(Config):
         'Recomputation: "none"; "dots" or "full" take less memory and more time.',
     )
     vocab_size: int = key(30_522, integer(1, 10**8), internal=True)
-    platform: str = key("", one_of("pe_jax.attention.implementations:PLATFORMS", ""), internal=True)
     pre_norm: bool = key(False, FLAG, internal=True)
     norm: str = key("layer_norm", one_of(("layer_norm", "rms_norm")), internal=True)
     norm_bias: bool = key(True, FLAG, internal=True)
@@ -226,7 +221,7 @@ SIZES = ("num_layers", "hidden_size", "num_heads", "intermediate_size")
 ARCHITECTURE = tuple(
     field.name
     for field in dataclasses.fields(BertConfig)
-    if field.metadata["internal"] and field.name not in ("vocab_size", "platform")
+    if field.metadata["internal"] and field.name != "vocab_size"
 )
 
 

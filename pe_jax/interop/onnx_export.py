@@ -108,7 +108,7 @@ def _program(config: BertConfig, params: Params, dtype: str) -> tuple[bytes, flo
     import jax2onnx
 
     # As the formula stands: the other implementations have gradients in mind.
-    model, outputs = model_function(dataclasses.replace(config, attention="naive"), params)
+    model, outputs = model_function(dataclasses.replace(config, implementation="naive"), params)
 
     def of_integers(input_ids: Array, types: Array, mask: Array) -> tuple[jax.Array, ...]:
         return model(input_ids, types, mask != 0)

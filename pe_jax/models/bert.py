@@ -90,7 +90,7 @@ class Bert(BertModule):
 
         Where the collection "intermediates" is mutable, it holds the outputs of all layers:
         `pe_jax.models.layer_outputs` reads them. Forward mode (`jax.jvp`) needs
-        `attention="naive"`.
+        `implementation="naive"`.
 
         Args:
           tokens: vocabulary ids. Under `jax.jit` their values cannot be checked: ids past the rows

@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.attention import attention, dropout
+from pe_jax.attention.attention import attention
+from pe_jax.attention.dropout import dropout
 from pe_jax.attention.product import add_row, product
 from pe_jax.configs.model import BertConfig
 from pe_jax.encodings import Context, Params, PositionEncoding, embed
@@ -204,8 +205,7 @@ class SelfAttention(BertModule):
             mask=mask,
             dropout_rate=0.0 if rng is None else c.attention_dropout_rate,
             dropout_rng=rng,
-            implementation=c.attention,
-            platform=c.platform or None,
+            implementation=c.implementation,
         )
         return self.dense(c.hidden_size, "out", axes=2, has_bias=c.attention_bias)(out)
 

@@ -55,13 +55,12 @@ def run(config: DistillationConfig, folder: Path, profile: range = range(0)) -> 
 
 
 def teacher_model(config: DistillationConfig, student: BertConfig) -> BertConfig:
-    """Return the model at `config.init`, with the dtype and platform of `student`."""
+    """Return the model at `config.init`, with the dtype of `student`."""
     return dataclasses.replace(
         PretrainedSource(config.init).model,
         vocab_size=student.vocab_size,
         dtype=student.dtype,
-        platform=student.platform,
-        attention="auto",
+        implementation="auto",
     )
 
 

@@ -120,11 +120,11 @@ def resolve(config: FinetuningConfig, folder: Path | None = None) -> FinetuningC
     model = config.model
     if isinstance(model, ModelChanges):
         model = model.applied(start_model(config, folder))
-    if model.attention == "cudnn":
+    if model.implementation == "cudnn":
         raise ValueError(
-            "config.model.attention='cudnn' is not supported in fine-tuning: jax 0.11.2 cannot "
-            "vmap it over seeds. Pass --config.model.attention=auto, which also overrides the "
-            "pretrained model's setting."
+            "config.model.implementation='cudnn' is not supported in fine-tuning: jax 0.11.2 "
+            "cannot vmap it over seeds. Pass --config.model.implementation=auto, which also "
+            "overrides the pretrained model's setting."
         )
     return fit_length(dataclasses.replace(config, model=model))
 

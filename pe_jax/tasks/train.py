@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import jax
 
 from pe_jax import cpu
+from pe_jax.attention import KernelCheck, check_kernel, implementations
 from pe_jax.console import stopping
 from pe_jax.console.terminal import Progress, log, log_field
 from pe_jax.data.tokenizer import load_tokenizer, tokenizer_files
@@ -119,6 +121,8 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
         if run.tokenizer:
             for name, content in tokenizer_files(run.tokenizer).items():
                 write_text(folder / name, content)
+        if _takes_kernel(program):
+            stack.enter_context(implementations.kernel_in_auto())
         loop = Loop(
             run.every,
             batch_sharding=program.batch_sharding,
@@ -134,6 +138,38 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
             ends=facts.get("ends", {}),
         )
         return loop.fit(state, run.stages, facts["totals"], evaluations)
+
+
+def _takes_kernel(program: Program) -> bool:
+    """Return whether `"auto"` takes the TPU kernel in this run, and print why; on all hosts the
+    same. No TPU has run the kernel yet, so it is compared with XLA's form first."""
+    if program.model.implementation != "auto" or not _is_on_tpu(program):
+        return False
+    checked = _checked_kernel()
+    agrees = not checked.failures
+    everywhere = agrees
+    if jax.process_count() > 1:
+        from pe_jax.training import hosts
+
+        everywhere = hosts.all_true(agrees)
+    if everywhere:
+        count = len(checked.differences)
+        log_field("Attention", f"TPU kernel: it agrees with XLA's form in {count} comparisons")
+    elif agrees:
+        log_field("Attention", "XLA's form: the TPU kernel differs from it on another host")
+    else:
+        log_field("Attention", "XLA's form: the TPU kernel differs from it, see check_kernel:")
+        log(str(checked))
+    return everywhere
+
+
+def _is_on_tpu(program: Program) -> bool:
+    return program.mesh.devices.flat[0].platform == "tpu"
+
+
+@functools.cache
+def _checked_kernel() -> KernelCheck:
+    return check_kernel()
 
 
 def _stop_requests(

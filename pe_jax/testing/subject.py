@@ -24,8 +24,7 @@ from pe_jax.testing.reference import Layer, Reference, attend
 Sizes = Mapping[str, int]
 SIZES: Sizes = {"hidden_size": 8, "head_size": 4, "num_heads": 2, "max_length": 16}
 LENGTH, ROWS = 8, 2
-# Three queries at a time: several blocks, the last one short.
-BLOCKS = implementations.IMPLEMENTATIONS["fused"]._replace(block=3)
+_BLOCK_SIZE = 3  # Queries at a time in "fused": several blocks, the last one short.
 
 Mask = Bool[Array, "B 1 L L"]
 
@@ -128,9 +127,7 @@ class Subject:
         """`(layer, tokens, positions [B, L], mask, to) -> Result`, as the formula stands."""
         return self.compiled("naive")
 
-    def compiled(
-        self, implementation: str | implementations.Implementation, **arguments: Positions
-    ) -> Callable[..., Result]:
+    def compiled(self, implementation: str, **arguments: Positions) -> Callable[..., Result]:
         """`naive` by another implementation, some of its arguments known while compiling."""
         model = functools.partial(result, self.encoding, implementation=implementation)
         return jax.jit(functools.partial(model, **arguments))
@@ -189,15 +186,16 @@ def result(
     mask: Mask,
     to: Float[Array, "B L H d"],
     *,
-    implementation: str | implementations.Implementation,
+    implementation: str,
 ) -> Result:
-    """A layer's output and gradients."""
+    """A layer's output and gradients; those of "fused" in several blocks."""
 
     def loss(layer: Layer) -> tuple[Array, Array]:
         out = apply(encoding, layer, tokens, positions, mask, implementation=implementation)
         return (out.astype(jnp.float32) * to).sum(), out
 
-    grads, out = jax.grad(loss, has_aux=True)(layer)
+    with implementations.queries_per_block(_BLOCK_SIZE):
+        grads, out = jax.grad(loss, has_aux=True)(layer)
     return out, grads
 
 
@@ -208,7 +206,7 @@ def apply(
     positions: Positions,
     mask: Mask | None = None,
     *,
-    implementation: str | implementations.Implementation = "auto",
+    implementation: str = "auto",
     rng: jax.Array | None = None,
 ) -> Float[Array, "B L H d"]:
     """A layer of attention from embeddings on, with an encoding in both."""

@@ -246,6 +246,11 @@ def stop_requests() -> Iterator[Callable[[int], int]]:
         yield stop_requested
 
 
+def all_true(value: bool) -> bool:
+    """Return whether `value` is True on all hosts, each of which calls this."""
+    return bool(multihost_utils.process_allgather(np.int32(value)).all())
+
+
 def _gather_facts(facts: Json) -> list[Json]:
     """Return the facts of every host, in their order. Collectives take arrays of one shape."""
     wait_for_all("facts")

@@ -10,7 +10,7 @@ from helpers import paper_attention
 from helpers.slow import slow_except
 
 from pe_jax import encodings
-from pe_jax.attention import attention, attention_weights, blocks, document_mask, implementations
+from pe_jax.attention import attention, attention_weights, blocks, document_mask
 from pe_jax.attention.tpu_kernel import flash_attention
 
 B, L, H, d = 3, 24, 2, 4
@@ -48,7 +48,7 @@ IN_KERNEL = [
     "sink",
     "causal",
 ]
-BLOCKS = implementations.Implementation(block=4)
+pytestmark = pytest.mark.usefixtures("small_blocks")
 VALID = np.random.default_rng(1).random((B, 1, 1, L)) < 0.7
 
 
@@ -132,7 +132,7 @@ KEPT = [
 
 
 @pytest.mark.parametrize("name", slow_except(KEPT, NAMES))
-@pytest.mark.parametrize("implementation", [BLOCKS, "auto"], ids=["block", "all"])
+@pytest.mark.parametrize("implementation", ["fused", "auto"], ids=["block", "all"])
 @pytest.mark.usefixtures("two_widths")
 def test_documents_are_a_mask(name, implementation):
     check(name, implementation)
@@ -209,7 +209,7 @@ def test_each_document_is_as_alone():
     document_ids = np.repeat([[1, 2, 3], [4, 5, 0], [0, 6, 7]], 7, axis=1)
     document_ids = np.pad(document_ids, ((0, 0), (2, 1)))
     at = encodings.Context(document_ids=document_ids)
-    out = jax.jit(lambda *qkv: attention(*qkv, encoding, params, at, implementation=BLOCKS))(*qkv)
+    out = jax.jit(lambda *qkv: attention(*qkv, encoding, params, at, implementation="fused"))(*qkv)
     alone = jax.jit(lambda *qkv: attention(*qkv, encoding, params, implementation="naive"))
     for number in range(1, 8):
         row, inside = np.nonzero(document_ids == number)
@@ -249,7 +249,7 @@ def test_blocks_skip_keys_of_other_documents(name):
             encoding,
             params,
             encodings.Context(document_ids=document_ids),
-            implementation=BLOCKS,
+            implementation="fused",
         )
         return out.sum(), out
 
@@ -261,7 +261,7 @@ def test_blocks_skip_keys_of_other_documents(name):
 
 @pytest.mark.usefixtures("two_widths")
 def test_grouped_heads_and_a_mask_of_keys():
-    check("rope", BLOCKS, kv_heads=1, keys_masked=True)
+    check("rope", "fused", kv_heads=1, keys_masked=True)
 
 
 @pytest.mark.usefixtures("two_widths")
@@ -275,7 +275,7 @@ def test_several_seeds_at_once():
     def run(params, document_ids):
         def loss(q, params):
             at = encodings.Context(document_ids=document_ids)
-            return (attention(q, k, v, encoding, params, at, implementation=BLOCKS) ** 2).sum()
+            return (attention(q, k, v, encoding, params, at, implementation="fused") ** 2).sum()
 
         return jax.value_and_grad(loss, argnums=(0, 1))(q, params)
 

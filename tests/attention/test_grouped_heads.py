@@ -15,11 +15,10 @@ import pe_jax.linen
 import pe_jax.nnx
 from pe_jax import encodings
 from pe_jax.attention import attention, cached_attention, init_cache
-from pe_jax.attention.implementations import IMPLEMENTATIONS
 from pe_jax.attention.tpu_kernel import fits, flash_attention
 
 H, d, L, D = 4, 8, 7, 32
-SMALL_BLOCKS = IMPLEMENTATIONS["fused"]._replace(block=3)
+pytestmark = pytest.mark.usefixtures("small_blocks")
 SIZES = dict(hidden_size=D, head_size=d, num_heads=H, max_length=16)
 RNG = np.random.default_rng(0)
 Q = RNG.normal(size=(2, L, H, d)).astype(np.float32)
@@ -61,7 +60,7 @@ def by_loops(kv_heads):
 
 @pytest.mark.usefixtures("quick_kernel")
 @pytest.mark.parametrize("kv_heads", [pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("implementation", ["naive", "table", SMALL_BLOCKS, "kernel"])
+@pytest.mark.parametrize("implementation", ["naive", "table", "fused", "kernel"])
 def test_relative_vectors_against_the_loops(implementation, kv_heads):
     """Vectors that join keys and values, query by query."""
     encoding, params = relative_vectors()
@@ -79,13 +78,13 @@ def test_relative_vectors_against_the_loops(implementation, kv_heads):
 
 # In all implementations: those whose terms differ most; others fall back on the same products.
 ENCODINGS = {
-    "rope+t5+relative_key": ["naive", "table", SMALL_BLOCKS],
+    "rope+t5+relative_key": ["naive", "table", "fused"],
     "sinusoidal_relative(max_distance=None)+alibi+causal": ["table", "kernel"],
     "rope+t5+causal": ["kernel"],
     "relative_key_query": ["naive", "table"],
-    "transformer_xl": ["naive", SMALL_BLOCKS],
-    "deberta": [SMALL_BLOCKS],
-    "cope+causal": [SMALL_BLOCKS],
+    "transformer_xl": ["naive", "fused"],
+    "deberta": ["fused"],
+    "cope+causal": ["fused"],
     "fox+causal": ["naive"],
 }
 
@@ -147,7 +146,7 @@ def test_bfloat16_stays_near_float32(kv_heads):
             assert np.linalg.norm(np.asarray(a, np.float32) - b) < 0.02 * np.linalg.norm(b)
 
 
-@pytest.mark.parametrize("implementation", ["naive", "table", SMALL_BLOCKS])
+@pytest.mark.parametrize("implementation", ["naive", "table", "fused"])
 def test_keys_are_not_repeated(implementation):
     """Forward and backward, no array has the shape of keys with the heads of queries."""
     shape = jax.ShapeDtypeStruct((2, 11, H, d), jnp.float32)  # Of 11 keys for 7 queries.

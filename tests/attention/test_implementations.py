@@ -32,13 +32,10 @@ def build(name, clip):
 
 
 @pytest.fixture
-def small_blocks(monkeypatch):
+def small_blocks():
     """Three queries at a time, so that short sequences have several blocks, the last one short."""
-    small = {
-        name: p._replace(block=3) if p.block else p
-        for name, p in implementations.IMPLEMENTATIONS.items()
-    }
-    monkeypatch.setattr(implementations, "IMPLEMENTATIONS", small)
+    with implementations.queries_per_block(3):
+        yield
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -247,40 +244,123 @@ def test_fused_memory_is_far_below_that_of_all_weights():
     assert 10 * temporaries("fused") < temporaries("naive")
 
 
-@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu", "another"])
-def test_auto_takes_what_the_platform_is_good_at(platform):
-    short, long = (implementations.choose("auto", keys, platform) for keys in (64, 8192))
-    assert short.block is None and long.block is not None
-    assert long.kernel == (platform == "tpu")
-    assert implementations.choose("auto", 512, "gpu") == implementations.IMPLEMENTATIONS["table"]
-    assert implementations.choose("auto", 512, "tpu v5e").kernel
-    assert implementations.choose("auto", 64, platform, vectors=True).naive
+@pytest.fixture
+def on(monkeypatch):
+    """A function that sets the platform for which `"auto"` chooses."""
+    return lambda name: monkeypatch.setattr(implementations, "target_platform", lambda: name)
 
 
-@pytest.mark.parametrize("change", ["wide values", "values of another dtype"])
-def test_values_that_the_kernel_does_not_take(change):
+@pytest.mark.parametrize(
+    ("platform", "keys", "expected"),
+    [
+        ("cpu", 511, "table"), ("cpu", 512, "fused"),
+        ("gpu", 1024, "table"), ("gpu", 1025, "fused"),
+        ("tpu", 1024, "table"), ("tpu", 1025, "fused"),
+        ("another", 1024, "table"),
+    ],
+)  # fmt: skip
+def test_auto_takes_what_the_platform_is_good_at(platform, keys, expected, on):
+    on(platform)
+    assert implementations.choose(keys) == expected
+    assert implementations.choose(64, vectors=True) == "naive"
+    assert not implementations.auto_tries_kernel(keys)
+    window = encodings.AttentionWindow(left=10, right=10)  # 21 keys and a block of 128.
+    assert implementations.choose(500, window) == "fused"
+    assert implementations.choose(140, window) == "table"
+
+
+def test_auto_takes_the_kernel_on_a_tpu_where_that_is_allowed(on):
+    """Kernel or XLA's form, by the program: only the first calls Pallas."""
+    x = jax.ShapeDtypeStruct((1, 130, H, d), jnp.float32)
+    short = jax.ShapeDtypeStruct((1, 20, H, d), jnp.float32)
+
+    def in_kernel(x, **more):
+        return "pallas_call" in str(jax.make_jaxpr(lambda x: attention(x, x, x, **more))(x))
+
+    on("tpu")
+    assert not in_kernel(x)
+    with implementations.kernel_in_auto():
+        assert in_kernel(x) and not in_kernel(short)
+        assert not in_kernel(x, mask=jnp.ones((1, 1, 130, 130), bool))
+        assert not in_kernel(x, return_lse=True) and not in_kernel(x, implementation="table")
+        on("gpu")
+        assert not in_kernel(x)
+    on("tpu")
+    assert not in_kernel(x)
+
+
+def test_the_platform_is_of_the_mesh_or_the_default_device():
+    """Not of the process: its first devices may be others."""
+    assert implementations.target_platform() == "cpu"
+    with jax.default_device("tpu"):
+        assert implementations.target_platform() == "tpu"
+        with jax.set_mesh(jax.make_mesh((4,), ("data",))):
+            assert implementations.target_platform() == "cpu"
+    with jax.default_device(jax.devices()[1]):
+        assert implementations.target_platform() == "cpu"
+
+
+@pytest.mark.parametrize("implementation", [None, 5, ["naive"], "flash", "", "Naive", "buckets"])
+def test_names_that_are_none(implementation):
+    with pytest.raises(ValueError, match=r"^implementation must be one of auto, naive, .*; got "):
+        implementations.check_name(implementation)
+
+
+@pytest.mark.parametrize("shape", [(1, 6, H, d), (0, 6, H, d)])
+def test_an_unknown_name_without_anything_to_compute(shape):
+    x = jnp.zeros(shape)
+    with pytest.raises(ValueError, match="^implementation must be one of .*got 'flash'"):
+        attention(x, x, x, implementation="flash")
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [lambda f: f, jax.jit, jax.vmap, lambda f: jax.grad(lambda x: f(x).sum())],
+    ids=["eager", "jit", "vmap", "grad"],
+)
+def test_the_kernel_needs_a_tpu(transform):
+    def run(x):
+        rows = x.reshape(-1, 6, H, d)
+        return attention(rows, rows, rows, implementation="kernel")
+
+    with pytest.raises(ValueError, match="'kernel' needs a TPU, but .* for cpu. Use 'auto'"):
+        transform(run)(jnp.zeros((2, 1, 6, H, d)))
+
+
+def test_the_kernel_is_compiled_for_a_tpu_that_is_not_there():
+    x = jax.ShapeDtypeStruct((1, 6, H, d), jnp.float32)
+    call = jax.jit(functools.partial(attention, implementation="kernel"))
+    program = jax.export.export(call, platforms=["tpu"])(x, x, x)
+    assert "tpu_custom_call" in program.mlir_module()
+    with pytest.raises(ValueError, match="needs a TPU, but this program is compiled for cpu"):
+        jax.export.export(call, platforms=["tpu", "cpu"])(x, x, x)
+
+
+@pytest.mark.parametrize(
+    ("change", "needs"),
+    [("wide values", "no wider"), ("values of another dtype", "values of one dtype")],
+)
+def test_values_that_the_kernel_does_not_take(change, needs):
     q, k, v = draw(1, 6, 6)
     v = np.repeat(v, 2, axis=-1) if change == "wide values" else jnp.asarray(v, jnp.bfloat16)
-    expected = attention(q, k, v, implementation="naive")
-    found = attention(q, k, v, implementation=implementations.IMPLEMENTATIONS["kernel"])
-    np.testing.assert_allclose(*(np.asarray(x, np.float32) for x in (found, expected)), atol=1e-2)
-    with pytest.raises(ValueError, match="implementation='kernel' needs .*no wider"):
+    with pytest.raises(ValueError, match=f"implementation='kernel' needs .*{needs}"):
         attention(q, k, v, implementation="kernel")
 
 
-def test_auto_names_no_implementation_that_cannot_serve():
+def test_auto_names_no_implementation_that_cannot_serve(on):
     """Packed positions, known at run time only, in every platform's choice."""
     encoding, params = build("learned_relative", 3)
     q, k, v = draw(1, 6, 6)
     packed = jnp.array([[0, 1, 2, 0, 1, 2]])
-    run = lambda platform, positions: attention(
-        q, k, v, encoding, params, encodings.Context(positions_q=positions), platform=platform
+    run = lambda positions: attention(
+        q, k, v, encoding, params, encodings.Context(positions_q=positions)
     )
-    expected = run("cpu", packed)
-    for platform in ("cpu", "gpu", "tpu"):
-        np.testing.assert_allclose(
-            jax.jit(run, static_argnums=0)(platform, packed), expected, atol=1e-6
-        )
+    expected = run(packed)
+    for platform in ("gpu", "tpu"):
+        on(platform)
+        with implementations.kernel_in_auto():
+            out = jax.jit(lambda positions: run(positions))(packed)
+        np.testing.assert_allclose(out, expected, atol=1e-6)
 
 
 @pytest.mark.usefixtures("quick_kernel")
@@ -315,13 +395,9 @@ def test_implementations_that_cannot():
             ValueError, match=f"{implementation!r} needs vectors at integer.*sinusoidal_rel"
         ):
             attention(q, k, v, unclipped, None, real, implementation=implementation)
-    # Not chosen by name: the plain formula.
-    plain, *others = (
-        attention(q, k, v, unclipped, None, real, implementation=implementation)
-        for implementation in ("naive", "auto", implementations.IMPLEMENTATIONS["fused"])
-    )
-    for out in others:
-        np.testing.assert_array_equal(out, plain)
+    chosen = attention(q, k, v, unclipped, None, real)
+    plain = attention(q, k, v, unclipped, None, real, implementation="naive")
+    np.testing.assert_array_equal(chosen, plain)
 
 
 def test_blocks_are_cut_and_joined():

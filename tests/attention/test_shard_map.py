@@ -10,10 +10,9 @@ from helpers.joined_encodings import JOINED, SIZES, H, draws, loss, shapes
 from jax.sharding import AxisType, PartitionSpec
 
 from pe_jax import encodings
-from pe_jax.attention import attention
-from pe_jax.attention.implementations import IMPLEMENTATIONS
+from pe_jax.attention import attention, implementations
 
-BLOCKS = IMPLEMENTATIONS["fused"]._replace(block=4)
+pytestmark = pytest.mark.usefixtures("small_blocks")
 # The same function with other frequencies, or as `self_extend` with other offsets.
 ROPE = (
     *("rope_linear", "rope_ntk", "rope_yarn", "rope_llama3", "rope_longrope"),
@@ -67,7 +66,7 @@ def test_all_registered_encodings_are_in_the_joined_ones():
     [
         "table",
         pytest.param("naive", marks=pytest.mark.slow),
-        pytest.param(BLOCKS, marks=pytest.mark.slow),
+        pytest.param("fused", marks=pytest.mark.slow),
     ],
 )
 def test_types_of_every_gradient(name, implementation):
@@ -80,7 +79,7 @@ def test_types_of_every_gradient(name, implementation):
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("implementation", ["table", pytest.param(BLOCKS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("implementation", ["table", pytest.param("fused", marks=pytest.mark.slow)])
 def test_types_beside_explicit_axes(name, implementation):
     name = without_projections(name)
     args = shapes(name)
@@ -104,11 +103,11 @@ def test_projections_beside_explicit_axes():
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize(
     ("name", "implementation"),
-    [(FEW, BLOCKS)]
+    [(FEW, "fused")]
     + [
         pytest.param(n, f, marks=pytest.mark.slow)
         for n in JOINED.values()
-        for f in ("table", BLOCKS)
+        for f in ("table", "fused")
     ],
 )
 def test_gradients_are_those_without_a_mesh(name, implementation, kind):
@@ -143,9 +142,9 @@ def test_all_parts_with_parameters_of_heads_know_their_number(name):
         assert same or part.traits.num_heads == H, part.name
 
 
-def test_the_kernel_is_left_out_under_the_check():
+def test_the_kernel_is_left_out_under_the_check(monkeypatch):
     """A kernel's results would have to say what they vary over; blocks of queries need not."""
-    q = jax.ShapeDtypeStruct((2, 9, 2, 8), jnp.float32)
+    q = jax.ShapeDtypeStruct((2, 130, 2, 8), jnp.float32)
 
     def run(implementation):
         rows = PartitionSpec("data")
@@ -153,6 +152,8 @@ def test_the_kernel_is_left_out_under_the_check():
         mapped = jax.shard_map(local, mesh=mesh_of(AxisType.Auto), in_specs=rows, out_specs=rows)
         return jax.eval_shape(mapped, q)
 
-    assert run(IMPLEMENTATIONS["kernel"]).shape == q.shape
+    monkeypatch.setattr(implementations, "target_platform", lambda: "tpu")
+    with implementations.kernel_in_auto():
+        assert run("auto").shape == q.shape
     with pytest.raises(ValueError, match="implementation='kernel' needs .*check_vma=False"):
         run("kernel")

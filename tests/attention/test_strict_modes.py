@@ -5,14 +5,14 @@ import jax.numpy as jnp
 import pytest
 from helpers.joined_encodings import JOINED, loss, shapes
 
-from pe_jax.attention.implementations import IMPLEMENTATIONS
+pytestmark = pytest.mark.usefixtures("small_blocks")
 
 
 @pytest.mark.parametrize("name", JOINED.values(), ids=JOINED)
 @pytest.mark.parametrize(
     ("implementation", "dtype"),
     [
-        (IMPLEMENTATIONS["fused"]._replace(block=4), jnp.bfloat16),
+        ("fused", jnp.bfloat16),
         pytest.param("table", jnp.float32, marks=pytest.mark.slow),
         pytest.param("naive", jnp.bfloat16, marks=pytest.mark.slow),
     ],

@@ -10,10 +10,9 @@ from helpers.joined_encodings import JOINED, draws, loss, shapes
 
 from pe_jax import encodings
 from pe_jax.attention import attention
-from pe_jax.attention.implementations import IMPLEMENTATIONS
 from pe_jax.models import Bert, preset
 
-BLOCKS = IMPLEMENTATIONS["fused"]._replace(block=4)
+pytestmark = pytest.mark.usefixtures("small_blocks")
 FEW = (
     "learned_relative+t5+fire+cable+dape+sink+rope(learnable=True)"
     "+sinusoidal_relative(max_distance=None)"
@@ -33,7 +32,7 @@ def gradient(name, implementation):
 
 
 @pytest.mark.parametrize("name", JOINED.values(), ids=JOINED)
-@pytest.mark.parametrize("implementation", ["table", pytest.param(BLOCKS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("implementation", ["table", pytest.param("fused", marks=pytest.mark.slow)])
 def test_types_of_every_gradient(name, implementation):
     args = shapes(name, jnp.float64)
     value, got = jax.eval_shape(gradient(name, implementation), *args)
@@ -46,11 +45,11 @@ def test_types_of_every_gradient(name, implementation):
 @pytest.mark.parametrize(
     ("name", "implementation"),
     [
-        (FEW, BLOCKS),
+        (FEW, "fused"),
         *(
             pytest.param(n, f, marks=pytest.mark.slow)
             for n in JOINED.values()
-            for f in ("table", BLOCKS)
+            for f in ("table", "fused")
         ),
     ],
 )
@@ -68,7 +67,7 @@ def test_float32_stays_float32():
     )
     params = encoding.init(jax.random.key(0))
     q = jax.ShapeDtypeStruct((1, 5, 2, 8), jnp.float32)
-    for implementation in ("naive", "table", BLOCKS):
+    for implementation in ("naive", "table", "fused"):
         run = functools.partial(attention, implementation=implementation, return_lse=True)
         out, lse = jax.eval_shape(lambda q, p, run=run: run(q, q, q, encoding, p), q, params)
         assert out.dtype == lse.dtype == jnp.float32

@@ -1,8 +1,10 @@
 """Every key of every config: what it may hold, and how an error says what is wrong."""
 
+import copy
 import importlib
 import json
 import math
+import pickle
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from ml_collections import ConfigDict
 from pe_jax.files import cache_folder, reachable_path
 from pe_jax.interop import load_position_table
 from pe_jax.interop.bert_import import read_config
-from pe_jax.models import BertConfig
+from pe_jax.models import BertConfig, preset
 from pe_jax.schema import as_dict, flatten, from_values, keys, values_of
 from pe_jax.tasks import finetuning, text_training
 
@@ -138,7 +140,7 @@ WRONG = [
     # Names.
     ("quickstart", "model.size", "tyni"),
     ("quickstart", "model.dtype", "float16"),
-    ("quickstart", "model.attention", "flash"),
+    ("quickstart", "model.implementation", "flash"),
     ("quickstart", "model.remat", "half"),
     ("quickstart", "parallel", "pmapp"),
     ("quickstart", "optimizer.name", "adam"),
@@ -207,7 +209,7 @@ def test_wrong_values_are_named(name, key, value):
             "an integer from 0 to 2,147,483,647, got 450.0. The nearest",
         ),
         ({"model.size": "minni"}, "got 'minni'. Did you mean mini?"),
-        ({"model.attention": "buckets"}, "got 'buckets'. It is now called 'table'."),
+        ({"model.implementation": "buckets"}, "got 'buckets'. It is now called 'table'."),
         ({"model.num_heads": 5}, "config.model.hidden_size 128 is not a multiple of num_heads 5"),
         ({"model.position": "learnt_absolute"}, "config.model.position 'learnt_absolute': "),
         ({"model.position": "rope(base=1e999)"}, "the option 'base' takes float, got inf"),
@@ -234,6 +236,8 @@ def test_relations_and_ways_out(changes, says):
         ("mask_rate", "Did you mean config.data.mask_rate?"),
         ("num_heads", "Did you mean config.model.num_heads?"),
         ("model.num_segments", "is now called config.model.num_token_types."),
+        ("model.attention", "config.model.attention is now called config.model.implementation."),
+        ("data.attention", "config.data.attention is not a key of the task 'pretraining'."),
         ("optimizer.learing_rate", "Did you mean config.optimizer.learning_rate"),
         (
             "foo",
@@ -265,6 +269,17 @@ def test_fine_tuning_without_a_start():
 # --- published models -----------------------------------------------------------------------------
 
 
+def test_renamed_fields_of_a_model():
+    with pytest.raises(TypeError, match="^attention is now called implementation"):
+        BertConfig(attention="naive")
+    with pytest.raises(TypeError, match="num_segments is now called num_token_types"):
+        preset("mini", num_segments=1)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'platform'"):
+        BertConfig(platform="tpu")
+    config = preset("mini", implementation="naive")
+    assert copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == config
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -276,7 +291,6 @@ def test_fine_tuning_without_a_start():
         ("dropout_rate", NAN),
         ("layer_norm_epsilon", 0.0),
         ("scan_layers", 1),
-        ("platform", "tpuu"),
         ("remat", ["full"]),
     ],
 )

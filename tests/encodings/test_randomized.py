@@ -72,7 +72,6 @@ def test_a_randomized_part_and_a_plain_one_each_see_their_own_positions(implemen
         params,
         Context(positions_q=range(6), position_rng=key),
         implementation=implementation,
-        platform="cpu",
     )
     drawn = seen("randomized(pope, num_positions=40)", range(6), 6, key)[0]
     table = params["learned_relative"]["table"]
@@ -95,7 +94,6 @@ def test_a_randomized_part_and_a_plain_one_each_see_their_own_positions(implemen
             params,
             Context(positions_q=range(6), position_rng=key),
             implementation="fused",
-            platform="cpu",
         )
 
 

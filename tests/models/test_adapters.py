@@ -339,6 +339,22 @@ def test_jax_nn_with_an_encoding():
             dot_product_attention(NONE)(Q, K, V, **refused)
 
 
+@pytest.mark.parametrize("implementation", ["flash", None, 5, jax.nn.softmax])
+def test_implementations_are_names(implementation):
+    """Whatever takes one refuses others when it is made, not in its first call."""
+    makers = (
+        attention_fn,
+        dot_product_attention,
+        functools.partial(pe_jax.nnx.AttentionFn, rngs=nnx.Rngs(0)),
+        lambda encoding, **more: pe_jax.nnx.MultiHeadAttention(
+            2, 8, encoding, rngs=nnx.Rngs(0), **more
+        ),
+    )
+    for make in makers:
+        with pytest.raises(ValueError, match="^implementation must be one of auto, naive"):
+            make(NONE, implementation=implementation)
+
+
 def test_heads_of_rotary_encodings():
     """Such as Equinox takes: mapped, without a bias or a mask."""
     encoding = named("rope(learnable=True)")

@@ -453,7 +453,7 @@ def test_recomputing_takes_less_memory_and_scanning_compiles_one_layer():
 @pytest.mark.slow
 def test_forward_mode_and_hessians_of_the_naive_implementation():
     """`jax.jvp` is the product with the gradient; `jax.hessian` that of a forward-over-reverse."""
-    model, variables = make("learned_relative", attention="naive", num_layers=1)
+    model, variables = make("learned_relative", implementation="naive", num_layers=1)
     inputs, params = tokens(length=4), variables["params"]
     labels, classes = inputs[:, :2], np.arange(len(inputs)) % 2
 
@@ -557,7 +557,7 @@ def test_unknown_ways_of_computing():
     with pytest.raises(ValueError, match="none, dots, full, got 'half'"):
         BertConfig(remat="half")
     with pytest.raises(ValueError, match="auto, naive, .*got 'flash'"):
-        BertConfig(attention="flash")
+        BertConfig(implementation="flash")
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -588,7 +588,7 @@ def test_the_digest_of_a_teacher_covers_its_positions_and_constants():
     """They have no parameters; how it is computed changes nothing."""
     teacher = BertConfig(num_layers=1, hidden_size=D, num_heads=2, position="rope")
     params = {"a": jax.numpy.ones(2)}
-    same = [teacher, dataclasses.replace(teacher, dtype="bfloat16", attention="naive")]
+    same = [teacher, dataclasses.replace(teacher, dtype="bfloat16", implementation="naive")]
     others = [
         dataclasses.replace(teacher, position="rope(base=500)"),
         dataclasses.replace(teacher, position="cycle(rope, rope+window(max_distance=4))"),

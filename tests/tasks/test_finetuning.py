@@ -192,8 +192,10 @@ def test_training_data_kept_to_select_by(pretrained, tmp_path, cola):
 
 def test_attention_in_cudnn_is_refused(pretrained):
     """It cannot be mapped over seeds."""
-    with pytest.raises(ValueError, match=r"config.model.attention='cudnn' is not.*attention=auto"):
-        finetuning.resolve(config(pretrained, **{"model.attention": "cudnn"}))
+    with pytest.raises(
+        ValueError, match=r"config.model.implementation='cudnn' is not.*implementation=auto"
+    ):
+        finetuning.resolve(config(pretrained, **{"model.implementation": "cudnn"}))
 
 
 def test_starting_from_a_run(done, pretrained, tmp_path):

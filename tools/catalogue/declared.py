@@ -110,7 +110,10 @@ def term_forms(encoding: PositionEncoding, *, packed: bool = False) -> TermForms
         in_half = inputs.apply_encoding(encoding, params, half, half, half, context, None)
         terms = computes if made.terms else None
         return TermForms(
-            terms, adapter.supports(made), cudnn.supports(in_half, None), made.v is not q
+            terms,
+            not adapter.unsupported_reason(made),
+            not cudnn.unsupported_reason(in_half, None),
+            made.v is not q,
         )
 
     packed_positions = None if isinstance(positions, range) else positions

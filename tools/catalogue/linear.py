@@ -12,7 +12,7 @@ import numpy as np
 
 from catalogue.entries import SIZES, Entry, Sizes
 from pe_jax.attention import attention
-from pe_jax.attention.implementations import IMPLEMENTATIONS
+from pe_jax.attention.implementations import UnsupportedError
 from pe_jax.encodings import Context, Positions
 from pe_jax.properties.encoding_measures import on_all_axes
 
@@ -32,7 +32,6 @@ def linear(row: Entry, sizes: Sizes = SIZES) -> tuple[bool, bool]:
 def _linear(row: Entry, positions: Positions, length: int, sizes: Sizes) -> bool:
     encoding, width = row.encoding.in_attention, sizes["hidden_size"]
     heads = sizes["num_heads"], sizes["head_size"]
-    implementation = IMPLEMENTATIONS["fused"]
 
     def loss(arguments: Mapping[str, Any]) -> jax.Array:
         x, (q, k, v) = arguments["x"], arguments["qkv"]
@@ -45,7 +44,7 @@ def _linear(row: Entry, positions: Positions, length: int, sizes: Sizes) -> bool
             projections=(project, project),
         )
         return attention(
-            q, k, v, encoding, arguments["params"], context, implementation=implementation
+            q, k, v, encoding, arguments["params"], context, implementation="fused"
         ).sum()
 
     if row.encoding.parts and not encoding.parts:
@@ -57,7 +56,10 @@ def _linear(row: Entry, positions: Positions, length: int, sizes: Sizes) -> bool
         "qkv": (struct(1, length, *heads),) * 3,
         "w": struct(width, *heads),
     }
-    jaxpr = jax.make_jaxpr(jax.grad(loss))(arguments).jaxpr
+    try:
+        jaxpr = jax.make_jaxpr(jax.grad(loss))(arguments).jaxpr
+    except UnsupportedError:
+        return False
     # Nothing but the hidden states is as wide as the input is long.
     long = ([n for n in shape if n >= length and n != width] for shape in _shapes(jaxpr))
     return not any(len(axes) > 1 for axes in long)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.attention import devices
 from pe_jax.attention.inputs import AttentionInputs, Term, tables
 from pe_jax.attention.reverse_only import reverse_only
 from pe_jax.attention.tpu_kernel.flash import fits, flash_attention
@@ -19,46 +20,49 @@ from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
 from pe_jax.manual_axes import varies
 from pe_jax.shapes import Array, Float
 
-NEEDS = (
-    "positions that are ranges, no mask but of keys, no terms but those of the offset, tables of "
-    "these that fit on the chip, as many heads of values as tables of these, values of one dtype "
-    "with the keys and no wider than these, no sink beside vectors that join the keys, no float64, "
-    "and check_vma=False in jax.shard_map"
-)
 
-
-def supports(x: AttentionInputs) -> bool:
-    """Return whether `attend` can compute this attention."""
+def unsupported_reason(x: AttentionInputs) -> str:
+    """Return what `attend` needs and `x` does not have; empty if it computes `x`."""
     shift, mapped = x.context.shift, x.q is not x.content_q
-    if shift is None or x.added is not None or x.logit_terms or x.position_windows or x.maps:
-        return False
+    sizes = (*x.q.shape, *x.k.shape, *x.v.shape)
+    if not all(isinstance(size, int) for size in sizes):
+        return "shapes that are known at compile time"
+    shifts_differ = any(context.shift != shift for _, _, context in x.terms)
+    if shift is None or x.position_windows or shifts_differ:
+        return "positions that are ranges, the same for all parts of the encoding"
+    if x.added is not None or x.logit_terms or x.maps:
+        return "an encoding without terms of the content, and biases of the offset alone"
     if x.k.shape[2] != x.v.shape[2] or x.v.shape[3] > x.q.shape[3]:
-        return False
-    if not x.q.dtype == x.k.dtype == x.v.dtype or x.q.dtype == jnp.float64:
-        return False
+        return "as many heads of values as of keys, no wider than these"
+    if not x.q.dtype == x.k.dtype == x.v.dtype:
+        return "queries, keys and values of one dtype"
+    if x.q.dtype not in (jnp.float32, jnp.bfloat16, jnp.float16):
+        return "float32, bfloat16 or float16"
     if varies(x.q, x.k, x.v):
-        return False
+        return "check_vma=False in jax.shard_map"
     if x.mask is not None and (x.mask.shape[1] > 1 or x.mask.shape[2] > 1):
-        return False
-    for term, _, context in x.terms:
-        vectors = mapped and term.key_vectors and not _rotates(term)
-        if context.shift != shift or term.query_vectors or vectors:
-            return False
+        return "a mask of keys alone, [B or 1, 1, 1, Lk]"
+    if any(term.query_vectors for term, _, _ in x.terms):
+        return "no vectors of the offset that join the queries"
+    if mapped and any(term.key_vectors and not _rotates(term) for term, _, _ in x.terms):
+        return "no vectors of the offset that join the keys, beside maps of queries and keys"
     (q, k, _), terms = jax.eval_shape(lambda: _laid_out(x))
     if x.sink is not None and "key_table" in terms:
-        return False
+        return "no sink beside vectors that join the keys"
     values, packed = terms.get("value_table"), x.context.document_ids is not None
     if k.shape[2] < q.shape[2] and values is not None and values.ndim > 2:
-        return False
-    return fits(q, k, **terms, window=x.window, offset=shift, packed=packed)
+        return "as many heads of values as of vectors that join the values"
+    if not fits(q, k, **terms, window=x.window, offset=shift, packed=packed):
+        return "lengths and tables whose intermediate results fit into the memory on the chip"
+    return ""
 
 
-def attend(
-    x: AttentionInputs, rate: float, seed: Array | None, interpret: bool
-) -> Float[Array, "B Lq H f"]:
-    """Attention of `x`, with dropout if there is a seed; `interpret` runs on any device."""
+def attend(x: AttentionInputs, rate: float, seed: Array | None) -> Float[Array, "B Lq H f"]:
+    """Attention of `x`, with dropout if there is a seed; on a TPU, or emulated (see `devices`)."""
     assert x.context.shift is not None
-    qkv, terms = _laid_out(x)
+    interpret = devices.are_emulated()
+    (q, k, v), terms = _laid_out(x)
+    qkv = q if interpret else devices.on_tpu(q), k, v
     qkv, terms, sink = jax.tree.map(reverse_only, (qkv, terms, x.sink))
     out = flash_attention(
         *qkv,

@@ -154,14 +154,17 @@ def correlation(subjects: Sequence[Subject], config: PropertiesConfig, out: Path
         "runs": names, "violations": by_heading, "scores": by_score,
         "correlations": [vars(correlation) for correlation in correlations],
     }  # fmt: skip
-    return Findings(numbers, [*map(list, correlations)], heat_maps(correlations, title))
+    rows = [list(vars(correlation).values()) for correlation in correlations]
+    return Findings(numbers, rows, heat_maps(correlations, title))
 
 
 def heat_maps(correlations: Sequence[properties.Correlation], title: str) -> list[Figure]:
     """Return maps of Pearson's and of Spearman's correlations, every violation by every score."""
     maps = []
     for name in ("pearson", "spearman"):
-        cells = [(*c[:2], getattr(c, name), getattr(c, f"{name}_p")) for c in correlations]
+        cells = [
+            (c.violation, c.score, getattr(c, name), getattr(c, f"{name}_p")) for c in correlations
+        ]
         options = {"title": f"{title} ({name.capitalize()})"}
         maps.append(Figure(f"correlation_{name}", figures.correlation_map, cells, **options))
     return maps
