@@ -29,7 +29,7 @@ from pe_jax.attention.attention import attention, completed
 from pe_jax.attention.implementations import check_name
 from pe_jax.attention.inputs import apply_encoding
 from pe_jax.attention.masks import check_mask, combine_masks
-from pe_jax.dtypes import check_floats, widened
+from pe_jax.dtypes import at_least_float32, check_floats
 from pe_jax.encodings.encoding import PositionEncoding, check_acts_in_attention, checked_encoding
 from pe_jax.encodings.modifiers.window import causal
 from pe_jax.encodings.part import Context, HookContext, OffsetTerms, Params, Part, Traits
@@ -259,7 +259,7 @@ def attention_inputs(
     x = apply_encoding(encoding, params, q, k, v, context, mask)
     scale = x.q.shape[-1] ** -0.5 if scale is None else scale
     return (
-        (widened(x.unscaled_q) * (x.scale / scale)).astype(x.q.dtype),
+        (at_least_float32(x.unscaled_q) * (x.scale / scale)).astype(x.q.dtype),
         x.k,
         x.v,
         xla.added_logits(x),

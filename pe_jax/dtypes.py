@@ -38,6 +38,6 @@ def wide_dtype(*arrays: Array) -> np.dtype:
     return np.dtype(np.float64 if any(x.dtype == np.float64 for x in arrays) else np.float32)
 
 
-def widened(x: Array) -> jax.Array:
+def at_least_float32(x: Array) -> jax.Array:
     """Return `x` in its `wide_dtype`."""
     return jnp.asarray(x, wide_dtype(x))

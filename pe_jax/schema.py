@@ -2,8 +2,8 @@
 
     @dataclasses.dataclass(frozen=True)
     class StageConfig(Config):
-        length: int = key(128, integer(8, 10**6), "Tokens of an input.")
-        steps: int = key(0, integer(0, 10**9))
+        length: int = field(128, integer(8, 10**6), "Tokens of an input.")
+        steps: int = field(0, integer(0, 10**9))
 
 A key is declared once, as such a field: its default, the values that it accepts, and what `--help`
 says of it. `from_values` reads what a config file or a run's config.json holds into a dataclass;
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ml_collections import ConfigDict
 
 
-def key(default: Any, kind: Validator, description: str = "", *, internal: bool = False) -> Any:
+def field(default: Any, kind: Validator, description: str = "", *, internal: bool = False) -> Any:
     """A field of a `Config`.
 
     Args:
@@ -41,14 +41,14 @@ def key(default: Any, kind: Validator, description: str = "", *, internal: bool 
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def task_key(*tasks: str) -> Any:
+def task_field(*tasks: str) -> Any:
     """The field `task` of a `Config` for these tasks, the first of them by default."""
     about = "Kind of job, which decides the other keys."
     metadata = {"kind": one_of(tasks), "description": about, "internal": False, "tasks": tasks}
     return dataclasses.field(default=tasks[0], metadata=metadata)
 
 
-def part(config: type[Config], **defaults: Any) -> Any:
+def subconfig(config: type[Config], **defaults: Any) -> Any:
     """A field of a `Config` that is a `Config` itself, where some keys have other `defaults`."""
     make = functools.partial(config, **defaults)
     metadata = {"part": config, "defaults": defaults, "internal": False}

@@ -21,14 +21,14 @@ import jax.numpy as jnp
 
 from pe_jax.attention import softmax
 from pe_jax.attention.masks import document_bounds, masked_weights
-from pe_jax.attention.softmax import Block, halves, merged
+from pe_jax.attention.softmax import AttentionBlock, combine, partition
 from pe_jax.axis_blocks import cut_axis, join_axis
 from pe_jax.dtypes import wide_dtype
 from pe_jax.encodings.positions import AttentionWindow
 from pe_jax.shapes import Array
 
-# The axes of queries and of keys in arrays as `_stored` has them, by fields of `Block` and of its
-# `LogitTerms`. An axis of one entry, which is for all queries or keys, is not cut.
+# The axes of queries and of keys in arrays as `_heads_first` has them, by fields of
+# `AttentionBlock` and of its `LogitTerms`. An axis of one entry is not cut.
 _QUERIES = {"q": 2, "content_q": 2, "added": 2, "mask": 2, "query_arrays": 1}
 _QUERIES |= {"limits_q": 1, "document_ids_q": 1, "positions_q": -1}
 _KEYS = {"k": 3, "v": 3, "content_k": 3, "added": 3, "mask": 3, "key_arrays": 1}
@@ -39,14 +39,14 @@ _BY_HEAD = "q", "k", "v", "content_q", "content_k"
 _EIGHTHS = 1, 2, 3, 4, 6, 8
 
 
-def forward(x: Block) -> tuple[Array, Array]:
+def forward(x: AttentionBlock) -> tuple[Array, Array]:
     """Outputs, and by block the logarithm of the softmax's denominator."""
 
     def attend(width: int, cut: tuple) -> tuple[Array, Array]:
         out, _, log_total = softmax.forward(_block(x, width, *cut))
         return out.swapaxes(1, 2), log_total
 
-    x = _stored(x)
+    x = _heads_first(x)
     widths = _widths(x)
     branches = [functools.partial(attend, width) for width in widths]
     step = lambda block: jax.lax.switch(block[0], branches, block[1])
@@ -55,11 +55,11 @@ def forward(x: Block) -> tuple[Array, Array]:
 
 
 def backward(
-    x: Block, log_total: Array, out: Array, g: Array, g_log_total: Array | None = None
-) -> Block:
+    x: AttentionBlock, log_total: Array, out: Array, g: Array, g_log_total: Array | None = None
+) -> AttentionBlock:
     """Gradients, as of `softmax.backward`."""
 
-    def step(sums: Block, block: tuple) -> tuple[Block, Block]:
+    def step(sums: AttentionBlock, block: tuple) -> tuple[AttentionBlock, AttentionBlock]:
         (choice, cut), *rest = block
         return jax.lax.switch(choice, branches, sums, cut, *rest)
 
@@ -67,36 +67,36 @@ def backward(
         # For sums over many blocks, so in float32 at least, whatever the dtype of the parts.
         return None if _is_cut(axis, array) else jnp.zeros_like(array, dtype=wide_dtype(array))
 
-    x = _stored(x)
+    x = _heads_first(x)
     widths = _widths(x)
     branches = [functools.partial(_differentiate, x, width) for width in widths]
-    arrays, _ = halves(x)
+    arrays, _ = partition(x)
     by_row = [cut_axis(array, x.size, 1) for array in (out, g)]
     g_log_total = None if g_log_total is None else cut_axis(g_log_total, x.size, 2)
     blocks = _by_block(x, widths), *by_row, g_log_total, log_total
     sums, rows = jax.lax.scan(step, _mapped(zeros, _QUERIES, arrays), blocks)
     rows = _mapped(lambda axis, row: join_axis(row, axis, x.num_queries), _QUERIES, rows)
-    grads = merged(sums, rows)
-    return _restored(jax.tree.map(lambda array, grad: grad.astype(array.dtype), arrays, grads))
+    grads = combine(sums, rows)
+    return _heads_last(jax.tree.map(lambda array, grad: grad.astype(array.dtype), arrays, grads))
 
 
 def _differentiate(
-    x: Block,
+    x: AttentionBlock,
     width: int,
-    sums: Block,
+    sums: AttentionBlock,
     cut: tuple,
     out: Array,
     g: Array,
     g_log_total: Array | None,
     log_total: Array,
-) -> tuple[Block, Block]:
+) -> tuple[AttentionBlock, AttentionBlock]:
     """Add gradients of a block to `sums`, and return those of its queries."""
     block = _block(x, width, *cut)
     weights = masked_weights(jnp.exp(softmax.logits(block) - log_total), block.whole_mask)
     grads = softmax.backward(block, weights, out, g, g_log_total)
-    grads = _stored(dataclasses.replace(grads, first=None))
+    grads = _heads_first(dataclasses.replace(grads, first=None))
     (_, key), by_query = cut
-    rows = jax.tree.map(jnp.zeros_like, halves(by_query)[0])
+    rows = jax.tree.map(jnp.zeros_like, partition(by_query)[0])
 
     def put(axis: int | None, total: Array, grad: Array) -> Array:
         """Add the gradient to its keys, those from `key` on."""
@@ -105,13 +105,16 @@ def _differentiate(
         near = jax.lax.dynamic_slice_in_dim(total, key, grad.shape[axis], axis)
         return jax.lax.dynamic_update_slice_in_dim(total, near + grad, key, axis)
 
-    totals = _mapped(put, _keys(x), merged(sums, rows), grads)
+    totals = _mapped(put, _keys(x), combine(sums, rows), grads)
     return _alike(sums, totals), _alike(rows, totals)
 
 
 def _mapped(
-    function: Callable[..., Array | None], axes: dict[str, int], x: Block, *others: Block
-) -> Block:
+    function: Callable[..., Array | None],
+    axes: dict[str, int],
+    x: AttentionBlock,
+    *others: AttentionBlock,
+) -> AttentionBlock:
     """`function(axis, array, *arrays of others)` of each array, with its axis of `axes` or None."""
 
     def at(path: tuple, *arrays: Array) -> Array | None:
@@ -125,12 +128,12 @@ def _is_cut(axis: int | None, array: Array) -> bool:
     return axis is not None and array.shape[axis] > 1
 
 
-def _alike(like: Block, x: Block) -> Block:
+def _alike(like: AttentionBlock, x: AttentionBlock) -> AttentionBlock:
     """The arrays of `x` that `like` has as well."""
     return jax.tree.map(lambda a, b: None if a is None else b, like, x, is_leaf=lambda a: a is None)
 
 
-def _stored(x: Block) -> Block:
+def _heads_first(x: AttentionBlock) -> AttentionBlock:
     """Queries as [B, H, L, d] and keys as [B, G, d, L], as products take and give them.
 
     A CPU would lay out arrays [B, L, H, d] again for every block. Of keys from which windows are
@@ -139,26 +142,26 @@ def _stored(x: Block) -> Block:
     return _moved(x, lambda array, axis: jnp.moveaxis(array, 1, axis))
 
 
-def _restored(x: Block) -> Block:
+def _heads_last(x: AttentionBlock) -> AttentionBlock:
     return _moved(x, lambda array, axis: jnp.moveaxis(array, axis, 1))
 
 
-def _moved(x: Block, move: Callable[[Array, int], Array]) -> Block:
+def _moved(x: AttentionBlock, move: Callable[[Array, int], Array]) -> AttentionBlock:
     axes = _QUERIES | _keys(x)
     arrays = {name: getattr(x, name) for name in _BY_HEAD}
     moved = {name: move(array, axes[name]) for name, array in arrays.items() if array is not None}
     return dataclasses.replace(x, **moved)
 
 
-def _keys(x: Block) -> dict[str, int]:
+def _keys(x: AttentionBlock) -> dict[str, int]:
     return _KEYS_OF_WINDOWS if _window(x) else _KEYS
 
 
-def _num_keys(x: Block) -> int:
+def _num_keys(x: AttentionBlock) -> int:
     return x.k.shape[_keys(x)["k"]]
 
 
-def _widths(x: Block) -> tuple[int, ...]:
+def _widths(x: AttentionBlock) -> tuple[int, ...]:
     """Return the numbers of keys that blocks may meet, the least first."""
     keys = _num_keys(x)
     if window := _window(x):
@@ -168,7 +171,7 @@ def _widths(x: Block) -> tuple[int, ...]:
     return tuple(dict.fromkeys(-(-keys * count // 8) for count in eighths))
 
 
-def _window(x: Block) -> tuple[int, int, int] | None:
+def _window(x: AttentionBlock) -> tuple[int, int, int] | None:
     """Return how many keys before and after itself a query meets, if blocks meet only those, and
     the key at the position of the first query."""
     left, right = (x.window or AttentionWindow()).sides
@@ -178,7 +181,7 @@ def _window(x: Block) -> tuple[int, int, int] | None:
     return left, right, queries.start - keys.start
 
 
-def _by_block(x: Block, widths: tuple[int, ...]) -> tuple[Array, tuple]:
+def _by_block(x: AttentionBlock, widths: tuple[int, ...]) -> tuple[Array, tuple]:
     """Cut all that differs between blocks: which of `widths` each has, and the arguments of
     `_block` after the width."""
 
@@ -192,7 +195,7 @@ def _by_block(x: Block, widths: tuple[int, ...]) -> tuple[Array, tuple]:
     return choice, (first, _mapped(cut, _QUERIES, x))
 
 
-def _first_keys(x: Block, widths: tuple[int, ...]) -> tuple[Array, tuple[Array, Array]]:
+def _first_keys(x: AttentionBlock, widths: tuple[int, ...]) -> tuple[Array, tuple[Array, Array]]:
     """Return which of `widths` each block has, and the numbers of its first query and key."""
     count, keys = -(-x.num_queries // x.size), _num_keys(x)
     query = jnp.arange(count, dtype=jnp.int32) * x.size
@@ -209,16 +212,18 @@ def _first_keys(x: Block, widths: tuple[int, ...]) -> tuple[Array, tuple[Array, 
     return choice, (query, jnp.clip(key, 0, keys - jnp.array(widths)[choice]))
 
 
-def _block(x: Block, width: int, first: tuple[Array, Array], by_query: Block) -> Block:
+def _block(
+    x: AttentionBlock, width: int, first: tuple[Array, Array], by_query: AttentionBlock
+) -> AttentionBlock:
     """A block of queries with the `width` keys from the first one that it meets."""
     query, key = first
-    x = merged(by_query, x)
+    x = combine(by_query, x)
     if width == _num_keys(x):
-        return _restored(dataclasses.replace(x, first=(query, 0)))
+        return _heads_last(dataclasses.replace(x, first=(query, 0)))
 
     def near(axis: int | None, array: Array) -> Array:
         if axis is None or not _is_cut(axis, array):
             return array
         return jax.lax.dynamic_slice_in_dim(array, key, width, axis)
 
-    return _restored(dataclasses.replace(_mapped(near, _keys(x), x), first=first))
+    return _heads_last(dataclasses.replace(_mapped(near, _keys(x), x), first=first))

@@ -26,9 +26,7 @@ def unsupported_reason(x: AttentionInputs, seed: Array | None) -> str:
     it computes `x`."""
     if seed is not None:
         return "dropout_rate=0.0"
-    vectors = any(
-        t.key_vectors or t.query_vectors or t.value_vectors for t, _, _ in x.terms
-    )
+    vectors = any(t.key_vectors or t.query_vectors or t.value_vectors for t, _, _ in x.terms)
     if x.added is not None or x.logit_terms or x.maps or vectors:
         return "no terms but biases of the offset"
     if x.sink is not None:

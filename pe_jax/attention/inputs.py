@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 
 from pe_jax.attention.masks import combine_masks, in_order, same_document, whole_mask
 from pe_jax.attention.offset_terms import Tables
-from pe_jax.dtypes import wide_dtype, widened
+from pe_jax.dtypes import at_least_float32, wide_dtype
 from pe_jax.encodings.encoding import PositionEncoding, check_heads
 from pe_jax.encodings.parameters import split_params
 from pe_jax.encodings.part import (
@@ -138,7 +138,7 @@ def apply_encoding(
 
     def scaled(x: Array) -> Array:
         # Before the products, which are Lk/d times as many; exact where d is a power of 4.
-        return (widened(x) * scale).astype(x.dtype)
+        return (at_least_float32(x) * scale).astype(x.dtype)
 
     content_q, content_k = scaled(q), k
     for part, part_params, part_context in parts:

@@ -31,7 +31,7 @@ from pe_jax.attention.masks import index_offsets
 from pe_jax.attention.product import product
 from pe_jax.attention.relative_shift import relative_shift
 from pe_jax.axis_blocks import cut_axis, join_axis
-from pe_jax.dtypes import wide_dtype, widened
+from pe_jax.dtypes import at_least_float32, wide_dtype
 from pe_jax.encodings.positions import offsets
 from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
 from pe_jax.manual_axes import vary_alike
@@ -99,7 +99,7 @@ def table_values(
     vectors = rows.astype(weights.dtype)
     by_offset = jnp.zeros((*weights.shape[:-1], len(vectors)), wide_dtype(weights))
     _, transpose = jax.vjp(lay_out, vary_alike(by_offset, weights))
-    (summed,) = transpose(widened(weights))
+    (summed,) = transpose(at_least_float32(weights))
     return product(f"bhqm,{_axes(vectors)}->bqhd", summed.astype(weights.dtype), vectors)
 
 
@@ -209,7 +209,7 @@ def _bias_logits(
     bias: Array, clip: int, lengths: tuple[Size, Size], offset: ArrayLike
 ) -> Float[Array, "#B #H Lq Lk"]:
     """No batch where positions have none, so that its gradient is one of a small array."""
-    bias = widened(bias if bias.ndim == 2 else bias[:, None])  # [M, #H]
+    bias = at_least_float32(bias if bias.ndim == 2 else bias[:, None])  # [M, #H]
     heads = bias.shape[1]
     if np.ndim(offset) == 0:
         queries, keys = lengths

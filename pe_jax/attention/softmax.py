@@ -51,10 +51,10 @@ _STATIC = "rate window ranges size num_queries maps position_windows".split()
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
+class AttentionBlock:
     """Everything that attention of some queries to some keys is computed from: all, or a block.
 
-    A pytree of its arrays. Those of a floating dtype are differentiated, see `halves`. q, k, v,
+    A pytree of its arrays. Those of a floating dtype are differentiated, see `partition`. q, k, v,
     sink and window are those of `AttentionInputs`.
     """
 
@@ -138,38 +138,40 @@ class Block:
 
 
 jax.tree_util.register_dataclass(
-    Block, [field.name for field in dataclasses.fields(Block) if field.name not in _STATIC], _STATIC
+    AttentionBlock,
+    [field.name for field in dataclasses.fields(AttentionBlock) if field.name not in _STATIC],
+    _STATIC,
 )
 
 
-def halves(x: Block) -> tuple[Block, Block]:
+def partition(x: AttentionBlock) -> tuple[AttentionBlock, AttentionBlock]:
     """`x` with nothing but the arrays that are differentiated, and with nothing but the others."""
 
-    def half(inexact: bool) -> Block:
+    def half(inexact: bool) -> AttentionBlock:
         is_inexact = lambda leaf: jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
         return jax.tree.map(lambda leaf: leaf if is_inexact(leaf) == inexact else None, x)
 
     return half(True), half(False)
 
 
-def merged(x: Block, rest: Block) -> Block:
+def combine(x: AttentionBlock, rest: AttentionBlock) -> AttentionBlock:
     """The arrays of `x`, and in the place of those that it lacks those of `rest`."""
     return jax.tree.map(lambda a, b: b if a is None else a, x, rest, is_leaf=lambda a: a is None)
 
 
-def logits(x: Block) -> Float[Array, "B H Lq Lk"]:
+def logits(x: AttentionBlock) -> Float[Array, "B H Lq Lk"]:
     """Logits with all terms, masked."""
     return masked_logits(_finished(x.map_params, *_summands(x), x), x.whole_mask)
 
 
-def _summands(x: Block) -> tuple[Array, Array | None]:
+def _summands(x: AttentionBlock) -> tuple[Array, Array | None]:
     """Products of queries and keys, and what is added to them."""
     content = head_product("bqhd,bkhd->bhqk", x.q, x.k, x.q.shape[2])
     return content, _term_logits(x)
 
 
 def _finished(
-    params: tuple[Params, ...], content: Array, terms: Array | None, x: Block
+    params: tuple[Params, ...], content: Array, terms: Array | None, x: AttentionBlock
 ) -> Float[Array, "B H Lq Lk"]:
     """The logits before masks: the sum, or what maps make of it."""
     if not x.maps:
@@ -178,7 +180,7 @@ def _finished(
     return mapped_logits([*zip(x.maps, params, strict=True)], content, terms, x.whole_mask)
 
 
-def _term_logits(x: Block) -> Float[Array, "B H Lq Lk"] | None:
+def _term_logits(x: AttentionBlock) -> Float[Array, "B H Lq Lk"] | None:
     """All that is added to q·k, in the dtype of that; None if nothing is."""
     q = x.q if x.content_q is None else x.content_q
     k = x.k if x.content_k is None else x.content_k
@@ -196,7 +198,9 @@ def _term_logits(x: Block) -> Float[Array, "B H Lq Lk"] | None:
     return jnp.broadcast_to(sum_of_terms(terms, wide_dtype(x.q, x.k)), shape)
 
 
-def _term_values(x: Block, weights: Float[Array, "B H Lq Lk"]) -> Float[Array, "B Lq H f"] | None:
+def _term_values(
+    x: AttentionBlock, weights: Float[Array, "B H Lq Lk"]
+) -> Float[Array, "B Lq H f"] | None:
     """All that is added to weights·v, in the dtype of that; None if nothing is."""
     terms = [table_values(x.tables, weights, x.offset)] if "values" in x.tables.rows else []
     terms += [rotated_values(rotation, weights, *x.positions) for rotation in x.rotations]
@@ -208,7 +212,7 @@ def sum_of_terms(terms: Sequence[Array], dtype: np.dtype) -> Array:
     return functools.reduce(jnp.add, [x.astype(dtype) for x in terms])
 
 
-def forward(x: Block) -> tuple[Array, Array, Array]:
+def forward(x: AttentionBlock) -> tuple[Array, Array, Array]:
     """Outputs, weights and the logarithm of the softmax's denominator [B, H, Lq, 1]."""
     masked = logits(x)
     greatest = masked.max(-1, keepdims=True)
@@ -226,16 +230,16 @@ def forward(x: Block) -> tuple[Array, Array, Array]:
 
 
 def backward(
-    x: Block, weights: Array, out: Array, g: Array, g_log_total: Array | None = None
-) -> Block:
+    x: AttentionBlock, weights: Array, out: Array, g: Array, g_log_total: Array | None = None
+) -> AttentionBlock:
     """Gradients, from those of the outputs and of the logarithm of the denominator."""
-    arrays, rest = halves(x)
+    arrays, rest = partition(x)
     dropped = x.drop(weights).astype(x.v.dtype)
     heads = x.q.shape[2]
     dw = head_product("bqhd,bkhd->bhqk", g, x.v, heads)
     dv = head_product("bqhd,bhqk->bkhd", g, dropped, x.v.shape[2])
     gradients = jax.tree.map(jnp.zeros_like, arrays)
-    values, transpose = jax.vjp(lambda a, w: _term_values(merged(a, rest), w), arrays, dropped)
+    values, transpose = jax.vjp(lambda a, w: _term_values(combine(a, rest), w), arrays, dropped)
     if values is not None:
         gradients, dw_more = transpose(g.astype(values.dtype))
         dw += dw_more
@@ -254,7 +258,7 @@ def backward(
         _, transpose = jax.vjp(finished, x.map_params, *_summands(x))
         dmaps, ds, dterms = transpose(ds)
         gradients = dataclasses.replace(gradients, map_params=dmaps)
-    terms, transpose = jax.vjp(lambda a: _term_logits(merged(a, rest)), arrays)
+    terms, transpose = jax.vjp(lambda a: _term_logits(combine(a, rest)), arrays)
     if terms is not None:
         gradients = jax.tree.map(jnp.add, gradients, *transpose(dterms))
     ds = ds.astype(x.q.dtype)

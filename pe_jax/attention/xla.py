@@ -16,7 +16,7 @@ from pe_jax.attention import blocks, naive, softmax
 from pe_jax.attention.inputs import AttentionInputs, Term, farthest, repeat_heads, tables
 from pe_jax.attention.offset_terms import Rotation, table_logits
 from pe_jax.attention.reverse_only import reverse_only
-from pe_jax.attention.softmax import Block, halves, merged
+from pe_jax.attention.softmax import AttentionBlock, combine, partition
 from pe_jax.axis_blocks import join_axis
 from pe_jax.dtypes import wide_dtype
 from pe_jax.encodings.positions import offsets
@@ -109,7 +109,7 @@ def attend(
     position_windows, limits_q, limits_k = (
         zip(*x.position_windows) if x.position_windows else ((), (), ())
     )
-    whole = Block(
+    whole = AttentionBlock(
         q=x.q,
         k=x.k,
         v=x.v,
@@ -137,7 +137,7 @@ def attend(
         maps=maps,
         position_windows=position_windows,
     )
-    arrays, rest = halves(whole)
+    arrays, rest = partition(whole)
     arrays = vary_alike(arrays, rest)
     out = _attend(return_lse, jax.tree.map(reverse_only, arrays), rest)
     return out if return_lse else (out, None)
@@ -178,12 +178,14 @@ def _rotation(term: Term) -> Rotation:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(return_lse: bool, arrays: Block, rest: Block) -> Array | tuple[Array, Array]:
+def _attend(
+    return_lse: bool, arrays: AttentionBlock, rest: AttentionBlock
+) -> Array | tuple[Array, Array]:
     return _attend_forward(return_lse, arrays, rest)[0]
 
 
 def _attend_forward(return_lse, arrays, rest):
-    x = merged(arrays, rest)
+    x = combine(arrays, rest)
     if not x.size:  # The weights are saved, which is quicker where they fit.
         out, saved, log_total = softmax.forward(x)
     else:

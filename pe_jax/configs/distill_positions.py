@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pe_jax.configs.model import BertConfig, ModelChanges
 from pe_jax.configs.pretraining import EncoderTrainingConfig, StageConfig
 from pe_jax.configs.training import COUNT_OR_ZERO, OptimizerConfig
-from pe_jax.schema import config_dict, key, part, task_key
+from pe_jax.schema import config_dict, field, subconfig, task_field
 from pe_jax.values import FLAG, integer, number, several
 
 _WEIGHT = number(0, 1e6)
@@ -36,43 +36,43 @@ class DistillationConfig(EncoderTrainingConfig):
     variance of the teacher's.
     """
 
-    task: str = task_key("distillation")
-    model: BertConfig = part(ModelChanges, dropout_rate=0.0, attention_dropout_rate=0.0)
-    stage1: StageConfig = part(StageConfig, length=256, batch_size=4, steps=2_000)
-    optimizer: OptimizerConfig = part(
+    task: str = task_field("distillation")
+    model: BertConfig = subconfig(ModelChanges, dropout_rate=0.0, attention_dropout_rate=0.0)
+    stage1: StageConfig = subconfig(StageConfig, length=256, batch_size=4, steps=2_000)
+    optimizer: OptimizerConfig = subconfig(
         OptimizerConfig, learning_rate=1e-3, weight_decay=0.0, b2=0.98, rates=_RATES
     )
-    layers: tuple[float, ...] = key(
+    layers: tuple[float, ...] = field(
         (),
         several(_WEIGHT, most=10**4, repeated=True),
         "Weights in the loss, one a layer; 0 leaves a layer out, empty weights all alike.",
     )
-    attention: float = key(
+    attention: float = field(
         0.0, _WEIGHT, "Weight of the same loss on the outputs of attention, before they are added."
     )
-    differences: float = key(
+    differences: float = field(
         0.0,
         _WEIGHT,
         "Weight of half the same loss on the change of the states when the words of every input "
         "are shuffled. Each step then reads its rows twice, as they are and shuffled.",
     )
-    centered: bool = key(
+    centered: bool = field(
         False, FLAG, "Imitate the teacher's states without their mean at each position."
     )
-    patience: int = key(
+    patience: int = field(
         3, COUNT_OR_ZERO, "Evaluations without `min_gain` that end a stage; 0 means never."
     )
-    min_gain: float = key(0.001, number(0, 1), "The least rise of the held-out R² that counts.")
-    eval_every: int = key(100, COUNT_OR_ZERO, "On held-out text.")
-    eval_examples: int = key(64, integer(1, 1_000_000), "Held-out rows of each length.")
+    min_gain: float = field(0.001, number(0, 1), "The least rise of the held-out R² that counts.")
+    eval_every: int = field(100, COUNT_OR_ZERO, "On held-out text.")
+    eval_examples: int = field(64, integer(1, 1_000_000), "Held-out rows of each length.")
 
-    window: int = key(
+    window: int = field(
         0,
         COUNT_OR_ZERO,
         "Tokens of the overlapping windows in which the teacher reads longer inputs; 0 means as "
         "many as it has positions.",
     )
-    test_lengths: tuple[int, ...] = key(
+    test_lengths: tuple[int, ...] = field(
         (), several(integer(8, 10**6)), "More lengths of inputs that R² is measured at."
     )
 

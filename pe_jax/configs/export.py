@@ -16,24 +16,24 @@ from __future__ import annotations
 
 import dataclasses
 
-from pe_jax.schema import Config, config_dict, key, task_key
+from pe_jax.schema import Config, config_dict, field, task_field
 from pe_jax.values import SEED, one_of, optional
 
 
 @dataclasses.dataclass(frozen=True)
 class ExportConfig(Config):
-    task: str = task_key("export")
-    format: str = key(
+    task: str = task_field("export")
+    format: str = field(
         "transformers",
         one_of(("transformers", "onnx", "stablehlo")),
         'For PyTorch ("transformers"), onnxruntime ("onnx") or JAX alone ("stablehlo").',
     )
-    dtype: str = key(
+    dtype: str = field(
         "float32",
         one_of(("float32", "float16")),
         'Of the weights and products in ONNX: "float16" halves the file.',
     )
-    seed: int | None = key(None, optional(SEED), "Which seed of a run that has several.")
+    seed: int | None = field(None, optional(SEED), "Which seed of a run that has several.")
 
 
 def get_config():

@@ -17,7 +17,7 @@ from pe_jax.configs.training import (
     ROWS,
     OptimizerConfig,
 )
-from pe_jax.schema import Config, key, part, task_key
+from pe_jax.schema import Config, field, subconfig, task_field
 from pe_jax.values import SEED, integer, number, one_of, several, text
 
 
@@ -25,16 +25,16 @@ from pe_jax.values import SEED, integer, number, one_of, several, text
 class FinetuningDataConfig(Config):
     """Inputs of fine-tuning."""
 
-    data_dir: str = key("", text(), "Folder of tfds datasets; empty means tfds's default.")
-    length: int = key(128, LENGTH, "Tokens of the longest inputs.")
-    buckets: tuple[int, ...] = key(
+    data_dir: str = field("", text(), "Folder of tfds datasets; empty means tfds's default.")
+    length: int = field(128, LENGTH, "Tokens of the longest inputs.")
+    buckets: tuple[int, ...] = field(
         (16, 32, 64, 96),
         several(integer(1, 10**6)),
         "Shorter inputs are padded to these lengths; () for none.",
     )
-    batch_size: int = key(32, ROWS, "Inputs of a step, for each seed.")
-    eval_batch_size: int = key(64, ROWS, "Inputs scored at once.")
-    held_out: float = key(0.0, HELD_OUT, "Fraction of the training data kept for `select`.")
+    batch_size: int = field(32, ROWS, "Inputs of a step, for each seed.")
+    eval_batch_size: int = field(64, ROWS, "Inputs scored at once.")
+    held_out: float = field(0.0, HELD_OUT, "Fraction of the training data kept for `select`.")
 
     def errors(self) -> Iterator[str]:
         if list(self.buckets) != sorted(self.buckets):
@@ -48,28 +48,28 @@ class FinetuningConfig(Config):
     `model` holds changes of the pretrained model until `finetuning.resolve` fills in the rest.
     """
 
-    task: str = task_key(*GLUE_TASKS)
-    seeds: tuple[int, ...] = key(
+    task: str = task_field(*GLUE_TASKS)
+    seeds: tuple[int, ...] = field(
         (0, 1, 2, 3, 4), several(SEED, least=1), "Of heads, dropout and data order; one program."
     )
-    init: str = key("", text(), "The workdir of a pretraining run, or a published BERT.")
-    resize: str = key("", RESIZE, 'Of a table that is too short: "interpolate" or "repeat".')
-    model: BertConfig = part(ModelChanges)
-    data: FinetuningDataConfig = part(FinetuningDataConfig)
-    epochs: float = key(3.0, EPOCHS, "Passes over the training data.")
-    steps: int = key(0, COUNT_OR_ZERO, "If given, instead of epochs.")
-    accumulation: int = key(1, ROWS, ACCUMULATION)
-    optimizer: OptimizerConfig = part(OptimizerConfig, learning_rate=2e-5)
-    select: str = key(
+    init: str = field("", text(), "The workdir of a pretraining run, or a published BERT.")
+    resize: str = field("", RESIZE, 'Of a table that is too short: "interpolate" or "repeat".')
+    model: BertConfig = subconfig(ModelChanges)
+    data: FinetuningDataConfig = subconfig(FinetuningDataConfig)
+    epochs: float = field(3.0, EPOCHS, "Passes over the training data.")
+    steps: int = field(0, COUNT_OR_ZERO, "If given, instead of epochs.")
+    accumulation: int = field(1, ROWS, ACCUMULATION)
+    optimizer: OptimizerConfig = subconfig(OptimizerConfig, learning_rate=2e-5)
+    select: str = field(
         "last",
         one_of(("last", "best", "held_out")),
         'Which scores count: of the "last" step, of each seed\'s "best", or of the step that is '
         'best on the training data that is "held_out".',
     )
-    log_every: int = key(100, COUNT_OR_ZERO, "Steps; 0 reports at the end only.")
-    eval_every: int = key(0, COUNT_OR_ZERO, "Steps; 0 scores at the end only.")
-    checkpoint_every: int = key(0, COUNT_OR_ZERO, "Steps; 0 saves after every tenth of them.")
-    keep_checkpoints: int = key(1, integer(1, 10**6), "The newest.")
+    log_every: int = field(100, COUNT_OR_ZERO, "Steps; 0 reports at the end only.")
+    eval_every: int = field(0, COUNT_OR_ZERO, "Steps; 0 scores at the end only.")
+    checkpoint_every: int = field(0, COUNT_OR_ZERO, "Steps; 0 saves after every tenth of them.")
+    keep_checkpoints: int = field(1, integer(1, 10**6), "The newest.")
 
     def errors(self) -> Iterator[str]:
         if not self.steps and not self.epochs:
@@ -93,10 +93,12 @@ _QUESTIONS = text("Give NAME:SPLIT of tfds, or a file in SQuAD's format.")
 class SquadDataConfig(FinetuningDataConfig):
     """Questions, and windows of their contexts."""
 
-    train: str = key("squad/v1.1:train", _QUESTIONS, "NAME:SPLIT+SPLIT of tfds, or a JSON file.")
-    validation: str = key("squad/v1.1:validation", _QUESTIONS, "As for `train`.")
-    stride: int = key(128, integer(1, 10**6), "Tokens between the starts of windows of a context.")
-    max_query: int = key(64, integer(1, 10**6), "Questions are truncated to this many tokens.")
+    train: str = field("squad/v1.1:train", _QUESTIONS, "NAME:SPLIT+SPLIT of tfds, or a JSON file.")
+    validation: str = field("squad/v1.1:validation", _QUESTIONS, "As for `train`.")
+    stride: int = field(
+        128, integer(1, 10**6), "Tokens between the starts of windows of a context."
+    )
+    max_query: int = field(64, integer(1, 10**6), "Questions are truncated to this many tokens.")
 
     def errors(self) -> Iterator[str]:
         yield from super().errors()
@@ -111,12 +113,12 @@ class SquadDataConfig(FinetuningDataConfig):
 class SquadConfig(FinetuningConfig):
     """Fine-tuning on SQuAD."""
 
-    task: str = task_key("squad")
-    version: str = key("v1.1", one_of(("v1.1", "v2.0")), "In v2.0 there may be no answer.")
-    data: SquadDataConfig = part(SquadDataConfig)
-    n_best: int = key(20, integer(1, 10**4), "Likeliest starts and ends that are combined.")
-    max_answer_tokens: int = key(30, integer(1, 10**6), "Longer spans are no answers.")
-    null_threshold: float = key(
+    task: str = task_field("squad")
+    version: str = field("v1.1", one_of(("v1.1", "v2.0")), "In v2.0 there may be no answer.")
+    data: SquadDataConfig = subconfig(SquadDataConfig)
+    n_best: int = field(20, integer(1, 10**4), "Likeliest starts and ends that are combined.")
+    max_answer_tokens: int = field(30, integer(1, 10**6), "Longer spans are no answers.")
+    null_threshold: float = field(
         0.0,
         number(float("-inf"), float("inf")),
         "v2.0: predict no answer if the null score exceeds the best span's by this.",

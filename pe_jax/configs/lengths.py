@@ -11,15 +11,15 @@ from __future__ import annotations
 import dataclasses
 
 from pe_jax.configs.training import LENGTH, RESIZE
-from pe_jax.schema import Config, config_dict, key, task_key
+from pe_jax.schema import Config, config_dict, field, task_field
 from pe_jax.values import several
 
 
 @dataclasses.dataclass(frozen=True)
 class LengthsConfig(Config):
-    task: str = task_key("lengths")
-    lengths: tuple[int, ...] = key((128, 256, 384, 512), several(LENGTH), "Tokens of inputs.")
-    resize: str = key("", RESIZE, '"interpolate" or "repeat".')
+    task: str = task_field("lengths")
+    lengths: tuple[int, ...] = field((128, 256, 384, 512), several(LENGTH), "Tokens of inputs.")
+    resize: str = field("", RESIZE, '"interpolate" or "repeat".')
 
 
 def get_config():

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pe_jax.errors import did_you_mean
-from pe_jax.schema import Config, key, optional_keys
+from pe_jax.schema import Config, field, optional_keys
 from pe_jax.values import FLAG, Validator, integer, number, one_of, optional
 
 if TYPE_CHECKING:
@@ -121,62 +121,64 @@ class BertConfig(Config):
         encoding, with close matches.
     """
 
-    num_layers: int = key(12, LAYERS, "Replaces the value of the size, as do the other sizes.")
-    hidden_size: int = key(768, WIDTH, "Dimension of hidden states.")
-    num_heads: int = key(12, HEADS, "Divides hidden_size.")
-    intermediate_size: int = key(3072, INTERMEDIATE, "Width of the feed-forward layers.")
-    position: str | PositionEncoding = key(
+    num_layers: int = field(12, LAYERS, "Replaces the value of the size, as do the other sizes.")
+    hidden_size: int = field(768, WIDTH, "Dimension of hidden states.")
+    num_heads: int = field(12, HEADS, "Divides hidden_size.")
+    intermediate_size: int = field(3072, INTERMEDIATE, "Width of the feed-forward layers.")
+    position: str | PositionEncoding = field(
         "learned_absolute",
         _POSITION,
         '"learned_absolute", or another; with options, "rope(base=500)+alibi".',
     )
-    max_length: int = key(512, integer(1, 10**7), "Rows of a learned table: 512; ModernBERT 8,192.")
-    dropout_rate: float = key(
+    max_length: int = field(
+        512, integer(1, 10**7), "Rows of a learned table: 512; ModernBERT 8,192."
+    )
+    dropout_rate: float = field(
         0.1, number(0, 1, "[)"), "Of embeddings and sublayers' outputs: 0.1, of a ModernBERT 0."
     )
-    attention_dropout_rate: float = key(0.1, number(0, 1, "[)"), "Of weights: 0.1; ModernBERT 0.")
-    initializer_stddev: float = key(
+    attention_dropout_rate: float = field(0.1, number(0, 1, "[)"), "Of weights: 0.1; ModernBERT 0.")
+    initializer_stddev: float = field(
         0.02, number(0, 100, "(]"), "Of initial weights: 0.02; if small, about 1/sqrt(hidden_size)."
     )
-    dtype: str = key(
+    dtype: str = field(
         "float32", one_of(("float32", "bfloat16")), 'Of the computation: "float32" or "bfloat16".'
     )
-    implementation: str = key(
+    implementation: str = field(
         "auto",
         one_of("pe_jax.attention.implementations:NAMES", "auto", renamed={"buckets": "table"}),
         "Of attention: auto, naive, table, fused, kernel or cudnn.",
     )
-    scan_layers: bool = key(False, FLAG, "One program for all layers: compiles faster.")
-    remat: str = key(
+    scan_layers: bool = field(False, FLAG, "One program for all layers: compiles faster.")
+    remat: str = field(
         "none",
         one_of("pe_jax.models.bert:REMAT"),
         'Recomputation: "none"; "dots" or "full" take less memory and more time.',
     )
-    vocab_size: int = key(30_522, integer(1, 10**8), internal=True)
-    pre_norm: bool = key(False, FLAG, internal=True)
-    norm: str = key("layer_norm", one_of(("layer_norm", "rms_norm")), internal=True)
-    norm_bias: bool = key(True, FLAG, internal=True)
-    layer_norm_epsilon: float = key(1e-12, number(1e-38, 1), internal=True)
-    embedding_norm: bool = key(True, FLAG, internal=True)
-    first_norm: bool = key(True, FLAG, internal=True)
-    final_norm: bool = key(False, FLAG, internal=True)
-    activation: str = key("gelu", one_of(ACTIVATIONS), internal=True)
-    gated_mlp: bool = key(False, FLAG, internal=True)
-    attention_bias: bool = key(True, FLAG, internal=True)
-    up_bias: bool = key(True, FLAG, internal=True)
-    down_bias: bool = key(True, FLAG, internal=True)
-    num_key_heads: int | None = key(None, optional(HEADS), internal=True)
-    num_token_types: int = key(2, integer(0, 10**5), internal=True)
-    unused_rows: int = key(0, integer(0, 10**8), internal=True)
-    positions_from_mask: bool = key(False, FLAG, internal=True)
-    head_dense: bool = key(True, FLAG, internal=True)
-    head_bias: bool = key(True, FLAG, internal=True)
-    head_activation: str = key("gelu", one_of(ACTIVATIONS), internal=True)
-    head_norm: bool = key(True, FLAG, internal=True)
-    tied_decoder: bool = key(True, FLAG, internal=True)
-    decoder_bias: bool = key(True, FLAG, internal=True)
-    pooler: str = key("tanh", one_of(("tanh", "head")), internal=True)
-    classifier_pooling: str = key("cls", one_of(("cls", "mean")), internal=True)
+    vocab_size: int = field(30_522, integer(1, 10**8), internal=True)
+    pre_norm: bool = field(False, FLAG, internal=True)
+    norm: str = field("layer_norm", one_of(("layer_norm", "rms_norm")), internal=True)
+    norm_bias: bool = field(True, FLAG, internal=True)
+    layer_norm_epsilon: float = field(1e-12, number(1e-38, 1), internal=True)
+    embedding_norm: bool = field(True, FLAG, internal=True)
+    first_norm: bool = field(True, FLAG, internal=True)
+    final_norm: bool = field(False, FLAG, internal=True)
+    activation: str = field("gelu", one_of(ACTIVATIONS), internal=True)
+    gated_mlp: bool = field(False, FLAG, internal=True)
+    attention_bias: bool = field(True, FLAG, internal=True)
+    up_bias: bool = field(True, FLAG, internal=True)
+    down_bias: bool = field(True, FLAG, internal=True)
+    num_key_heads: int | None = field(None, optional(HEADS), internal=True)
+    num_token_types: int = field(2, integer(0, 10**5), internal=True)
+    unused_rows: int = field(0, integer(0, 10**8), internal=True)
+    positions_from_mask: bool = field(False, FLAG, internal=True)
+    head_dense: bool = field(True, FLAG, internal=True)
+    head_bias: bool = field(True, FLAG, internal=True)
+    head_activation: str = field("gelu", one_of(ACTIVATIONS), internal=True)
+    head_norm: bool = field(True, FLAG, internal=True)
+    tied_decoder: bool = field(True, FLAG, internal=True)
+    decoder_bias: bool = field(True, FLAG, internal=True)
+    pooler: str = field("tanh", one_of(("tanh", "head")), internal=True)
+    classifier_pooling: str = field("cls", one_of(("cls", "mean")), internal=True)
 
     def errors(self) -> Iterator[str]:
         if self.norm == "rms_norm" and self.norm_bias:
@@ -259,7 +261,7 @@ class ModelChanges(optional_keys(BertConfig)):  # type: ignore[misc]
     A key that is None has the value of the model at `config.init`, or else of the named size.
     """
 
-    size: str | None = key(
+    size: str | None = field(
         None,
         optional(one_of(PRESETS)),
         "tiny, mini, small, medium, base (default), large, or a ModernBERT. Keys of the model that "

@@ -15,7 +15,7 @@ from pe_jax.configs.training import (
     ROWS,
     OptimizerConfig,
 )
-from pe_jax.schema import Config, key, part, task_key
+from pe_jax.schema import Config, field, subconfig, task_field
 from pe_jax.values import FLAG, SEED, integer, number, one_of, text
 
 
@@ -23,11 +23,11 @@ from pe_jax.values import FLAG, SEED, integer, number, one_of, text
 class StageConfig(Config):
     """A stage of training on text: inputs of one length."""
 
-    length: int = key(512, integer(8, 10**6), "Tokens of an input.")  # Room for two sentences.
-    batch_size: int = key(64, ROWS, "Inputs of a step, on all devices together.")
-    steps: int = key(0, COUNT_OR_ZERO, "0, with no epochs: the stage is left out.")
-    epochs: float = key(0.0, EPOCHS, "Instead of steps.")
-    accumulation: int = key(1, ROWS, ACCUMULATION)
+    length: int = field(512, integer(8, 10**6), "Tokens of an input.")  # Room for two sentences.
+    batch_size: int = field(64, ROWS, "Inputs of a step, on all devices together.")
+    steps: int = field(0, COUNT_OR_ZERO, "0, with no epochs: the stage is left out.")
+    epochs: float = field(0.0, EPOCHS, "Instead of steps.")
+    accumulation: int = field(1, ROWS, ACCUMULATION)
 
     def errors(self) -> Iterator[str]:
         if self.steps and self.epochs:
@@ -46,7 +46,7 @@ class StageConfig(Config):
 class PretrainingStageConfig(StageConfig):
     """A stage of pretraining: its inputs have masked words to predict."""
 
-    max_predictions: int = key(
+    max_predictions: int = field(
         0,
         integer(0, 10**6),
         "The most words of an input to predict; 0: data.mask_rate of its length.",
@@ -65,22 +65,28 @@ class PretrainingStageConfig(StageConfig):
 class TextConfig(Config):
     """The text that an encoder is trained on."""
 
-    source: str = key(
+    source: str = field(
         "pydoc",
         text("Give files, pydoc, tfds:NAME:SPLIT or tokenized:FOLDER."),
         "Or a path or glob of .txt / .jsonl (.gz, .xz); tfds:NAME:SPLIT; tokenized:FOLDER.",
     )
-    validation: str = key("", text(), "Another source; empty holds out documents of `source`.")
-    held_out: float = key(0.05, HELD_OUT, "The fraction held out, where `validation` is empty.")
-    feature: str = key("text", text("Give the key of the text."), "Key of the text in each record.")
-    data_dir: str = key("", text(), "Folder of tfds datasets; empty means tfds's default.")
-    vocab: str = key("", text(), "vocab.txt or tokenizer.json; empty: init's, or one is trained.")
-    vocab_size: int = key(  # Five special tokens, and one.
+    validation: str = field("", text(), "Another source; empty holds out documents of `source`.")
+    held_out: float = field(0.05, HELD_OUT, "The fraction held out, where `validation` is empty.")
+    feature: str = field(
+        "text", text("Give the key of the text."), "Key of the text in each record."
+    )
+    data_dir: str = field("", text(), "Folder of tfds datasets; empty means tfds's default.")
+    vocab: str = field("", text(), "vocab.txt or tokenizer.json; empty: init's, or one is trained.")
+    vocab_size: int = field(  # Five special tokens, and one.
         30_522, integer(6, 10**7), "The size of a vocabulary that is trained."
     )
-    strip_accents: bool = key(False, FLAG, "A vocabulary that is trained drops accents and marks.")
-    workers: int = key(0, integer(0, 128), "Processes that make batches; 0 makes them in a thread.")
-    cache_dir: str = key("", text(), "Tokenized text; empty means ~/.cache/pe_jax.")
+    strip_accents: bool = field(
+        False, FLAG, "A vocabulary that is trained drops accents and marks."
+    )
+    workers: int = field(
+        0, integer(0, 128), "Processes that make batches; 0 makes them in a thread."
+    )
+    cache_dir: str = field("", text(), "Tokenized text; empty means ~/.cache/pe_jax.")
 
     def errors(self) -> Iterator[str]:
         if not self.held_out and not self.validation:
@@ -94,14 +100,16 @@ class TextConfig(Config):
 class PretrainingDataConfig(TextConfig):
     """The text of pretraining, and how examples are made of it."""
 
-    packed: bool = key(
+    packed: bool = field(
         False,
         FLAG,
         "Documents packed into full rows, attention within each, masked language model alone; "
         "instead of sentence pairs and both losses.",
     )
-    mask_rate: float = key(0.15, number(0, 1, "(]"), "The fraction of tokens to predict.")
-    short_probability: float = key(0.1, number(0, 1), "How often a pair is cut to a random length.")
+    mask_rate: float = field(0.15, number(0, 1, "(]"), "The fraction of tokens to predict.")
+    short_probability: float = field(
+        0.1, number(0, 1), "How often a pair is cut to a random length."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,27 +120,29 @@ class EncoderTrainingConfig(Config):
     without steps and epochs is left out.
     """
 
-    task: str = task_key("")  # Subclasses name theirs.
-    seed: int = key(0, SEED, "Initial parameters, dropout and data order.")
-    init: str = key("", text(), "A run's workdir or a published BERT (docs/checkpoints.md).")
-    parallel: str = key(
+    task: str = task_field("")  # Subclasses name theirs.
+    seed: int = field(0, SEED, "Initial parameters, dropout and data order.")
+    init: str = field("", text(), "A run's workdir or a published BERT (docs/checkpoints.md).")
+    parallel: str = field(
         "jit",
         one_of("pe_jax.training.sharding:PARALLEL"),
         'Or "fsdp" (sharded state), "pmap" (mapped per device), "pmap_bfloat16" (which exchanges '
         "gradients in bfloat16).",
     )
-    model: BertConfig = part(ModelChanges)
-    data: TextConfig = part(TextConfig)
-    stage1: StageConfig = part(StageConfig, length=128)
-    stage2: StageConfig = part(StageConfig)
-    stage3: StageConfig = part(StageConfig)
-    optimizer: OptimizerConfig = part(OptimizerConfig)
-    log_every: int = key(100, COUNT_OR_ZERO, "Steps; 0, as of *_every: at the end of a stage.")
-    eval_every: int = key(1_000, COUNT_OR_ZERO, "Steps between evaluations on held-out text.")
-    eval_examples: int = key(1_024, integer(1, 1_000_000), "Held-out examples.")
-    checkpoint_every: int = key(1_000, COUNT_OR_ZERO, "Steps between checkpoints.")
-    keep_checkpoints: int = key(3, integer(1, 10**6), "How many of the newest to keep.")
-    keep_best: int = key(0, integer(0, 10**6), "So many of the lowest held-out loss are kept too.")
+    model: BertConfig = subconfig(ModelChanges)
+    data: TextConfig = subconfig(TextConfig)
+    stage1: StageConfig = subconfig(StageConfig, length=128)
+    stage2: StageConfig = subconfig(StageConfig)
+    stage3: StageConfig = subconfig(StageConfig)
+    optimizer: OptimizerConfig = subconfig(OptimizerConfig)
+    log_every: int = field(100, COUNT_OR_ZERO, "Steps; 0, as of *_every: at the end of a stage.")
+    eval_every: int = field(1_000, COUNT_OR_ZERO, "Steps between evaluations on held-out text.")
+    eval_examples: int = field(1_024, integer(1, 1_000_000), "Held-out examples.")
+    checkpoint_every: int = field(1_000, COUNT_OR_ZERO, "Steps between checkpoints.")
+    keep_checkpoints: int = field(3, integer(1, 10**6), "How many of the newest to keep.")
+    keep_best: int = field(
+        0, integer(0, 10**6), "So many of the lowest held-out loss are kept too."
+    )
 
     @property
     def stages(self) -> Mapping[str, StageConfig]:
@@ -148,12 +158,12 @@ class PretrainingConfig(EncoderTrainingConfig):
     Two stages, as in BERT, or three: short sequences, then longer ones.
     """
 
-    task: str = task_key("pretraining")
-    keep_position: bool = key(True, FLAG, "With init: keep position parameters that fit.")
-    data: PretrainingDataConfig = part(PretrainingDataConfig)
-    stage1: PretrainingStageConfig = part(PretrainingStageConfig, length=128)
-    stage2: PretrainingStageConfig = part(PretrainingStageConfig)
-    stage3: PretrainingStageConfig = part(PretrainingStageConfig)
+    task: str = task_field("pretraining")
+    keep_position: bool = field(True, FLAG, "With init: keep position parameters that fit.")
+    data: PretrainingDataConfig = subconfig(PretrainingDataConfig)
+    stage1: PretrainingStageConfig = subconfig(PretrainingStageConfig, length=128)
+    stage2: PretrainingStageConfig = subconfig(PretrainingStageConfig)
+    stage3: PretrainingStageConfig = subconfig(PretrainingStageConfig)
 
     @property
     def stages(self) -> Mapping[str, PretrainingStageConfig]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pe_jax.configs.training import FORMATS, VECTOR
-from pe_jax.schema import Config, config_dict, key, task_key
+from pe_jax.schema import Config, config_dict, field, task_field
 from pe_jax.values import integer, number, one_of, several
 
 # Name -> label, of a window of offsets.
@@ -33,22 +33,22 @@ _MEMORY = functools.partial(pkgutil.resolve_name, "pe_jax.properties.sweeps:MEMO
 
 @dataclasses.dataclass(frozen=True)
 class SweepConfig(Config):
-    task: str = task_key("sweep")
-    measure: str = key(
+    task: str = task_field("sweep")
+    measure: str = field(
         "turning_point", one_of(MEASURES), "Or monotonicity, monotonicity_weighted (violations)."
     )
-    window: int = key(50, _WINDOW, "Offsets of monotonicity.")
-    bases: tuple[float, float] = key(
+    window: int = field(50, _WINDOW, "Offsets of monotonicity.")
+    bases: tuple[float, float] = field(
         (10.0, 1e6), several(number(1, 1e9, "(]"), 2, 2), "From, to; spaced logarithmically."
     )
-    base_count: int = key(60, _GRID, "How many bases.")
-    dims: tuple[float, float] = key(
+    base_count: int = field(60, _GRID, "How many bases.")
+    dims: tuple[float, float] = field(
         (16.0, 1024.0), several(number(2, 10**6), 2, 2), "From, to; even numbers."
     )
-    dim_count: int = key(60, _GRID, "How many dimensions, at most.")
-    length: int = key(512, integer(2, 10**6), "Offsets 0 .. length - 1.")
-    memory: int = key(_MEMORY, integer(1, 2**50), "Bytes per device.")
-    vector: str = key("", VECTOR, FORMATS)
+    dim_count: int = field(60, _GRID, "How many dimensions, at most.")
+    length: int = field(512, integer(2, 10**6), "Offsets 0 .. length - 1.")
+    memory: int = field(_MEMORY, integer(1, 2**50), "Bytes per device.")
+    vector: str = field("", VECTOR, FORMATS)
 
     @property
     def even_dims(self) -> np.ndarray:

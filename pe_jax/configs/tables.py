@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import dataclasses
 
-from pe_jax.schema import Config, config_dict, key, task_key
+from pe_jax.schema import Config, config_dict, field, task_field
 from pe_jax.values import FLAG, number
 from pe_jax.values import text as any_text
 
 
 @dataclasses.dataclass(frozen=True)
 class TablesConfig(Config):
-    task: str = task_key("tables")
-    baseline: str = key(
+    task: str = task_field("tables")
+    baseline: str = field(
         "learned_absolute",
         any_text("Give the name of an encoding."),
         "The encoding that the others are tested against.",
     )
-    p_value: float = key(0.05, number(0, 1, "()"), "Welch's t-test marks differences below it.")
-    all_rows: bool = key(False, FLAG, "Also rows of the paper's 13 encodings that have no run.")
+    p_value: float = field(0.05, number(0, 1, "()"), "Welch's t-test marks differences below it.")
+    all_rows: bool = field(False, FLAG, "Also rows of the paper's 13 encodings that have no run.")
 
 
 def get_config():

@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from pe_jax.schema import Config, key
+from pe_jax.schema import Config, field
 from pe_jax.values import integer, number, one_of, optional, several, text
 
 COUNT = integer(1, 2**31 - 1)
@@ -31,27 +31,29 @@ _ADAM = number(0, 1 - 1e-7)  # Above the limit it is 1 in float32.
 class OptimizerConfig(Config):
     """Learning rate, and what decays or clips."""
 
-    name: str = key(
+    name: str = field(
         "adamw",
         one_of(("adamw", "lamb", "lion", "muon", "nadamw", "sgd")),
         '"lamb" is for batches of thousands of sequences; "muon" is "nadamw" for all but the '
         'matrices of layers; "sgd" has a momentum of b1. All have the same weight decay.',
     )
-    learning_rate: float = key(1e-4, _RATE, "The highest: it rises to this, then falls to 0.")
-    schedule: str = key(
+    learning_rate: float = field(1e-4, _RATE, "The highest: it rises to this, then falls to 0.")
+    schedule: str = field(
         "linear",
         one_of(("linear", "cosine", "wsd")),
         'Shape of the fall after the warmup; "wsd" (warmup, stable, decay): linear, at the end.',
     )
-    frequency_learning_rate: float | None = key(None, optional(_RATE), "Of sinusoids, if another.")
-    warmup: float = key(0.1, number(0, 1), "Fraction of steps in which the learning rate rises.")
-    decay: float = key(0.1, number(0, 1), "Last fraction of steps, in which wsd falls.")
-    weight_decay: float = key(0.01, _RATE, "Not of biases, norms and frequencies.")
-    b1: float = key(0.9, _ADAM, "Decay of first moments.")
-    b2: float = key(0.999, _ADAM, "Decay of second moments, BERT's; 0.98 suits short runs.")
-    epsilon: float = key(1e-6, number(1e-38, 1), "Added to the root of second moments.")
-    clip_norm: float = key(1.0, _RATE, "Norm that gradients are clipped to; 0: no clipping.")
-    rates: tuple[str, ...] = key(
+    frequency_learning_rate: float | None = field(
+        None, optional(_RATE), "Of sinusoids, if another."
+    )
+    warmup: float = field(0.1, number(0, 1), "Fraction of steps in which the learning rate rises.")
+    decay: float = field(0.1, number(0, 1), "Last fraction of steps, in which wsd falls.")
+    weight_decay: float = field(0.01, _RATE, "Not of biases, norms and frequencies.")
+    b1: float = field(0.9, _ADAM, "Decay of first moments.")
+    b2: float = field(0.999, _ADAM, "Decay of second moments, BERT's; 0.98 suits short runs.")
+    epsilon: float = field(1e-6, number(1e-38, 1), "Added to the root of second moments.")
+    clip_norm: float = field(1.0, _RATE, "Norm that gradients are clipped to; 0: no clipping.")
+    rates: tuple[str, ...] = field(
         (),
         several(text("Give PATTERN=RATIO.")),
         'Ratios of the learning rate by parameters: ("bert/token/*=0", "bert/position/*=5"). 0 '

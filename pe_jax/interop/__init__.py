@@ -7,7 +7,7 @@ it is first used.
 import importlib
 import typing
 
-from pe_jax.errors import extra
+from pe_jax.errors import did_you_mean, extra
 from pe_jax.interop.hf_encoding import from_hf
 
 __all__ = [
@@ -23,6 +23,11 @@ if typing.TYPE_CHECKING:
     from pe_jax.interop.programs import save_stablehlo
     from pe_jax.interop.runs import load_run
 else:
+    _RENAMED = {
+        "load_bert": "load_encoder",
+        "save_bert": "save_encoder",
+        "PublishedBert": "PublishedEncoder",
+    }
     _LAZY = ("position_tables", "bert_import", "bert_export", "programs", "onnx_export", "runs")
 
     def __dir__() -> list[str]:
@@ -35,4 +40,5 @@ else:
                     members = vars(importlib.import_module(f"{__name__}.{module}"))
                     if name in members:
                         return members[name]
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        hint = f" It is {_RENAMED[name]} now." if name in _RENAMED else did_you_mean(name, __all__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")

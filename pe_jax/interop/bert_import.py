@@ -27,7 +27,7 @@ from pe_jax.values import shown
 
 # Keys of transformers' base class that change any model, with the only value that is supported.
 _ONLY = {"per_layer_config": None, "quantization_config": None}
-PRETRAINING = ("pooler", "masked_lm", "next_sentence")  # The heads of BertForPretraining.
+PRETRAINING_HEADS = ("pooler", "masked_lm", "next_sentence")  # The heads of BertForPretraining.
 _MOST_LINES = 200  # Of an error: there are as many tensors in BERT-base.
 _OUTPUT = "classifier"  # The output layer in classes for sentences, tokens, choices and spans.
 
@@ -111,7 +111,7 @@ def load_encoder(path: str | Path, heads: Collection[str] = HEADS) -> PublishedE
         errors[_MOST_LINES:] = [f"... and {more:,} more"] if more > 0 else []
         raise ValueError("\n  ".join([heading, *errors]))
     params = _read_params(checkpoint, names, leaves)
-    absent = tuple(head for head in PRETRAINING if head not in params)
+    absent = tuple(head for head in PRETRAINING_HEADS if head not in params)
     return PublishedEncoder(
         config=config, params=params, absent=absent, unread=tuple(names[name] for name in unread)
     )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pe_jax.configs.model import MODERNBERT
-from pe_jax.encodings.absolute.position_vectors import PUBLISHED
+from pe_jax.encodings.absolute.position_vectors import LEARNED_TABLE_PATH
 
 # Activations of transformers, and ours; the first of several names is written. Those of one of ours
 # differ in the order of their operations, or in digits that float32 does not have (`gelu_fast`).
@@ -28,7 +28,7 @@ ACTIVATIONS = {
 }
 # A module of ours: the modules of theirs that hold it, concatenated along their outputs.
 Modules = Mapping[str, str | tuple[str, ...]]
-POSITION_MODULE = f"bert/position/{PUBLISHED[0]}"  # The module of a learned table.
+POSITION_MODULE = f"bert/position/{LEARNED_TABLE_PATH[0]}"  # The module of a learned table.
 
 
 class EncoderFormat(NamedTuple):

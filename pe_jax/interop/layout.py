@@ -15,11 +15,11 @@ import flax.traverse_util
 import jax
 import numpy as np
 
-from pe_jax.encodings.absolute.position_vectors import PUBLISHED
+from pe_jax.encodings.absolute.position_vectors import LEARNED_TABLE_PATH
 from pe_jax.interop.hf_encoders import POSITION_MODULE, EncoderFormat, Modules
 from pe_jax.models import BertConfig, BertForClassification, BertForPretraining, BertForSpans
 
-POSITIONS = f"{POSITION_MODULE}/{PUBLISHED[1]}"
+POSITIONS = f"{POSITION_MODULE}/{LEARNED_TABLE_PATH[1]}"
 DECODER = "masked_lm/decoder"
 
 

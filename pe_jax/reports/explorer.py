@@ -14,7 +14,7 @@ from pe_jax.models import kernel_map
 from pe_jax.properties.encoding_measures import SIZES, mirrored
 from pe_jax.properties.pictures import LENGTHS, from_proximities
 from pe_jax.reports.explorer_page import Entry, without_repetition
-from pe_jax.reports.property_report.subjects import Subject
+from pe_jax.reports.property_report.subjects import MeasuredModel
 from pe_jax.reports.property_report.texts import batch_size
 
 WORD_PAIRS = 16
@@ -41,7 +41,7 @@ def formulas(encoding: PositionEncoding) -> str:
     return " ".join(dict.fromkeys(f"{card.formula}." for card in cards if card))
 
 
-def layers_of_run(subject: Subject) -> list[Entry]:
+def layers_of_run(subject: MeasuredModel) -> list[Entry]:
     """Return an entry for each layer of a trained run, on lengths up to 512 that it can read.
     Proximities are the mean logits, times √d, of 16 pairs of random words that fill the inputs, see
     `properties.offset_kernel`; numbers are means over the heads."""

@@ -202,7 +202,7 @@ class Distillation:
             converged=functools.partial(
                 converged, patience=config.patience, min_gain=config.min_gain
             ),
-            baselines=self.baselines,
+            initial_scores=self.initial_scores,
         )
 
     def scores(self, number: int, params: Params, program: Program | None = None) -> Scalars:
@@ -221,7 +221,7 @@ class Distillation:
                 scores |= {f"length_{length}/{name}": x for name, x in others if name != "loss"}
         return scores
 
-    def baselines(self, params: Params) -> Scalars:
+    def initial_scores(self, params: Params) -> Scalars:
         """Return the scores before training, of a student without positions, and of the teacher."""
         bert = {name: leaf for name, leaf in self.params["bert"].items() if name != "position"}
         untrained = changed(self.config, {"optimizer.rates": ()})  # They may name the heads.

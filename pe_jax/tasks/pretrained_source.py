@@ -77,9 +77,9 @@ class PretrainedSource:
             params = newest_params(self._path, shardings_of)[1]
         else:
             from pe_jax.interop import load_encoder
-            from pe_jax.interop.bert_import import PRETRAINING
+            from pe_jax.interop.bert_import import PRETRAINING_HEADS
 
-            bert = load_encoder(self._path, heads=PRETRAINING)
+            bert = load_encoder(self._path, heads=PRETRAINING_HEADS)
             if bert.unread:
                 log(f"Not read from {self._path}: {', '.join(bert.unread)}")
             params = jax.device_get(bert.params)

@@ -135,7 +135,7 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
             progress=stack.enter_context(contextlib.closing(Progress(steps, begin))),
             stop_requested=stack.enter_context(stop_requests),
             check_folder=check_folder,
-            ends=facts.get("ends", {}),
+            early_ends=facts.get("ends", {}),
         )
         return loop.fit(state, run.stages, facts["totals"], evaluations)
 

@@ -40,14 +40,16 @@ class Stage:
     flops: Callable[[int, int], float]  # `flops(rows, length)` of a step, see `models.flops`.
     # `converged(scores of the stage so far, oldest first)`, True to end it early.
     converged: Callable[[Sequence[Scalars]], bool] = lambda evaluations: False
-    baselines: Callable[[Params], Scalars] | None = None  # Written once, if the run begins here.
+    initial_scores: Callable[[Params], Scalars] | None = (
+        None  # Written once, if the run begins here.
+    )
 
 
-def last_step(stages: Sequence[Stage], ends: Mapping[str, int]) -> int:
-    """Return the last step of a run; `ends` are the stages that ended early, see `Loop`."""
+def last_step(stages: Sequence[Stage], early_ends: Mapping[str, int]) -> int:
+    """Return the last step of a run, with the stages that ended early as `Loop` has them."""
     end = 0
     for stage in stages:
-        end = ends.get(str(end), end + stage.steps)
+        end = early_ends.get(str(end), end + stage.steps)
     return end
 
 
@@ -69,7 +71,7 @@ class Loop:
     stop_requested: Callable[[int], int]
     check_folder: Callable[[], None]  # Before anything is written; raises if it is another run's.
     # The last steps of stages that ended early, by the last step before them.
-    ends: dict[str, int] = dataclasses.field(default_factory=dict)
+    early_ends: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def fit(
         self,
@@ -91,12 +93,12 @@ class Loop:
         """
         begin = 0
         for stage in stages:
-            end = self.ends.get(str(begin), begin + stage.steps)
+            end = self.early_ends.get(str(begin), begin + stage.steps)
             scores = [evaluations[n] for n in range(begin + 1, end + 1) if n in evaluations]
             steps = range(max(begin, int(state.step)) + 1, end + 1)
             if steps:
-                if stage.baselines and not int(state.step):
-                    self.writer.write(0, stage.baselines(state.params))
+                if stage.initial_scores and not int(state.step):
+                    self.writer.write(0, stage.initial_scores(state.params))
                 resumed = totals if steps[0] > begin + 1 else {}
                 state = self._fit_stage(state, stage, begin, steps, resumed, scores)
                 end = int(state.step)
@@ -166,7 +168,7 @@ class Loop:
                 log(f"{stage.name}: no more gain on held-out data, so it ends at step {step:,}")
                 if not write_log:
                     self._log(step, meter)
-                self.ends[str(begin)], save = step, True
+                self.early_ends[str(begin)], save = step, True
             if write_log:
                 meter = Meter(stage.flops, peak, {})
             # 5. Save, last: what a checkpoint's step has written is on disk before it.
@@ -174,7 +176,7 @@ class Loop:
                 self.check_folder()  # The evaluation may have taken minutes.
                 self.writer.sync()
                 totals = {name: pair.tolist() for name, pair in meter.totals.items()}
-                self.checkpoints.save(state, totals, held_out_loss, self.ends)
+                self.checkpoints.save(state, totals, held_out_loss, self.early_ends)
             if stop:
                 raise Interrupted(
                     f"Stopped and saved at step {step:,}. The same command resumes it.",

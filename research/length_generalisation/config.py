@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from pe_jax.configs.model import HEADS, INTERMEDIATE, LAYERS, WIDTH
 from pe_jax.configs.training import COUNT, FORMATS, ROWS, VECTOR
-from pe_jax.schema import Config, config_dict, key, part, task_key
+from pe_jax.schema import Config, config_dict, field, subconfig, task_field
 from pe_jax.values import SEED, integer, number, several, some_of, text
 
 
@@ -23,10 +23,10 @@ from pe_jax.values import SEED, integer, number, several, some_of, text
 class SizesConfig(Config):
     """The sizes of a BERT."""
 
-    num_layers: int = key(2, LAYERS)
-    hidden_size: int = key(64, WIDTH)
-    num_heads: int = key(4, HEADS)
-    intermediate_size: int = key(256, INTERMEDIATE)
+    num_layers: int = field(2, LAYERS)
+    hidden_size: int = field(64, WIDTH)
+    num_heads: int = field(4, HEADS)
+    intermediate_size: int = field(256, INTERMEDIATE)
 
     def errors(self) -> Iterator[str]:
         if self.hidden_size % self.num_heads:
@@ -38,28 +38,28 @@ class SizesConfig(Config):
 
 @dataclasses.dataclass(frozen=True)
 class LengthGeneralisationConfig(Config):
-    task: str = task_key("length_generalisation")
-    tasks: str = key(
+    task: str = task_field("length_generalisation")
+    tasks: str = field(
         "",
         some_of("research.length_generalisation.tasks:TASKS"),
         "Tasks, separated by commas; empty: all 19.",
     )
-    position: str = key("", text(), "The encoding of one run of the suite.", internal=True)
-    seeds: tuple[int, ...] = key(
+    position: str = field("", text(), "The encoding of one run of the suite.", internal=True)
+    seeds: tuple[int, ...] = field(
         (0, 1, 2), several(SEED, least=1), "Seeds of parameters and data, trained in one program."
     )
-    length: int = key(20, integer(1, 10**4), "Length of the longest training inputs, in symbols.")
-    test_lengths: tuple[int, ...] = key(
+    length: int = field(20, integer(1, 10**4), "Length of the longest training inputs, in symbols.")
+    test_lengths: tuple[int, ...] = field(
         (10, 20, 30, 40, 80, 160), several(integer(1, 10**5), least=1)
     )
-    test_examples: int = key(256, COUNT, "Test inputs of each length.")
-    test_batch_size: int = key(32, ROWS)
-    model: SizesConfig = part(SizesConfig)
-    steps: int = key(1_000, COUNT)
-    batch_size: int = key(32, ROWS, "Rows of a batch, for each seed.")
-    learning_rate: float = key(3e-3, number(0, 1e3, "(]"))
-    weight_decay: float = key(0.01, number(0, 1e3))
-    vector: str = key("", VECTOR, FORMATS)
+    test_examples: int = field(256, COUNT, "Test inputs of each length.")
+    test_batch_size: int = field(32, ROWS)
+    model: SizesConfig = subconfig(SizesConfig)
+    steps: int = field(1_000, COUNT)
+    batch_size: int = field(32, ROWS, "Rows of a batch, for each seed.")
+    learning_rate: float = field(3e-3, number(0, 1e3, "(]"))
+    weight_decay: float = field(0.01, number(0, 1e3))
+    vector: str = field("", VECTOR, FORMATS)
 
     def errors(self) -> Iterator[str]:
         if self.test_examples % self.test_batch_size:

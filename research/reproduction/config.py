@@ -23,7 +23,7 @@ from pe_jax.configs.finetuning import FinetuningConfig, SquadConfig
 from pe_jax.configs.pretraining import EncoderTrainingConfig, PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.configs.training import COUNT, LENGTH
-from pe_jax.schema import Config, config_dict, key, part, task_key
+from pe_jax.schema import Config, config_dict, field, subconfig, task_field
 from pe_jax.values import SEED, integer, several, some_of
 from pe_jax.values import text as any_text
 
@@ -41,82 +41,84 @@ _COMBINED = tuple(
 class FinetuningSteps(Config):
     """Steps of fine-tuning on each task."""
 
-    squad: int = key(320, COUNT)
-    cola: int = key(1_000, COUNT)
-    rte: int = key(80, COUNT)
-    mrpc: int = key(120, COUNT)
-    sst2: int = key(200, COUNT)
+    squad: int = field(320, COUNT)
+    cola: int = field(1_000, COUNT)
+    rte: int = field(80, COUNT)
+    mrpc: int = field(120, COUNT)
+    sst2: int = field(200, COUNT)
 
 
 @dataclasses.dataclass(frozen=True)
 class ArmConfig(Config):
     """One arm of a study: encodings, and how each is trained and fine-tuned."""
 
-    first: str = key(
+    first: str = field(
         "none",
         any_text(),
         "Encodings to begin with, joined by commas. Empty leaves out the arm `from_scratch`.",
     )
-    then: str = key(
+    then: str = field(
         "", any_text(), "Encodings that follow once `first` are done, fine-tuning included."
     )
-    repeats: tuple[int, ...] = key(
+    repeats: tuple[int, ...] = field(
         (),
         several(SEED),
         "Seeds to train `first` again with, at the end; distilled models are fine-tuned as well.",
     )
-    tasks: str = key("", some_of("research.reproduction.plan:TASKS"), "Tasks to fine-tune on.")
+    tasks: str = field("", some_of("research.reproduction.plan:TASKS"), "Tasks to fine-tune on.")
     # A study sets model.position, seed, init and the text of each run.
-    training: EncoderTrainingConfig = part(EncoderTrainingConfig)
+    training: EncoderTrainingConfig = subconfig(EncoderTrainingConfig)
 
 
 @dataclasses.dataclass(frozen=True)
 class FromScratchConfig(ArmConfig):
     """Models pretrained from scratch."""
 
-    training: PretrainingConfig = part(PretrainingConfig)
+    training: PretrainingConfig = subconfig(PretrainingConfig)
 
 
 @dataclasses.dataclass(frozen=True)
 class ReplacedConfig(ArmConfig):
     """A published model, untouched and with its positions replaced by distillation."""
 
-    text: str = key(
+    text: str = field(
         "",
         any_text(),
         "Text to distil on, files or another source; a part is held out. Empty: the study's.",
     )
-    training: DistillationConfig = part(DistillationConfig)
+    training: DistillationConfig = subconfig(DistillationConfig)
 
 
 @dataclasses.dataclass(frozen=True)
 class ReproductionConfig(Config):
     """The paper's comparison: encodings pretrained, fine-tuned and measured."""
 
-    task: str = task_key("reproduction")
-    published: str = key(
+    task: str = task_field("reproduction")
+    published: str = field(
         "", any_text(), "Folder of a published BERT, or of a run; empty: no arm `replaced`."
     )
-    text: str = key(
+    text: str = field(
         "pydoc",
         any_text("Give files to pretrain on, or another source."),
         "To pretrain on: files, or another source.",
     )
-    held_out_text: str = key("", any_text(), "Another source; empty holds out documents of `text`.")
-    data_dir: str = key("", any_text(), "Folder of tfds datasets; empty means tfds's default.")
-    jobs: int = key(1, integer(1, 10**4), "Parallel runs, each on a share of the CPU's cores.")
-    from_scratch: FromScratchConfig = part(FromScratchConfig)
-    replaced: ReplacedConfig = part(ReplacedConfig)
-    steps: FinetuningSteps = part(FinetuningSteps)
-    glue: FinetuningConfig = part(FinetuningConfig)
-    squad: SquadConfig = part(SquadConfig)
-    lengths: tuple[int, ...] = key(
+    held_out_text: str = field(
+        "", any_text(), "Another source; empty holds out documents of `text`."
+    )
+    data_dir: str = field("", any_text(), "Folder of tfds datasets; empty means tfds's default.")
+    jobs: int = field(1, integer(1, 10**4), "Parallel runs, each on a share of the CPU's cores.")
+    from_scratch: FromScratchConfig = subconfig(FromScratchConfig)
+    replaced: ReplacedConfig = subconfig(ReplacedConfig)
+    steps: FinetuningSteps = subconfig(FinetuningSteps)
+    glue: FinetuningConfig = subconfig(FinetuningConfig)
+    squad: SquadConfig = subconfig(SquadConfig)
+    lengths: tuple[int, ...] = field(
         (384, 512),
         several(LENGTH),
         "Further input lengths to score models fine-tuned on questions at.",
     )
-    measures: PropertiesConfig = part(PropertiesConfig)
-    figures: str = key(
+    measures: PropertiesConfig = subconfig(PropertiesConfig)
+    figures: str = field(
         "", any_text(), "Models whose figures the page shows, named without options."
     )
 

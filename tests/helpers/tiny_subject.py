@@ -7,7 +7,7 @@ import numpy as np
 
 from helpers.initial_params import initial_params
 from pe_jax.models import BertConfig, BertForPretraining
-from pe_jax.reports.property_report.subjects import Subject
+from pe_jax.reports.property_report.subjects import MeasuredModel
 from pe_jax.reports.property_report.texts import Texts
 
 VOCABULARY, LENGTH, TEXTS = 30, 10, 6
@@ -40,7 +40,7 @@ def texts(seed=0):
 
 def subject(position, name=""):
     model, params = config(position), parameters(position)
-    return Subject(
+    return MeasuredModel(
         name=name or position,
         encoding=model.encoding(),
         position=params["bert"].get("position", {}),

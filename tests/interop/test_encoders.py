@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from pe_jax.data.special_tokens import special_tokens, vocabulary
 from pe_jax.data.tokenizer import load_tokenizer
 from pe_jax.interop import load_encoder, save_encoder
-from pe_jax.interop.bert_import import PRETRAINING, config_of
+from pe_jax.interop.bert_import import PRETRAINING_HEADS, config_of
 from pe_jax.interop.hf_registry import FAMILIES
 from pe_jax.models import (
     BertForClassification,
@@ -110,7 +110,9 @@ def test_a_saved_classifier_loads_unchanged(tmp_path, case):
     assert architecture == f"{ENCODERS[case][0]}ForSequenceClassification"
     back = loaded_unchanged(tmp_path / "out", case, config, params, CLASSIFIERS[case])
     assert back.absent == ("masked_lm", "next_sentence")
-    encoder = load_encoder(tmp_path / "out", heads=PRETRAINING)  # What further pretraining reads.
+    encoder = load_encoder(
+        tmp_path / "out", heads=PRETRAINING_HEADS
+    )  # What further pretraining reads.
     assert encoder.params.keys() == {"bert"}
     assert sorted(encoder.unread) == sorted(CLASSIFIERS[case])
 

@@ -16,7 +16,7 @@ from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.models import BertConfig, BertForPretraining
 from pe_jax.reports.property_report.position_losses import disjoint_sets, shift_numbers
 from pe_jax.reports.property_report.report import measure_properties
-from pe_jax.reports.property_report.subjects import Subject, from_name
+from pe_jax.reports.property_report.subjects import MeasuredModel, from_name
 from pe_jax.reports.property_report.texts import texts
 
 
@@ -51,7 +51,7 @@ def subject(tmp_path_factory):
     shapes = jax.eval_shape(init, jax.random.key(0), tokens)
     heads = jax.tree_util.tree_map_with_path(value, shapes["params"])
     heads = jax.tree.map(lambda x: np.asarray(x, np.float32), heads)
-    return Subject(
+    return MeasuredModel(
         name="by position", encoding=model.encoding(), position=heads["bert"]["position"],
         length=48, model=model, heads=heads, tokenizer=tokenizer,
     ), str(books)  # fmt: skip

@@ -16,7 +16,7 @@ from pe_jax.models import (
     with_constants,
 )
 from pe_jax.reports.property_report.report import measure_properties
-from pe_jax.reports.property_report.subjects import Subject
+from pe_jax.reports.property_report.subjects import MeasuredModel
 from pe_jax.reports.property_report.texts import token_scores
 
 TEXTS = tiny_subject.texts()
@@ -74,7 +74,7 @@ def test_parts_that_read_the_projections(model, params, tmp_path):
         parts="words,offset_kernel,heads,rotary_frequencies,massive_values",
         length=tiny_subject.LENGTH, words=4, windows=(3,), bands=2, massive=1.5,
     )  # fmt: skip
-    subject = Subject("modern", model.encoding(), {}, tiny_subject.LENGTH, model, params)
+    subject = MeasuredModel("modern", model.encoding(), {}, tiny_subject.LENGTH, model, params)
     tiny_subject.give(config, subject)
     measure_properties([subject], config, tmp_path)
 

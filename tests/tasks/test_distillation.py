@@ -471,7 +471,7 @@ def test_identical_student(one_layer):
     scores = experiment.stages[0].evaluate(0, teacher)
     assert abs(scores["loss"]) < 1e-6
     assert [round(x, 5) for name, x in scores.items() if "r2" in name] == [1.0] * (3 + 6)
-    baselines = experiment.stages[0].baselines(teacher)
+    baselines = experiment.stages[0].initial_scores(teacher)
     assert baselines["teacher/order/words/token"] == scores["order/words/token"] > 0.01
     assert round(baselines["held_out/r2"], 5) == 1 > 0.9 > baselines["none/r2/layer_1"]
 

@@ -89,7 +89,7 @@ def attend(x: AttentionInputs, rate: float, seed: Array | None) -> Float[Array, 
 
 
 def _laid_out(x: AttentionInputs) -> tuple[tuple[Array, Array, Array], dict[str, Array]]:
-    """Queries, keys and values, widened for rotations, and the tables of `flash_attention`."""
+    """Return queries, keys and values, wider for rotations, and tables of `flash_attention`."""
     rows = tables([term for term in x.terms if not _rotates(term[0])], x.scale).rows
     beside = [_beside(term, x) for term in _rotated(x)]
     wide = x.q.shape[-1] + sum(q.shape[-1] for q, _, _ in beside)

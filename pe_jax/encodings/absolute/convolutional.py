@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.dtypes import widened
+from pe_jax.dtypes import at_least_float32
 from pe_jax.encodings.part import HookContext, Metadata, Params, Part, Traits
 from pe_jax.encodings.positions import as_array, check_length
 from pe_jax.encodings.registry import register_encoding
@@ -52,7 +52,7 @@ def convolutional(*, hidden_size: int, width: int = 128, groups: int | None = No
         params: Params, x: Float[Array, "B L D"], context: HookContext
     ) -> Float[Array, "B L D"]:
         check_length(x.shape[1], "convolutional")
-        x = widened(x)
+        x = at_least_float32(x)
         row = x.reshape(*x.shape[:2], count, channels)
         # Tokens whose positions differ as their places in the row do.
         starts = (as_array(context.positions_q) - np.arange(x.shape[1])).reshape(-1, x.shape[1])

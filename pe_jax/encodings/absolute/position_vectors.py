@@ -78,7 +78,7 @@ def learnable_sinusoidal_absolute(
 
 
 # The encoding of published models, a table of positions and nothing else, and its parameter.
-PUBLISHED = learned_absolute.__name__, "table"
+LEARNED_TABLE_PATH = learned_absolute.__name__, "table"
 
 
 def _sinusoidal(

@@ -8,7 +8,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from pe_jax.encodings.pairs import by_queries
+from pe_jax.encodings.pairwise import map_query_blocks
 from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.errors import check_at_least, check_positive
@@ -65,7 +65,7 @@ def fire(
         # Where the same units are on, the network is a line: slope · x + intercept. Its sums over
         # units, and those over pairs in the backward pass, are then products of matrices.
         hidden, out = params["hidden"], params["out"]
-        pairs = x.reshape(1, -1)  # As one axis, see `by_queries`.
+        pairs = x.reshape(1, -1)  # As one axis, see `map_query_blocks`.
         on = hidden["kernel"][:, None] * pairs + hidden["bias"][:, None] > 0
         weights = jnp.concatenate([out["kernel"].T * hidden[name] for name in ("kernel", "bias")])
         slope, intercept = jnp.split(weights @ on.astype(x.dtype), 2)
@@ -74,7 +74,7 @@ def fire(
 
     def bias(i: Array, j: Array, params: Params, mask: Array | None) -> Logits:
         x = distance(params, i[..., :, None], j[..., None, :])
-        return jnp.moveaxis(by_queries(network, params, x, width), 0, 1)
+        return jnp.moveaxis(map_query_blocks(network, params, x, width), 0, 1)
 
     def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
         positions_q, positions_k = context.rows()

@@ -8,7 +8,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from pe_jax.dtypes import widened
+from pe_jax.dtypes import at_least_float32
 from pe_jax.encodings.bias.alibi import slopes
 from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part
 from pe_jax.encodings.positions import offsets
@@ -82,4 +82,4 @@ def grape_a(
 def _gate(direction: Float[Array, "H d"], x: Float[Array, "B L H d"]) -> Float[Array, "B L H"]:
     """softplus of `x` along a direction of each head, in float32 at least."""
     unit = direction / jnp.linalg.norm(direction, axis=-1, keepdims=True)
-    return jax.nn.softplus(jnp.einsum("blhd,hd->blh", widened(x), unit))
+    return jax.nn.softplus(jnp.einsum("blhd,hd->blh", at_least_float32(x), unit))

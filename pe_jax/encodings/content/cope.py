@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from pe_jax.dtypes import wide_dtype
 from pe_jax.encodings.content.row_order import indices, rows_of_queries
-from pe_jax.encodings.pairs import by_queries
+from pe_jax.encodings.pairwise import map_query_blocks
 from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.errors import check_at_least
@@ -53,7 +53,7 @@ def cope(*, head_size: int, num_positions: int = 64) -> Part:
         counted = counted if mask is None else counted & mask
         integer_logits = math.sqrt(head_size) * jnp.einsum("bqhd,pd->bhqp", q, table)
         numbers = 8  # About: gates, positions, rows of the table and what is looked up there.
-        terms = by_queries(interpolated, None, (products, counted, integer_logits), numbers)
+        terms = map_query_blocks(interpolated, None, (products, counted, integer_logits), numbers)
         return jnp.where(known[:, None, :, None], terms, jnp.nan)
 
     def interpolated(_: None, arrays: tuple) -> Float[Array, "B H Lq Lk"]:

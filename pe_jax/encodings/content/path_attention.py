@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.dtypes import widened
+from pe_jax.dtypes import at_least_float32
 from pe_jax.encodings.content import row_order
 from pe_jax.encodings.part import HookContext, Metadata, Params, Part, Traits, normal_init
 from pe_jax.encodings.registry import register_encoding
@@ -77,7 +77,7 @@ def path_attention(
         w = jnp.einsum("blr,rhd->blhd", x @ params["down"], params["up"])
         w = jax.nn.silu(row_order.short_convolution(w, params["convolution"], context))
         w = w * jax.lax.rsqrt(jnp.sum(w**2, axis=-1, keepdims=True) + 1e-6)
-        q, k = widened(q), widened(k)
+        q, k = at_least_float32(q), at_least_float32(k)
         between, with_keys = (
             jnp.tril(jnp.einsum("blhd,bmhd->bhlm", beta[..., None] * w, y), -1) for y in (w, k)
         )

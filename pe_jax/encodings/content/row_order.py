@@ -14,7 +14,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from pe_jax.dtypes import widened
+from pe_jax.dtypes import at_least_float32
 from pe_jax.encodings.part import HookContext
 from pe_jax.encodings.positions import as_array, check_length, default_positions
 from pe_jax.shapes import Array, Bool, Float, Int, Real
@@ -40,7 +40,7 @@ def hidden_states(
             f"Context.x_{side} must be [B, L, {hidden_size}] for {name}, got {list(x.shape)}. Pass "
             f"the hidden states of its layer, or build it with hidden_size={x.shape[-1]}."
         )
-    return widened(x)
+    return at_least_float32(x)
 
 
 def indices(x: Float[Array, "B L *C"]) -> Int[Array, "1 L"]:

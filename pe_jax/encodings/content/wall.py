@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.dtypes import widened
+from pe_jax.dtypes import at_least_float32
 from pe_jax.encodings.content import row_order
 from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
@@ -54,7 +54,9 @@ def wall(
     def term(query_arrays: tuple, key_arrays: tuple, shared: tuple, mask: Array | None) -> Logits:
         """Take the products of each dimension away, as far as they have decayed."""
         arrays = (*query_arrays, *key_arrays)
-        by_dimension = tuple(jnp.moveaxis(widened(x), (3, 2), (0, 2)) for x in arrays)  # [d B H L]
+        by_dimension = tuple(
+            jnp.moveaxis(at_least_float32(x), (3, 2), (0, 2)) for x in arrays
+        )  # [d B H L]
 
         @jax.checkpoint
         def add(total: Array, arrays: tuple[Array, ...]) -> tuple[Array, None]:

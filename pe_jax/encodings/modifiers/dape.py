@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.encodings.bias.fire import uniform_layer
-from pe_jax.encodings.pairs import by_queries
+from pe_jax.encodings.pairwise import map_query_blocks
 from pe_jax.encodings.part import Logits, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.errors import check_at_least
@@ -97,7 +97,7 @@ def _adapted(num_heads: int, width: int, keys: tuple[int, ...], metadata: Metada
 
     def map_logits(params: Params, content: Array, terms: Array, mask: Array) -> Logits:
         numbers = size * (2 + width // num_heads)
-        return content + terms + by_queries(network, params, (content, terms, mask), numbers)
+        return content + terms + map_query_blocks(network, params, (content, terms, mask), numbers)
 
     traits = Traits(ordered=size > 1)
     return Part(init=init, map_logits=map_logits, traits=traits, metadata=metadata)
@@ -113,7 +113,7 @@ def _convolve(layer: Params, x: Float[Array, "C N Lk"]) -> Float[Array, "F N Lk"
     kernel, keys = layer["kernel"].reshape(-1, len(x), len(layer["bias"])), x.shape[2]
     side = len(kernel) // 2
     padded = jnp.pad(x, ((0, 0), (0, 0), (side, side)))
-    # Pairs as one axis, see `by_queries`.
+    # Pairs as one axis, see `map_query_blocks`.
     shifted = (padded[..., n : n + keys].reshape(len(x), -1) for n in range(len(kernel)))
     out = sum(weights.T @ y for weights, y in zip(kernel, shifted, strict=True))
     return (out + layer["bias"][:, None]).reshape(len(out), *x.shape[1:])

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from pe_jax.dtypes import widened
+from pe_jax.dtypes import at_least_float32
 from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rope import frequencies, rotary
@@ -160,7 +160,7 @@ def _extended(head_size: int, base: float, layout: Layout, metadata: Metadata, *
         i, j = context.rows()
 
         def rotated(x: Array, positions: Array, angles_of: Angles) -> Array:
-            return rotate_by(widened(x), angles_of(positions, w)[..., None, :], layout)
+            return rotate_by(at_least_float32(x), angles_of(positions, w)[..., None, :], layout)
 
         # To the left the query is the later of the two, to the right the earlier.
         q_rotated = [rotated(q, i, at) for _, later, earlier in cases for at in (later, earlier)]

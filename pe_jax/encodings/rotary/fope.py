@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.dtypes import widened
+from pe_jax.dtypes import at_least_float32
 from pe_jax.encodings.part import Metadata, Params, Part
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import both
@@ -75,7 +75,7 @@ def fope(
 
         cos = series(jnp.cos(angle), params["cosine"])
         sin = series(jnp.sin(angle), params["sine"])
-        a, b = jnp.split(widened(x), 2, axis=-1)
+        a, b = jnp.split(at_least_float32(x), 2, axis=-1)
         return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
 
     return Part(

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.dtypes import widened
+from pe_jax.dtypes import at_least_float32
 from pe_jax.encodings.part import Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import both
@@ -73,7 +73,7 @@ def _rotated(
     u, v, frequencies = _plane(params)
     angle = angles(positions, frequencies)[..., None]  # [#B, L, H, 1]
     cos, sin = jnp.cos(angle), jnp.sin(angle)
-    wide = widened(x)
+    wide = at_least_float32(x)
     along_u, along_v = (jnp.sum(wide * axis, axis=-1, keepdims=True) for axis in (u, v))
     turned_u = (cos - 1) * along_u + sin * along_v
     turned_v = (cos - 1) * along_v - sin * along_u

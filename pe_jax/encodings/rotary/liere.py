@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.axis_blocks import cut_axis, join_axis
-from pe_jax.dtypes import widened
-from pe_jax.encodings.pairs import numbers_at_once
+from pe_jax.dtypes import at_least_float32
+from pe_jax.encodings.pairwise import numbers_at_once
 from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part, Traits
 from pe_jax.encodings.positions import real_positions
 from pe_jax.encodings.registry import register_encoding
@@ -119,7 +119,7 @@ def _rotated(
 ) -> Float[Array, "B L H d"]:
     """Each block of a head times its matrix; in float32, float64 where `x` is."""
     blocks, size = rotations.shape[-3], rotations.shape[-1]
-    wide, rest = jnp.split(widened(x), [blocks * size], axis=-1)
+    wide, rest = jnp.split(at_least_float32(x), [blocks * size], axis=-1)
     shares = wide.reshape(*x.shape[:-1], blocks, size)
     axes = "lhned,blhnd->blhne" if rotations.ndim == 5 else "blhned,blhnd->blhne"
     turned = jnp.einsum(axes, rotations, shares, precision=jax.lax.Precision.HIGHEST)

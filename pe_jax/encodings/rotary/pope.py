@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.dtypes import widened
+from pe_jax.dtypes import at_least_float32
 from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import angles, default_frequencies
@@ -56,6 +56,6 @@ def pope(
 
 def _polar(x: Float[Array, "B L H d"], phase: Float[Array, "..."]) -> Float[Array, "B L H e"]:
     """Real and imaginary parts of softplus(x)·e^(i·phase), e = 2d; computed in float32."""
-    magnitude = jax.nn.softplus(widened(x))
+    magnitude = jax.nn.softplus(at_least_float32(x))
     parts = magnitude * jnp.cos(phase), magnitude * jnp.sin(phase)
     return jnp.concatenate(parts, axis=-1).astype(x.dtype)

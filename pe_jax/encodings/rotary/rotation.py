@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.dtypes import wide_dtype, widened
+from pe_jax.dtypes import at_least_float32, wide_dtype
 from pe_jax.encodings.part import QKV, HookContext, Params
 from pe_jax.shapes import Array, Float
 
@@ -82,7 +82,7 @@ def _by_halves(layout: Layout, x: Array, cos: Array, sin: Array) -> jax.Array:
     count, axis = cos.shape[-1], _PAIR_AXIS[layout]
     rotated, rest = x[..., : 2 * count], x[..., 2 * count :]
     unfolded = (2, count) if axis == -2 else (count, 2)
-    a, b = jnp.moveaxis(widened(rotated).reshape(*x.shape[:-1], *unfolded), axis, 0)
+    a, b = jnp.moveaxis(at_least_float32(rotated).reshape(*x.shape[:-1], *unfolded), axis, 0)
     turned = jnp.stack([a * cos - b * sin, b * cos + a * sin], axis)
     return jnp.concatenate([turned.reshape(rotated.shape).astype(x.dtype), rest], -1)
 
@@ -109,5 +109,5 @@ def _by_product(layout: Layout, x: Array, cos: Array, sin: Array) -> jax.Array:
     turned = jnp.einsum(
         "blx,xy->bly", heads, every_head, precision="highest", preferred_element_type=wide_dtype(x)
     )
-    rotated = widened(heads) * flat(cos, 1.0) + turned * flat(sin, 0.0)
+    rotated = at_least_float32(heads) * flat(cos, 1.0) + turned * flat(sin, 0.0)
     return rotated.astype(x.dtype).reshape(x.shape)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.dtypes import widened
+from pe_jax.dtypes import at_least_float32
 from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import rotate_by
@@ -70,7 +70,9 @@ def string(
         def rotated(x: Array, positions: Real[Array, "..."]) -> Float[Array, "B L H d"]:
             by_axis = [positions] if axes == 1 else [positions[..., a] for a in range(axes)]
             # A TPU rounds products unless told not to.
-            in_basis = jnp.einsum(indices, widened(x), basis, precision="highest").astype(x.dtype)
+            in_basis = jnp.einsum(indices, at_least_float32(x), basis, precision="highest").astype(
+                x.dtype
+            )
             return rotate_by(in_basis, sum(map(angles, by_axis, w)))
 
         i, j = context.arrays()

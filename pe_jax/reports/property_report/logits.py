@@ -19,7 +19,7 @@ from pe_jax.properties import Estimate
 from pe_jax.reports.property_report import matrices, render
 from pe_jax.reports.property_report.matrices import Numbers, cells, logit_panels, violations
 from pe_jax.reports.property_report.render import Figure, Findings, logit_figure
-from pe_jax.reports.property_report.subjects import Subject, once
+from pe_jax.reports.property_report.subjects import MeasuredModel, once
 from pe_jax.reports.property_report.texts import batch_size, texts
 from pe_jax.reports.tables import Row
 from pe_jax.shapes import Bool, Int
@@ -39,7 +39,7 @@ _INPUTS = {
 
 @once
 def attention_among_copies(
-    subject: Subject, config: PropertiesConfig, quantity: Literal["logits", "weights"]
+    subject: MeasuredModel, config: PropertiesConfig, quantity: Literal["logits", "weights"]
 ) -> jax.Array:
     """Return Ā `[H, L, L]` of one layer, the mean over random words: logits or weights."""
     model = subject.bert
@@ -67,7 +67,7 @@ def attention_among_copies(
     ["model", render.VIOLATIONS, ("forward share", ".3f"), ("Chen locality", ".3f"),
      ("Chen symmetry", ".3f")],
 )  # fmt: skip
-def identical_words(subject: Subject, config: PropertiesConfig) -> Findings:
+def identical_words(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure Ā, averaged over the heads and by head, and the attention weights."""
     logits = np.asarray(attention_among_copies(subject, config, "logits"))
     weights = np.asarray(attention_among_copies(subject, config, "weights"))
@@ -90,7 +90,7 @@ def identical_words(subject: Subject, config: PropertiesConfig) -> Findings:
 
 
 @once
-def kernel(subject: Subject, config: PropertiesConfig) -> Estimate:
+def kernel(subject: MeasuredModel, config: PropertiesConfig) -> Estimate:
     """Return Φ and its standard error `[N, H, L, L]` of all layers, NaN where nothing is attended
     to; ValueError if there are too few words."""
     model, (draw, texts, _) = subject.bert, _INPUTS[config.kernel]
@@ -113,13 +113,13 @@ def _sample_count(config: PropertiesConfig) -> int:
     return max(1, config.words // _INPUTS[config.kernel][1])
 
 
-def _entries(subject: Subject, length: int) -> np.ndarray:
+def _entries(subject: MeasuredModel, length: int) -> np.ndarray:
     """Return the mask of entries that the layers have, `[N, L, L]`."""
     return np.asarray(attended(subject.bert, length))
 
 
 def violations_by_layer(
-    subject: Subject, config: PropertiesConfig, windows: Sequence[int]
+    subject: MeasuredModel, config: PropertiesConfig, windows: Sequence[int]
 ) -> list[list[Numbers]]:
     """Return the violations of Φ by layer and head."""
     phi, layers = kernel(subject, config).mean, []
@@ -141,7 +141,7 @@ def violations_by_layer(
     ),
     ["model", "layer", render.VIOLATIONS, ("error", ".2f")],
 )
-def offset_kernel(subject: Subject, config: PropertiesConfig) -> Findings:
+def offset_kernel(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure Φ by layer, of each head and their mean, and as a function of the offset."""
     name = subject.name
     estimate = jax.tree.map(np.asarray, kernel(subject, config))
@@ -213,7 +213,7 @@ def _curve(title: str, phi: np.ndarray) -> tuple[str, np.ndarray, np.ndarray, np
     "whole. By head: offset_share.json.",
     ["model", "layer", ("share", ".3f"), ("σ", ".2f"), ("noise", ".3f")],
 )
-def offset_share(subject: Subject, config: PropertiesConfig) -> Findings:
+def offset_share(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure the share by layer and head on `config.texts` texts."""
     tokens = texts(subject, config).tokens
     # A token meets itself on the diagonal, which is content.

@@ -16,7 +16,7 @@ from pe_jax.models import BertConfig, queries_keys_values, rotations
 from pe_jax.properties import Estimate
 from pe_jax.reports.property_report import render
 from pe_jax.reports.property_report.render import Figure, Findings
-from pe_jax.reports.property_report.subjects import Subject
+from pe_jax.reports.property_report.subjects import MeasuredModel
 from pe_jax.reports.property_report.texts import (
     by_text,
     changed_losses,
@@ -49,7 +49,7 @@ _DRAWS = 4  # Of as many other dimensions, to compare the massive ones with.
         ["model", ("massive q, k", "d"), "in bands", ("loss", ".3f"), ("massive", ".3f"), "others"],
     ),
 )  # fmt: skip
-def massive_values(subject: Subject, config: PropertiesConfig) -> Findings:
+def massive_values(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure the share of massive dimensions, by layer and head, and the loss without them."""
     name, read = subject.name, texts(subject, config)
     squares, means = (
@@ -108,7 +108,7 @@ def _mean(by_layer: Float[Array, " N"]) -> Value:
 
 
 def _count_by_band(
-    subject: Subject, massive: Bool[np.ndarray, "3 N H d"], count: int
+    subject: MeasuredModel, massive: Bool[np.ndarray, "3 N H d"], count: int
 ) -> list[int] | None:
     """Return the number of massive dimensions in each band; None without rotations."""
     number = np.zeros(count, int)
@@ -123,7 +123,7 @@ def _count_by_band(
 
 
 def _massive_effects(
-    subject: Subject,
+    subject: MeasuredModel,
     means: Float[np.ndarray, "2 N H d"],
     massive: Bool[np.ndarray, "2 N H d"],
     config: PropertiesConfig,

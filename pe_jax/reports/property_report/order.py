@@ -18,7 +18,7 @@ from pe_jax.models import BertConfig, hidden_states
 from pe_jax.properties import SHUFFLES
 from pe_jax.reports.property_report import render
 from pe_jax.reports.property_report.render import Findings
-from pe_jax.reports.property_report.subjects import Subject
+from pe_jax.reports.property_report.subjects import MeasuredModel
 from pe_jax.reports.property_report.texts import texts
 from pe_jax.tasks.pretrained_source import PretrainedSource
 from pe_jax.training import sharding, workdir
@@ -35,7 +35,7 @@ from pe_jax.training.pytrees import Params
     ["model", "shuffle", ("pooled", ".4f"), ("teacher", ".4f"), ("R²", ".3f"),
      ("by token", ".3f"), ("teacher", ".3f"), ("R²", ".3f")],
 )  # fmt: skip
-def order_sensitivity(subject: Subject, config: PropertiesConfig) -> Findings:
+def order_sensitivity(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure changes of the last hidden states by kind of shuffle, and those of the teacher."""
     read, name, findings = texts(subject, config), subject.name, Findings()
     count, length = read.tokens.shape
@@ -72,7 +72,7 @@ def _last_states(model: BertConfig) -> Callable[[Params, jax.Array], jax.Array]:
     return lambda params, tokens: hidden_states(model, params, tokens)[-1]
 
 
-def _teacher(subject: Subject) -> tuple[BertConfig, Params] | None:
+def _teacher(subject: MeasuredModel) -> tuple[BertConfig, Params] | None:
     """Return the teacher of a distilled run; ValueError if it is gone."""
     if subject.folder is None:
         return None

@@ -17,7 +17,7 @@ from pe_jax.properties import Estimate
 from pe_jax.properties.estimates import Score
 from pe_jax.reports.property_report import render
 from pe_jax.reports.property_report.render import Figure, Findings
-from pe_jax.reports.property_report.subjects import Subject
+from pe_jax.reports.property_report.subjects import MeasuredModel
 from pe_jax.reports.property_report.texts import batch_size, by_text, masked_lm, texts, token_scores
 from pe_jax.reports.tables import Row
 from pe_jax.shapes import Bool, Float
@@ -37,7 +37,7 @@ _SETS = 7  # Sets of places, masked one after the other: about 15 % each.
     ["model", ("L", "d"), ("shift", "d"), ("loss, nats", ".3f"), ("change", ".3f"),
      ("accuracy", ".1%"), ("change", ".1f"), ("states", ".2g")],
 )  # fmt: skip
-def shift(subject: Subject, config: PropertiesConfig) -> Findings:
+def shift(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure loss, accuracy and states of half-length texts, at positions from 0, 1, 2, 4, ..."""
     name = subject.name
     # Half the longest input, at most `config.length`; real texts have three tokens.
@@ -60,7 +60,7 @@ def shift(subject: Subject, config: PropertiesConfig) -> Findings:
     return Findings({name: numbers}, _shift_rows(name, numbers), [figure])
 
 
-def _refusal(subject: Subject, length: int) -> str:
+def _refusal(subject: MeasuredModel, length: int) -> str:
     """Return why an encoding takes no positions that begin elsewhere; empty if it does."""
     model, tokens = subject.bert, np.zeros((1, length), np.int32)
     apply = functools.partial(Bert(model).apply, positions=range(1, length + 1))
@@ -71,7 +71,7 @@ def _refusal(subject: Subject, length: int) -> str:
     return ""
 
 
-def shift_numbers(subject: Subject, length: int, config: PropertiesConfig) -> Json:
+def shift_numbers(subject: MeasuredModel, length: int, config: PropertiesConfig) -> Json:
     """Measure states and, where there is a masked-LM head, loss and accuracy by shift."""
     model, read = subject.bert, texts(subject, config, length)
     longest = subject.encoding.max_length
@@ -151,7 +151,7 @@ def _shift_rows(name: str, numbers: Json) -> list[Row]:
      ("last − middle", ".3f")],
     needs="a model with a masked-LM head",
 )  # fmt: skip
-def place(subject: Subject, config: PropertiesConfig) -> Findings:
+def place(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure losses of all tokens between the ends, each of them masked once."""
     name = subject.name
     if masked_lm(subject) is None:
@@ -174,7 +174,7 @@ def place(subject: Subject, config: PropertiesConfig) -> Findings:
     return Findings({name: numbers}, [row], [figure])
 
 
-def _losses_by_place(subject: Subject, config: PropertiesConfig) -> Float[np.ndarray, "N P"]:
+def _losses_by_place(subject: MeasuredModel, config: PropertiesConfig) -> Float[np.ndarray, "N P"]:
     """Return the loss of each token between the ends of each text, when it is masked."""
     model, params = subject.bert, masked_lm(subject)
     assert params and subject.tokenizer

@@ -19,7 +19,7 @@ from pe_jax.console import markdown
 from pe_jax.console.terminal import Progress
 from pe_jax.files import Json, file_name
 from pe_jax.reports.property_report.matrices import headings
-from pe_jax.reports.property_report.subjects import Subject
+from pe_jax.reports.property_report.subjects import MeasuredModel
 from pe_jax.reports.tables import Column, Row, for_json, number_table
 
 MODEL = "a run, an untrained encoding or an imported BERT"  # The subjects that have a model.
@@ -112,7 +112,7 @@ def part(
 
 
 def render(
-    part: ReportSection, subjects: Sequence[Subject], config: PropertiesConfig, out: Path
+    part: ReportSection, subjects: Sequence[MeasuredModel], config: PropertiesConfig, out: Path
 ) -> tuple[Json, list[str], list[Path]] | None:
     """Measure a part and draw its figures to `out`: numbers for the JSON file, lines of Markdown,
     and the files of the figures; None if the part can measure none of the subjects."""

@@ -20,7 +20,7 @@ from pe_jax.reports.property_report import (
     vectors,
 )
 from pe_jax.reports.property_report.render import ReportSection, render
-from pe_jax.reports.property_report.subjects import Subject
+from pe_jax.reports.property_report.subjects import MeasuredModel
 from pe_jax.reports.property_report.table1 import table1
 from pe_jax.reports.tables import write_json
 from pe_jax.values import split_names
@@ -39,7 +39,11 @@ PARTS: dict[str, ReportSection] = {
 
 
 def measure_properties(
-    subjects: list[Subject], config: PropertiesConfig, out: Path, *, where_possible: bool = False
+    subjects: list[MeasuredModel],
+    config: PropertiesConfig,
+    out: Path,
+    *,
+    where_possible: bool = False,
 ) -> str:
     """Write `PART.json`, figures, `report.md` and `.html` to `out`; return the page.
 

@@ -18,7 +18,7 @@ from pe_jax.models import BertConfig, queries_keys_values, rotations
 from pe_jax.properties import Estimate
 from pe_jax.reports.property_report import render
 from pe_jax.reports.property_report.render import Figure, Findings
-from pe_jax.reports.property_report.subjects import Subject
+from pe_jax.reports.property_report.subjects import MeasuredModel
 from pe_jax.reports.property_report.texts import (
     ChangedLoss,
     by_text,
@@ -48,7 +48,7 @@ _Layer = dict[str, Float[np.ndarray, "H F"]]
      ("‖k‖", ".3g"), ("not rotated", ".3f"), ("dropped", ".3f")],
     needs="a run, an encoding or a BERT with a rotary encoding",
 )  # fmt: skip
-def rotary_frequencies(subject: Subject, config: PropertiesConfig) -> Findings:
+def rotary_frequencies(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure norms by frequency, head and layer, and the loss without bands of frequencies."""
     if subject.model is None or not any(rotations(subject.model, subject.params)):
         return Findings()
@@ -80,7 +80,7 @@ def rotary_frequencies(subject: Subject, config: PropertiesConfig) -> Findings:
     return Findings({name: numbers}, rows, [losses, norms], notes)
 
 
-def _rotating_layers(subject: Subject, config: PropertiesConfig) -> dict[int, _Layer]:
+def _rotating_layers(subject: MeasuredModel, config: PropertiesConfig) -> dict[int, _Layer]:
     """Return frequencies and norms of the layers that rotate; ValueError for too many bands."""
     every = enumerate(rotations(subject.bert, subject.params))
     by_number = {number: rotation for number, rotation in every if rotation}
@@ -129,7 +129,7 @@ def _band(layers: list[_Layer], band: int, count: int) -> dict[str, float]:
     return {"fastest": speeds.max(), "slowest": speeds.min(), **norms}
 
 
-def _band_effects(subject: Subject, config: PropertiesConfig) -> Json:
+def _band_effects(subject: MeasuredModel, config: PropertiesConfig) -> Json:
     """Return the loss, and what each band adds if not rotated or dropped; empty without a head."""
     params = masked_lm(subject)
     if params is None:
@@ -171,7 +171,7 @@ def _loss_without_bands(config: BertConfig, count: int) -> ChangedLoss:
     return loss
 
 
-def _norm_figure(subject: Subject, layers: dict[int, _Layer]) -> Figure:
+def _norm_figure(subject: MeasuredModel, layers: dict[int, _Layer]) -> Figure:
     """Return a map of norms over their head's mean, the fastest pair first; blank where none."""
     heads, count = subject.bert.num_heads, max(x["keys"].shape[-1] for x in layers.values())
     shown = np.full((2, subject.bert.num_layers, heads, count), np.nan)

@@ -19,7 +19,8 @@ from pe_jax.reports.property_report import render
 from pe_jax.reports.property_report.logits import attention_among_copies
 from pe_jax.reports.property_report.matrices import headings, violations
 from pe_jax.reports.property_report.render import Figure, Findings
-from pe_jax.reports.property_report.subjects import Subject
+from pe_jax.reports.property_report.subjects import MeasuredModel
+from pe_jax.reports.tables import Row
 from pe_jax.schema import as_dict, changed
 from pe_jax.tasks.pretraining import build
 from pe_jax.tasks.run import run_config, saved_tokenizer
@@ -41,7 +42,7 @@ _SCORE = "masked_lm_accuracy"
     needs="a run with checkpoints of two steps or more",
     is_joint=True,
 )  # fmt: skip
-def scores(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> Findings:
+def scores(subjects: Sequence[MeasuredModel], config: PropertiesConfig, out: Path) -> Findings:
     """Score all checkpoints on held-out text of the last stage's length, with a cache."""
     findings = Findings()
     for run in subjects:
@@ -128,7 +129,7 @@ def _stages(run: TextRun[PretrainingConfig]) -> list[Json]:
     needs="four runs or more that have scores",
     is_joint=True,
 )  # fmt: skip
-def correlation(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> Findings:
+def correlation(subjects: Sequence[MeasuredModel], config: PropertiesConfig, out: Path) -> Findings:
     """Correlate the violations of Ā with the runs' scores, by Pearson and by Spearman: the last
     held-out scores of each run, or those of the CSV file `config.scores`, a header, then a row for
     each run that begins with its name; more is better."""
@@ -154,7 +155,7 @@ def correlation(subjects: Sequence[Subject], config: PropertiesConfig, out: Path
         "runs": names, "violations": by_heading, "scores": by_score,
         "correlations": [vars(correlation) for correlation in correlations],
     }  # fmt: skip
-    rows = [list(vars(correlation).values()) for correlation in correlations]
+    rows: list[Row] = [list(vars(correlation).values()) for correlation in correlations]
     return Findings(numbers, rows, heat_maps(correlations, title))
 
 

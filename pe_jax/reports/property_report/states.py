@@ -18,7 +18,7 @@ from pe_jax.properties import Probe
 from pe_jax.reports.property_report import render
 from pe_jax.reports.property_report.matrices import product_panel
 from pe_jax.reports.property_report.render import Figure, Findings, product_figure
-from pe_jax.reports.property_report.subjects import Subject
+from pe_jax.reports.property_report.subjects import MeasuredModel
 from pe_jax.reports.property_report.texts import batch_size, by_text, states_of_texts, texts
 from pe_jax.reports.tables import Row, Value
 from pe_jax.shapes import Float, Int
@@ -66,7 +66,7 @@ def _listed(findings: Findings, key: str, between: str) -> str:
      ("floor %", ".1f"), ("stable rank", ".1f"), ("dim. 95 %", ".0f"), ("rel. norm", ".2f"),
      ("smooth", ".2f"), ("|cos|", ".2f")],
 )  # fmt: skip
-def positional_basis(subject: Subject, config: PropertiesConfig) -> Findings:
+def positional_basis(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure the decomposition in every layer."""
     name = subject.name
     states, positions = states_of_texts(subject, config)
@@ -106,7 +106,7 @@ def positional_basis(subject: Subject, config: PropertiesConfig) -> Findings:
     ["model", "probe", ("R², input", ".3f"), ("best R²", ".3f"), ("layers", "d"),
      ("error, positions", ".1f"), "of length", ("R², last", ".3f"), ("decay", ".2f")],
 )  # fmt: skip
-def position_probe(subject: Subject, config: PropertiesConfig) -> Findings:
+def position_probe(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure R² and errors in every layer, of a linear map and of a small network."""
     name = subject.name
     states, positions = states_of_texts(subject, config)
@@ -181,7 +181,7 @@ def _summary(probe: Probe, length: int) -> list[Value]:
      ("to the largest", ".3f"), ("effective keys", ".1f"), ("distance", ".1f"),
      ("rollout: first", ".3f"), ("rollout: own", ".3f"), (f"rollout: ± {_WINDOW}", ".3f")],
 )  # fmt: skip
-def attention_flow(subject: Subject, config: PropertiesConfig) -> Findings:
+def attention_flow(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure statistics of the attention weights of all layers, means over texts."""
     name, model, read = subject.name, subject.bert, texts(subject, config)
     length = read.tokens.shape[1]

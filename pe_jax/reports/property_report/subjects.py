@@ -19,7 +19,7 @@ from pe_jax.configs.pretraining import EncoderTrainingConfig, PretrainingConfig
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.data import load_tokenizer
 from pe_jax.encodings import Metadata, PositionEncoding, learned_absolute
-from pe_jax.encodings.absolute.position_vectors import PUBLISHED
+from pe_jax.encodings.absolute.position_vectors import LEARNED_TABLE_PATH
 from pe_jax.encodings.parameters import bind_params
 from pe_jax.models import Bert, BertConfig, preset, with_tokens
 from pe_jax.tasks.pretraining import pretraining_task
@@ -34,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Subject:
+class MeasuredModel:
     """A position encoding with parameters, and the BERT around it if there is one."""
 
     name: str  # In tables and figures; empty if it is the only one.
@@ -100,7 +100,7 @@ def once(function: F) -> F:
     """Decorate `function(subject, *args)`: the `results` of a subject keep what it returned."""
 
     @functools.wraps(function)
-    def stored(subject: Subject, *args: Hashable) -> Any:
+    def stored(subject: MeasuredModel, *args: Hashable) -> Any:
         key = (function.__name__, *args)
         if key not in subject.results:
             subject.results[key] = function(subject, *args)
@@ -144,7 +144,7 @@ class Component(NamedTuple):
         return None if function is None else function(self.params).ravel()
 
 
-def from_run(folder: Path) -> Subject:
+def from_run(folder: Path) -> MeasuredModel:
     """The newest checkpoint of a run, named as its folder; ValueError if there is none."""
     config: EncoderTrainingConfig = run_config(folder, ENCODERS)
     step, params = newest_params(folder)
@@ -159,7 +159,7 @@ def trained(
     tokenizer: Tokenizer,
     step: int,
     params: Params,
-) -> Subject:
+) -> MeasuredModel:
     """A run that is already read: `params` are those of the model with its heads."""
     model = dataclasses.replace(config.model, vocab_size=tokenizer.get_vocab_size())
     position, start = params["bert"].get("position", {}), None
@@ -173,18 +173,20 @@ def trained(
     # Measured on one device, whatever the model's shardings.
     position = jax.device_put(position, jax.local_devices()[0])
     length = max(stage.length for stage in config.stages.values())
-    return Subject(
+    return MeasuredModel(
         name, model.encoding(), position, length, model, params, tokenizer, folder, step,
         start=start,
     )  # fmt: skip
 
 
-def from_name(name: str, config: PropertiesConfig, seed: int) -> Subject:
+def from_name(name: str, config: PropertiesConfig, seed: int) -> MeasuredModel:
     """An encoding in a BERT of random parameters, of one layer; see `fresh_model`."""
     model = fresh_model(name, config)
     params = _init(model)(jax.random.key(seed))
     name, position, heads = f"{name} (untrained)", params.get("position", {}), {"bert": params}
-    return Subject(name, model.encoding(), position, config.length, model, heads, untrained=True)
+    return MeasuredModel(
+        name, model.encoding(), position, config.length, model, heads, untrained=True
+    )
 
 
 def fresh_model(name: str, config: PropertiesConfig) -> BertConfig:
@@ -199,7 +201,7 @@ def _init(model: BertConfig) -> Callable[[jax.Array], Params]:
     return jax.jit(lambda rng: Bert(model).init(rng, jnp.zeros((1, 2), jnp.int32))["params"])
 
 
-def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
+def from_checkpoint(path: Path, family: str, name: str = "") -> MeasuredModel:
     """A published BERT, named as its folder or file by default; or only the position table of a
     model of another family (RoBERTa, GPT-2), which is given if the file does not say."""
     from pe_jax.interop import load_encoder, load_position_table
@@ -217,8 +219,10 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> Subject:
         tokenizer = load_tokenizer(published_tokenizer(path))
         encoding, position = model.encoding(), params["bert"].get("position", {})
         model = with_tokens(model, tokenizer.get_vocab_size())
-        return Subject(name, encoding, position, model.max_length, model, params, tokenizer)
+        return MeasuredModel(name, encoding, position, model.max_length, model, params, tokenizer)
     vectors = load_position_table(path, family).vectors
     length, hidden_size = vectors.shape
     encoding = learned_absolute(max_length=length, hidden_size=hidden_size)
-    return Subject(name, encoding, {PUBLISHED[0]: {PUBLISHED[1]: vectors}}, length)
+    return MeasuredModel(
+        name, encoding, {LEARNED_TABLE_PATH[0]: {LEARNED_TABLE_PATH[1]: vectors}}, length
+    )

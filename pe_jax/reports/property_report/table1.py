@@ -18,7 +18,7 @@ from pe_jax.reports.property_report import render
 from pe_jax.reports.property_report.logits import attention_among_copies, violations_by_layer
 from pe_jax.reports.property_report.matrices import Numbers, average, violations
 from pe_jax.reports.property_report.render import Findings
-from pe_jax.reports.property_report.subjects import Component, Subject, from_name
+from pe_jax.reports.property_report.subjects import Component, MeasuredModel, from_name
 from pe_jax.reports.tables import Value
 
 _MATRICES = ("vectors", "words", "kernel")
@@ -46,7 +46,7 @@ _HEADINGS = ("TI", "mono. {config.table_window}", "mono. all", "symm.")
     needs="untrained encodings (--encodings)",
     is_joint=True,
 )  # fmt: skip
-def table1(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> Findings:
+def table1(subjects: Sequence[MeasuredModel], config: PropertiesConfig, out: Path) -> Findings:
     """Measure untrained encodings, means over `config.seeds`, and below each its trained runs."""
     findings = Findings()
     untrained = [subject.encoding for subject in subjects if subject.untrained]
@@ -86,7 +86,7 @@ def _metadata(encoding: PositionEncoding) -> Metadata:
     return Metadata(formula=formula or "–", parameters=parameters or "0")
 
 
-def _turn(subject: Subject, config: PropertiesConfig) -> int | None:
+def _turn(subject: MeasuredModel, config: PropertiesConfig) -> int | None:
     """Return the turning point of ψ; None for an encoding without frequencies."""
     component = _single(subject)
     if component is None or component.frequencies is None:
@@ -95,7 +95,7 @@ def _turn(subject: Subject, config: PropertiesConfig) -> int | None:
     return int(properties.turning_point(psi))
 
 
-def _violations(subject: Subject, config: PropertiesConfig) -> dict[str, Numbers]:
+def _violations(subject: MeasuredModel, config: PropertiesConfig) -> dict[str, Numbers]:
     """Return the violations by P·Pᵀ, if there are vectors, by identical words and by the kernel."""
     window = config.table_window
     component = _single(subject)
@@ -115,7 +115,7 @@ def _violations(subject: Subject, config: PropertiesConfig) -> dict[str, Numbers
     return by_matrix
 
 
-def _single(subject: Subject) -> Component | None:
+def _single(subject: MeasuredModel) -> Component | None:
     """Return the component that is the whole encoding; several have no single P·Pᵀ."""
     components, parts = subject.components(), bind_params(subject.encoding, subject.position)
     return components[0] if len(components) == len(parts) == 1 else None

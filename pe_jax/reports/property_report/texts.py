@@ -26,7 +26,7 @@ from pe_jax.encodings import Positions
 from pe_jax.files import cache_folder
 from pe_jax.models import BertConfig, BertForMaskedLM, hidden_states, with_constants
 from pe_jax.properties import Estimate
-from pe_jax.reports.property_report.subjects import Subject, once
+from pe_jax.reports.property_report.subjects import MeasuredModel, once
 from pe_jax.shapes import Array, Bool, Float, Int
 from pe_jax.tasks.losses import cross_entropy
 from pe_jax.tasks.run import saved_tokenizer
@@ -55,7 +55,7 @@ class Texts(NamedTuple):
 
 
 @once
-def texts(subject: Subject, config: PropertiesConfig, length: int = 0) -> Texts:
+def texts(subject: MeasuredModel, config: PropertiesConfig, length: int = 0) -> Texts:
     """Return at most `config.texts` texts for a model: those that its run held out, else of
     `config.text`, and random words for a model without a tokenizer. L is by default the longest
     length that is measured."""
@@ -89,7 +89,7 @@ def texts(subject: Subject, config: PropertiesConfig, length: int = 0) -> Texts:
 
 
 def _corpus(
-    subject: Subject, tokenizer: Tokenizer, source: str
+    subject: MeasuredModel, tokenizer: Tokenizer, source: str
 ) -> tuple[data.TokenizedCorpus, np.ndarray, str]:
     """Return a corpus, the documents of it to read, and its description."""
     if subject.folder is not None and not source:
@@ -102,7 +102,7 @@ def _corpus(
     return corpus, corpus.all_documents(), source
 
 
-def masked_lm(subject: Subject) -> Params | None:
+def masked_lm(subject: MeasuredModel) -> Params | None:
     """Return the parameters of a model with its masked-LM head; None for one without it."""
     return subject.heads if "masked_lm" in subject.heads else None
 
@@ -145,7 +145,7 @@ def batch_size(numbers: int, most: int = 16) -> int:
 
 @once
 def states_of_texts(
-    subject: Subject, config: PropertiesConfig
+    subject: MeasuredModel, config: PropertiesConfig
 ) -> tuple[Float[np.ndarray, "M N T D"], Int[np.ndarray, " T"]]:
     """Return the input of the first layer and the output of each, of `texts`, in an unnamed file
     that ends with the array; and the positions of the T tokens.

@@ -17,7 +17,7 @@ from pe_jax.models import projections, query_key_matrices
 from pe_jax.reports.property_report import matrices, render
 from pe_jax.reports.property_report.matrices import Numbers, cells, product_panel, violations
 from pe_jax.reports.property_report.render import Figure, Findings, logit_figure, product_figure
-from pe_jax.reports.property_report.subjects import Subject
+from pe_jax.reports.property_report.subjects import MeasuredModel
 from pe_jax.training.checkpointing import params_by_step
 from pe_jax.training.metrics import read_metrics
 
@@ -33,7 +33,7 @@ _PANELS = 8  # Of the figure over training.
     ["position vectors", "when", "kind", render.VIOLATIONS],
     needs="an encoding with position vectors",
 )
-def position_vectors(subject: Subject, config: PropertiesConfig) -> Findings:
+def position_vectors(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure P·Pᵀ of every component that has vectors and, for runs, before training."""
     findings = Findings()
     now = "trained" if subject.step else "untrained" if subject.untrained else "published"
@@ -81,7 +81,7 @@ def likeness(phi: np.ndarray, x: np.ndarray) -> Numbers:
     ["position vectors", "step", render.VIOLATIONS],
     needs="a run of a learned encoding with checkpoints of two steps or more",
 )
-def evolution(subject: Subject, config: PropertiesConfig) -> Findings:
+def evolution(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure P·Pᵀ at the start and at every checkpoint of a run that learns its vectors."""
     if subject.folder is None or not subject.position:
         return Findings()
@@ -131,7 +131,7 @@ def _last_steps(folder: Path) -> dict[int, int]:
      ("error, all", ".2f"), ("error, odd", ".2f")],
     needs="an encoding with position vectors",
 )  # fmt: skip
-def regression(subject: Subject, config: PropertiesConfig) -> Findings:
+def regression(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Fit linear maps on even positions and test them on all that the vectors have."""
     findings = Findings()
     for component in subject.with_vectors():
@@ -167,7 +167,7 @@ def regression(subject: Subject, config: PropertiesConfig) -> Findings:
      ("below π/{config.length}", ".0%"), ("above π", ".0%"), ("turn", "d")],
     needs="a sinusoidal encoding",
 )  # fmt: skip
-def frequencies(subject: Subject, config: PropertiesConfig) -> Findings:
+def frequencies(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure ψ(m), its turning point, and the range of frequencies of sinusoidal components."""
     length = config.length
     offsets = np.arange(length)
@@ -212,7 +212,9 @@ def frequencies(subject: Subject, config: PropertiesConfig) -> Findings:
     ),
     is_joint=True,
 )
-def positions_by_head(subjects: Sequence[Subject], config: PropertiesConfig, out: Path) -> Findings:
+def positions_by_head(
+    subjects: Sequence[MeasuredModel], config: PropertiesConfig, out: Path
+) -> Findings:
     """Measure P·W_Q·W_Kᵀ·Pᵀ of absolute components by head, and each layer's W_Q·W_Kᵀ."""
     findings = Findings({"position_products": {}, "layers": {}})
     models = [subject for subject in subjects if subject.model is not None]
@@ -233,7 +235,7 @@ def positions_by_head(subjects: Sequence[Subject], config: PropertiesConfig, out
 
 
 def _products(
-    subject: Subject, config: PropertiesConfig, drawings: list[Figure]
+    subject: MeasuredModel, config: PropertiesConfig, drawings: list[Figure]
 ) -> dict[str, list[Numbers]]:
     """Return the violations of every head by component; append a figure of each to `drawings`."""
     layer, by_label = config.layer, {}

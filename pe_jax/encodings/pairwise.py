@@ -23,7 +23,7 @@ def numbers_at_once() -> int:
     return _AT_ONCE.get(jax.default_backend(), _AT_ONCE_ELSEWHERE)
 
 
-def by_queries(
+def map_query_blocks(
     network: Callable[[Any, Any], Array], params: Params | None, arrays: Any, width: int
 ) -> Float[Array, "... Lq Lk"]:
     """Return `network(params, arrays)`, computed for a few queries at a time.
