@@ -249,7 +249,7 @@ def _of_layer(
         own_base = {"rope_theta": base} if base else {}
         encoding = rotation(config, family, {**settings, **own_base}, layer_type, layout)
     elif base == 0 and config.get("attn_temperature_tuning"):
-        scale = {"length": "floor_scale", "coefficient": "attn_scale"}
+        scale = {"original_length": "floor_scale", "coefficient": "attn_scale"}
         options = {option: required(config, key) for option, key in scale.items()}
         encoding = log_n(**options, smooth=True, stepped=True)
     else:

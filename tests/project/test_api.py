@@ -230,20 +230,20 @@ def leaf_lines(name, tree):
 def model_lines():
     tokens = jax.ShapeDtypeStruct((1, 4), np.int32)
     heads = {
-        "Bert": (models.Bert, (tokens,)),
-        "BertForPretraining": (models.BertForPretraining, (tokens, tokens)),
-        "BertForMaskedLM": (models.BertForMaskedLM, (tokens, tokens)),
+        "Bert": (models.Bert, {}),
+        "BertForPretraining": (models.BertForPretraining, {"masked_positions": tokens}),
+        "BertForMaskedLM": (models.BertForMaskedLM, {"masked_positions": tokens}),
         "BertForClassification": (
             functools.partial(models.BertForClassification, outputs=3),
-            (tokens,),
+            {},
         ),
-        "BertForSpans": (models.BertForSpans, (tokens,)),
+        "BertForSpans": (models.BertForSpans, {}),
     }
     for kind, settings in CONFIGS.items():
         config = models.BertConfig(**{**settings, **SHORT})
         for name, (make, inputs) in heads.items():
             init = make(config).init
-            params = jax.eval_shape(init, jax.random.key(0), *inputs)["params"]
+            params = jax.eval_shape(init, jax.random.key(0), tokens, **inputs)["params"]
             yield from leaf_lines(f"{name} of {kind}", params)
 
 
