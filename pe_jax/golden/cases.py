@@ -16,7 +16,7 @@ _EPSILON = {"float32": 2**-24, "bfloat16": 2**-8}
 # Models of images and speech that are causal, among those of `TOWERS`.
 _CAUSAL_TOWERS = ("dia_decoder",)
 # Options of encodings whose results change at this position, by the function's name.
-_EDGES = {"chunks": "size", "log_n": "length"}
+_EDGES = {"chunks": "size", "log_n": "original_length"}
 
 
 class Case(NamedTuple):

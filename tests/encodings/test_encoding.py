@@ -123,7 +123,9 @@ def test_parameters_by_layer(name):
         path.rpartition("/")[0] for path in shapes
     }
     for layer in range(4):
-        encoding.layer(layer).split(encoding.layer_params(params, layer))  # None is missing.
+        split_params(
+            encoding.layer(layer), encoding.layer_params(params, layer)
+        )  # None is missing.
     marks = jax.tree_util.tree_leaves_with_path(frequency_mask(encoding, params))
     assert all(mark == (path[-1].key == "frequencies") for path, mark in marks)
 

@@ -7,7 +7,7 @@ import pytest
 
 from pe_jax import encodings
 from pe_jax.attention import attention
-from pe_jax.encodings import pairs
+from pe_jax.encodings import pairwise
 
 L = 7
 
@@ -32,7 +32,7 @@ def test_a_few_queries_at_a_time(name, monkeypatch):
     cut, expected = run()
     assert not cut
     monkeypatch.setattr(
-        pairs, "_AT_ONCE", {"cpu": 500}
+        pairwise, "_AT_ONCE", {"cpu": 500}
     )  # 7 queries in several blocks, the last one padded.
     cut, found = run()
     assert cut

@@ -8,6 +8,7 @@ from helpers.torch_modules import array, loud, needs, projected
 
 from pe_jax import encodings
 from pe_jax.attention import attention_weights
+from pe_jax.encodings.parameters import split_params
 
 HEADS, SIZE, LENGTH = 3, 4, 11
 WIDTH = HEADS * SIZE
@@ -34,7 +35,7 @@ def test_a_relative_key_resized_has_the_same_vector_at_each_offset():
     back = longer.resize({"relative_key": table}, 4, "repeat")
     np.testing.assert_array_equal(back["relative_key"]["table"], params["relative_key"]["table"])
     with pytest.raises(ValueError, match="has shape"):
-        longer.split(params)  # Its rows would be those of other offsets.
+        split_params(longer, params)  # Its rows would be those of other offsets.
 
 
 def test_relative_key_query_meets_the_key_as_well():

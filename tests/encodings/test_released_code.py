@@ -64,13 +64,13 @@ def test_dual_chunk_is_chunkllamas(chunk_size, local_window):
     """chunk is chunk_size - local_window, and length is chunk_size + 1."""
     i, j = np.arange(L)[:, None], np.arange(L)
     expected = rotary_logits(Q, K, chunk_angle(i, j, chunk_size, local_window))
-    options = f"chunk={chunk_size - local_window}, length={chunk_size + 1}, base=256"
+    options = f"chunk={chunk_size - local_window}, original_length={chunk_size + 1}, base=256"
     check(f"dual_chunk({options})", expected)
 
 
 @pytest.mark.parametrize(
     ("divisor", "options"),
-    [(8, "chunk=2560, length=3073"), (16, "chunk=2816, length=3073")],
+    [(8, "chunk=2560, original_length=3073"), (16, "chunk=2816, original_length=3073")],
     ids=["ChunkLlama", "ChunkQwen"],
 )
 def test_dual_chunk_with_the_released_defaults(divisor, options):
@@ -206,7 +206,7 @@ def test_inkling_is_inkling_2s():
     bias = np.einsum("bqhr,qkr->bhqk", states, vectors)
     expected = np.einsum("bqhd,bkhd->bhqk", Q, K) / np.sqrt(d) + bias
     params = {"projection": projection, "table": table[::-1], "scale": scale}
-    options = f"extent={extent}, rank={rank}, bidirectional=False, clip={clip}"
+    options = f"max_distance={extent - 1}, rank={rank}, bidirectional=False, max_norm={clip}"
     check(f"inkling({options})", expected, {"inkling": params})
     assert 0.1 < (size < clip).mean() < 0.9
 
@@ -228,6 +228,6 @@ def test_rove_of_a_slice_is_deepseek_v4s():
     weights = np.exp(np.where(np.tri(L, dtype=bool), logits, -np.inf))
     weights /= weights.sum(-1, keepdims=True)
     expected = rotated(np.einsum("bhqk,bkd->bqhd", weights, keys), turn.conj())
-    inside = encodings.rope_slice(head_size=d, size=size, base=16.0)
+    inside = encodings.rope_slice(head_size=d, size=size, base=16.0, layout="interleaved")
     found = attention(Q, kv, kv, encodings.rove(inside) + encodings.causal())
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)

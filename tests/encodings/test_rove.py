@@ -76,5 +76,7 @@ def test_rove_is_that_of_deepseek_v4():
     rotated_q, rotated_kv = (apply_rotary_pos_emb(x, cos, sin) for x in theirs)
     weights = (rotated_q @ rotated_kv.mT / 8**0.5).softmax(-1)
     expected = apply_rotary_pos_emb(weights @ rotated_kv, cos, -sin).transpose(1, 2).numpy()
-    encoding = encodings.rove(encodings.rope_slice(head_size=8, size=size, base=base))
+    encoding = encodings.rove(
+        encodings.rope_slice(head_size=8, size=size, base=base, layout="interleaved")
+    )
     np.testing.assert_allclose(attention(q, kv, kv, encoding), expected, atol=1e-5)

@@ -17,7 +17,8 @@ def qkv(length=6, seed=0):
 
 
 def test_axial_rope_rotates_one_share_for_each_axis():
-    encoding, _ = made("rope_axial", head_size=4)  # w = [1] on each axis.
+    # w = [1] on each axis.
+    encoding, _ = made("rope_axial(layout='interleaved')", head_size=4)
     q = k = np.array([1.0, 0.0, 0.0, 2.0], np.float32).reshape(1, 1, 1, 4).repeat(2, 1)
     at = np.array([[0.0, 0.0], [0.3, -1.5]], np.float32)  # Real positions.
     found = attention_logits(q, k, encoding, None, Context(positions_q=at))[0, 0, 0]
@@ -62,7 +63,11 @@ def test_layouts_of_axial_rope_are_orders_of_dimensions(layout, order):
     at = np.array([[0, 0], [1, 5], [2, 3], [40, 7], [9, 9], [3, 0]])
     made_of = lambda name: made(name)[0]
     expected = attention_logits(
-        q[..., order], k[..., order], made_of("rope_axial"), None, Context(positions_q=at)
+        q[..., order],
+        k[..., order],
+        made_of("rope_axial(layout='interleaved')"),
+        None,
+        Context(positions_q=at),
     )
     found = attention_logits(
         q, k, made_of(f"rope_axial(layout={layout!r})"), None, Context(positions_q=at)
@@ -101,7 +106,7 @@ def test_mixed_rope_on_one_axis_each_is_axial():
     frequencies = np.stack([np.append(w, 0 * w), np.append(0 * w, w)])[:, None].repeat(2, 1)
     at = np.array([[0, 0], [1, 5], [2, 3]])
     mixed = logits_at("rope_mixed", at, params={"rope_mixed": {"frequencies": frequencies}})
-    np.testing.assert_allclose(mixed, logits_at("rope_axial", at), atol=1e-5)
+    np.testing.assert_allclose(mixed, logits_at("rope_axial(layout='interleaved')", at), atol=1e-5)
     far = logits_at("rope_mixed", at + np.array([2**17, -(2**16)]))
     np.testing.assert_allclose(far, logits_at("rope_mixed", at), atol=4e-3)
 

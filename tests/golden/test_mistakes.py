@@ -207,7 +207,8 @@ MISTAKES = [
 
 def name_of(mistake):
     model, _, name = mistake
-    return f"{model}: {name or 'without a name'}"
+    names = sorted(name) if isinstance(name, set) else [name or "without a name"]
+    return f"{model}: {' or '.join(names)}"
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=map(name_of, MISTAKES))

@@ -274,7 +274,7 @@ def test_layers(transformers, model_type, said, name):
             assert not layer.parts, index
             continue
         there = seen[index]
-        allowed = np.asarray(layer.reach.allows(offsets)) & (offsets <= 0 if causal else True)
+        allowed = np.asarray(layer.window.allows(offsets)) & (offsets <= 0 if causal else True)
         for part in layer.parts:
             if part.key == "chunks":
                 x = np.zeros((1, LENGTH, 1, 2), np.float32)

@@ -49,7 +49,13 @@ def seen_by_implementations(name):
     seen = []
     for part in build(name).in_attention.parts:
         terms = part.offsets or OffsetTerms()
-        has = [part.positions, part.map_qkv, part.map_output, part.sink, *terms[:-2]]
+        has = [
+            part.positions,
+            part.map_qkv,
+            part.map_output,
+            part.sink,
+            *list(vars(terms).values())[:-2],
+        ]
         learned = part.init is not encodings.part.no_parameters
         # These return arrays of several kinds, which options may choose.
         own = part.name if part.logits or part.scale or part.map_logits else part.key
@@ -84,13 +90,13 @@ def hooks(name):
         return tuple(field for field in fields if getattr(owner, field) is not None)
 
     return tuple(
-        present(part, HOOKS) + present(part.offsets or OffsetTerms(), OffsetTerms._fields)
+        present(part, HOOKS) + present(part.offsets or OffsetTerms(), vars(OffsetTerms()))
         for part in build(name).parts
     )
 
 
 # Without `positions`, which all others see alike.
-HOOKS = "embed", "heads", "logits", "map_logits", "factor", "output", "sink"
+HOOKS = "embed", "map_qkv", "logits", "map_logits", "scale", "map_output", "sink"
 HAS = {name: hooks(name) for name in REFERENCES if checks(name) is CHECKS}
 FIRST_WITH = {has: name for name, has in reversed(HAS.items())}
 # What depends on the numbers that a hook computes, and what takes no time. The rest is of what JAX,
@@ -189,7 +195,7 @@ def without_gradient():
 def by_number_of_keys():
     """Frequencies that follow the length of the input, in a cache or padded as well."""
     factor = lambda params, context: len(as_array(context.positions_k).T) ** 0.5
-    return decay(factor=factor)
+    return decay(scale=factor)
 
 
 def clip_that_is_none():
@@ -208,7 +214,7 @@ def shape_of_jit():
 
 def future():
     """What is cached for a key changes with every token."""
-    return decay(heads=lambda params, q, k, v, context: (q, k * k.sum(1, keepdims=True), v))
+    return decay(map_qkv=lambda params, q, k, v, context: (q, k * k.sum(1, keepdims=True), v))
 
 
 def one_sided_derivative():
@@ -398,7 +404,7 @@ def test_the_page_checks_it(page):
 
 def test_the_pages_vectors_that_meet_hidden_states(page):
     """They are Inkling's, where no offset is clipped."""
-    own = page["projected_relative"](hidden_size=6, num_heads=2, clip=4, rank=3)
+    own = page["projected_relative"](hidden_size=6, num_heads=2, max_distance=4, rank=3)
     params = own.init(jax.random.key(0))["projected_relative"]
     inkling = encodings.inkling(hidden_size=6, num_heads=2, max_distance=4, rank=3)
     q, k = jax.random.normal(jax.random.key(0), (2, 2, 5, 2, 4))

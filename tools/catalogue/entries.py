@@ -91,11 +91,9 @@ def _required(key: str, options: dict[str, Any], sizes: Sizes) -> dict[str, Any]
     examples = {
         "factor": 4.0,
         "height": height,
-        "length": sizes["max_length"] // 8,
         "long": (4.0,) * pairs,
-        "longest": 4 * sizes["max_length"],
-        "original_length": sizes["max_length"] // 4,
-        "reach": sizes["max_length"] // 8,
+        "max_distance": sizes["max_length"] // 8,
+        "original_length": sizes["max_length"] // (8 if key == "log_n" else 4),
         "short": (1.0,) * pairs,
         "size": sizes["max_length"] // 8,
         "width": sizes["max_length"] // height,
