@@ -1,5 +1,7 @@
 """cuDNN's attention against the formula; on a CPU, the same call runs as XLA's attention."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -100,13 +102,15 @@ def test_what_cudnn_cannot_compute(name, dtype, length, options):
     """It raises by name; an implementation runs as another."""
     encoding, params = build(name)
     q, k, v = (x[:, :length].astype(dtype) for x in draw(H))
-    run = lambda implementation: attention(
-        q, k, v, encoding, params, implementation=implementation, **options
-    )
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def run(implementation, q, k, v, params):
+        return attention(q, k, v, encoding, params, implementation=implementation, **options)
+
     with pytest.raises(ValueError, match=r"'cudnn' needs bfloat16 or float16, no dropout"):
-        run("cudnn")
+        run("cudnn", q, k, v, params)
     out, expected = (
-        run(implementation).astype("float32")
+        np.asarray(run(implementation, q, k, v, params), np.float32)
         for implementation in (implementations.IMPLEMENTATIONS["cudnn"], "naive")
     )
     np.testing.assert_allclose(out, expected, atol=0.03)
