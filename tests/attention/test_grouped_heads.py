@@ -223,7 +223,7 @@ def test_heads_that_do_not_fit():
     with pytest.raises(ValueError, match="heads of keys divide those of queries"):
         attention(Q, three, three)
     per_head = encodings.rope(head_size=d, learnable=True, per_head=True, num_heads=H)
-    params = per_head.init(jax.random.key(0))
+    params = jax.eval_shape(per_head.init, jax.random.key(0))
     for count in (1, 2):
         with pytest.raises(ValueError, match=f"cannot map {count} heads of keys with 4 heads"):
             attention(Q, k[:, :, :count], v[:, :, :count], per_head, params)

@@ -1,5 +1,7 @@
 """Hooks of the softmax: logits in the denominator, and maps of the finished logits."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,11 +33,21 @@ SINK = PositionEncoding(
 )
 
 
-def soft_cap(cap):
-    cap_logits = lambda params, content, terms, mask: cap * jnp.tanh((content + terms) / cap)
-    return PositionEncoding(
-        parts=(Part(name="soft_cap", init=no_parameters, map_logits=cap_logits),)
+ALIBI = encodings.alibi(num_heads=H)
+
+
+def capped(params, content, bias):
+    return 2 * jnp.tanh((content + bias) / 2)
+
+
+SOFT_CAP = PositionEncoding(
+    parts=(
+        Part(
+            name="soft_cap",
+            map_logits=lambda params, content, terms, mask: capped(params, content, terms),
+        ),
     )
+)
 
 
 def dape(params, content, terms, mask):
@@ -59,6 +71,25 @@ DAPE = PositionEncoding(
 )
 
 
+def mapped(params, content, bias):
+    return dape(params["dape"], content, jnp.broadcast_to(bias, content.shape), None)
+
+
+HALVED = PositionEncoding(
+    parts=(
+        Part(
+            name="halved",
+            init=no_parameters,
+            map_logits=lambda p, content, terms, _: content / 2 + terms,
+        ),
+    )
+)
+
+
+def capped_and_halved(params, content, bias):
+    return jnp.tanh((content + bias) / 2)
+
+
 def formula(q, k, v, params, *, finish=lambda params, content, bias: content + bias):
     """ALiBi with the hooks above, all pairs at once."""
     offset = np.arange(L) - np.arange(L)[:, None]
@@ -73,8 +104,17 @@ def formula(q, k, v, params, *, finish=lambda params, content, bias: content + b
     return (jnp.einsum("bhqk,bkhd->bqhd", weights, v) * jnp.asarray(TO, q.dtype)).sum()
 
 
-def check(encoding, implementation, finish=None):
+@functools.cache
+def expected_results(encoding, finish):
+    """Parameters; value and gradients by the formula, the same for every implementation."""
     params = encoding.init(jax.random.key(0))
+    finished = {} if finish is None else {"finish": finish}
+    results = paper_attention.in_float64(lambda *args: formula(*args, **finished), Q, K, V, params)
+    return params, results
+
+
+def check(encoding, implementation, finish=None):
+    params, expected = expected_results(encoding, finish)
 
     def loss(q, k, v, params):
         out = attention(
@@ -83,8 +123,6 @@ def check(encoding, implementation, finish=None):
         return (out * TO).sum()
 
     found = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3)))(Q, K, V, params)
-    finished = {} if finish is None else {"finish": finish}
-    expected = paper_attention.in_float64(lambda *args: formula(*args, **finished), Q, K, V, params)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), found, expected
     )
@@ -93,7 +131,7 @@ def check(encoding, implementation, finish=None):
 @pytest.mark.parametrize("implementation", ["naive", "table", "fused"])
 def test_a_sink_of_each_head(implementation):
     """Outputs and gradients, those of the sink among them."""
-    check(encodings.alibi(num_heads=H) + SINK, implementation)
+    check(ALIBI + SINK, implementation)
 
 
 @pytest.mark.usefixtures("quick_kernel")
@@ -154,32 +192,34 @@ def test_sinks_with_dropout_in_every_implementation():
 @pytest.mark.parametrize("implementation", ["naive", "table", "fused"])
 def test_maps_of_the_finished_logits(implementation):
     """They see the terms of other parts."""
-    alibi = encodings.alibi(num_heads=H)
-    capped = lambda params, content, bias: 2 * jnp.tanh((content + bias) / 2)
-    check(alibi + soft_cap(2.0), implementation, capped)
-    mapped = lambda params, content, bias: dape(
-        params["dape"], content, jnp.broadcast_to(bias, content.shape), None
-    )
-    check(DAPE + alibi, implementation, mapped)
+    check(ALIBI + SOFT_CAP, implementation, capped)
+    check(DAPE + ALIBI, implementation, mapped)
 
 
 @pytest.mark.parametrize("implementation", ["naive", "table", "fused"])
 def test_maps_leave_keys_forbidden_that_a_bias_forbids(implementation):
     """Biases of -inf, before two maps, are as a mask of the same keys; gradients too."""
-    maps = DAPE + soft_cap(2.0)
-    params = maps.init(jax.random.key(0))
-    chunk = np.arange(L) // 4
-    same_chunk = jnp.asarray(chunk == chunk[:, None])[None, None]
-
-    def run(encoding, **how):
-        loss = lambda *x: (attention(*x[:3], encoding, x[3], **how) * TO).sum()
-        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3)))(Q, K, V, params)
-
+    with_chunks = encodings.chunks(size=4) + DAPE + SOFT_CAP
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
-        run(encodings.chunks(size=4) + maps, implementation=implementation),
-        run(maps, mask=same_chunk, implementation="naive"),
+        run_maps(with_chunks, implementation=implementation),
+        maps_under_a_mask(),
     )
+
+
+def run_maps(encoding, **how):
+    """The value and gradients of a layer with the parameters of two maps."""
+    params = (DAPE + SOFT_CAP).init(jax.random.key(0))
+    loss = lambda *x: (attention(*x[:3], encoding, x[3], **how) * TO).sum()
+    return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3)))(Q, K, V, params)
+
+
+@functools.cache
+def maps_under_a_mask():
+    """Two maps under a mask of the keys in chunks of four, the same for every implementation."""
+    chunk = np.arange(L) // 4
+    same_chunk = jnp.asarray(chunk == chunk[:, None])[None, None]
+    return run_maps(DAPE + SOFT_CAP, mask=same_chunk, implementation="naive")
 
 
 def test_a_map_of_values_that_is_undone_refuses_vectors_added_to_values():
@@ -198,18 +238,8 @@ def test_a_map_of_values_that_is_undone_refuses_vectors_added_to_values():
 
 @pytest.mark.parametrize("implementation", ["naive", "fused"])
 def test_maps_follow_one_another(implementation):
-    both = soft_cap(2.0) + PositionEncoding(
-        parts=(
-            Part(
-                name="halved",
-                init=no_parameters,
-                map_logits=lambda p, content, terms, _: content / 2 + terms,
-            ),
-        )
-    )
-    check(
-        encodings.alibi(num_heads=H) + both, implementation, lambda p, c, b: jnp.tanh((c + b) / 2)
-    )
+    both = SOFT_CAP + HALVED
+    check(ALIBI + both, implementation, capped_and_halved)
     with pytest.raises(ValueError, match="'kernel' needs"):
         attention(Q, K, V, both, implementation="kernel")
     assert "maps the finished logits" in both.parts[0].effects

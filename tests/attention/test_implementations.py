@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import paper_attention
+from helpers.slow import slow_except
 
 from pe_jax import encodings
 from pe_jax.attention import attention, dropout, implementations, offset_terms, relative_shift
@@ -70,7 +71,11 @@ def test_every_implementation_drops_the_same_weights():
         )
 
 
-@pytest.mark.parametrize(("implementation", "name"), SERVED)
+# A sinusoid without parameters has the program of one with frequencies, without their gradient.
+@pytest.mark.parametrize(
+    ("implementation", "name"),
+    slow_except([case for case in SERVED if case[1] != "sinusoidal_relative"], SERVED),
+)
 @pytest.mark.parametrize(
     "per_row", [pytest.param(False, marks=pytest.mark.slow), True], ids=["shared", "per row"]
 )
@@ -167,7 +172,7 @@ def test_relative_shift_and_its_transpose():
 
 
 @pytest.mark.parametrize("per_head", [False, True])
-@pytest.mark.parametrize("clip", [3, 9, 20])
+@pytest.mark.parametrize("clip", [3, 9, pytest.param(20, marks=pytest.mark.slow)])
 def test_blocks_of_queries_meet_the_rows_of_their_pairs(clip, per_head):
     """Tables shorter and longer than what a block meets, and offsets beyond them on both sides."""
     rng = np.random.default_rng(0)
@@ -208,7 +213,13 @@ def test_blocks_of_queries_meet_the_rows_of_their_pairs(clip, per_head):
 
 
 # Absolute encodings are not in the attention.
-@pytest.mark.parametrize("name", ["none", *RELATIVE, "relative_key_query"])
+@pytest.mark.parametrize(
+    "name",
+    slow_except(
+        ["none", "learnable_sinusoidal_relative", "relative_key_query"],
+        ["none", *RELATIVE, "relative_key_query"],
+    ),
+)
 def test_fused_memory_is_linear_in_the_length(name):
     """Twice the length, at most a little over twice the temporaries, forward and backward."""
 

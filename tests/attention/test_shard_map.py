@@ -1,5 +1,6 @@
 """Attention inside `jax.shard_map`, with its default check of what varies over the mesh."""
 
+import functools
 import re
 
 import jax
@@ -113,14 +114,19 @@ def test_projections_beside_explicit_axes():
 def test_gradients_are_those_without_a_mesh(name, implementation, kind):
     if kind == AxisType.Explicit:
         name = without_projections(name)
-    args = draws(name)
-    expected = jax.jit(
-        jax.grad(lambda *args: loss(name, *args, implementation=implementation), (0, 1, 2))
-    )(*args)
+    args, expected = gradients_without_a_mesh(name, implementation)
     with jax.set_mesh(mesh_of(kind)):
         got = jax.jit(gradient(name, implementation, axis_names={"data"}))(*args)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-4 * (1 + np.abs(b).max()))
+
+
+@functools.cache
+def gradients_without_a_mesh(name, implementation):
+    """Arguments of the loss, and its gradients by all of them."""
+    args = draws(name)
+    without_mesh = functools.partial(loss, name, implementation=implementation)
+    return args, jax.jit(jax.grad(without_mesh, (0, 1, 2)))(*args)
 
 
 def test_an_encoding_of_all_heads_refuses_a_part_of_them():

@@ -102,12 +102,30 @@ FIRST_WITH = {has: name for name, has in reversed(HAS.items())}
 # What depends on the numbers that a hook computes, and what takes no time. The rest is of what JAX,
 # attention and caches do with hooks.
 OF_NUMBERS = ("formula", "limit", "parameters", "name")
+# JAX transforms each hook by itself: these are checked where a hook occurs for the first time.
+OF_TRANSFORMATIONS = ("jit", "vmap", "scan", "derivatives")
+
+
+def first_with_a_hook():
+    """The names of encodings that have a hook which no encoding before them has."""
+    names, known = set(), set()
+    for name, parts in HAS.items():
+        hooks_of_name = {hook for part in parts for hook in part}
+        if not hooks_of_name <= known:
+            names.add(name)
+        known |= hooks_of_name
+    return names
+
+
+FIRST_WITH_A_HOOK = first_with_a_hook()
 
 
 def case(name, check):
-    """By default run all checks of the first encoding with certain hooks, and `OF_NUMBERS` of every
-    encoding without options."""
+    """By default run all checks of the first encoding with certain hooks, `OF_TRANSFORMATIONS` if
+    one of the hooks is new, and `OF_NUMBERS` of every encoding without options."""
     first = name in HAS and FIRST_WITH[HAS[name]] == name
+    if check in OF_TRANSFORMATIONS:
+        first = name in FIRST_WITH_A_HOOK
     fast = first or (check in OF_NUMBERS and name in PARTS[name])
     return pytest.param(name, check, marks=() if fast else pytest.mark.slow)
 
