@@ -70,9 +70,9 @@ class Decoder(nnx.Module):
             x = block(x, decode)
         return self.logits(self.norm(x))
 
-    def init_cache(self, rows, length):
+    def init_cache(self, batch_size, length):
         for block in self.blocks:
-            block.attention.init_cache(rows, length)
+            block.attention.init_cache(batch_size, length)
 
 
 def make_optimizer(model, learning_rate, frequency_rate, steps):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self, dataclass_transform
 
 import jax
@@ -33,7 +34,7 @@ class Record:
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
         if pytree:
             children = [name for name in _field_names(cls) if name not in static]
-            jax.tree_util.register_dataclass(cls, data_fields=children, meta_fields=list(static))
+            _register(cls, children, static)
 
     def __new__(cls, *args: Any, **fields: Any) -> Self:
         names = _field_names(cls)
@@ -55,6 +56,28 @@ class Record:
           TypeError: for a field that the record does not have.
         """
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+
+
+def _register(cls: type, children: Sequence[str], static: Sequence[str]) -> None:
+    """Register a record as a pytree. JAX also builds trees of shapes, specs or placeholders, so a
+    record is made again without its checks of types."""
+    keys = [jax.tree_util.GetAttrKey(name) for name in children]
+
+    def flatten(record: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        values = [getattr(record, name) for name in children]
+        return values, tuple(getattr(record, name) for name in static)
+
+    def flatten_with_keys(record: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+        values, constants = flatten(record)
+        return list(zip(keys, values)), constants
+
+    def unflatten(constants: tuple[Any, ...], values: Iterable[Any]) -> Any:
+        record = object.__new__(cls)
+        vars(record).update(zip(children, values))
+        vars(record).update(zip(static, constants))
+        return record
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
 
 
 def _field_names(cls: type) -> list[str]:

@@ -221,7 +221,7 @@ def _sizes(
     shown_by = [
         ("vocab_size", encoder.embeddings["bert/token"], 0),
         ("hidden_size", encoder.embeddings["bert/token"], 1),
-        ("num_token_types", encoder.embeddings.get("bert/segment"), 0),
+        ("num_token_types", encoder.embeddings.get("bert/token_type"), 0),
         ("max_length", encoder.embeddings.get(POSITION_MODULE), 0),
         ("num_heads", encoder.embeddings.get("bert/position/t5"), 1),
         ("intermediate_size", encoder.layer["down"], 1),

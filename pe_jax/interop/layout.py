@@ -7,12 +7,14 @@ of each. Everything else has the same order in both.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import flax.traverse_util
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.absolute.position_vectors import LEARNED_TABLE_PATH
@@ -122,16 +124,16 @@ def parameter_shapes(
     """Return the shapes of all parameters by path, of positions only if the family has modules."""
     heads = encoder.head_parts(of_heads)
     few = dataclasses.replace(config, num_layers=min(2, config.num_layers))  # Others are the same.
-    models = {
-        "bert": BertForPretraining(few),
-        "classifier": BertForClassification(few, classes),
-        "spans": BertForSpans(few),
+    token = jnp.zeros((1, 1), jnp.int32)
+    inits = {
+        "bert": functools.partial(BertForPretraining(few).init, masked_positions=token),
+        "classifier": BertForClassification(few, classes).init,
+        "spans": BertForSpans(few).init,
     }
     tree: dict[str, Any] = {}
-    token = jax.ShapeDtypeStruct((1, 1), np.int32)
-    for part, model in models.items():
+    for part, init in inits.items():
         if part in ("bert", *heads):
-            tree |= jax.eval_shape(model.init, jax.random.key(0), token, token)["params"]
+            tree |= jax.eval_shape(init, jax.random.key(0), token)["params"]
     shapes = {
         path: leaf.shape
         for path, leaf in flax.traverse_util.flatten_dict(tree, sep="/").items()

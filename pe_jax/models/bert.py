@@ -195,10 +195,9 @@ class Bert(BertModule):
             x, groups = self._run_groups(x, params, context, mask, rngs)
         if not every_layer:
             return x, None
-        hidden, attention = zip(*groups, strict=True)
-        return x, LayerOutputs(
-            hidden=jnp.concatenate([first[None], *hidden]), attention=jnp.concatenate(attention)
-        )
+        hidden = [first[None], *(group.hidden for group in groups)]
+        attention = [group.attention for group in groups]
+        return x, LayerOutputs(hidden=jnp.concatenate(hidden), attention=jnp.concatenate(attention))
 
     @nn.nowrap
     def _run_groups(

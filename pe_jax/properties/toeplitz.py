@@ -22,7 +22,7 @@ Length = int | Int[Array, ""] | None
 class Toeplitz(Record, pytree=True):
     """Φ[x, y] = ψ(|y - x|), of L positions, from ψ(0), ψ(1), .., ψ(L - 1)."""
 
-    psi: Float[Array, "*B L"]
+    psi: Array  # [*B, L]
 
     @property
     def shape(self) -> tuple[int, ...]:

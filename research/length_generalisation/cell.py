@@ -65,11 +65,11 @@ class BertForSymbols(BertModule):
     def __call__(
         self,
         tokens: Int[Array, "B L"],
-        valid: Bool[Array, "B L"],
+        mask: Bool[Array, "B L"],
         *,
         deterministic: bool = True,
     ) -> Float[Array, "B L V"]:
-        hidden = self.bert(tokens, None, valid, deterministic=deterministic)
+        hidden = self.bert(tokens, None, mask, deterministic=deterministic)
         return self.symbols(hidden).astype(jnp.float32)
 
 

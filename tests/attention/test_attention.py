@@ -78,13 +78,13 @@ def test_separate_values_table(name):
     if name == "sinusoidal_relative":
         pytest.skip("has nothing to learn, so nothing to separate")
     make = getattr(encodings, name)
-    encoding = make(head_size=d, clip=3, separate=True)
+    encoding = make(head_size=d, max_distance=3, separate=True)
     params = encoding.init(jax.random.key(0))
     q, k, v = draw(1, 5, 5)
     loss = lambda p: attention(q, k, v, encoding, p).sum()
     grads = jax.jit(jax.grad(loss))(params)
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(grads))
-    once = make(head_size=d, clip=3)
+    once = make(head_size=d, max_distance=3)
     one = params[name]["key"]
     np.testing.assert_allclose(
         attention(q, k, v, encoding, {name: {"key": one, "value": one}}),
@@ -168,7 +168,11 @@ def test_what_attention_refuses():
     q, k, v = draw(1, 3, 5)
     encoding = encodings.learned_relative(head_size=d, max_distance=3)
     params = encoding.init(jax.random.key(0))
-    at, none = encodings.Context, encodings.none()
+    none = encodings.none()
+
+    def at(positions_q, positions_k=None, **more):
+        return encodings.Context(positions_q=positions_q, positions_k=positions_k, **more)
+
     for message, arguments, more in (
         ("of learned_relative", (encoding, None, at(range(3), range(5))), {}),
         ("3 queries to 5 keys needs the positions of both", (encoding, params), {}),
@@ -191,6 +195,7 @@ import jax.numpy as jnp
 from flax import nnx
 from pe_jax import attention, encodings, linen, models
 from pe_jax import nnx as pe_nnx
+from pe_jax.encodings.parameters import split_params
 x, rng, rngs = jnp.zeros((1, 2, 1, 4)), jax.random.key(0), nnx.Rngs(0)
 calls = [
     lambda: linen.MultiHeadAttention(1, "rope").init(rng, x[:, :, 0]),
@@ -199,12 +204,12 @@ calls = [
     lambda: pe_nnx.PositionEmbedding("rope", rngs=rngs),
     lambda: models.BertConfig(position=None),
     lambda: attention.attention(x, x, x, "rope"),
-    lambda: encodings.embed("rope", {}, x),
+    lambda: encodings.embed(x[:, :, 0], "rope"),
     lambda: encodings.parameter_count("rope"),
     lambda: encodings.per_layer("rope"),
     lambda: attention.attention(x, x, x, context=range(2)),
     lambda: attention.attention(x, x, x, mask=[[True]]),
-    lambda: encodings.alibi(num_heads=1).split(encodings.Context()),
+    lambda: split_params(encodings.alibi(num_heads=1), encodings.Context()),
 ]
 for call in calls:
     try:

@@ -93,7 +93,7 @@ def test_a_cache_and_weights(mesh):
     """Arrays of positions, a mask and typed keys go in as well."""
     encoding = encodings.rope(head_size=d) + encodings.causal()
     q = jax.reshard(draw(B, L, H, d), HEADS)
-    context = encodings.Context(positions_q=jnp.arange(L), rng=jax.random.key(0))
+    context = encodings.Context(positions_q=jnp.arange(L), position_rng=jax.random.key(0))
     mask = jnp.ones((1, 1, 1, L), bool)
     weights = attention_weights(q, q, encoding, {}, context, mask=mask)
     assert weights.sharding.spec == PartitionSpec("data", "model", None, None)

@@ -12,7 +12,7 @@ from pe_jax import encodings
 from pe_jax.attention import attention, attention_weights
 from pe_jax.attention.inputs import apply_encoding
 from pe_jax.attention.tpu_kernel import adapter
-from pe_jax.encodings import Context, Part, PositionEncoding
+from pe_jax.encodings import Context, HookContext, Part, PositionEncoding
 from pe_jax.encodings.part import no_parameters
 
 H, d, L = 4, 8, 9
@@ -155,7 +155,7 @@ def test_sinks_in_the_kernel(kv_heads):
         run("kernel"),
         run("naive"),
     )
-    context = Context(positions_q=range(L), positions_k=range(L))
+    context = HookContext(positions_q=range(L), positions_k=range(L))
     x = apply_encoding(encoding, params, Q, k, v, context, mask)
     assert not adapter.unsupported_reason(x)
 
@@ -232,7 +232,7 @@ def test_a_map_of_values_that_is_undone_refuses_vectors_added_to_values():
     undone = PositionEncoding(parts=(negated,))
     np.testing.assert_allclose(attention(Q, K, V, undone), attention(Q, K, V), rtol=1e-5)
     both = undone + encodings.learned_relative(head_size=d, max_distance=2)
-    with pytest.raises(ValueError, match=r"negated.*adds vectors to the values.*`output`"):
+    with pytest.raises(ValueError, match=r"negated.*adds vectors to the values.*`map_output`"):
         attention(Q, K, V, both, both.init(jax.random.key(0)))
 
 

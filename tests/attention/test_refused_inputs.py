@@ -261,7 +261,7 @@ def test_hidden_states_of_another_size(name, sides):
 
 def test_caches_of_integers_and_indices():
     encoding = build("rope+causal")
-    sizes = dict(num_heads=H, head_size=d, hidden_size=D)
+    sizes = dict(num_kv_heads=H, head_size=d, hidden_size=D)
     for dtype in (jnp.int32, bool, jnp.complex64):
         with pytest.raises(ValueError, match="^dtype of a cache must be floating.*got"):
             init_cache(encoding, B, L, **sizes, dtype=dtype)
@@ -319,7 +319,7 @@ class TestDecodingWithoutCausal:
             layer.init_cache(B, L)
 
     def test_plain_jax(self):
-        sizes = dict(num_heads=H, head_size=d, hidden_size=D)
+        sizes = dict(num_kv_heads=H, head_size=d, hidden_size=D)
         cache = init_cache(build("rope+causal"), B, L, **sizes)
         with pytest.raises(ValueError, match=self.expected("rope")):
             init_cache(build("rope"), B, L, **sizes)

@@ -262,7 +262,7 @@ def test_the_tiles_of_a_window(window, offset, block):
     tiles = attended.reshape(-1, block[0], config.key_tiles, block[1]).any((1, 3))
     assert config.attended_tiles == tiles.sum(1).tolist()
     for n in np.flatnonzero(tiles.any(1)):
-        first, end = config.window(int(n))
+        first, end = config.key_tile_range(int(n))
         assert tiles[n, first:end].all()
 
 

@@ -24,7 +24,7 @@ def started(monkeypatch, tmp_path):
     script.touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(huge_pages, "_SETTING", setting)
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script))
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
     monkeypatch.setattr(sys, "orig_argv", ["python", "-X", "utf8", "train.py", "--help"])
     monkeypatch.setattr(sys, "argv", ["train.py", "--help"])
     monkeypatch.setattr(sys, "gettrace", lambda: None)

@@ -49,7 +49,7 @@ def zero_params(program):
 def encoders_at_the_start(run, folder, monkeypatch):
     """Return the encoders that fine-tuning from a run starts with, of its seed, and the run's."""
     sets = {"train": examples(20, 0), "validation": examples(9, 1)}
-    opened = lambda name, split, data_dir="": types.SimpleNamespace(as_data_source=sets.__getitem__)
+    opened = lambda *_, **__: types.SimpleNamespace(as_data_source=sets.__getitem__)
     monkeypatch.setattr(glue, "open_dataset", opened)
     c = glue_config.get_config()
     c.init, c.seeds, c.steps = str(run), (3,), 1

@@ -1,8 +1,12 @@
 """Parameters of a BERT as `init` has them. Drawn with NumPy, they take no time to compile."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from pe_jax.models import BertForMaskedLM, BertForPretraining
 
 
 def initial_params(model, *inputs, **named):
@@ -26,3 +30,11 @@ def initial_params(model, *inputs, **named):
         init = jax.jit(config.encoding().init, static_argnums=1)
         encoder["position"] = init(jax.random.key(0), config.num_layers)
     return params
+
+
+def shapes_of(model):
+    """The shapes of a model's parameters; a masked-LM head needs positions as well."""
+    one = np.zeros((1, 1), np.int32)
+    has_masked_lm = isinstance(model, BertForMaskedLM | BertForPretraining)
+    named = {"masked_positions": one} if has_masked_lm else {}
+    return jax.eval_shape(functools.partial(model.init, **named), jax.random.key(0), one)["params"]

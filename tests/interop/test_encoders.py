@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from helpers.byte_level import byte_level, byte_level_for
+from helpers.initial_params import shapes_of
 from helpers.published_bert import write
 from helpers.published_encoders import ENCODERS
 from safetensors.numpy import load_file
@@ -47,9 +48,7 @@ def random_encoder(theirs):
 
 @functools.cache
 def random_params(config, model=BertForMaskedLM, **options):
-    one = np.zeros((1, 1), np.int32)
-    init = model(config, **options).init
-    shapes = jax.eval_shape(init, jax.random.key(0), one, one)["params"]
+    shapes = shapes_of(model(config, **options))
     rng = np.random.default_rng(0)
     return jax.tree.map(lambda x: rng.normal(0, 0.3, x.shape).astype(np.float32), shapes)
 

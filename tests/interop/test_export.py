@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers.byte_level import byte_level
 from helpers.full_disk import files_of_at_most
+from helpers.initial_params import shapes_of
 from helpers.published_bert import BERT, WORDS, D, N, V, numpy_bert, whole_tensors, write
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
@@ -47,8 +48,7 @@ def tokenizer(tmp_path):
 @functools.cache
 def random_params(model, config=MODEL, **arguments):
     """Random parameters of a model, biases among them."""
-    one = np.zeros((1, 1), np.int32)
-    shapes = jax.eval_shape(model(config, **arguments).init, jax.random.key(0), one, one)["params"]
+    shapes = shapes_of(model(config, **arguments))
     rng = np.random.default_rng(0)
     return jax.tree.map(lambda leaf: rng.normal(0, 0.3, leaf.shape).astype(np.float32), shapes)
 

@@ -187,7 +187,7 @@ def test_windows(torch):
         return max(abs(j - 20) for j in range(40) if allowed(0, 0, query, torch.tensor(j)))
 
     def ours(**config):
-        return from_hf({**base, **config}, layer_type="sliding_attention").reach.right
+        return from_hf({**base, **config}, layer_type="sliding_attention").window.right
 
     decoder = masks.sliding_window_causal_mask_function(size)
     assert ours(sliding_window=size) == reach(decoder)

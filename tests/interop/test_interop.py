@@ -395,9 +395,8 @@ def test_the_class_decides_what_a_classifier_is(tmp_path, name, classes, is_read
     """The pooler and the names of the tensors are the same in all of these files."""
     rows = np.ones((classes, D), np.float32)
     classifier = {"classifier.weight": rows, "classifier.bias": rows[:, 0].copy()}
-    _, params, _, unread = load_encoder(
-        write(tmp_path, whole_tensors() | classifier, of_class(name))
-    )
+    encoder = load_encoder(write(tmp_path, whole_tensors() | classifier, of_class(name)))
+    params, unread = encoder.params, encoder.unread
     assert ("classifier" in params) == is_read and "pooler" in params
     assert unread == (() if is_read else ("classifier.bias", "classifier.weight"))
 

@@ -188,8 +188,8 @@ def test_padding_changes_no_logits():
     short, at = tokens(), np.array([[0, 3], [5, 2]])
     long = np.pad(short, ((0, 0), (0, 5)), constant_values=7)
     apply = jax.jit(model.apply)
-    a = apply(variables, short, at)
-    b = apply(variables, long, at, mask=np.tile(np.arange(11) < 6, (2, 1)))
+    a = apply(variables, short, masked_positions=at)
+    b = apply(variables, long, masked_positions=at, mask=np.tile(np.arange(11) < 6, (2, 1)))
     np.testing.assert_allclose(a.masked_lm, b.masked_lm, atol=1e-5)
     np.testing.assert_allclose(a.next_sentence, b.next_sentence, atol=1e-5)
 
@@ -272,7 +272,7 @@ def test_packed_sequences_do_not_see_each_other(name):
     packed = np.concatenate([first, second], axis=1)
     numbers = np.repeat([[1, 2]], 6, axis=1)
     mask = (numbers[:, :, None] == numbers[:, None, :])[:, None]
-    together = np.asarray(encode(packed, None, mask, np.tile(np.arange(6), (1, 2))))
+    together = np.asarray(encode(packed, positions=np.tile(np.arange(6), (1, 2)), pair_mask=mask))
     np.testing.assert_allclose(together[:, :6], encode(first), atol=1e-5)
     np.testing.assert_allclose(together[:, 6:], encode(second), atol=1e-5)
 
@@ -295,7 +295,9 @@ def test_dropout_needs_a_key_and_changes_outputs():
     model, variables = make()
     at = np.zeros((2, 1), np.int32)
     apply = jax.jit(functools.partial(model.apply, deterministic=False))
-    run = lambda seed: apply(variables, tokens(), at, rngs={"dropout": jax.random.key(seed)})
+    run = lambda seed: apply(
+        variables, tokens(), masked_positions=at, rngs={"dropout": jax.random.key(seed)}
+    )
     assert not np.allclose(run(0).masked_lm, run(1).masked_lm)
     np.testing.assert_array_equal(run(0).masked_lm, run(0).masked_lm)
     with pytest.raises(flax.errors.InvalidRngError):
@@ -305,7 +307,9 @@ def test_dropout_needs_a_key_and_changes_outputs():
 def test_learned_absolute_past_its_length():
     model, variables = make("learned_absolute")
     with pytest.raises(ValueError, match="length 16 "):
-        jax.jit(model.apply)(variables, tokens(length=17), np.zeros((2, 1), np.int32))
+        jax.jit(model.apply)(
+            variables, tokens(length=17), masked_positions=np.zeros((2, 1), np.int32)
+        )
 
 
 @pytest.mark.parametrize("name", slow_except(KEPT, EACH))

@@ -328,9 +328,9 @@ def test_rows_at_indices_of_their_own_in_nnx():
 @pytest.mark.parametrize(
     ("message", "sizes"),
     [
-        (r"k must be \[2, T, 1, 4\]", {"num_heads": 1}),
+        (r"k must be \[2, T, 1, 4\]", {"num_kv_heads": 1}),
         (r"k must be \[2, T, 2, 8\]", {"head_size": 8}),
-        (r"k must be \[3, T, 2, 4\]", {"rows": 3}),
+        (r"k must be \[3, T, 2, 4\]", {"batch_size": 3}),
         (r"cache.hidden must have the shape \(2, 7, 8\)", {"hidden_size": 6}),
         ("cache.hidden must have", {"encoding": encodings.rope(head_size=4) + encodings.causal()}),
         ("cache.positions must have", {"encoding": encodings.rope_axial(head_size=4)}),
@@ -338,7 +338,7 @@ def test_rows_at_indices_of_their_own_in_nnx():
 )
 def test_a_cache_that_does_not_fit(message, sizes):
     fox = named("fox+causal")
-    fitting = dict(encoding=fox, rows=B, length=L, num_heads=H, head_size=4, hidden_size=D)
+    fitting = dict(encoding=fox, batch_size=B, length=L, num_kv_heads=H, head_size=4, hidden_size=D)
     cache = init_cache(**fitting | sizes)
     heads = [X.reshape(B, L, H, 4)] * 3
     with pytest.raises(ValueError, match=rf"^{message}[^\n]*$"):
@@ -347,7 +347,7 @@ def test_a_cache_that_does_not_fit(message, sizes):
 
 def test_what_decoding_refuses():
     layer = pe_jax.nnx.MultiHeadAttention(H, D, named("rope+causal"), rngs=nnx.Rngs(0))
-    with pytest.raises(ValueError, match=r"Call init_cache\(rows, length\)"):
+    with pytest.raises(ValueError, match=r"Call init_cache\(batch_size, length\)"):
         layer(X, decode=True)
     layer.init_cache(B, L)
     for message, arguments in (
@@ -364,7 +364,7 @@ def test_what_decoding_refuses():
     params, _ = made("rope+causal")
     with pytest.raises(ValueError, match="There is no cache"):
         Model(named("rope+causal")).apply({"params": params}, X, decode=True, mutable=["cache"])
-    sizes = dict(num_heads=H, head_size=4, hidden_size=D)
+    sizes = dict(num_kv_heads=H, head_size=4, hidden_size=D)
     for name in ("randomized(alibi)", "rope_dynamic_ntk(factor=2, original_length=4)"):
         with pytest.raises(ValueError, match="cannot decode with a cache"):
             init_cache(encodings.from_name(name, **SIZES), B, L, **sizes)
@@ -397,7 +397,7 @@ def test_cross_attention():
         np.einsum("bld,dhe->blhe", x, params[name]["kernel"])
         for x, name in ((X, "query"), (x_k, "key"), (x_k, "value"))
     )
-    context = encodings.Context(*at.values())
+    context = encodings.Context(**at)
     out = compiled.attention(q, k, v, encodings.rope(head_size=4), context=context)
     expected = np.einsum("blhe,hed->bld", out, params["out"]["kernel"])
     np.testing.assert_allclose(found, expected, atol=1e-5)

@@ -110,7 +110,7 @@ def pretrained(tmp_path_factory):
 def finetuning_config(pretrained, tmp_path, monkeypatch):
     """`finetuning_config(task)` of two seeds, with data."""
     sets = {"train": examples(24, 0), "validation": examples(9, 1)}
-    opened = lambda name, split, data_dir="": SimpleNamespace(as_data_source=sets.__getitem__)
+    opened = lambda *args, **named: SimpleNamespace(as_data_source=sets.__getitem__)
     monkeypatch.setattr(glue, "open_dataset", opened)
 
     def build(task):

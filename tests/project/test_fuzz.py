@@ -531,7 +531,8 @@ def test_positions(fuzz):
         return judged(lambda: check(positions), "ositions", "range")
 
     def check(positions):
-        context = encodings.Context(*positions)
+        names = ("positions_q", "positions_k")
+        context = encodings.Context(**dict(zip(names, positions)))
         out = attention(x, x, x, encoding, {}, context=context, implementation="naive")
         if all(np.isfinite(np.asarray(each)).all() for each in positions):
             assert out.shape == x.shape and np.isfinite(out).all()

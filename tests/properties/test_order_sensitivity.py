@@ -86,12 +86,16 @@ def test_against_loops_in_float64():
         for of in (ours, theirs)
     )
     found = properties.order_sensitivity(states, orders, teacher)
-    np.testing.assert_allclose(np.stack(found), naive(ours, orders, theirs), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        np.stack(list(vars(found).values())), naive(ours, orders, theirs), rtol=1e-4, atol=1e-6
+    )
     scaled = properties.order_sensitivity(3 * states, orders)  # The unit does not matter.
-    np.testing.assert_allclose(np.stack(scaled[:2]), np.stack(found[:2]), rtol=1e-5)
+    np.testing.assert_allclose(
+        [scaled.pooled, scaled.token], [found.pooled, found.token], rtol=1e-5
+    )
     assert scaled.token_r2 is None
     zeros = properties.order_sensitivity(0 * states, orders)
-    np.testing.assert_array_equal(np.stack(zeros[:2]), 0)
+    np.testing.assert_array_equal([zeros.pooled, zeros.token], 0)
 
     # Changes of the right size in the opposite direction.
     against = jnp.concatenate([teacher[:1], 2 * teacher[:1] - teacher[1:]])

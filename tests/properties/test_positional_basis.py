@@ -98,5 +98,6 @@ def test_edges():
 
 def test_units_change_nothing():
     found, scaled = (properties.positional_basis(x) for x in (states(), 1e3 * states()))
-    for one, other in zip(found.replace(gram=0), scaled.replace(gram=0), strict=True):
+    for name in vars(found).keys() - {"gram"}:
+        one, other = getattr(found, name), getattr(scaled, name)
         np.testing.assert_allclose(one, other, rtol=1e-3)

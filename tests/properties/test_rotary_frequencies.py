@@ -12,7 +12,7 @@ from helpers import tiny_subject
 
 from pe_jax import encodings, properties
 from pe_jax.configs.properties import PropertiesConfig
-from pe_jax.encodings import Context, with_factors
+from pe_jax.encodings import HookContext, with_factors
 from pe_jax.models import BertForPretraining, queries_keys_values, rotations, with_constants
 from pe_jax.reports.property_report import rotary_frequencies
 from pe_jax.reports.property_report.render import render
@@ -96,13 +96,13 @@ def test_a_card_says_what_rotates(encoding, pairs, scale):
     # Where frequencies depend on the length, the metadata has those of short inputs.
     grows = "ntk" in encoding.name or "longrope" in encoding.name
     at = np.arange(4 if grows else LENGTH)
-    context = Context(positions_q=range(len(at)), positions_k=range(len(at)))
+    context = HookContext(positions_q=range(len(at)), positions_k=range(len(at)))
     q, k = q[:, : len(at)], k[:, : len(at)]
     assert part.map_qkv(params, q, k, v, changed(context, factors))[2] is v
 
     @jax.jit
     def heads(at, factor=None):
-        context = Context(positions_q=at, positions_k=at)
+        context = HookContext(positions_q=at, positions_k=at)
         return part.map_qkv(
             params, q, k, v, context if factor is None else changed(context, factor)
         )
@@ -118,14 +118,14 @@ def test_a_card_says_what_rotates(encoding, pairs, scale):
 
 def test_xpos_decays_without_rotation():
     (part,) = encodings.xpos(head_size=8).parts
-    assert part.metadata.pairs == ((0, 1), (2, 3), (4, 5), (6, 7))
+    assert part.metadata.pairs == ((0, 4), (1, 5), (2, 6), (3, 7))
     q = np.random.default_rng(0).normal(size=(1, LENGTH, 2, 8)).astype(np.float32)
-    context = Context(positions_q=range(LENGTH), positions_k=range(LENGTH))
+    context = HookContext(positions_q=range(LENGTH), positions_k=range(LENGTH))
     still, _, _ = part.map_qkv({}, q, q, q, changed(context, np.zeros((1, 4), np.float32)))
     ratio = np.asarray(still) / q
-    np.testing.assert_allclose(ratio[..., ::2], ratio[..., 1::2], rtol=1e-5)
+    np.testing.assert_allclose(ratio[..., :4], ratio[..., 4:], rtol=1e-5)
     turned, _, _ = part.map_qkv({}, q, q, q, context)
-    size = lambda x: np.linalg.norm(np.reshape(x, (LENGTH, 2, 4, 2)), axis=-1)
+    size = lambda x: np.linalg.norm(np.reshape(x, (LENGTH, 2, 2, 4)), axis=2)
     np.testing.assert_allclose(size(still), size(turned), rtol=1e-5)
 
 

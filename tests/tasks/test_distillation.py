@@ -211,7 +211,7 @@ def test_cut_rows(tmp_path):
         np.testing.assert_array_equal(numbers, np.arange(1, len(counts) + 1))
         assert len(counts) == 1 or counts.min() >= 8
         order = row["order"]  # Stays within each input and its parts; special tokens stay.
-        for name in ("documents", "token_type_ids", "text"):
+        for name in ("document_ids", "token_type_ids", "text"):
             np.testing.assert_array_equal(row[name][order], row[name])
         np.testing.assert_array_equal(np.sort(order), np.arange(length))
         np.testing.assert_array_equal(order[special], np.flatnonzero(special))
@@ -303,7 +303,7 @@ def test_stages_that_ended_early_have_ended_without_their_log(finished, tmp_path
     (run / "metrics.jsonl").unlink()
     distillation.run(finished[1].config, run)
     printed = capsys.readouterr().err
-    assert "Resuming from step 8" in printed and "compiling" not in printed
+    assert "all 8 steps are done" in printed and "compiling" not in printed
 
 
 @pytest.mark.slow
@@ -336,7 +336,7 @@ def inputs_of(batches):
     found = []
     for batch in batches:
         for tokens, token_type_ids, documents in zip(
-            *(np.asarray(batch[name]) for name in ("tokens", "token_type_ids", "documents")),
+            *(np.asarray(batch[name]) for name in ("tokens", "token_type_ids", "document_ids")),
             strict=True,
         ):
             for number in range(1, documents.max() + 1):

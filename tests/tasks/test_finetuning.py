@@ -78,7 +78,7 @@ def done(pretrained, tmp_path_factory):
     folder = tmp_path_factory.mktemp("done") / "run"
     with pytest.MonkeyPatch.context() as patch:
         opened = types.SimpleNamespace(as_data_source=sets.__getitem__)
-        patch.setattr(glue, "open_dataset", lambda *args: opened)
+        patch.setattr(glue, "open_dataset", lambda *args, **named: opened)
         finetune(config(pretrained), folder)
     return folder
 

@@ -140,7 +140,7 @@ def alone(row, document):
     return {
         **row,
         "tokens": tokens,
-        "documents": numbers,
+        "document_ids": numbers,
         "positions": np.arange(len(tokens), dtype=np.int32) * numbers,
         "masked_positions": np.where(where, row["masked_positions"] - first, 0).astype(np.int32),
         "masked_weights": where.astype(np.float32),
@@ -185,7 +185,7 @@ def test_losses_of_documents_are_those_of_each_alone(corpus, position):
     assert weights.sum() == sum(row["masked_weights"].sum() for row in rows)
     np.testing.assert_allclose(weights * together, weights * apart, atol=1e-5, rtol=0)
     # Attention to other documents would show.
-    mixed = batch_of([{**rows[i], "documents": np.ones(LENGTH, np.int32)} for i, _ in singles])
+    mixed = batch_of([{**rows[i], "document_ids": np.ones(LENGTH, np.int32)} for i, _ in singles])
     assert np.abs(weights * (losses(params, mixed) - apart)).max() > 1e-3
 
 

@@ -171,7 +171,7 @@ def test_fine_tuning(published, tmp_path, monkeypatch, capsys):
     """Heads are drawn by seed: a published classifier is of another task."""
     rows = [{"sentence": b"the sea", "label": 0}, {"sentence": b"a ship", "label": 1}] * 4
     opened = types.SimpleNamespace(as_data_source=lambda split: rows)
-    monkeypatch.setattr(glue, "open_dataset", lambda *args: opened)
+    monkeypatch.setattr(glue, "open_dataset", lambda *args, **named: opened)
     c = glue_config.get_config()
     c.init, c.seeds, c.steps, c.model.position = str(published), (0, 1), 1, "none"
     c.data.update(length=8, buckets=(), batch_size=4, eval_batch_size=4)

@@ -152,8 +152,7 @@ def test_hidden_states_are_those_of_transformers(teacher, name):
     model, report = AutoModel.from_pretrained(folder, output_loading_info=True)
     lacking = report["missing_keys"] - FORMATS[name].constants.keys()
     assert all("pooler" in key for key in lacking) and not report["unexpected_keys"]
-    encoder = load_encoder(folder), load_tokenizer(folder / "tokenizer.json")
-    bert, words = encoder.config, encoder.params
+    bert, words = load_encoder(folder), load_tokenizer(folder / "tokenizer.json")
     rows = [words.encode("the sea", "a deck"), words.encode("water"), words.encode("")]
     length = max(map(len, rows))
     pad = json.loads((folder / "config.json").read_text())["pad_token_id"]
@@ -230,7 +229,7 @@ def test_rows_have_the_special_tokens_of_the_teacher(teacher):
     cls, sep, found = 0, 2, set()
     for batch in run.data.held_out[0]:
         assert not np.asarray(batch["token_type_ids"]).any()
-        for tokens, documents in zip(*(np.asarray(batch[x]) for x in ("tokens", "documents"))):
+        for tokens, documents in zip(*(np.asarray(batch[x]) for x in ("tokens", "document_ids"))):
             for number in range(1, documents.max() + 1):
                 ids = tokens[documents == number]
                 found.add(" ".join({cls: "<s>", sep: "</s>"}.get(x, "x") for x in ids.tolist()))

@@ -301,7 +301,7 @@ def test_drawn_positions():
     """All positions later by as much as a key says, while training."""
 
     def positions(x, context):
-        rng = context.rng
+        rng = context.position_rng
         return x if rng is None else as_array(x) + jax.random.randint(rng, (), 0, 99)
 
     part = build("sinusoidal_absolute").parts[0]

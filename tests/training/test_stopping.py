@@ -160,14 +160,15 @@ from pe_jax.console import stopping
 stopping.catch()
 with stopping.deferred() if sys.argv[1] == "training" else contextlib.nullcontext() as requested:
     print("compiling", flush=True)
-    hashlib.pbkdf2_hmac("sha512", b"", b"", 1_500_000)
+    hashlib.pbkdf2_hmac("sha512", b"", b"", int(sys.argv[2]))
     print("compiled", flush=True)
 """
 
 
-def compiling(where):
+def compiling(where, rounds=1_500_000):
+    """Start a process that does not return to Python for about as many microseconds."""
     process = subprocess.Popen(
-        [sys.executable, "-c", COMPILING, where],
+        [sys.executable, "-c", COMPILING, where, str(rounds)],
         cwd=tiny_run.ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -195,7 +196,7 @@ def test_a_signal_is_answered_at_once(number, status):
 
 
 def test_a_second_signal_ends_a_command_at_once():
-    process = compiling("training")
+    process = compiling("training", rounds=30_000_000)
     process.send_signal(signal.SIGINT)
     assert process.stderr.readline().startswith("Stopping")
     time.sleep(stopping._TWICE)

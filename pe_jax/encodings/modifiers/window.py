@@ -29,7 +29,7 @@ def window(*, max_distance: int) -> Part:
     """
     check_at_least(1, max_distance=max_distance)
     metadata = Metadata(
-        formula="a_ij = 0 where |j − i| > max_distance",
+        formula=f"a_ij = 0 where |j − i| > {max_distance}",
         source="Beltagy et al. 2020",
         symmetric=True,
     )

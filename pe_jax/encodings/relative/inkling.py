@@ -53,7 +53,7 @@ def inkling(
     the distance. With `max_norm` also `"scale": [H, rank]`, s, which starts at 1.
 
     Args:
-      max_distance: of the keys that have a row of the table.
+      max_distance: largest distance of a key that has a row in the table.
       rank: numbers for each head and token, `d_rel` in Inkling's config.
       bidirectional: False adds nothing for keys to the right.
       max_norm: largest length of z; longer ones are shortened to it. None is Inkling.

@@ -115,7 +115,7 @@ def done(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         opened = types.SimpleNamespace(as_data_source=sets.__getitem__)
-        patch.setattr(glue, "open_dataset", lambda *args: opened)
+        patch.setattr(glue, "open_dataset", lambda *args, **named: opened)
         patch.setattr(study, "_start", start)
         patch.setattr(cost, "_rate", lambda config, model: 1e9)  # A dry run measures it.
         text = execute(config, folder / "S")
@@ -158,7 +158,7 @@ def test_positions_replaced_in_a_published_model(done, monkeypatch, tmp_path):
     config = changed(config, changes | {"replaced.first": "rope", "replaced.then": ""})
     sets = {"train": examples(44, 0), "validation": examples(21, 1)}
     opened = types.SimpleNamespace(as_data_source=sets.__getitem__)
-    monkeypatch.setattr(glue, "open_dataset", lambda *args: opened)
+    monkeypatch.setattr(glue, "open_dataset", lambda *args, **named: opened)
     runs = [run for run in plan(config, tmp_path) if run.arm == "replaced"]
     names = ["cola/untouched", "distillation/rope", "measures/rope", "cola/rope"]
     assert [run.name for run in runs] == [f"replaced/{name}" for name in names]
