@@ -230,8 +230,6 @@ class Metadata(Record):
       formula: in one line of plain text, `ω_i = 10000^(−2i/D)`; the cards of the docs typeset it.
       source: the paper and its equation or section.
       parameters: their number as a formula.
-      paper: translation invariance, monotonicity and symmetry according to Wang et al.; † means
-        observed, not derived.
       invariant: attention depends on positions by their differences alone.
       monotone, symmetric: proximities (P·Pᵀ of absolute vectors, else logits of identical tokens)
         strictly decrease with distance on either side, and are the same in both directions. True or
@@ -246,7 +244,6 @@ class Metadata(Record):
     formula: str = ""
     source: str = ""
     parameters: str = "0"
-    paper: str = "–"
     invariant: bool = False
     monotone: bool | None = None
     symmetric: bool | None = None

@@ -95,7 +95,6 @@ def sinusoidal_concatenated(
     metadata = Metadata(
         formula=f"[E(w), S(ω, x)], ω_i = {base:g}^(−2i/p)",
         source="concatenation, after Vaswani et al. 2017",
-        paper="yes, locally, yes",
         monotone=False,
         frequencies=lambda _: jnp.array(w),
     )

@@ -28,7 +28,6 @@ def learned_absolute(*, max_length: int, hidden_size: int, stddev: float = 0.02)
         formula="P_x free",
         source="Gehring et al. 2017; Devlin et al. 2018",
         parameters="L·D",
-        paper="nearly†, locally†, nearly†",
     )
     init = normal_init(stddev, table=(max_length, hidden_size))
     resize = lambda params, *to: {"table": resize_table(params["table"], *to)}
@@ -51,7 +50,6 @@ def sinusoidal_absolute(*, hidden_size: int, base: float = 10_000.0, scale: floa
     metadata = Metadata(
         formula=f"S(ω, x), ω_i = {base:g}^(−2i/D)",
         source="Vaswani et al. 2017",
-        paper="yes, locally, yes",
     )
     return _sinusoidal(lambda params: jnp.array(fixed), scale, metadata)
 
@@ -70,7 +68,6 @@ def learnable_sinusoidal_absolute(
         formula="S(ω, x), ω free",
         source="Wang et al. 2021, 3.2",
         parameters="D/2",
-        paper="yes, locally†, yes",
     )
     init = lambda rng: {"frequencies": jnp.array(start)}
     part = _sinusoidal(lambda params: params["frequencies"], scale, metadata)

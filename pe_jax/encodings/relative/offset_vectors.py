@@ -47,7 +47,6 @@ def learned_relative(*, head_size: int, max_distance: int = 64, separate: bool =
         formula="P_m free",
         source="Shaw et al. 2018",
         parameters=f"{'2·' if separate else ''}(2·max_distance+1)·d",
-        paper="yes, locally†, no",
     )
     return _relative(metadata, init, vectors, None, max_distance, separate)
 
@@ -63,7 +62,7 @@ def sinusoidal_relative(
     """
     fixed = default_frequencies(head_size, base)
     formula = f"S(ω, m), ω_i = {base:g}^(−2i/d)"
-    metadata = Metadata(formula=formula, source="Wei et al. 2019", paper="yes, locally, no")
+    metadata = Metadata(formula=formula, source="Wei et al. 2019")
     return _sinusoidal(metadata, no_parameters, lambda _: jnp.array(fixed), max_distance)
 
 
@@ -81,7 +80,6 @@ def learnable_sinusoidal_relative(
         formula="S(ω, m), ω free",
         source="Wang et al. 2021, 3.2",
         parameters="d" if separate else "d/2",
-        paper="yes, locally†, no",
     )
     init = lambda rng: {"frequencies": jnp.array(start)}
     part = _sinusoidal(metadata, init, lambda params: params["frequencies"], max_distance, separate)

@@ -12,6 +12,7 @@ from pe_jax import properties
 from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.encodings import Metadata, PositionEncoding, parameter_count
 from pe_jax.encodings.parameters import bind_params
+from pe_jax.encodings.parser import without_options
 from pe_jax.files import Json
 from pe_jax.models import preset
 from pe_jax.reports.property_report import render
@@ -23,6 +24,17 @@ from pe_jax.reports.tables import Value
 
 _MATRICES = ("vectors", "words", "kernel")
 _HEADINGS = ("TI", "mono. {config.table_window}", "mono. all", "symm.")
+# Translation invariance, monotonicity and symmetry by table 1 of the paper; † means observed, not
+# derived.
+_PAPER = {
+    "learned_absolute": "nearly†, locally†, nearly†",
+    "sinusoidal_absolute": "yes, locally, yes",
+    "learnable_sinusoidal_absolute": "yes, locally†, yes",
+    "sinusoidal_concatenated": "yes, locally, yes",
+    "learned_relative": "yes, locally†, no",
+    "sinusoidal_relative": "yes, locally, no",
+    "learnable_sinusoidal_relative": "yes, locally†, no",
+}
 
 
 @render.part(
@@ -62,7 +74,8 @@ def table1(subjects: Sequence[MeasuredModel], config: PropertiesConfig, out: Pat
         }  # fmt: skip
         text = [encoding.name, metadata.formula, metadata.parameters]
         cells = _cells(before, config)
-        findings.rows.append([*text, count, turn, *cells, metadata.paper])
+        paper = _PAPER.get(without_options(encoding.name), "–")
+        findings.rows.append([*text, count, turn, *cells, paper])
         for run in subjects:
             if run.step and run.encoding.name == encoding.name:
                 after, turn = _violations(run, config), _turn(run, config)
