@@ -8,7 +8,6 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
 from pe_jax.axis_blocks import cut_axis, join_axis
@@ -24,8 +23,8 @@ Score = Callable[[PyTree, PyTree, Int[Array, " L"]], PyTree]
 class Estimate(Record, pytree=True):
     """A mean over texts and its standard error, NaN for a single text."""
 
-    mean: ArrayLike
-    error: ArrayLike
+    mean: Float[jax.Array, "*S"]
+    error: Float[jax.Array, "*S"]
 
 
 @compiled()
