@@ -45,7 +45,7 @@ Logits = Float[Array, "#B #H Lq Lk"]  # Of pairs of queries and keys, or terms o
 
 
 class Context(Record, pytree=True, renamed={"rng": "position_rng"}):
-    """Inputs of an encoding that the caller of attention or `embed` passes; None for those it lacks.
+    """Inputs of an encoding that a caller passes to attention or `embed`; None for all others.
 
     Hooks get a `HookContext`, which is made from it.
 
