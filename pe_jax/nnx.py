@@ -230,7 +230,8 @@ class PositionEmbedding(nnx.Module):
         if decode and positions is None and self.encoding.parts:
             if self.index is None:
                 raise ValueError(
-                    "decode needs a cache or positions. Call init_cache(rows), or pass positions."
+                    "decode needs a cache or positions. Call init_cache(batch_size), or pass "
+                    "positions."
                 )
             positions = self.index[...][:, None] + jnp.arange(x.shape[1])
             self.index[...] += x.shape[1]
@@ -243,9 +244,9 @@ class AttentionFn(nnx.Module):
     """An `attention_fn` for `flax.nnx.MultiHeadAttention`: a module, whose parameters NNX trains.
 
     They are under `attention_fn/position` of Flax's module. Layers that get the same `AttentionFn`
-    share them. See `pe_jax.adapters.attention_fn` for what
-    differs from Flax's own attention, and what is refused. Encodings that read hidden states or
-    projections need `pe_jax.nnx.MultiHeadAttention`.
+    share them. See `pe_jax.adapters.attention_fn` for what differs from Flax's own attention, and
+    what is refused. Encodings that read hidden states or projections need
+    `pe_jax.nnx.MultiHeadAttention`.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ _HIGHEST_DOCUMENT = 2**31 - 2
 
 
 def padding_mask(valid: Bool[Array, "B Lk"]) -> Bool[jax.Array, "B 1 1 Lk"]:
-    """Every query attends to the valid keys only."""
+    """Return the mask in which every query attends to the valid keys only, not to padding."""
     return jnp.asarray(valid)[:, None, None, :]
 
 

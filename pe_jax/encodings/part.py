@@ -45,7 +45,9 @@ Logits = Float[Array, "#B #H Lq Lk"]  # Of pairs of queries and keys, or terms o
 
 
 class Context(Record, pytree=True, renamed={"rng": "position_rng"}):
-    """What a caller tells an encoding about a call; None for what it does not pass.
+    """Inputs of an encoding that a caller passes to attention or `embed`; None for all others.
+
+    Hooks get a `HookContext`, which is made from it.
 
     Attributes:
       positions_q, positions_k: of queries and keys; at the input of a model `positions_q` are those
@@ -75,7 +77,9 @@ class Context(Record, pytree=True, renamed={"rng": "position_rng"}):
 
 
 class HookContext(Context, pytree=True):
-    """A `Context` as hooks get it: with positions, and what attention fills in.
+    """The `Context` of a call as hooks get it: positions are filled in, and the mask is added.
+
+    Callers of attention pass a `Context`.
 
     Attributes:
       positions_q, positions_k: those that the part sees, after its hook `positions`.

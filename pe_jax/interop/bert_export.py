@@ -41,8 +41,8 @@ def save_encoder(
     """Write a folder that `from_pretrained` of transformers reads, weights and tokenizer.
 
     In the families of BERT and RoBERTa the position encoding becomes a table of `config.max_length`
-    rows; `rope` becomes RoFormer's. Pooler and next-sentence head are left
-    out where the family has none. The folder appears whole or not at all.
+    rows; `rope` becomes RoFormer's. Pooler and next-sentence head are left out where the family has
+    none. The folder appears whole or not at all.
 
     Args:
       folder: a local one, new or empty.

@@ -75,12 +75,12 @@ def from_hf(
     - RoBERTa and its kin count positions from `pad_token_id + 1`, OPT from 2: drop the rows of the
       table before that.
 
-    A window means another reach in each kind of model:
+    The size W of a window gives another `window(max_distance=...)` in each kind of model:
 
-        local_attention = W (ModernBERT; its decoder W // 2 - 1)     reach W // 2
-        use_bidirectional_attention (Gemma 3, as in config.json)     reach W // 2
-        is_causal = False                                            reach W
-        all others, decoders: W keys, the query's own among them     reach W - 1
+        local_attention = W (ModernBERT; its decoder W // 2 - 1)     W // 2
+        use_bidirectional_attention (Gemma 3, as in config.json)     W // 2
+        is_causal = False                                            W
+        all others, decoders: W keys, the query's own among them     W - 1
 
     Args:
       config: what `config.json` has, or `config.to_dict()`.
@@ -275,7 +275,7 @@ def _inkling(config: Config, layer_type: str) -> PositionEncoding:
 
 
 def _reach(config: Config, family: HFFamily) -> int:
-    """Return the reach of a sliding layer; see `from_hf`."""
+    """Return the largest distance in the window of a sliding layer; see `from_hf`."""
     key = "local_attention" if config.get("local_attention") else "sliding_window"
     size = required(config, key)
     if family.reach:

@@ -224,7 +224,7 @@ def limit(s: Subject) -> Problems:
     if longest is None:
         out = s.run(s.positions + 2**20)
         if not np.isfinite(out).all():
-            yield "there is no limit (longest is None), but position 2^20 gives NaN"
+            yield "there is no limit (max_length is None), but position 2^20 gives NaN"
         return
 
     def run(layer: Layer, positions: Array) -> Array:

@@ -39,7 +39,8 @@ _ABOUT_VERDICTS = f"""\
 - **Families**: *primary* and *exploratory* claims were fixed before the runs, *added* ones later,
   with the scores known.
 - *Likeness* is the mean cosine of two vectors on one side, at offsets of 8 at most (near) or beyond
-  half of the clip (far). *Share* is the score above a trivial answer, of the untouched model's."""
+  half of `max_distance` (far). *Share* is the score above a trivial answer, of the untouched
+  model's."""
 
 
 def effects(verdicts: Sequence[Verdict], every: Values) -> list[str]:

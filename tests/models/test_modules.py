@@ -232,7 +232,7 @@ def test_an_embedding_counts_while_decoding(framework):
     if framework == "nnx":
         model = in_nnx(name, params)
         model.attention.init_cache(B, L)
-        with pytest.raises(ValueError, match=r"Call init_cache\(rows\), or pass positions"):
+        with pytest.raises(ValueError, match=r"Call init_cache\(batch_size\), or pass positions"):
             model(X[:, :1], decode=True)
         model.embedding.init_cache(B)
         step = nnx.jit(lambda model, x: model(x, decode=True))

@@ -87,8 +87,8 @@ Points should be distinct, bounded, and independent of the length and of a shift
   of offsets, and *logits* what positions add to the logits of one query, with random projections
   ({WORDS} words × {_H} heads).
 - **smallest distance** between two of {_L} points, over the root mean square of all distances. 0:
-  two positions look the same, as do offsets past a clip, in one bucket, or on both sides of a
-  symmetric bias.
+  two positions look the same, as do offsets beyond `max_distance`, in one bucket, or on both sides
+  of a symmetric bias.
 - **size**: root mean square of the numbers in the points of {LENGTH // 2} positions. Word
   embeddings of a fresh BERT have 0.02.
 - **growth**: the longest point of {_L} positions over that of {LENGTH // 2}. 1: it does not grow.

@@ -1,1 +1,1 @@
-"""Changes of other encodings: positions that move, reach, temperature."""
+"""Changes of other encodings: positions that move, windows, temperature."""

@@ -121,7 +121,9 @@ def dual_chunk(
     The defaults are the paper's. Released code has other options, `chunk_size` and `local_window`
     (ChunkLlama) or `local_size` (Qwen2.5's `dual_chunk_attention_config`, in vLLM). It is
 
-        chunk = chunk_size - local_window,   length = chunk_size + 1   (2·chunk >= length)
+        chunk = chunk_size - local_window,   original_length = chunk_size + 1
+
+    with 2·chunk >= original_length.
 
     ChunkLlama takes 3/4 of the length trained on for `chunk_size`, and 1/8 of it for
     `local_window`: for 4,096 tokens `dual_chunk(chunk=2560, original_length=3073)`.

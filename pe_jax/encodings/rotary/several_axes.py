@@ -30,8 +30,8 @@ def rope_axial(
 ) -> Part:
     """RoPE with an equal share of the head for each axis (Heo et al. 2024, arXiv 2403.13298).
 
-    Axis a of a position rotates pairs of neighbours in the a-th share, d/A numbers, of queries and
-    keys by w_t · position, w_t = base^(-2tA/d). Logits depend on differences of positions, axis by
+    Axis a of a position rotates the d/2A pairs of dimensions in its share of queries and keys, pair
+    t by w_t · position, w_t = base^(-2tA/d). Logits depend on differences of positions, axis by
     axis. No parameters.
 
     Args:
@@ -39,9 +39,10 @@ def rope_axial(
       axes: A. Positions are `[L, A]` or `[B, L, A]`, integer or real.
       width: positions are one number x each instead, which counts the patches of an image of so
         many columns: (x // width, x % width). (Heo et al. have the column first.)
-      layout: which dimensions make a pair. "interleaved": neighbours. "half": m and m + d/2, where
-        axis a has the a-th share of the pairs (Qwen2-VL's images). "half_by_axis": the halves of
-        each axis' share of the head (Gemma 4's images).
+      layout: which dimensions make a pair. "half": m and m + d/2, where axis a has the a-th share
+        of the pairs (Qwen2-VL's images). "interleaved": neighbours, where axis a has the a-th share
+        of the head (Heo et al.). "half_by_axis": the halves of each axis' share of the head
+        (Gemma 4's images).
     """
     frequencies = by_share(head_size, axes, base)
     if layout not in get_args(AxialLayout):

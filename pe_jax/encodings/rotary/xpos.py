@@ -41,7 +41,8 @@ def xpos(
     Args:
       scale_base: B, 512 in the authors' code.
       gamma: γ, 0.4 in the paper; larger ones decay less.
-      base, layout: as in `rope`.
+      base: as in `rope`.
+      layout: as in `rope`; the authors' code has "interleaved".
     """
     check_positive(scale_base=scale_base, gamma=gamma)
     w = default_frequencies(head_size, base)[None]

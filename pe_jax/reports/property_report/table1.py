@@ -46,7 +46,7 @@ _PAPER = {
         f"over heads, in layer {config.layer} (Ā), and by the offset kernel, means over heads "
         "and layers (Φ): 0 = the property holds; 0 without decimals is exact; a dash: there is "
         "no such matrix, or it has one side only. S(ω, x) = […, sin(ω_i x), cos(ω_i x), …], "
-        "where x is a position, m an offset, clipped where there is a clip. mono. is "
+        "where x is a position, m an offset, clipped to ±max_distance. mono. is "
         "monotonicity, 0.5 = no order; ψ decreases up to the offset where the dot product of "
         "two vectors turns. The paper judges absolute encodings by P·Pᵀ, relative ones by what "
         "they do in attention."
