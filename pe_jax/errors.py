@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 from collections.abc import Callable, Iterable, Iterator
+from typing import ParamSpec, TypeVar
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _LONGEST_NAME = 200  # Characters: comparing takes time in proportion to their square.
 
 
@@ -29,6 +33,25 @@ def check_positive(**options: float | None) -> None:
     for name, value in options.items():
         if value is not None and not value > 0:
             raise ValueError(f"{name} must be positive, got {value}.")
+
+
+def former_arguments(**advice: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """Let a function answer former names of its arguments with a TypeError that gives advice.
+
+    Args:
+      advice: by former name, a sentence: `rows="It is batch_size now."`.
+    """
+
+    def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
+        @functools.wraps(function)
+        def call(*args: _P.args, **arguments: _P.kwargs) -> _T:
+            for name in arguments.keys() & advice.keys():
+                raise TypeError(f"{function.__name__}() has no argument {name!r}. {advice[name]}")
+            return function(*args, **arguments)
+
+        return call
+
+    return decorate
 
 
 @contextlib.contextmanager

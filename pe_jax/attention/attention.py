@@ -27,6 +27,7 @@ from pe_jax.encodings.encoding import (
 )
 from pe_jax.encodings.part import Context, HookContext, Params
 from pe_jax.encodings.positions import check_length, default_positions, paired_positions
+from pe_jax.errors import former_arguments
 from pe_jax.explicit_sharding import automatic_sharding, spec_of
 from pe_jax.promotion import standard_promotion
 from pe_jax.shapes import Array, Float, Size
@@ -48,6 +49,7 @@ def attention(
     dropout_rng: jax.Array | None = None, implementation: str = "auto",
     return_lse: Literal[True],
 ) -> tuple[Float[jax.Array, "B Lq H f"], Float[jax.Array, "B Lq H"]]: ...  # fmt: skip
+@former_arguments(platform="The platform is that of the devices that JAX computes on.")
 @automatic_sharding(
     lambda q, *_, return_lse=False, **__: (
         (spec_of(q, 0, 1, 2),) * 2 if return_lse else spec_of(q, 0, 1, 2)

@@ -24,6 +24,7 @@ from pe_jax.dtypes import check_floats
 from pe_jax.encodings.encoding import PositionEncoding, check_acts_in_attention, check_context
 from pe_jax.encodings.part import Context, Params
 from pe_jax.encodings.positions import Positions, as_array, checked_positions
+from pe_jax.errors import former_arguments
 from pe_jax.explicit_sharding import automatic_sharding, spec_of
 from pe_jax.promotion import standard_promotion
 from pe_jax.records import Record
@@ -50,6 +51,7 @@ class Cache(Record, pytree=True):
     hidden: Float[jax.Array, "B N D"] | None = None
 
 
+@former_arguments(rows="It is batch_size now.", num_heads="It is num_kv_heads now.")
 def init_cache(
     encoding: PositionEncoding,
     batch_size: int,

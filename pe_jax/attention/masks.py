@@ -16,9 +16,9 @@ from pe_jax.shapes import Array, Bool, Float, Int, Real, Size
 _HIGHEST_DOCUMENT = 2**31 - 2
 
 
-def padding_mask(valid: Bool[Array, "B Lk"]) -> Bool[jax.Array, "B 1 1 Lk"]:
-    """Return the mask in which every query attends to the valid keys only, not to padding."""
-    return jnp.asarray(valid)[:, None, None, :]
+def padding_mask(mask: Bool[Array, "B Lk"]) -> Bool[jax.Array, "B 1 1 Lk"]:
+    """Return the mask in which every query attends to the keys that `mask` has, not to padding."""
+    return jnp.asarray(mask)[:, None, None, :]
 
 
 def document_mask(

@@ -115,7 +115,11 @@ EXPERIMENTAL = ("with_factors",)
 if not typing.TYPE_CHECKING:  # To a type checker, any attribute would exist.
 
     def __getattr__(name: str) -> typing.Any:
-        if name == "from_hf":
-            raise AttributeError(f"{__name__}.from_hf does not exist. Use pe_jax.interop.from_hf.")
+        moved = {
+            "from_hf": "pe_jax.interop.from_hf",
+            "wrapper": "pe_jax.encodings.registry.register_wrapper",
+        }
+        if name in moved:
+            raise AttributeError(f"{__name__}.{name} does not exist. Use {moved[name]}.")
         hint = _suggestion(name, __all__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")

@@ -19,6 +19,7 @@ from pe_jax.dtypes import check_floats
 from pe_jax.encodings.parameters import map_params, split_params
 from pe_jax.encodings.part import Context, HookContext, Params, Part, apply_positions
 from pe_jax.encodings.positions import AttentionWindow, checked_positions
+from pe_jax.errors import former_arguments
 from pe_jax.explicit_sharding import automatic_sharding, spec_of
 from pe_jax.promotion import standard_promotion
 from pe_jax.records import Record
@@ -315,6 +316,11 @@ def _hint(make: Callable[..., object]) -> str:
     return f"{getattr(make, '__name__', type(make).__name__)}(...)"
 
 
+@former_arguments(
+    tokens="Pass Context(tokens=...).",
+    rng="Pass Context(position_rng=...).",
+    positions="Pass Context(positions_q=...).",
+)
 @automatic_sharding(lambda x, *_, **__: spec_of(x, 0, 1, 2))
 @standard_promotion()
 def embed(

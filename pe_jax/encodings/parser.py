@@ -17,7 +17,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from pe_jax.encodings.encoding import PositionEncoding, cycle, per_layer
-from pe_jax.encodings.registry import ENCODINGS, REQUIRED, SIZES, WRAPPERS, options_of, suggestion
+from pe_jax.encodings.registry import (
+    ENCODINGS,
+    REQUIRED,
+    SIZES,
+    WRAPPERS,
+    option_hint,
+    options_of,
+    suggestion,
+)
 from pe_jax.values import split_names
 
 _PAPERS_RELATIVE = ("learned_relative", "sinusoidal_relative", "learnable_sinusoidal_relative")
@@ -176,7 +184,7 @@ def _options(
         option = str(keyword.arg)
         if option not in defaults:
             raise _Unreadable(
-                f"{name!r} has no option {option!r}.{suggestion(option, defaults)} "
+                f"{name!r} has no option {option!r}.{option_hint(name, option, defaults)} "
                 f"It has: {', '.join(defaults) or 'none'}"
             )
         if option in options:

@@ -44,7 +44,6 @@ _SYNONYMS = {
     "rope_centred": "rope_centered",
     "registered": "register_encoding",
     "named": "define_encoding",
-    "wrapper": "register_wrapper",
     "rotary": "rope",
     "roformer": "rope",
     "theta": "base",
@@ -54,6 +53,10 @@ _SYNONYMS = {
     "shaw": "learned_relative",
     "sliding_window": "window",
     "make": "from_name",
+}
+# Former options whose names other encodings used in another sense.
+_FORMER_OPTIONS = {
+    "inkling": {"clip": "max_norm", "extent": "max_distance, which is one less"},
 }
 
 _P = ParamSpec("_P")
@@ -96,7 +99,8 @@ def _check_arguments(
         )
     for name in arguments.keys() - parameters.keys():
         raise TypeError(
-            f"{build.__name__}() has no argument {name!r}.{suggestion(name, parameters)} It has: "
+            f"{build.__name__}() has no argument {name!r}."
+            f"{option_hint(build.__name__, name, parameters)} It has: "
             f"{', '.join(parameters) or 'none'}."
         )
     for name, value in arguments.items():
@@ -202,6 +206,12 @@ def suggestion(name: str, known: Collection[str]) -> str:
     """` Did you mean rope?`, for a name that is misspelt or that others use; or nothing."""
     name = _SYNONYMS.get(name.lower(), name.lower())
     return f" Did you mean {name}?" if name in known else did_you_mean(name, known, 5)
+
+
+def option_hint(encoding: str, option: str, known: Collection[str]) -> str:
+    """` Did you mean base?`, for an option that an encoding of this name does not have."""
+    former = _FORMER_OPTIONS.get(encoding, {}).get(option)
+    return f" Did you mean {former}?" if former else suggestion(option, known)
 
 
 def options_of(make: Callable[..., Any]) -> dict[str, Any]:

@@ -11,9 +11,12 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.stages import Compiled
 from jaxtyping import PyTree
 
+from pe_jax.errors import former_arguments
+
 MEMORY = 2**24  # Bytes per device: on a CPU chunks that fit its caches are twice as fast.
 
 
+@former_arguments(fn="It is function now.")
 def sweep(
     function: Callable[[PyTree], PyTree],
     settings: PyTree,
@@ -53,6 +56,7 @@ def sweep(
     return compile_sweep(function, settings, memory=memory, devices=devices)(settings, progress)
 
 
+@former_arguments(fn="It is function now.")
 def compile_sweep(
     function: Callable[[PyTree], PyTree],
     settings: PyTree,

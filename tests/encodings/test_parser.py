@@ -32,6 +32,8 @@ def test_the_paper_has_13():
             "Use each family once",
         ),
         ("learned_relative(clip=3)", "has no option 'clip'. Did you mean max_distance"),
+        ("inkling(clip=8)", "has no option 'clip'. Did you mean max_norm"),
+        ("inkling(extent=8)", "Did you mean max_distance, which is one less"),
         ("learned_relative(max_distance=3, max_distance=4)", "given twice"),
         ("learned_relative(max_distance='three')", "'max_distance' takes int, got 'three'"),
         ("learned_relative(max_distance=2.5)", "'max_distance' takes int, got 2.5"),
