@@ -46,10 +46,10 @@ _CASES = {
     "no position terms": _Case(),
     "rotations": _Case(encoding="rope"),
     "bias of every offset": _Case(encoding="alibi"),
-    "clipped bias": _Case(encoding="t5(max_distance=64)"),
+    "bias with max_distance": _Case(encoding="t5(max_distance=64)"),
     "vectors of keys and values": _Case(encoding="learned_relative(max_distance=16)"),
     "vectors and a bias": _Case(encoding="learned_relative(max_distance=16)+t5(max_distance=64)"),
-    "sinusoids without a clip": _Case(encoding="sinusoidal_relative(max_distance=None)"),
+    "sinusoids without max_distance": _Case(encoding="sinusoidal_relative(max_distance=None)"),
     "causal": _Case(encoding="causal"),
     "causal, later queries": _Case(encoding="alibi+causal", first_query=150),
     "window": _Case(encoding="rope+window(max_distance=40)"),
@@ -89,7 +89,7 @@ class KernelDifference(Record):
     def __str__(self) -> str:
         found = self.error or f"{self.difference:.1e} of at most {self.limit:.0e} in {self.array}"
         verdict = "agrees" if self.agrees else "DIFFERS"
-        return f"{self.case:28s} {self.dtype:9s} {verdict:8s} {found}"
+        return f"{self.case:30s} {self.dtype:9s} {verdict:8s} {found}"
 
 
 class KernelCheck(Record):

@@ -32,7 +32,7 @@ _BLOCK_OF_FUNCTIONS = 32
 def computation(term: Term, x: AttentionInputs) -> Literal["rotation", "tables", "added", "none"]:
     """Return the way in which terms of the offset are computed.
 
-    - `"rotation"`: sinusoids without a clip, or at positions that are no ranges.
+    - `"rotation"`: sinusoids without max_distance, or at positions that are no ranges.
     - `"tables"`: terms of the integers of a range, or clipped to one.
     - `"added"`: biases at any other positions, of each pair of query and key.
     - `"none"`: other vectors, for which attention runs as the plain formula. These are vectors
