@@ -230,7 +230,8 @@ class PositionEmbedding(nnx.Module):
         if decode and positions is None and self.encoding.parts:
             if self.index is None:
                 raise ValueError(
-                    "decode needs a cache or positions. Call init_cache(rows), or pass positions."
+                    "decode needs a cache or positions. Call init_cache(batch_size), or pass "
+                    "positions."
                 )
             positions = self.index[...][:, None] + jnp.arange(x.shape[1])
             self.index[...] += x.shape[1]
