@@ -14,7 +14,7 @@ prints
     none                   63.4%     49.1%
     learned_absolute       68.6%     40.0%
     rope                   80.1%     27.2%
-    rope_axial             76.3%     69.4%
+    rope_axial             78.1%     60.2%
 """
 
 import argparse
