@@ -48,7 +48,8 @@ def _restored_cache(cache: Cache, state: dict[str, Any]) -> Cache:
 
 
 # For flax.serialization.to_bytes(variables), whose collection "cache" has them.
-serialization.register_serialization_state(Cache, _cache_state, _restored_cache)
+# Again where the module is reloaded.
+serialization.register_serialization_state(Cache, _cache_state, _restored_cache, override=True)
 
 
 class MultiHeadAttention(nn.Module):
