@@ -84,7 +84,7 @@ def _register(cls: type, children: Sequence[str], static: Sequence[str]) -> None
         return list(zip(keys, values)), constants
 
     def unflatten(constants: tuple[Any, ...], values: Iterable[Any]) -> Any:
-        record = object.__new__(cls)
+        record: Any = object.__new__(cls)
         vars(record).update(zip(children, values))
         vars(record).update(zip(static, constants))
         return record

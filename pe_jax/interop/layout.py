@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import flax.traverse_util
@@ -125,7 +125,7 @@ def parameter_shapes(
     heads = encoder.head_parts(of_heads)
     few = dataclasses.replace(config, num_layers=min(2, config.num_layers))  # Others are the same.
     token = jnp.zeros((1, 1), jnp.int32)
-    inits = {
+    inits: dict[str, Callable[..., Any]] = {
         "bert": functools.partial(BertForPretraining(few).init, masked_positions=token),
         "classifier": BertForClassification(few, classes).init,
         "spans": BertForSpans(few).init,

@@ -308,6 +308,17 @@ def test_caches_and_new_tokens_that_do_not_fit():
             init_cache(wrong, B, L, **sizes)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "bool", "complex64"])
+def test_parameters_are_floats(dtype):
+    encoding = build("rope+learned_relative")
+    params = encoding.init(jax.random.key(0))
+    wrong = jax.tree.map(lambda x: x.astype(dtype), params)
+    expected = rf"^params\['learned_relative/\w+'\] must be floating, got {dtype}"
+    for call in (attention, jax.jit(attention, static_argnums=3)):
+        with pytest.raises(ValueError, match=expected):
+            call(Q, K, V, encoding, wrong)
+
+
 def test_a_former_name_of_an_implementation():
     with pytest.raises(ValueError, match="got 'buckets'. It is now called 'table'"):
         run(implementation="buckets")
