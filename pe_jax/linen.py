@@ -5,8 +5,10 @@ Shapes: B batch, Lq and Lk lengths, D hidden size, H heads, d head size.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +29,27 @@ from pe_jax.shapes import Array, Bool, Float, Int
 
 with extra("flax"):
     import flax.linen as nn
+    from flax import serialization
     from flax.linen.linear import default_kernel_init
     from flax.typing import Dtype, Initializer
+
+
+def _cache_state(cache: Cache) -> dict[str, Any]:
+    fields = [field.name for field in dataclasses.fields(cache)]
+    return {name: serialization.to_state_dict(getattr(cache, name)) for name in fields}
+
+
+def _restored_cache(cache: Cache, state: dict[str, Any]) -> Cache:
+    fields = {
+        name: serialization.from_state_dict(getattr(cache, name), value, name)
+        for name, value in state.items()
+    }
+    return cache.replace(**jax.tree.map(jnp.asarray, fields))  # They are NumPy's when restored.
+
+
+# For flax.serialization.to_bytes(variables), whose collection "cache" has them.
+# Again where the module is reloaded.
+serialization.register_serialization_state(Cache, _cache_state, _restored_cache, override=True)
 
 
 class MultiHeadAttention(nn.Module):

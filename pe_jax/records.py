@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Self, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
 import jax
 
@@ -29,7 +29,8 @@ class Record:
         static: tuple[str, ...] = (),
         renamed: dict[str, str] | None = None,
     ) -> None:
-        cls._renamed = renamed or {}
+        super().__init_subclass__()
+        cls._renamed = {**cls._renamed, **(renamed or {})}
         # In place: without slots, the decorator returns the class that it was given.
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
         if pytree:
@@ -48,6 +49,17 @@ class Record:
                 f"{cls.__name__} has no field {name!r}.{hint} It has: {', '.join(names)}."
             )
         return super().__new__(cls)
+
+    if not TYPE_CHECKING:  # To a type checker, any attribute would exist.
+
+        def __getattr__(self, name: str) -> Any:
+            new_name = type(self)._renamed.get(name)
+            hint = f" It is {new_name} now." if new_name else ""
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}.{hint}",
+                name=name,
+                obj=self,
+            )
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with other values of some fields.

@@ -259,8 +259,8 @@ def completed(
     check_layer(checked_encoding(encoding))
     check_acts_in_attention(encoding)
     context = check_context(context)
-    _check_hidden_states("q", context.x_q, queries)
-    _check_hidden_states("k", context.x_k, keys)
+    check_hidden_states("q", context.x_q, queries)
+    check_hidden_states("k", context.x_k, keys)
     if context.document_ids is not None:
         context = _with_document_ids(context, encoding, queries, keys)
     positions = context.positions_q, context.positions_k
@@ -273,7 +273,7 @@ def completed(
     return HookContext.of(context, positions_q, positions_k)
 
 
-def _check_hidden_states(side: str, x: Array | None, tokens: tuple[Size, ...]) -> None:
+def check_hidden_states(side: str, x: Array | None, tokens: tuple[Size, ...]) -> None:
     """Raise a ValueError for hidden states that are not floats of these tokens, [B, L]."""
     if x is None:
         return

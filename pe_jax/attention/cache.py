@@ -18,10 +18,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from pe_jax.attention.attention import attention
+from pe_jax.attention.attention import attention, check_hidden_states
 from pe_jax.attention.masks import check_mask, combine_masks
 from pe_jax.dtypes import check_floats
-from pe_jax.encodings.encoding import PositionEncoding, check_acts_in_attention, check_context
+from pe_jax.encodings.encoding import (
+    PositionEncoding,
+    check_acts_in_attention,
+    check_context,
+    check_heads,
+    checked_encoding,
+)
 from pe_jax.encodings.part import Context, Params
 from pe_jax.encodings.positions import Positions, as_array, checked_positions
 from pe_jax.errors import former_arguments
@@ -72,8 +78,8 @@ def init_cache(
       dtype: of keys, values and hidden states, floating.
 
     Raises:
-      ValueError: for another dtype, or an encoding that changes what it computes for a token once
-        more tokens follow: it is not causal, or `Traits.cacheable` is False.
+      ValueError: for another dtype, a negative size, or an encoding that changes what it computes
+        for a token once more tokens follow: it is not causal, or `Traits.cacheable` is False.
     """
     if not jnp.issubdtype(dtype, jnp.floating):
         raise ValueError(
@@ -81,6 +87,9 @@ def init_cache(
             "Keys and values would be truncated."
         )
     _check_decodes(encoding)
+    for name, size in (("batch_size", batch_size), ("length", length)):
+        if isinstance(size, int) and size < 0:
+            raise ValueError(f"{name} of a cache must be an integer from 0, got {size}.")
     head = num_kv_heads, head_size
     axes = () if encoding.axes == 1 else (encoding.axes,)
     hidden = encoding.reads_hidden_states
@@ -129,16 +138,24 @@ def cached_attention(
       outputs, and the cache with the new tokens in it.
 
     Raises:
-      ValueError: for a cache that does not fit, an encoding that `init_cache` refuses, arguments
-        that `attention` refuses, document ids, or more tokens than a row has room for. Under `jit`
-        the index is unknown: then these outputs of the row, and all later ones, are NaN.
+      ValueError: for a cache that does not fit, keys of other tokens than q's, an encoding that
+        `init_cache` refuses, arguments that `attention` refuses, document ids, or more tokens than
+        a row has room for. Under `jit` the index is unknown: then these outputs of the row, and all
+        later ones, are NaN.
     """
     check_floats(q=q, k=k, v=v)
     _check_decodes(encoding)
     context = check_context(context)
+    check_heads(encoding, q, k, v)
     rows, new, heads, _ = q.shape
-    length = cache.keys.shape[1]
+    if k.shape[1] != new:
+        raise ValueError(
+            f"k and v must have the {new} new tokens of q, got {k.shape[1]}. Earlier tokens are in "
+            "the cache; for cross-attention call attention."
+        )
     _check_cache(cache, encoding, k, v, context)
+    check_hidden_states("q", context.x_q, (rows, new))
+    length = cache.keys.shape[1]
     traced = isinstance(cache.index, jax.core.Tracer)
     count = 0 if traced else int(np.max(np.asarray(cache.index), initial=0))
     if count + new > length:
@@ -223,7 +240,7 @@ def with_index(caches: CacheTree, index: ArrayLike) -> CacheTree:
 
 def _check_decodes(encoding: PositionEncoding) -> None:
     """Raise a ValueError for an encoding whose full pass is not what decoding computes."""
-    check_acts_in_attention(encoding)
+    check_acts_in_attention(checked_encoding(encoding))
     grow = [part.name for part in encoding.parts if not part.traits.cacheable]
     if grow:
         raise ValueError(
@@ -244,6 +261,27 @@ def _check_cache(
     cache: Cache, encoding: PositionEncoding, k: Array, v: Array, context: Context
 ) -> None:
     """Raise a ValueError for new tokens, or an encoding, that do not fit the cache."""
+    if not isinstance(cache, Cache):
+        raise ValueError(
+            f"cache must be a Cache, got {type(cache).__name__}. Make it by init_cache."
+        )
+    kinds = {
+        "keys": jnp.floating,
+        "values": jnp.floating,
+        "positions": jnp.integer,
+        "index": jnp.integer,
+    }
+    for name, kind in kinds.items():
+        dtype = jnp.result_type(getattr(cache, name))
+        if not jnp.issubdtype(dtype, kind):
+            raise ValueError(
+                f"cache.{name} must be {kind.__name__}, got {dtype}. Make the cache by init_cache, "
+                "and set its index by with_index."
+            )
+    if not isinstance(cache.index, jax.core.Tracer) and np.min(cache.index, initial=0) < 0:
+        raise ValueError(
+            f"cache.index must be integers from 0, got {shown(cache.index)}. Set it by with_index."
+        )
     rows, length = cache.keys.shape[:2]
     for name, x, cached in (("k", k, cache.keys), ("v", v, cache.values)):
         if (len(x), *x.shape[2:]) != (rows, *cached.shape[2:]):

@@ -15,6 +15,7 @@ from pe_jax.encodings.positions import AttentionWindow
 from pe_jax.shapes import Size
 
 NAMES = ("naive", "table", "fused", "kernel", "cudnn")
+RENAMED = {"buckets": "table"}  # Names that an implementation had before.
 KNOWN_LENGTHS = ("fused", "kernel", "cudnn")  # Do not take symbolic lengths.
 
 # Queries of a block of "fused".
@@ -40,8 +41,10 @@ def check_name(implementation: object) -> None:
     """Raise a ValueError if this is not the name of an implementation, nor `"auto"`."""
     names = ("auto", *NAMES)
     if not isinstance(implementation, str) or implementation not in names:
+        new_name = RENAMED.get(implementation) if isinstance(implementation, str) else None
+        hint = f" It is now called {new_name!r}." if new_name else ""
         raise ValueError(
-            f"implementation must be one of {', '.join(names)}; got {implementation!r}."
+            f"implementation must be one of {', '.join(names)}; got {implementation!r}.{hint}"
         )
 
 

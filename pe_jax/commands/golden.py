@@ -49,8 +49,13 @@ def _function(name: str) -> Callable[..., Any]:
     try:
         is_file = place.endswith(".py")
         members = runpy.run_path(place) if is_file else vars(importlib.import_module(place))
-    except (ImportError, OSError, ValueError) as error:
+    except (ImportError, OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"--check={name}: {error}. Give FILE.py:FUNCTION.") from error
+    except SystemExit as error:  # Its status may be 0, though nothing was compared.
+        raise ValueError(
+            f"--check={name}: {place} ended Python (SystemExit: {error}) before anything was "
+            'compared. Put what ends it under `if __name__ == "__main__":`.'
+        ) from error
     if not callable(members.get(attribute)):
         raise ValueError(f"--check={name}: {place} has no function {attribute!r}.")
     function: Callable[..., Any] = members[attribute]

@@ -24,7 +24,8 @@ from pe_jax.values import shown
 
 _HELP = {"--help", "-help", "-h", "--helpshort"}
 _LONGEST_LINE = 2_000  # Characters, of an error.
-_MISTAKES = ValueError | OSError | FloatingPointError  # Errors that need no traceback.
+# Errors that need no traceback.
+_MISTAKES = ValueError | OSError | FloatingPointError | ModuleNotFoundError
 
 
 def main(

@@ -132,16 +132,15 @@ def bert_settings(file: Path, config: Json) -> dict[str, bool | None]:
 
 def follow_config(path: Path, tokenizer: Tokenizer, beside: FilesBeside) -> None:
     """Give the tokenizer of a `tokenizer.json` the settings of the `tokenizer_config.json` next to
-    it, in place, as the class that this file names does.
+    it, in place, as the class does that this file names, or that transformers takes for the
+    `model_type` of config.json.
 
     Raises:
       ValueError: if the class builds another tokenizer, in one of the versions of transformers;
         the message names both files.
     """
     file, config = beside.config_file, beside.config
-    if not file.is_file():
-        return
-    name, class_file = declared_class(path, beside)
+    name, class_file = declared_class(path, beside)  # Without this file, by config.json alone.
     if _stem(name) in _BY_CODE:
         raise ValueError(
             f"{class_file}: tokenizer_class={name!r} splits a text by code of its own, not as "

@@ -27,7 +27,7 @@ from pe_jax.shapes import Array, Real
 
 
 @jax.tree_util.register_static
-class PositionEncoding(Record):
+class PositionEncoding(Record, renamed={"reach": "window"}):
     """A position encoding of a model: parts that act together, joined with `+`. None is `none`.
 
     Embeddings and maps follow one another, terms add up, scales multiply, every window holds. Two
@@ -353,6 +353,11 @@ def embed(
       >>> encodings.embed(jnp.zeros((1, 1, 4)), absolute).tolist()  # sin 0, cos 0, ...
       [[[0.0, 1.0, 0.0, 1.0]]]
     """
+    if isinstance(x, PositionEncoding):
+        raise ValueError(
+            "x must be an array, got an encoding. Pass the embeddings first: "
+            "embed(x, encoding, params, context)."
+        )
     if not any(part.embed for part in checked_encoding(encoding).parts):
         return jnp.asarray(x)
     check_floats(x=x)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.part import Params, Part
@@ -19,8 +20,8 @@ def split_params(encoding: PositionEncoding, params: Params | None) -> list[tupl
     """Return `encoding.parts`, each with its own parameters.
 
     Raises:
-      ValueError: if parameters of a part are missing, or have other shapes; a table that
-        limits positions and can be resized may have any number of rows.
+      ValueError: if parameters of a part are missing, are no floats, or have other shapes; a table
+        that limits positions and can be resized may have any number of rows.
     """
     params = {} if params is None else params
     if not isinstance(params, Mapping):
@@ -32,6 +33,7 @@ def split_params(encoding: PositionEncoding, params: Params | None) -> list[tupl
     missing, strange = [], []
     for part, part_params in split:
         shapes = _shapes(part_params)
+        _check_floats(part.key, part_params)
         for path, expected in _expected_shapes(part.init).items():
             place, shape = f"{part.key}/{path}", shapes.get(path)
             rows = int(path == "table" and bool(part.traits.resize and part.traits.max_length))
@@ -98,6 +100,20 @@ def _has_params(layer: PositionEncoding) -> bool:
 @functools.lru_cache(maxsize=512)
 def _expected_shapes(init: Callable[[jax.Array], Params]) -> dict[str, tuple[int, ...]]:
     return _shapes(jax.eval_shape(lambda: init(jax.random.key(0))))
+
+
+def _check_floats(key: str, params: Params) -> None:
+    """Raise a ValueError for parameters of integers, which were truncated, or complex numbers."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        dtype = getattr(leaf, "dtype", None)
+        if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
+            place = jax.tree_util.keystr(
+                (jax.tree_util.DictKey(key), *path), simple=True, separator="/"
+            )
+            raise ValueError(
+                f"params[{place!r}] must be floating, got {dtype}. Pass what encoding.init(rng) "
+                "returned, possibly trained since."
+            )
 
 
 def _shapes(params: Params) -> dict[str, tuple[int, ...]]:

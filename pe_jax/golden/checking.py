@@ -97,7 +97,7 @@ def _compare(
     facts = {"layer": int(kind.removeprefix("layer_")), "config": golden.config}
     try:
         result = _call(function, names, case, right.allowed, inputs, facts)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # An exit would be a check that passed.
         text = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         return Failure(case=name, layer=kind, difference=np.nan, tolerance=tolerance, error=text)
     if not attends:
@@ -183,8 +183,10 @@ def _checked(what: str, result: Any, like: np.ndarray) -> np.ndarray:
     """Return an array that the function made, as float64.
 
     Raises:
-      ValueError: if it has not the shape of `like`.
+      ValueError: if it is complex, or has not the shape of `like`.
     """
+    if np.iscomplexobj(result):
+        raise ValueError(f"{what} must be real numbers, got complex ones")
     array = np.asarray(result, np.float64)
     if array.shape != like.shape:
         raise ValueError(f"{what} must be {list(like.shape)}, got {list(array.shape)}")

@@ -164,9 +164,16 @@ def _task(theirs: Mapping[str, Any]) -> str:
 def _other_labels(theirs: Mapping[str, Any], classifier: str, classes: int) -> list[str]:
     """Return a line if config.json has another number of labels than the classifier has rows."""
     key, labels = "id2label", theirs.get("id2label")
-    count = len(labels) if isinstance(labels, Mapping) else None
+    count: Any = None
     if labels is None:
         key, count = "num_labels", theirs.get("num_labels")
+    elif not isinstance(labels, Mapping):
+        return [f"{classifier}: {key} of config.json must be an object, got {shown(labels)}"]
+    else:
+        count = len(labels)
+        if set(map(str, labels)) != set(map(str, range(count))):
+            numbers = shown([*labels])
+            return [f"{classifier}: {key} of config.json must count from 0, got {numbers}"]
     if count in (None, classes):
         return []
     return [f"{classifier}: {classes} classes, but {key} of config.json has {shown(count)}"]
@@ -330,7 +337,7 @@ def config_of(theirs: Mapping[str, Any], path: str) -> BertConfig:
     if errors:
         raise ValueError(
             f"The config.json of {path} does not describe a supported {_title(encoder)}: "
-            f"{'; '.join(errors)}."
+            f"{'; '.join(error.rstrip('.') for error in errors)}."
         )
     try:
         ours["max_length"] -= first_row(theirs["model_type"], theirs)

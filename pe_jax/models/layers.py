@@ -69,7 +69,10 @@ _ACTIVATIONS: dict[str, Callable[[Array], jax.Array]] = {
 
 
 def check_ids(name: str, ids: Int[Array, "..."], rows: int) -> None:
-    """Raise a ValueError for known ids outside 0 .. rows - 1; of traced ones nothing is known."""
+    """Raise a ValueError for ids that are no integers, or known and outside 0 .. rows - 1."""
+    dtype = jnp.result_type(ids)
+    if not jnp.issubdtype(dtype, jnp.integer):
+        raise ValueError(f"{name} must be integers, got {dtype}.")
     if isinstance(ids, jax.core.Tracer):
         return
     known = np.asarray(ids)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
 from pe_jax.axis_blocks import cut_axis, join_axis
@@ -19,12 +21,17 @@ from pe_jax.shapes import Array, Float, Int
 # `score(params, inputs [B, ...], positions [L]) -> [B, ...]`; inputs and scores are pytrees.
 Score = Callable[[PyTree, PyTree, Int[Array, " L"]], PyTree]
 
+if TYPE_CHECKING:
+    _Numbers = jax.Array
+else:
+    _Numbers = ArrayLike  # Reports make estimates of NumPy's and Python's numbers as well.
+
 
 class Estimate(Record, pytree=True):
     """A mean over texts and its standard error, NaN for a single text."""
 
-    mean: Float[jax.Array, "*S"]
-    error: Float[jax.Array, "*S"]
+    mean: _Numbers
+    error: _Numbers
 
 
 @compiled()

@@ -92,13 +92,19 @@ def to_csv(table: Json) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     keys = [f"{key} {number}" for key in table["columns"] for number in ("mean", "std", "n", "p")]
-    writer.writerow(["position", *keys])
+    writer.writerow(["position", *map(_spreadsheet_text, keys)])
     for position, cells in table["rows"].items():
         row = [position]
         for cell in cells.values():
             row += [cell["mean"], cell["std"], cell["n"], p_value_of(cell)] if cell else [None] * 4
         writer.writerow(row)
     return file.getvalue()
+
+
+def _spreadsheet_text(text: str) -> str:
+    """Return text that a spreadsheet shows as it is: a formula gets an apostrophe before it."""
+    line = markdown.printable(text)
+    return f"'{line}" if line.startswith(("=", "+", "-", "@")) else line
 
 
 def usual_count(rows: Json) -> int:

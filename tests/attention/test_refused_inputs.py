@@ -275,6 +275,61 @@ def test_caches_of_integers_and_indices():
         cached_attention(Q, K, V, cache, encoding, context=context)
 
 
+def test_caches_and_new_tokens_that_do_not_fit():
+    encoding = build("rope+causal")
+    sizes = dict(num_kv_heads=H, head_size=d, hidden_size=D)
+    for name, given in (("batch_size", (-1, L)), ("length", (B, -1))):
+        with pytest.raises(ValueError, match=f"^{name} of a cache must be an integer from 0"):
+            init_cache(encoding, *given, **sizes)
+    cache = init_cache(encoding, B, L, **sizes)
+    q = Q[:, :1]
+    for wrong, message in (
+        (None, "^cache must be a Cache, got NoneType"),
+        (cache.replace(index=jnp.array([0, -1])), r"^cache\.index must be integers from 0"),
+        (cache.replace(index=jnp.zeros(B)), r"^cache\.index must be integer, got float32"),
+        (cache.replace(keys=cache.keys.astype(int)), r"^cache\.keys must be floating, got int32"),
+        (cache.replace(values=cache.values + 1j), r"^cache\.values must be .*, got complex64"),
+        (cache.replace(positions=cache.positions + 0.5), r"^cache\.positions .*, got float32"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            cached_attention(q, q, q, wrong, encoding)
+    with pytest.raises(ValueError, match="^k and v must have the 1 new tokens of q, got 6"):
+        cached_attention(q, K, V, cache, encoding)
+    with pytest.raises(ValueError, match="^q, k and v .*they have four axes"):
+        cached_attention(q[0], q[0], q[0], cache, encoding)
+    fox = build("fox+causal")
+    states = Context(x_q=X[:1, :1])
+    with pytest.raises(ValueError, match=r"^Context.x_q must be \[B, L, D\].*got \[1, 1, 16\]"):
+        cached_attention(
+            q, q, q, init_cache(fox, B, L, **sizes), fox, fox.init(jax.random.key(0)), states
+        )
+    for wrong in (None, "rope"):
+        with pytest.raises(ValueError, match="^encoding must be a PositionEncoding"):
+            init_cache(wrong, B, L, **sizes)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "bool", "complex64"])
+def test_parameters_are_floats(dtype):
+    encoding = build("rope+learned_relative")
+    params = encoding.init(jax.random.key(0))
+    wrong = jax.tree.map(lambda x: x.astype(dtype), params)
+    expected = rf"^params\['learned_relative/\w+'\] must be floating, got {dtype}"
+    for call in (attention, jax.jit(attention, static_argnums=3)):
+        with pytest.raises(ValueError, match=expected):
+            call(Q, K, V, encoding, wrong)
+
+
+def test_a_former_name_of_an_implementation():
+    with pytest.raises(ValueError, match="got 'buckets'. It is now called 'table'"):
+        run(implementation="buckets")
+
+
+def test_the_former_order_of_embed():
+    encoding = build("sinusoidal_absolute")
+    with pytest.raises(ValueError, match="^x must be an array, got an encoding.*embed.x, encoding"):
+        encodings.embed(encoding, {}, X)
+
+
 def test_masks_and_biases_of_the_adapters():
     attend = adapters.attention_fn(build("rope"))
     causal = np.tril(np.ones((1, 1, L, L), bool))

@@ -470,9 +470,13 @@ def test_the_model_type_decides_where_no_file_names_a_class(tmp_path):
     # ModernBERT's tokenizer is what tokenizer.json says, whatever class is named.
     write(tmp_path, config={"model_type": "modernbert"}, tokenizer_config={**BERT, **config})
     assert row(load_tokenizer(path), "The") == ["The"]
-    # Without tokenizer_config.json nothing contradicts.
     (tmp_path / "tokenizer_config.json").unlink()
+    assert row(load_tokenizer(path), "The") == ["The"]
+    # Then model_type alone names BERT's class, which lower-cases by default.
     write(tmp_path, config={"model_type": "bert"})
+    with pytest.raises(ValueError, match="lacks do_lower_case, which is then true.*: false to"):
+        load_tokenizer(path)
+    (tmp_path / "config.json").unlink()
     assert row(load_tokenizer(path), "The") == ["The"]
 
 

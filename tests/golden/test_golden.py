@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -137,6 +138,18 @@ def test_functions_that_rotate(folder):
     assert all("the rotation is that of layer_0" in failure.causes for failure in failures)
 
 
+def test_functions_that_end_python_or_give_complex_numbers_fail(folder):
+    def leave(q, k):
+        sys.exit(0)
+
+    for function, error in (
+        (leave, "SystemExit: 0"),
+        (lambda q, k: (q, k + 0j), "ValueError: rotated keys must be real numbers, got complex"),
+    ):
+        failures = golden.check(function, folder / "modernbert.safetensors")
+        assert len(failures) == 14 and all(error in failure.error for failure in failures)
+
+
 def test_zeros_fail(folder):
     def rotate(q, k):
         return 0 * q, k
@@ -210,7 +223,9 @@ def test_the_command(tmp_path):
         COMMAND, f"--check={tmp_path / 'code.py'}:rotate", f"--golden={tmp_path}"
     )
     assert code == 1 and "gpt_oss: " in printed and "nothing is rotated" in printed
+    (tmp_path / "script.py").write_text("import sys\nrotate = max\nsys.exit(0)\n")
     for arguments, says in [
+        ([f"--check={tmp_path / 'script.py'}:rotate", f"--golden={tmp_path}"], "SystemExit: 0"),
         ([out], "Give --out=FOLDER and --model_type"),
         ([out, "--model_type=lama"], "Did you mean llama?"),
         (["--check=code"], "has no golden vectors"),

@@ -414,6 +414,8 @@ def test_a_classifier_without_its_pooler_is_not_read(tmp_path):
     [
         ({"id2label": dict.fromkeys("012345678", "x")}, "3 classes, but id2label .* has 9"),
         ({"num_labels": 10**9}, "3 classes, but num_labels .* has 1000000000"),
+        ({"id2label": {"0": "a", "5": "b", "7": "c"}}, "id2label .* must count from 0, got .*'5'"),
+        ({"id2label": ["a", "b", "c"]}, "id2label of config.json must be an object, got"),
         ({"num_labels": 9, "id2label": {"0": "a", "1": "b", "2": "c"}}, ""),
         ({"num_labels": 3, "id2label": None}, ""),
     ],
@@ -567,6 +569,8 @@ def test_the_page_reads_and_writes_checkpoints(tmp_path, monkeypatch):
     write(Path("BERT"), bert_tensors(), BERT)
     words = dict(zip(WORDS, range(V)))
     Tokenizer(WordPiece(words, unk_token="[UNK]")).save("BERT/tokenizer.json")
+    config = {"tokenizer_class": "PreTrainedTokenizerFast"}  # It is no BertTokenizer.
+    Path("BERT/tokenizer_config.json").write_text(json.dumps(config))
     found = {}
     exec(read, found)
     shape = (LAYERS + 1, *found["tokens"].shape, D)

@@ -243,6 +243,17 @@ def test_known_ids_are_rows_of_the_embeddings(changes, message, array):
         BertForPretraining(config).apply(rows_added(variables, 2), **inputs)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, bool])
+def test_ids_are_integers(dtype):
+    model, variables = make()
+    inputs = {"tokens": tokens(), "token_type_ids": tokens() % 2, "masked_positions": tokens() % 6}
+    for name in inputs:
+        changed = {**inputs, name: inputs[name].astype(dtype)}
+        apply = functools.partial(BertForPretraining(model.config).apply, variables)
+        with pytest.raises(ValueError, match=f"^{name} must be integers, got {dtype.__name__}"):
+            jax.eval_shape(apply, **changed)
+
+
 def rows_added(variables, rows):
     """The variables of a model with as many unused rows of embeddings."""
 

@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from flax import nnx
+from flax import nnx, serialization
 from helpers import compiled
 
 import pe_jax.linen
 import pe_jax.nnx
 from pe_jax import encodings
 from pe_jax.attention import (
+    Cache,
     attention,
     cached_attention,
     document_positions,
@@ -310,6 +311,18 @@ def test_rows_at_indices_of_their_own(name):
     assert cache["attention"]["tokens"].index.tolist() == [1, index[1] + 1]
     out, _ = step(with_index(cache, np.array([L, 1])), X[:, 1:2])  # The first row is full.
     assert np.isnan(out[0]).all() and np.isfinite(out[1]).all()
+
+
+def test_a_cache_is_serialized_by_flax():
+    layer = pe_jax.linen.MultiHeadAttention(
+        H, encodings.rope(head_size=D // H) + encodings.causal()
+    )
+    empty = layer.init(jax.random.key(0), X, decode=True)
+    _, changed = layer.apply(empty, X[:, :3], decode=True, mutable=["cache"])
+    data = serialization.to_bytes(changed)
+    restored = serialization.from_bytes({"cache": empty["cache"]}, data)
+    assert isinstance(restored["cache"]["tokens"], Cache)
+    jax.tree.map(np.testing.assert_array_equal, restored, changed)
 
 
 def test_rows_at_indices_of_their_own_in_nnx():

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -111,6 +112,23 @@ def test_modules_without_flax_name_the_extra(module, monkeypatch):
     monkeypatch.setitem(sys.modules, "flax", None)
     with pytest.raises(ModuleNotFoundError, match=r"flax is not installed.* of the extra 'flax'"):
         importlib.import_module(module)
+
+
+def test_a_missing_extra_is_one_line_of_a_command(tmp_path):
+    """Of what a command imports late, as `pe-jax explore` imports Flax."""
+    line = f"--encodings=rope --out={tmp_path / 'page.html'}"
+    program = f"""
+import sys
+sys.modules["flax"] = None
+sys.argv = ["pe-jax", "explore", *{line.split()}]
+from pe_jax.commands import main
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert re.fullmatch(r"error: flax is not installed\..*'flax'.*\n", done.stderr), done.stderr
 
 
 def test_data_of_fine_tuning_names_its_extra(monkeypatch):

@@ -1,18 +1,22 @@
 """Public records can get more fields in 1.x without breaking their users."""
 
+import copy
 import dataclasses
 import importlib
 import inspect
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import jax
 import pytest
 from helpers.added_field import NAME
 
-from pe_jax.encodings import AttentionWindow, Context, OffsetTerms, Part
+from pe_jax.attention import Cache, init_cache, with_index
+from pe_jax.encodings import AttentionWindow, Context, OffsetTerms, Part, causal, rope
 from pe_jax.records import Record
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +53,47 @@ def test_fields_are_named():
         Context(position_q=range(3))
     with pytest.raises(TypeError, match="Context has no field 'mask'"):
         Context().replace(mask=None)
+
+
+def test_former_names_of_attributes():
+    context = Context()
+    with pytest.raises(AttributeError, match="'rng'. It is position_rng now."):
+        _ = context.rng
+    with pytest.raises(AttributeError, match="'reach'. It is window now."):
+        _ = rope(head_size=4).reach
+    assert not hasattr(context, "mask")
+
+
+def test_a_record_that_extends_another():
+    class Own(Context, renamed={"shift": "offset"}):
+        offset: int = 0
+
+    assert Own(positions_q=range(3), offset=2).replace(offset=3).offset == 3
+    for former, name in (("shift", "offset"), ("rng", "position_rng")):
+        with pytest.raises(TypeError, match=f"It is {name} now"):
+            Own(**{former: 1})
+
+
+def test_a_generic_record():
+    Number = TypeVar("Number")
+
+    class Interval(Record, Generic[Number]):
+        width: Number
+
+    assert Interval[int](width=2) == Interval(width=2)
+
+
+def pickled(x):
+    return pickle.loads(pickle.dumps(x))
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
+def test_records_are_copied(copied):
+    encoding = rope(head_size=4) + causal()
+    assert copied(encoding) == encoding and hash(copied(encoding)) == hash(encoding)
+    sizes = dict(num_kv_heads=1, head_size=4, hidden_size=4)
+    cache = with_index(init_cache(encoding, 2, 3, **sizes), jax.numpy.array([1, 2]))
+    assert isinstance(copied(cache), Cache) and copied(cache).index.tolist() == [1, 2]
 
 
 def test_a_record_of_arrays_is_a_tree():

@@ -271,6 +271,15 @@ def test_csv_reads_back(tmp_path, config):
     assert none["squad/v2.0 f1 std"] == absolute["squad/v2.0 f1 mean"] == ""
 
 
+def test_csv_has_no_formula_and_no_control_characters(tmp_path, config):
+    for name, position in (("a", "learned_absolute"), ("b", "none")):
+        write(tmp_path, name, position, "=HYPERLINK(x)\x1b[31m", spans([50.0, 51.0]))
+    write_tables(sorted(tmp_path.iterdir()), config, tmp_path / "out")
+    header = (tmp_path / "out" / "squad.csv").read_text().splitlines()[0]
+    assert "\x1b" not in header
+    assert header.startswith("position,'=HYPERLINK(x)\\x1b[31m f1 mean,'=HYPERLINK")
+
+
 def test_latex(tmp_path, config):
     write(tmp_path, "a", "learned_absolute", "squad/v1.1", spans([80.0, 81.0, 82.0]))
     write(tmp_path, "b", "none", "squad/v1.1", spans([90.0, 91.0, 92.0], [10.0, 11.0, 12.0]))

@@ -131,6 +131,9 @@ def teacher(tmp_path_factory):
                 theirs,
             )
             tokenizer.save(str(folder / "tokenizer.json"))
+            # Else the class that transformers has for its model_type would build another.
+            config = {"tokenizer_class": "PreTrainedTokenizerFast"}
+            (folder / "tokenizer_config.json").write_text(json.dumps(config))
             tiny_run.write_books(folder, count=6, length=8)
         return folders[name]
 
