@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.dtypes import check_floats
 from pe_jax.shapes import Array, Float
 
 _GOLDEN = np.uint32(0x9E3779B9)  # 2^32 over the golden ratio: spreads consecutive counters.
@@ -29,7 +30,11 @@ def dropout(x: Float[Array, "*B"], rate: float, rng: jax.Array | None) -> Float[
     Args:
       x: its last axis are the columns, all axes before it the rows that `keep` numbers.
       rng: None means no dropout.
+
+    Raises:
+      ValueError: for `x` that is no float.
     """
+    check_floats(x=x)
     if rng is None or rate == 0.0:
         return jnp.asarray(x)
     shape = x.shape or (1,)

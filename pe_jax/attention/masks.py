@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from pe_jax.dtypes import check_floats
 from pe_jax.encodings.positions import AttentionWindow, Positions, offsets
 from pe_jax.shapes import Array, Bool, Float, Int, Real, Size
 
@@ -200,7 +201,12 @@ def masked_softmax(
 
     Args:
       sink: logits that join the denominator, one of each head.
+
+    Raises:
+      ValueError: for logits that are no floats, and a mask that is not bool or does not fit them.
     """
+    check_floats(logits=logits)
+    check_mask(mask, np.shape(logits))
     logits = masked_logits(jnp.asarray(logits), mask)
     if sink is not None:
         column = jnp.broadcast_to(sink[:, None, None].astype(logits.dtype), (*logits.shape[:3], 1))

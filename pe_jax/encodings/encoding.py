@@ -361,6 +361,8 @@ def embed(
     if not any(part.embed for part in checked_encoding(encoding).parts):
         return jnp.asarray(x)
     check_floats(x=x)
+    if x.ndim != 3:
+        raise ValueError(f"x must be [B, L, D], got {list(x.shape)}.")
     for part in encoding.parts:
         size = part.traits.hidden_size
         if part.embed and size not in (None, x.shape[-1]):

@@ -23,7 +23,9 @@ from pe_jax.attention import (
     cached_attention,
     document_mask,
     document_positions,
+    dropout,
     init_cache,
+    masked_softmax,
     with_index,
 )
 from pe_jax.attention.tpu_kernel import flash_attention
@@ -306,6 +308,23 @@ def test_caches_and_new_tokens_that_do_not_fit():
     for wrong in (None, "rope"):
         with pytest.raises(ValueError, match="^encoding must be a PositionEncoding"):
             init_cache(wrong, B, L, **sizes)
+
+
+def test_softmax_dropout_and_embeddings_refuse_the_same():
+    logits = np.zeros((B, H, L, L), np.float32)
+    mask = np.ones((B, 1, L, L), bool)
+    for wrong in (logits.astype(int), logits.astype(complex)):
+        with pytest.raises(ValueError, match="^logits must be float16"):
+            masked_softmax(wrong, mask)
+        with pytest.raises(ValueError, match="^x must be float16"):
+            dropout(wrong, 0.5, jax.random.key(0))
+    with pytest.raises(ValueError, match="^mask must be bool.*got float32"):
+        masked_softmax(logits, mask.astype(np.float32))
+    with pytest.raises(ValueError, match="^mask must be .*got .2, 1, 6, 5"):
+        masked_softmax(logits, mask[..., :5])
+    for wrong in (X[0], X[None]):
+        with pytest.raises(ValueError, match=r"^x must be \[B, L, D\], got"):
+            encodings.embed(wrong, build("sinusoidal_absolute"), {})
 
 
 @pytest.mark.parametrize("dtype", ["int32", "bool", "complex64"])

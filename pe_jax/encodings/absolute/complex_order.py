@@ -38,7 +38,7 @@ def complex_order(*, hidden_size: int, vocab_size: int = 30_522, base: float = 1
         if context.tokens is None:
             raise ValueError(
                 "complex_order has frequencies for each token, so it needs tokens: pass "
-                "embed(..., tokens=tokens)."
+                "Context(tokens=tokens)."
             )
         w = look_up(params["frequencies"], context.tokens)
         positions = jnp.broadcast_to(jnp.asarray(as_array(context.positions_q)), w.shape[:-1])
