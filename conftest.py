@@ -82,7 +82,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from pe_jax.attention.devices import emulated_devices
 from pe_jax.attention.implementations import queries_per_block
-from pe_jax.console import stopping
+from pe_jax.trainer.console import stopping
 
 
 @pytest.fixture(autouse=True)

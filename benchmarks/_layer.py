@@ -13,7 +13,7 @@ from jax.stages import Compiled, Wrapped
 
 from pe_jax import encodings
 from pe_jax.attention import attention
-from pe_jax.shapes import Array
+from pe_jax.common.shapes import Array
 
 
 def gradients_of_layer(

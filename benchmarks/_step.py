@@ -12,12 +12,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import jax
 import numpy as np
 
-from pe_jax.configs.pretraining import PretrainingConfig
+from pe_jax.common.schema import changed
 from pe_jax.models import preset
-from pe_jax.schema import changed
-from pe_jax.tasks.pretraining import make_program
-from pe_jax.tasks.run import Program
-from pe_jax.training import sharding
+from pe_jax.trainer.configs.pretraining import PretrainingConfig
+from pe_jax.trainer.tasks.pretraining import make_program
+from pe_jax.trainer.tasks.run import Program
+from pe_jax.trainer.training import sharding
 
 
 class Step(NamedTuple):

@@ -21,16 +21,16 @@ from compiled_step import Estimate, estimate_stage, largest_batch
 from step_shapes import AnyConfig, make_mesh, resolve, stages
 from tpu_slices import GIB, Slice, make_slice
 
-from pe_jax.configs.all_tasks import TRAINING
-from pe_jax.console import command
-from pe_jax.console.config_files import define_config
-from pe_jax.console.markdown import raw_table
-from pe_jax.console.streams import show
-from pe_jax.console.terminal import log
-from pe_jax.files import to_path, write_text
-from pe_jax.schema import Config, from_values
-from pe_jax.tasks.run import model_size
-from pe_jax.training import sharding
+from pe_jax.common.files import to_path, write_text
+from pe_jax.common.markdown import raw_table
+from pe_jax.common.schema import Config, from_values
+from pe_jax.trainer.configs.all_tasks import TRAINING
+from pe_jax.trainer.console import command
+from pe_jax.trainer.console.config_files import define_config
+from pe_jax.trainer.console.streams import show
+from pe_jax.trainer.console.terminal import log
+from pe_jax.trainer.tasks.run import model_size
+from pe_jax.trainer.training import sharding
 
 _FLAGS = flags.FlagValues()
 _CONFIG = define_config(_FLAGS, "A config of train.py, by name or as a file.")

@@ -24,13 +24,13 @@ from step_shapes import (
 from tpu_slices import GIB, Slice
 
 from pe_jax.attention.implementations import kernel_in_auto
-from pe_jax.configs.pretraining import StageConfig
-from pe_jax.console.terminal import log
-from pe_jax.files import Json
-from pe_jax.schema import changed
-from pe_jax.training import sharding
-from pe_jax.training.pytrees import PyTree
-from pe_jax.training.step import TrainState
+from pe_jax.common.files import Json
+from pe_jax.common.schema import changed
+from pe_jax.trainer.configs.pretraining import StageConfig
+from pe_jax.trainer.console.terminal import log
+from pe_jax.trainer.training import sharding
+from pe_jax.trainer.training.pytrees import PyTree
+from pe_jax.trainer.training.step import TrainState
 
 _GRADIENT_BYTES = 2  # The least that is exchanged of a gradient: bfloat16.
 

@@ -36,25 +36,25 @@ from absl import app, flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from pe_jax import figures
-from pe_jax.configs import distill_positions, glue, pretrain_base, squad
-from pe_jax.configs.all_tasks import TRAINING
-from pe_jax.configs.properties import PropertiesConfig
-from pe_jax.console.compile_cache import cache_compiled_programs
-from pe_jax.data import load_tokenizer
-from pe_jax.data.questions import read_questions
-from pe_jax.data.rows import pad_rows
-from pe_jax.data.squad import evaluation_windows
-from pe_jax.figures import Curve
-from pe_jax.files import write_text
+from pe_jax.common.files import write_text
+from pe_jax.common.schema import changed, from_values
 from pe_jax.models import hidden_states
 from pe_jax.properties import SHUFFLES
-from pe_jax.reports.property_report import order
-from pe_jax.reports.property_report.subjects import from_run
-from pe_jax.schema import changed, from_values
-from pe_jax.tasks import distillation, finetuning, pretraining
-from pe_jax.tasks.pretrained_source import PretrainedSource
-from pe_jax.training import sharding
+from pe_jax.trainer import figures
+from pe_jax.trainer.configs import distill_positions, glue, pretrain_base, squad
+from pe_jax.trainer.configs.all_tasks import TRAINING
+from pe_jax.trainer.configs.properties import PropertiesConfig
+from pe_jax.trainer.console.compile_cache import cache_compiled_programs
+from pe_jax.trainer.data import load_tokenizer
+from pe_jax.trainer.data.questions import read_questions
+from pe_jax.trainer.data.rows import pad_rows
+from pe_jax.trainer.data.squad import evaluation_windows
+from pe_jax.trainer.figures import Curve
+from pe_jax.trainer.reports.property_report import order
+from pe_jax.trainer.reports.property_report.subjects import from_run
+from pe_jax.trainer.tasks import distillation, finetuning, pretraining
+from pe_jax.trainer.tasks.pretrained_source import PretrainedSource
+from pe_jax.trainer.training import sharding
 
 _INIT = flags.DEFINE_string("init", None, "Folder of a published BERT.", required=True)
 _TEXT = flags.DEFINE_string("text", None, "Source of text to distil on.", required=True)

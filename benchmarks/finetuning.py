@@ -22,11 +22,11 @@ import jax
 import numpy as np
 from absl import app, flags
 
-from pe_jax.configs import glue
-from pe_jax.configs.finetuning import FinetuningConfig
-from pe_jax.schema import from_values
-from pe_jax.tasks import finetuning as experiments
-from pe_jax.training import sharding
+from pe_jax.common.schema import from_values
+from pe_jax.trainer.configs import glue
+from pe_jax.trainer.configs.finetuning import FinetuningConfig
+from pe_jax.trainer.tasks import finetuning as experiments
+from pe_jax.trainer.training import sharding
 
 _INIT = flags.DEFINE_string("init", None, "Workdir of a pretraining run.", required=True)
 _TASK = flags.DEFINE_string("task", "mrpc", "Of GLUE.")
@@ -56,7 +56,7 @@ class Side:
         config.data.update(data_dir=_DATA_DIR.value, length=_LENGTH.value, buckets=buckets)
         config.model.dtype, config.resize = _DTYPE.value, "interpolate"
         config.steps = 10**6
-        with mock.patch("pe_jax.tasks.seeds.in_turn", return_value=in_turn):
+        with mock.patch("pe_jax.trainer.tasks.seeds.in_turn", return_value=in_turn):
             self._run_of_seeds = experiments.build(
                 experiments.resolve(from_values(config, FinetuningConfig)), Path("unused")
             )

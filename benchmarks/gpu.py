@@ -46,16 +46,16 @@ from jax.typing import ArrayLike
 
 from pe_jax import encodings
 from pe_jax.attention import attention, implementations
-from pe_jax.chips import PEAKS
-from pe_jax.configs.finetuning import FinetuningConfig
-from pe_jax.console.markdown import raw_table
+from pe_jax.common.markdown import raw_table
 from pe_jax.models import preset
 from pe_jax.models.flops import train_flops
-from pe_jax.tasks.glue import classification_task
-from pe_jax.tasks.seeds import SeedsProgram, seed_mesh
-from pe_jax.training.optimizer import make_optimizer
-from pe_jax.training.pytrees import Batch
-from pe_jax.training.step import TrainState
+from pe_jax.trainer.chips import PEAKS
+from pe_jax.trainer.configs.finetuning import FinetuningConfig
+from pe_jax.trainer.tasks.glue import classification_task
+from pe_jax.trainer.tasks.seeds import SeedsProgram, seed_mesh
+from pe_jax.trainer.training.optimizer import make_optimizer
+from pe_jax.trainer.training.pytrees import Batch
+from pe_jax.trainer.training.step import TrainState
 
 _SIZE = flags.DEFINE_string("size", "base", "Size of BERT.")
 _LENGTHS = flags.DEFINE_list("lengths", ["128", "512", "2048"], "Of attention's inputs.")

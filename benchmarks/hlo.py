@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from pe_jax.files import Json
+from pe_jax.common.files import Json
 
 COLLECTIVES = (
     "all-reduce",

@@ -20,10 +20,10 @@ import jax
 from absl import app, flags
 from ml_collections import config_flags
 
-from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.schema import from_values
-from pe_jax.tasks import pretraining
-from pe_jax.training import sharding
+from pe_jax.common.schema import from_values
+from pe_jax.trainer.configs.pretraining import PretrainingConfig
+from pe_jax.trainer.tasks import pretraining
+from pe_jax.trainer.training import sharding
 
 _CONFIG = config_flags.DEFINE_config_file("config", "configs/quickstart.py")
 _ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds of each.")

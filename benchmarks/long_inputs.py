@@ -36,14 +36,14 @@ from absl import app, flags, logging
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from pe_jax.console.markdown import raw_table
-from pe_jax.data import Vocabulary, load_tokenizer, open_corpus, vocabulary
-from pe_jax.data.teacher_windows import teacher_windows
-from pe_jax.data.tokenized import tokenize_documents
+from pe_jax.common.markdown import raw_table
 from pe_jax.models import BertConfig, hidden_states
-from pe_jax.tasks.pretrained_source import PretrainedSource
-from pe_jax.training import sharding
-from pe_jax.training.pytrees import Params
+from pe_jax.trainer.data import Vocabulary, load_tokenizer, open_corpus, vocabulary
+from pe_jax.trainer.data.teacher_windows import teacher_windows
+from pe_jax.trainer.data.tokenized import tokenize_documents
+from pe_jax.trainer.tasks.pretrained_source import PretrainedSource
+from pe_jax.trainer.training import sharding
+from pe_jax.trainer.training.pytrees import Params
 
 _TEACHER = flags.DEFINE_string("teacher", None, "Folder of a published BERT.", required=True)
 _MODELS = flags.DEFINE_list("models", [], "Runs of position distillation.")

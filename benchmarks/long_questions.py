@@ -30,19 +30,19 @@ from tokenizers import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from pe_jax.configs.all_tasks import TRAINING
-from pe_jax.configs.finetuning import FinetuningConfig
-from pe_jax.console.markdown import raw_table
-from pe_jax.data import load_tokenizer, vocabulary
-from pe_jax.data.questions import Question, read_official
-from pe_jax.data.rows import pad_rows
-from pe_jax.data.squad import evaluation_windows
+from pe_jax.common.markdown import raw_table
 from pe_jax.models import BertConfig, BertForSpans
-from pe_jax.tasks.run import run_config, saved_tokenizer
-from pe_jax.tasks.squad_answers import best_answers
-from pe_jax.tasks.squad_scores import f1
-from pe_jax.training.checkpointing import newest_params
-from pe_jax.training.pytrees import Params
+from pe_jax.trainer.configs.all_tasks import TRAINING
+from pe_jax.trainer.configs.finetuning import FinetuningConfig
+from pe_jax.trainer.data import load_tokenizer, vocabulary
+from pe_jax.trainer.data.questions import Question, read_official
+from pe_jax.trainer.data.rows import pad_rows
+from pe_jax.trainer.data.squad import evaluation_windows
+from pe_jax.trainer.tasks.run import run_config, saved_tokenizer
+from pe_jax.trainer.tasks.squad_answers import best_answers
+from pe_jax.trainer.tasks.squad_scores import f1
+from pe_jax.trainer.training.checkpointing import newest_params
+from pe_jax.trainer.training.pytrees import Params
 
 _READERS = flags.DEFINE_list("readers", None, "Runs of configs/squad.py.", required=True)
 _QUESTIONS = flags.DEFINE_string("questions", None, "SQuAD v1.1's dev file.", required=True)

@@ -28,8 +28,8 @@ from absl import app, flags
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from pe_jax import interop
-from pe_jax.data import load_tokenizer
 from pe_jax.models import Bert
+from pe_jax.trainer.data import load_tokenizer
 
 _INIT = flags.DEFINE_string("init", None, "Folder of a published BERT.", required=True)
 _ENCODINGS = flags.DEFINE_list(

@@ -27,20 +27,20 @@ import optax
 from absl import flags
 from tpu_slices import make_slice
 
-from pe_jax import cpu
-from pe_jax.configs.all_tasks import TRAINING
-from pe_jax.configs.pretrain_books import get_config
-from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.configs.training import OptimizerConfig
-from pe_jax.console import command
-from pe_jax.console.config_files import define_config
-from pe_jax.console.markdown import raw_table
-from pe_jax.console.streams import show
-from pe_jax.schema import Config, from_values
-from pe_jax.tasks import pretraining, text_training
-from pe_jax.training import sharding
-from pe_jax.training.optimizer import update_rule
-from pe_jax.training.pytrees import Params, PyTree
+from pe_jax.common import cpu
+from pe_jax.common.markdown import raw_table
+from pe_jax.common.schema import Config, from_values
+from pe_jax.trainer.configs.all_tasks import TRAINING
+from pe_jax.trainer.configs.pretrain_books import get_config
+from pe_jax.trainer.configs.pretraining import PretrainingConfig
+from pe_jax.trainer.configs.training import OptimizerConfig
+from pe_jax.trainer.console import command
+from pe_jax.trainer.console.config_files import define_config
+from pe_jax.trainer.console.streams import show
+from pe_jax.trainer.tasks import pretraining, text_training
+from pe_jax.trainer.training import sharding
+from pe_jax.trainer.training.optimizer import update_rule
+from pe_jax.trainer.training.pytrees import Params, PyTree
 
 _FLAGS = flags.FlagValues()
 _CONFIG = define_config(_FLAGS, "A pretraining config, by name or as a file.")

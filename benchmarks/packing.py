@@ -24,10 +24,10 @@ import numpy as np
 from _layer import gradients_of_layer
 from absl import app, flags
 
-from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.schema import changed
-from pe_jax.tasks import pretraining, text_training
-from pe_jax.training import sharding
+from pe_jax.common.schema import changed
+from pe_jax.trainer.configs.pretraining import PretrainingConfig
+from pe_jax.trainer.tasks import pretraining, text_training
+from pe_jax.trainer.training import sharding
 
 _SOURCE = flags.DEFINE_string("source", "pydoc", "As config.data.source.")
 _POSITIONS = flags.DEFINE_list("positions", "learned_absolute,rope,learned_relative", "Encodings.")

@@ -18,9 +18,9 @@ import torch
 import transformers
 from absl import app, flags
 
-from pe_jax.data import open_corpus
 from pe_jax.interop import load_encoder
 from pe_jax.models import BertForPretraining, hidden_states
+from pe_jax.trainer.data import open_corpus
 
 _CHECKPOINT = flags.DEFINE_string("checkpoint", None, "Folder of a BERT.", required=True)
 _TOKENS = flags.DEFINE_enum("tokens", "text", ["text", "random"], "English, or ids at random.")

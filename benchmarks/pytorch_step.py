@@ -45,11 +45,11 @@ import numpy as np
 from _step import make_batch
 from absl import app, flags
 
-from pe_jax import cpu
-from pe_jax.console.huge_pages import tunables
-from pe_jax.console.markdown import raw_table
-from pe_jax.console.terminal import log
+from pe_jax.common import cpu
+from pe_jax.common.markdown import raw_table
 from pe_jax.models import BertConfig, preset
+from pe_jax.trainer.console.huge_pages import tunables
+from pe_jax.trainer.console.terminal import log
 
 OURS, TORCH = "_jax_worker.py", "_torch_worker.py"
 

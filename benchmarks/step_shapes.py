@@ -7,29 +7,29 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from pe_jax import data
-from pe_jax.configs.distill_positions import DistillationConfig
-from pe_jax.configs.finetuning import FinetuningConfig, SquadConfig
-from pe_jax.configs.pretraining import (
+from pe_jax.models import Bert, BertConfig
+from pe_jax.models.flops import train_flops
+from pe_jax.trainer import data
+from pe_jax.trainer.configs.distill_positions import DistillationConfig
+from pe_jax.trainer.configs.finetuning import FinetuningConfig, SquadConfig
+from pe_jax.trainer.configs.pretraining import (
     EncoderTrainingConfig,
     PretrainingConfig,
     PretrainingStageConfig,
     StageConfig,
 )
-from pe_jax.data.glue import GLUE
-from pe_jax.data.masking import ElementSpec
-from pe_jax.models import Bert, BertConfig
-from pe_jax.models.flops import train_flops
-from pe_jax.tasks import distillation, finetuning, pretraining, text_training
-from pe_jax.tasks.glue import glue_task
-from pe_jax.tasks.imitation import Statistics
-from pe_jax.tasks.pretrained_source import PretrainedSource, tokenizer_file
-from pe_jax.tasks.run import Program
-from pe_jax.tasks.seeds import seed_mesh
-from pe_jax.tasks.squad import span_task
-from pe_jax.training import sharding
-from pe_jax.training.pytrees import PyTree
-from pe_jax.training.step import TrainState
+from pe_jax.trainer.data.glue import GLUE
+from pe_jax.trainer.data.masking import ElementSpec
+from pe_jax.trainer.tasks import distillation, finetuning, pretraining, text_training
+from pe_jax.trainer.tasks.glue import glue_task
+from pe_jax.trainer.tasks.imitation import Statistics
+from pe_jax.trainer.tasks.pretrained_source import PretrainedSource, tokenizer_file
+from pe_jax.trainer.tasks.run import Program
+from pe_jax.trainer.tasks.seeds import seed_mesh
+from pe_jax.trainer.tasks.squad import span_task
+from pe_jax.trainer.training import sharding
+from pe_jax.trainer.training.pytrees import PyTree
+from pe_jax.trainer.training.step import TrainState
 
 AnyConfig = EncoderTrainingConfig | FinetuningConfig
 

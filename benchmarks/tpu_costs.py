@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from hlo import Work
 from tpu_slices import Slice
 
-from pe_jax.files import Json
+from pe_jax.common.files import Json
 
 # How often the payload crosses a chip's links in a ring: once to be reduced, once to be gathered.
 _PASSES = {"all-reduce": 2}

@@ -24,12 +24,12 @@ from compiled_step import estimate_stage
 from tpu_slices import GIB, make_slice
 from tpu_waterfall import waterfall
 
-from pe_jax.configs.model import ModelChanges
-from pe_jax.configs.pretraining import PretrainingConfig, PretrainingStageConfig
-from pe_jax.console.markdown import raw_table
-from pe_jax.console.terminal import Progress, log
+from pe_jax.common.markdown import raw_table
+from pe_jax.common.values import split_names
 from pe_jax.encodings.parser import PAPER
-from pe_jax.values import split_names
+from pe_jax.models.config import ModelChanges
+from pe_jax.trainer.configs.pretraining import PretrainingConfig, PretrainingStageConfig
+from pe_jax.trainer.console.terminal import Progress, log
 
 _ENCODINGS = flags.DEFINE_string("encodings", ",".join(PAPER), "Position encodings.")
 _LENGTHS = flags.DEFINE_list("lengths", ["128", "512"], "Sequence lengths.")

@@ -22,12 +22,12 @@ from absl import flags
 from compiled_step import Estimate, estimate_stage
 from tpu_slices import GIB, Slice, make_slice
 
-from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.console.config_files import define_config
-from pe_jax.console.markdown import raw_table
-from pe_jax.files import Json
-from pe_jax.schema import from_values
-from pe_jax.tasks.text_training import resolve
+from pe_jax.common.files import Json
+from pe_jax.common.markdown import raw_table
+from pe_jax.common.schema import from_values
+from pe_jax.trainer.configs.pretraining import PretrainingConfig
+from pe_jax.trainer.console.config_files import define_config
+from pe_jax.trainer.tasks.text_training import resolve
 
 # Flags of their own: the tests import this module beside train.py, which has a --config too.
 _FLAGS = flags.FlagValues()

@@ -18,8 +18,9 @@ sys.path.insert(0, str(ROOT))
 import jaxtyping
 from sphinx.util import inspect
 
-from pe_jax import __version__, shapes
-from pe_jax.reports import explorer_page
+from pe_jax import __version__
+from pe_jax.common import shapes
+from pe_jax.trainer.reports import explorer_page
 
 shapes.Array = jaxtyping.Array  # Not a union with NumPy's in each argument.
 

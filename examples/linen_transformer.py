@@ -26,7 +26,7 @@ import optax
 
 from pe_jax import encodings
 from pe_jax.adapters import attention_fn
-from pe_jax.data import open_corpus
+from pe_jax.trainer.data import open_corpus
 
 
 class Block(nn.Module):

@@ -35,8 +35,8 @@ from flax import nnx
 from tokenizers import ByteLevelBPETokenizer
 
 from pe_jax import encodings
-from pe_jax.data import open_corpus
 from pe_jax.nnx import MultiHeadAttention
+from pe_jax.trainer.data import open_corpus
 
 
 class Block(nnx.Module):

@@ -15,9 +15,9 @@ import numpy as np
 import optax
 from flax import nnx
 
-from pe_jax import interop
-from pe_jax.data import load_tokenizer, open_corpus
+from pe_jax import interop, trainer
 from pe_jax.models import Bert
+from pe_jax.trainer.data import load_tokenizer, open_corpus
 
 
 class Classifier(nnx.Module):
@@ -35,7 +35,7 @@ class Classifier(nnx.Module):
 def load(init):
     """The config and the parameters of the encoder of a run, or of a published BERT."""
     try:
-        config, params = interop.load_run(init)
+        config, params = trainer.load_run(init)
     except ValueError:
         encoder = interop.load_encoder(init)
         config, params = encoder.config, encoder.params

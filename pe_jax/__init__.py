@@ -20,6 +20,7 @@ MODULES = (
     "nnx",
     "properties",
     "testing",
+    "trainer",
 )
 
 

@@ -8,6 +8,7 @@ from pe_jax import models as models
 from pe_jax import nnx as nnx
 from pe_jax import properties as properties
 from pe_jax import testing as testing
+from pe_jax import trainer as trainer
 
 __version__: str
 MODULES: tuple[str, ...]

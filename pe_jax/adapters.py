@@ -29,13 +29,13 @@ from pe_jax.attention.attention import attention, completed
 from pe_jax.attention.implementations import check_name
 from pe_jax.attention.inputs import apply_encoding
 from pe_jax.attention.masks import check_mask, combine_masks
-from pe_jax.dtypes import at_least_float32, check_floats
+from pe_jax.common.dtypes import at_least_float32, check_floats
+from pe_jax.common.promotion import standard_promotion
+from pe_jax.common.shapes import Array, Bool, Float
 from pe_jax.encodings.encoding import PositionEncoding, check_acts_in_attention, checked_encoding
 from pe_jax.encodings.modifiers.window import causal
 from pe_jax.encodings.part import Context, HookContext, OffsetTerms, Params, Part, Traits
 from pe_jax.encodings.positions import AttentionWindow, Positions
-from pe_jax.promotion import standard_promotion
-from pe_jax.shapes import Array, Bool, Float
 
 AttentionFn = Callable[..., jax.Array]
 _ABSENT = "absent"  # The default of a mask, whose absence is a mistake.

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.attention import Cache, init_cache, multi_head
+from pe_jax.common.errors import extra
+from pe_jax.common.shapes import Array, Bool, Float, Int
 from pe_jax.encodings import (
     Context,
     Params,
@@ -24,8 +26,6 @@ from pe_jax.encodings import (
     parameter_count,
 )
 from pe_jax.encodings.encoding import checked_encoding
-from pe_jax.errors import extra
-from pe_jax.shapes import Array, Bool, Float, Int
 
 with extra("flax"):
     import flax.linen as nn

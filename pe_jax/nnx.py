@@ -16,11 +16,11 @@ import jax.numpy as jnp
 from pe_jax.adapters import attention_fn
 from pe_jax.attention import Cache, init_cache, multi_head
 from pe_jax.attention.implementations import check_name
+from pe_jax.common.errors import extra
+from pe_jax.common.shapes import Array, Bool, Float, Int
 from pe_jax.encodings import Context, Params, PositionEncoding, Positions, embed, none
 from pe_jax.encodings.encoding import checked_encoding
 from pe_jax.encodings.positions import as_array
-from pe_jax.errors import extra
-from pe_jax.shapes import Array, Bool, Float, Int
 
 with extra("flax"):
     from flax import nnx

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pe_jax.files import read_json
-from pe_jax.training.metrics import read_metrics
-from pe_jax.values import shown
+from pe_jax.common.files import read_json
+from pe_jax.common.values import shown
+from pe_jax.trainer.training.metrics import read_metrics
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """Write the prose of the running Python's language reference to standard output.
 
-python3.11 scripts/python_reference.py > pe_jax/data/python_reference.txt
+python3.11 scripts/python_reference.py > pe_jax/trainer/data/python_reference.txt
 
 The shipped text, `config.data.source=pydoc`, is that of CPython 3.11.7: every version of Python has
 another one, and the numbers of a run would depend on it.

@@ -1,7 +1,7 @@
 """Lists every message of the package: errors, printed lines, help of flags, other sentences.
 
     python tools/list_messages.py
-    python tools/list_messages.py --kind=raised --under=pe_jax/training
+    python tools/list_messages.py --kind=raised --under=pe_jax/trainer/training
 
 A line is FILE:LINE, the kind, and the text with its placeholders as they are written in the code.
 Kinds: `raised`, `printed` (also logged and warned), `flag` (help), `other` (all other strings of

@@ -25,9 +25,10 @@ from catalogue import Entry, Measured, Results, card, drawings
 from catalogue.cost import LONG
 from references import EXCUSED, REFERENCES
 
-from pe_jax import cpu, testing
+from pe_jax import testing
+from pe_jax.common import cpu
+from pe_jax.common.files import write_text
 from pe_jax.encodings import from_name
-from pe_jax.files import write_text
 from pe_jax.testing.subject import SIZES
 from research.which_encoding.results import read_lines
 

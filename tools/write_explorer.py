@@ -14,11 +14,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from pe_jax.common.files import write_text
 from pe_jax.encodings.parser import for_text
 from pe_jax.encodings.registry import ENCODINGS, call_text, options_of
-from pe_jax.files import write_text
-from pe_jax.reports.explorer import base_size, formulas, untrained
-from pe_jax.reports.explorer_page import Entry
+from pe_jax.trainer.reports.explorer import base_size, formulas, untrained
+from pe_jax.trainer.reports.explorer_page import Entry
 
 FILE = Path(__file__).resolve().parent.parent / "docs/explorer.json"
 

@@ -15,7 +15,11 @@ import numpy as np
 
 from pe_jax.attention import cudnn, dropout, implementations, masks, naive, xla
 from pe_jax.attention.inputs import AttentionInputs, apply_encoding
-from pe_jax.dtypes import check_floats
+from pe_jax.common.dtypes import check_floats
+from pe_jax.common.errors import former_arguments
+from pe_jax.common.explicit_sharding import automatic_sharding, spec_of
+from pe_jax.common.promotion import standard_promotion
+from pe_jax.common.shapes import Array, Float, Size
 from pe_jax.encodings.encoding import (
     PositionEncoding,
     check_acts_in_attention,
@@ -27,10 +31,6 @@ from pe_jax.encodings.encoding import (
 )
 from pe_jax.encodings.part import Context, HookContext, Params
 from pe_jax.encodings.positions import check_length, default_positions, paired_positions
-from pe_jax.errors import former_arguments
-from pe_jax.explicit_sharding import automatic_sharding, spec_of
-from pe_jax.promotion import standard_promotion
-from pe_jax.shapes import Array, Float, Size
 
 
 @overload

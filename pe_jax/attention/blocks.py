@@ -22,10 +22,10 @@ import jax.numpy as jnp
 from pe_jax.attention import softmax
 from pe_jax.attention.masks import document_bounds, masked_weights
 from pe_jax.attention.softmax import AttentionBlock, combine, partition
-from pe_jax.axis_blocks import cut_axis, join_axis
-from pe_jax.dtypes import wide_dtype
+from pe_jax.common.axis_blocks import cut_axis, join_axis
+from pe_jax.common.dtypes import wide_dtype
+from pe_jax.common.shapes import Array
 from pe_jax.encodings.positions import AttentionWindow
-from pe_jax.shapes import Array
 
 # The axes of queries and of keys in arrays as `_heads_first` has them, by fields of
 # `AttentionBlock` and of its `LogitTerms`. An axis of one entry is not cut.

@@ -20,7 +20,13 @@ from jax.typing import ArrayLike, DTypeLike
 
 from pe_jax.attention.attention import attention, check_hidden_states
 from pe_jax.attention.masks import check_mask, combine_masks
-from pe_jax.dtypes import check_floats
+from pe_jax.common.dtypes import check_floats
+from pe_jax.common.errors import former_arguments
+from pe_jax.common.explicit_sharding import automatic_sharding, spec_of
+from pe_jax.common.promotion import standard_promotion
+from pe_jax.common.records import Record
+from pe_jax.common.shapes import Array, Bool, Float, Int
+from pe_jax.common.values import shown
 from pe_jax.encodings.encoding import (
     PositionEncoding,
     check_acts_in_attention,
@@ -30,12 +36,6 @@ from pe_jax.encodings.encoding import (
 )
 from pe_jax.encodings.part import Context, Params
 from pe_jax.encodings.positions import Positions, as_array, checked_positions
-from pe_jax.errors import former_arguments
-from pe_jax.explicit_sharding import automatic_sharding, spec_of
-from pe_jax.promotion import standard_promotion
-from pe_jax.records import Record
-from pe_jax.shapes import Array, Bool, Float, Int
-from pe_jax.values import shown
 
 CacheTree = TypeVar("CacheTree")
 

@@ -11,7 +11,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from pe_jax.attention.implementations import UnsupportedError, target_platform
-from pe_jax.shapes import Array
+from pe_jax.common.shapes import Array
 
 _emulated = False
 

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.dtypes import check_floats
-from pe_jax.shapes import Array, Float
+from pe_jax.common.dtypes import check_floats
+from pe_jax.common.shapes import Array, Float
 
 _GOLDEN = np.uint32(0x9E3779B9)  # 2^32 over the golden ratio: spreads consecutive counters.
 _OTHER = np.uint32(0x85EBCA6B)  # Odd as well, so that a row's two keys walk apart.

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import jax
 
+from pe_jax.common.shapes import Size
 from pe_jax.encodings.positions import AttentionWindow
-from pe_jax.shapes import Size
 
 NAMES = ("naive", "table", "fused", "kernel", "cudnn")
 RENAMED = {"buckets": "table"}  # Names that an implementation had before.

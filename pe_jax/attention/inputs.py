@@ -17,7 +17,8 @@ from jax.typing import ArrayLike
 
 from pe_jax.attention.masks import combine_masks, in_order, same_document, whole_mask
 from pe_jax.attention.offset_terms import Tables
-from pe_jax.dtypes import at_least_float32, wide_dtype
+from pe_jax.common.dtypes import at_least_float32, wide_dtype
+from pe_jax.common.shapes import Array, Bool, Float, Size
 from pe_jax.encodings.encoding import PositionEncoding, check_heads
 from pe_jax.encodings.parameters import split_params
 from pe_jax.encodings.part import (
@@ -30,7 +31,6 @@ from pe_jax.encodings.part import (
     apply_positions,
 )
 from pe_jax.encodings.positions import AttentionWindow
-from pe_jax.shapes import Array, Bool, Float, Size
 
 Term = tuple[
     OffsetTerms, Params, HookContext

@@ -16,11 +16,11 @@ from pe_jax.attention.attention import attention
 from pe_jax.attention.devices import emulated_devices
 from pe_jax.attention.implementations import target_platform
 from pe_jax.attention.masks import document_positions
+from pe_jax.common.errors import did_you_mean
+from pe_jax.common.records import Record
+from pe_jax.common.shapes import Array
 from pe_jax.encodings.parser import from_name
 from pe_jax.encodings.part import Context
-from pe_jax.errors import did_you_mean
-from pe_jax.records import Record
-from pe_jax.shapes import Array
 
 _ROWS, _HEADS = 2, 4
 _LENGTH = 600  # Five tiles of 128 queries and of 128 keys, the last of which have padding.

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from pe_jax.dtypes import check_floats
+from pe_jax.common.dtypes import check_floats
+from pe_jax.common.shapes import Array, Bool, Float, Int, Real, Size
 from pe_jax.encodings.positions import AttentionWindow, Positions, offsets
-from pe_jax.shapes import Array, Bool, Float, Int, Real, Size
 
 _HIGHEST_DOCUMENT = 2**31 - 2
 

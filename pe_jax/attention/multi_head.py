@@ -11,7 +11,8 @@ import jax
 
 from pe_jax.attention.attention import attention
 from pe_jax.attention.cache import Cache, cached_attention
-from pe_jax.dtypes import check_floats
+from pe_jax.common.dtypes import check_floats
+from pe_jax.common.shapes import Array, Bool, Float
 from pe_jax.encodings.encoding import (
     PositionEncoding,
     check_acts_in_attention,
@@ -19,7 +20,6 @@ from pe_jax.encodings.encoding import (
     checked_encoding,
 )
 from pe_jax.encodings.part import Context, Params
-from pe_jax.shapes import Array, Bool, Float
 
 Map = Callable[[Array], jax.Array]  # [..., D] -> [..., H, d]
 

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 from pe_jax.attention.inputs import AttentionInputs, Term, repeat_heads
 from pe_jax.attention.masks import combine_masks, masked_logits, masked_softmax
 from pe_jax.attention.product import head_product
-from pe_jax.dtypes import wide_dtype
+from pe_jax.common.dtypes import wide_dtype
+from pe_jax.common.shapes import Array, Bool, Float
 from pe_jax.encodings.part import HookContext, LogitTerms, OffsetVectors, Params
 from pe_jax.encodings.positions import offsets
-from pe_jax.shapes import Array, Bool, Float
 
 
 def attend(x: AttentionInputs, drop: Callable[[Array], Array]) -> Float[Array, "B Lq H f"]:

@@ -30,12 +30,12 @@ from jax.typing import ArrayLike
 from pe_jax.attention.masks import index_offsets
 from pe_jax.attention.product import product
 from pe_jax.attention.relative_shift import relative_shift
-from pe_jax.axis_blocks import cut_axis, join_axis
-from pe_jax.dtypes import at_least_float32, wide_dtype
+from pe_jax.common.axis_blocks import cut_axis, join_axis
+from pe_jax.common.dtypes import at_least_float32, wide_dtype
+from pe_jax.common.manual_axes import vary_alike
+from pe_jax.common.shapes import Array, Float, Int, Leaf, Size
 from pe_jax.encodings.positions import offsets
 from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
-from pe_jax.manual_axes import vary_alike
-from pe_jax.shapes import Array, Float, Int, Leaf, Size
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("rows",), meta_fields=("clip",))

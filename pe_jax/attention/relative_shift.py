@@ -15,8 +15,8 @@ from jax.interpreters import ad, batching, mlir
 from jax.typing import ArrayLike
 
 from pe_jax.attention.masks import index_offsets
-from pe_jax.manual_axes import vary_alike
-from pe_jax.shapes import Array, Float
+from pe_jax.common.manual_axes import vary_alike
+from pe_jax.common.shapes import Array, Float
 
 
 def relative_shift(

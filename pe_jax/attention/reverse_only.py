@@ -11,7 +11,7 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from pe_jax.shapes import Array
+from pe_jax.common.shapes import Array
 
 reverse_only_p = Primitive("reverse_only")
 

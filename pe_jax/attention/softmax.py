@@ -42,10 +42,10 @@ from pe_jax.attention.offset_terms import (
     table_values,
 )
 from pe_jax.attention.product import head_product
-from pe_jax.dtypes import wide_dtype
+from pe_jax.common.dtypes import wide_dtype
+from pe_jax.common.shapes import Array, Float, Leaf, Size
 from pe_jax.encodings.part import LogitTerms, Params
 from pe_jax.encodings.positions import AttentionWindow, offsets
-from pe_jax.shapes import Array, Float, Leaf, Size
 
 _STATIC = "rate window ranges size num_queries maps position_windows".split()
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import jax
 
-from pe_jax.axis_blocks import cut_axis, join_axis
+from pe_jax.common.axis_blocks import cut_axis, join_axis
+from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings.part import Params
-from pe_jax.shapes import Array, Float
 
 # Numbers that are computed at once: half a MiB, which fits into a cache of a CPU's core. Other
 # devices get more, to have enough to do (not measured).

@@ -16,6 +16,7 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from pe_jax.common.values import split_names
 from pe_jax.encodings.encoding import PositionEncoding, cycle, per_layer
 from pe_jax.encodings.registry import (
     ENCODINGS,
@@ -26,7 +27,6 @@ from pe_jax.encodings.registry import (
     options_of,
     suggestion,
 )
-from pe_jax.values import split_names
 
 _PAPERS_RELATIVE = ("learned_relative", "sinusoidal_relative", "learnable_sinusoidal_relative")
 _PAPERS_ABSOLUTE = ("learned_absolute", "sinusoidal_absolute", "learnable_sinusoidal_absolute")

@@ -32,9 +32,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from pe_jax.common.records import Record
+from pe_jax.common.shapes import Array, Float, Size
 from pe_jax.encodings.positions import AttentionWindow, Positions, as_array, span
-from pe_jax.records import Record
-from pe_jax.shapes import Array, Float, Size
 
 if TYPE_CHECKING:
     from pe_jax.encodings.encoding import PositionEncoding

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.records import Record
-from pe_jax.shapes import Array, Bool, Float, Real, Size
+from pe_jax.common.records import Record
+from pe_jax.common.shapes import Array, Bool, Float, Real, Size
 
 # `range(start, stop)`: consecutive positions, the same in every row, known while compiling. That is
 # what fast attention needs. Anything else is an array `[L]` or `[B, L]`, integer or real, or

@@ -11,10 +11,10 @@ from typing import Any, Concatenate, ParamSpec
 import jax
 import numpy as np
 
+from pe_jax.common.errors import did_you_mean
 from pe_jax.encodings.encoding import PositionEncoding, checked_encoding, map_parts, none
 from pe_jax.encodings.hooks import with_notes
 from pe_jax.encodings.part import Part, no_parameters
-from pe_jax.errors import did_you_mean
 
 # By name: every encoding, and every function that changes another encoding.
 ENCODINGS: dict[str, Callable[..., PositionEncoding]] = {"none": none}

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import DTypeLike
 
-from pe_jax.shapes import Array, Float, Real
+from pe_jax.common.shapes import Array, Float, Real
 
 # Up to here a float32 product w·x is precise to 2e-4 radians for w up to 1.
 _PRECISE = 4096

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.shapes import Array, Float, Real
+from pe_jax.common.shapes import Array, Float, Real
 
 RESIZE_METHODS = ("truncate", "repeat", "interpolate")
 

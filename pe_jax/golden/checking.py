@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from pe_jax.console.markdown import raw_table
+from pe_jax.common.markdown import raw_table
+from pe_jax.common.records import Record
 from pe_jax.golden.cases import LENGTH, Case
 from pe_jax.golden.files import read
 from pe_jax.golden.formula import Formula, evaluate, formula_of
 from pe_jax.golden.mistakes import mistakes
 from pe_jax.golden.vectors import Golden, Layer, inputs_of
-from pe_jax.records import Record
 
 # Takes arguments of `ARGUMENTS`; returns attention `[B, Lq, H, d]`, or rotated queries and keys.
 Function = Callable[..., Any]

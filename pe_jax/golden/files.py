@@ -13,11 +13,11 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from pe_jax import __version__
-from pe_jax.files import Json, parse_json, read_json, write_bytes, write_text
+from pe_jax.common.files import Json, parse_json, read_json, write_bytes, write_text
+from pe_jax.common.values import shown
 from pe_jax.golden import vectors
 from pe_jax.golden.cases import LENGTH
 from pe_jax.interop.hf_registry import FAMILIES
-from pe_jax.values import shown
 
 _README = Path(__file__).with_name("README.md")
 _AGAIN = "Write it again with pe-jax golden."

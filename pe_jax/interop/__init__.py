@@ -1,4 +1,4 @@
-"""Checkpoints: encodings by config.json, position tables, import and export of encoders, runs.
+"""Checkpoints: encodings by config.json, position tables, import and export of encoders.
 
 `from_hf` needs JAX alone. What reads and writes files needs the extra `train`, and is imported when
 it is first used.
@@ -7,12 +7,12 @@ it is first used.
 import importlib
 import typing
 
-from pe_jax.errors import did_you_mean, extra
+from pe_jax.common.errors import did_you_mean, extra
 from pe_jax.interop.hf_encoding import from_hf
 
 __all__ = [
     "PositionTable", "PublishedEncoder", "from_hf", "load_encoder", "load_position_table",
-    "load_run", "save_encoder", "save_onnx", "save_stablehlo",
+    "save_encoder", "save_onnx", "save_stablehlo",
 ]  # fmt: skip
 
 if typing.TYPE_CHECKING:
@@ -21,14 +21,13 @@ if typing.TYPE_CHECKING:
     from pe_jax.interop.onnx_export import save_onnx
     from pe_jax.interop.position_tables import PositionTable, load_position_table
     from pe_jax.interop.programs import save_stablehlo
-    from pe_jax.interop.runs import load_run
 else:
     _RENAMED = {
         "load_bert": "load_encoder",
         "save_bert": "save_encoder",
         "PublishedBert": "PublishedEncoder",
     }
-    _LAZY = ("position_tables", "bert_import", "bert_export", "programs", "onnx_export", "runs")
+    _LAZY = ("position_tables", "bert_import", "bert_export", "programs", "onnx_export")
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

@@ -14,9 +14,6 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 from tokenizers.normalizers import BertNormalizer
 
-from pe_jax.configs.model import ARCHITECTURE
-from pe_jax.data.special_tokens import NAMES, special_tokens
-from pe_jax.data.tokenizer_classes import BERT_NAMES, BERT_SETTINGS, difference_from_class
 from pe_jax.encodings import Context, Params, convert_layout, embed
 from pe_jax.encodings.parameters import split_params
 from pe_jax.interop import layout
@@ -26,7 +23,10 @@ from pe_jax.interop.hf_encoders import ACTIVATIONS, EncoderFormat
 from pe_jax.interop.hf_keys import first_row
 from pe_jax.interop.hf_registry import ENCODERS, FAMILIES
 from pe_jax.interop.hf_rope import rope_keys
+from pe_jax.interop.special_tokens import NAMES, special_tokens
+from pe_jax.interop.tokenizer_classes import BERT_NAMES, BERT_SETTINGS, difference_from_class
 from pe_jax.models import BertConfig, with_tokens
+from pe_jax.models.config import ARCHITECTURE
 
 
 def save_encoder(

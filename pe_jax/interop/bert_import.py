@@ -12,6 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.common.records import Record
+from pe_jax.common.schema import kinds
+from pe_jax.common.values import shown
 from pe_jax.encodings import Params
 from pe_jax.interop import layout
 from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
@@ -21,9 +24,6 @@ from pe_jax.interop.hf_keys import first_row
 from pe_jax.interop.hf_registry import ENCODERS, FIRST_NAMES
 from pe_jax.interop.layout import Leaf
 from pe_jax.models import BertConfig
-from pe_jax.records import Record
-from pe_jax.schema import kinds
-from pe_jax.values import shown
 
 # Keys of transformers' base class that change any model, with the only value that is supported.
 _ONLY = {"per_layer_config": None, "quantization_config": None}

@@ -16,8 +16,8 @@ import ml_dtypes  # Also registers bfloat16 with NumPy, which safetensors needs 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from pe_jax.files import parse_json
-from pe_jax.values import shown
+from pe_jax.common.files import parse_json
+from pe_jax.common.values import shown
 
 _WHOLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"

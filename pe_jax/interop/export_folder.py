@@ -15,8 +15,8 @@ from typing import Any
 
 from tokenizers import Tokenizer, processors
 
-from pe_jax.data.special_tokens import special_tokens
-from pe_jax.files import is_remote, writing
+from pe_jax.common.files import is_remote, writing
+from pe_jax.interop.special_tokens import special_tokens
 
 
 def check_folder(folder: str | Path) -> Path:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pe_jax.configs.model import MODERNBERT
 from pe_jax.encodings.absolute.position_vectors import LEARNED_TABLE_PATH
+from pe_jax.models.config import MODERNBERT
 
 # Activations of transformers, and ours; the first of several names is written. Those of one of ours
 # differ in the order of their operations, or in digits that float32 does not have (`gelu_fast`).

@@ -12,6 +12,7 @@ import reprlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from pe_jax.common.errors import did_you_mean
 from pe_jax.encodings.absolute.position_vectors import learned_absolute
 from pe_jax.encodings.bias.alibi import alibi
 from pe_jax.encodings.bias.t5 import t5
@@ -22,7 +23,6 @@ from pe_jax.encodings.relative.inkling import inkling
 from pe_jax.encodings.relative.relative_key import relative_key, relative_key_query
 from pe_jax.encodings.rotary.rotation import Layout
 from pe_jax.encodings.rotary.several_axes import AxialLayout
-from pe_jax.errors import did_you_mean
 from pe_jax.interop.hf_keys import checked_config, described, first_row, parts_of
 from pe_jax.interop.hf_layers import (
     CHUNKED,

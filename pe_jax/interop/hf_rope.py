@@ -7,13 +7,13 @@ import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from pe_jax.common.errors import did_you_mean
 from pe_jax.encodings.encoding import PositionEncoding
 from pe_jax.encodings.modifiers.temperature import log_n
 from pe_jax.encodings.registry import REQUIRED, options_of
 from pe_jax.encodings.rotary import rope_scaling
 from pe_jax.encodings.rotary.rope import Layout, rope
 from pe_jax.encodings.rotary.several_axes import AxialLayout, mrope, rope_axial
-from pe_jax.errors import did_you_mean
 from pe_jax.interop.hf_keys import checked_setting, described
 from pe_jax.interop.hf_layers import CHUNKED, FULL, SLIDING, Config, required
 from pe_jax.interop.hf_registry import AXIAL, UNNAMED, HFFamily

@@ -15,14 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from tokenizers import Tokenizer
 
+from pe_jax.common.errors import extra
+from pe_jax.common.files import parse_json
+from pe_jax.common.shapes import Array
 from pe_jax.encodings import Params
-from pe_jax.errors import extra
-from pe_jax.files import parse_json
 from pe_jax.interop.export_folder import check_folder, new_folder, save_json, save_program
 from pe_jax.interop.plain_jax import plain
 from pe_jax.interop.programs import check_program, model_function, symbolic_inputs
 from pe_jax.models import BertConfig
-from pe_jax.shapes import Array
 
 if TYPE_CHECKING:
     from onnx import ModelProto

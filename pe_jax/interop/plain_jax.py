@@ -15,7 +15,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
 from pe_jax.attention.product import product_p
 from pe_jax.attention.relative_shift import relative_shift_p, relative_shift_transpose_p
-from pe_jax.shapes import Array
+from pe_jax.common.shapes import Array
 
 # Names of primitives that run the program in their parameters once.
 _CALLS = ("jit", "closed_call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call")

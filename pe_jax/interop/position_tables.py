@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
+from pe_jax.common.records import Record
+from pe_jax.common.shapes import Array, Float
 from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
 from pe_jax.interop.hf_keys import first_row
 from pe_jax.interop.hf_registry import FAMILIES
-from pe_jax.records import Record
-from pe_jax.shapes import Array, Float
 
 MODEL_TYPES = tuple(name for name, family in FAMILIES.items() if family.table)
 # The first family with the same table names all of them.

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from tokenizers import Tokenizer
 
+from pe_jax.common.errors import extra
+from pe_jax.common.shapes import Array, Bool, Int
 from pe_jax.encodings import Params
-from pe_jax.errors import extra
 from pe_jax.interop.export_folder import check_folder, new_folder, save_program
 from pe_jax.models import Bert, BertConfig, BertForClassification, BertForSpans
-from pe_jax.shapes import Array, Bool, Int
 
 # `(tokens [B, L] int32, token_type_ids [B, L] int32, mask [B, L] bool) ->` outputs, float32.
 Model = Callable[[Int[Array, "B L"], Int[Array, "B L"], Bool[Array, "B L"]], tuple[jax.Array, ...]]

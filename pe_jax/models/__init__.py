@@ -1,19 +1,14 @@
-"""Flax Linen BERT; one encoder class, encodings are data."""
+"""Flax Linen BERT; one encoder class, encodings are data.
 
-from pe_jax.errors import extra
+Named sizes and the keys of a config are read without JAX and Flax, as `--help` does; modules are
+imported when they are first used.
+"""
 
-# isort: off
-with extra("flax"):
-    from pe_jax.configs.model import PRESETS, BertConfig, preset, with_tokens
-    from pe_jax.models.bert import Bert, LayerOutputs
-    from pe_jax.models.heads import (
-        BertForClassification, BertForMaskedLM, BertForPretraining, BertForSpans,
-        PretrainingLogits,
-    )  # fmt: skip
-    from pe_jax.models.inspection import (
-        attended, attention_map, hidden_states, kernel_map, layer_outputs, projections,
-        queries_keys_values, query_key_matrices, rotations, weights_map, with_constants,
-    )  # fmt: skip
+import importlib
+import typing
+
+from pe_jax.common.errors import did_you_mean, extra
+from pe_jax.models.config import PRESETS, BertConfig, preset, with_tokens
 
 __all__ = [
     "PRESETS", "Bert", "BertConfig", "BertForClassification", "BertForMaskedLM",
@@ -28,3 +23,42 @@ EXPERIMENTAL = (
     "attended", "attention_map", "kernel_map", "projections", "queries_keys_values",
     "query_key_matrices", "rotations", "weights_map", "with_constants",
 )  # fmt: skip
+
+if typing.TYPE_CHECKING:
+    from pe_jax.models.bert import Bert, LayerOutputs
+    from pe_jax.models.heads import (
+        BertForClassification,
+        BertForMaskedLM,
+        BertForPretraining,
+        BertForSpans,
+        PretrainingLogits,
+    )
+    from pe_jax.models.inspection import (
+        attended,
+        attention_map,
+        hidden_states,
+        kernel_map,
+        layer_outputs,
+        projections,
+        queries_keys_values,
+        query_key_matrices,
+        rotations,
+        weights_map,
+        with_constants,
+    )
+else:
+    _LAZY = ("bert", "heads", "inspection")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
+    def __getattr__(name: str) -> typing.Any:
+        if name in __all__:
+            with extra("flax"):
+                for module in _LAZY:
+                    members = vars(importlib.import_module(f"{__name__}.{module}"))
+                    if name in members:
+                        globals()[name] = members[name]
+                        return members[name]
+        hint = did_you_mean(name, __all__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")

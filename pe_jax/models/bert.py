@@ -16,11 +16,11 @@ import jax.numpy as jnp
 from pe_jax.attention import dropout, padding_mask
 from pe_jax.attention.masks import combine_masks, document_positions
 from pe_jax.attention.product import is_product_of_layers
+from pe_jax.common.records import Record
+from pe_jax.common.shapes import Array, Bool, Float, Int
 from pe_jax.encodings import Context, Params, Positions, embed, parameter_count
 from pe_jax.encodings.positions import default_positions
 from pe_jax.models.layers import BertModule, Block, check_ids, split_rng
-from pe_jax.records import Record
-from pe_jax.shapes import Array, Bool, Float, Int
 
 # What a layer keeps for its backward pass: a policy of jax.checkpoint, or all.
 REMAT: dict[str, Callable[..., bool] | None] = {

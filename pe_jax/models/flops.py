@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.attention.inputs import apply_encoding
-from pe_jax.configs.model import BertConfig
 from pe_jax.encodings import HookContext, Params, PositionEncoding
+from pe_jax.models.config import BertConfig
 
 
 @functools.cache  # The training loop asks at every step.

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.attention import dropout
+from pe_jax.common.records import Record
+from pe_jax.common.shapes import Array, Bool, Float, Int
 from pe_jax.encodings import Positions
 from pe_jax.models.bert import Bert
 from pe_jax.models.layers import BertModule, activate, check_ids, linear
-from pe_jax.records import Record
-from pe_jax.shapes import Array, Bool, Float, Int
 
 
 def _transform(head: BertModule, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:

@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.attention import attention_logits, attention_weights
-from pe_jax.configs.model import BertConfig
+from pe_jax.common.shapes import Array, Bool, Float, Int
 from pe_jax.encodings import Context, Params, Positions
 from pe_jax.encodings.parameters import split_params
 from pe_jax.encodings.positions import offsets
 from pe_jax.models.bert import Bert, LayerOutputs
+from pe_jax.models.config import BertConfig
 from pe_jax.models.layers import projection_parameters, query_key_maps
-from pe_jax.shapes import Array, Bool, Float, Int
 
 
 def layer_outputs(

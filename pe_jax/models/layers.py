@@ -18,10 +18,10 @@ import numpy as np
 from pe_jax.attention.attention import attention
 from pe_jax.attention.dropout import dropout
 from pe_jax.attention.product import add_row, product
-from pe_jax.configs.model import BertConfig
+from pe_jax.common.shapes import Array, Bool, Float, Int
 from pe_jax.encodings import Context, Params, PositionEncoding, embed
 from pe_jax.encodings.part import Projection
-from pe_jax.shapes import Array, Bool, Float, Int
+from pe_jax.models.config import BertConfig
 
 
 def linear(
@@ -42,7 +42,7 @@ def linear(
 
 
 def activate(x: Float[Array, "*B N"], name: str) -> Float[Array, "*B N"]:
-    """Apply an activation of `pe_jax.configs.model.ACTIVATIONS`; float32 inside."""
+    """Apply an activation of `pe_jax.models.config.ACTIVATIONS`; float32 inside."""
     # Rows in one axis, as the products before and after have them: with the axes of a batch XLA
     # keeps a float32 copy in another layout on TPUs.
     return _activate_rows(x.reshape(-1, x.shape[-1]), name).reshape(x.shape)

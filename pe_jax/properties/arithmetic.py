@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from pe_jax.shapes import Array, Float
+from pe_jax.common.shapes import Array, Float
 
 
 def ratio(

@@ -9,8 +9,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from pe_jax.common.shapes import Array, Float
 from pe_jax.properties.compiled import compiled
-from pe_jax.shapes import Array, Float
 
 
 @compiled()

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.fft import dct
 
+from pe_jax.common.records import Record
+from pe_jax.common.shapes import Array, Float
 from pe_jax.properties.arithmetic import ratio
 from pe_jax.properties.compiled import compiled
-from pe_jax.records import Record
-from pe_jax.shapes import Array, Float
 
 _HELD = 0.95  # The share of pos's variance that its dimensions are counted for.
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.shapes import Array
+from pe_jax.common.shapes import Array
 
 F = TypeVar("F", bound=Callable[..., object])
 

@@ -16,12 +16,12 @@ import numpy as np
 
 from pe_jax import encodings
 from pe_jax.attention import attention_logits
+from pe_jax.common.records import Record
+from pe_jax.common.shapes import Array, Float, Int
 from pe_jax.encodings import Context, Params, Part, PositionEncoding
 from pe_jax.encodings.parameters import split_params
 from pe_jax.properties.metrics import monotonicity, proximity, symmetry, translation_invariance
 from pe_jax.properties.toeplitz import psi, turning_point
-from pe_jax.records import Record
-from pe_jax.shapes import Array, Float, Int
 
 WORDS = 4  # Each repeated over an input.
 SIZES = {"hidden_size": 768, "head_size": 64, "num_heads": 12}  # BERT-base.

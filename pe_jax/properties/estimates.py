@@ -12,11 +12,11 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
-from pe_jax.axis_blocks import cut_axis, join_axis
+from pe_jax.common.axis_blocks import cut_axis, join_axis
+from pe_jax.common.records import Record
+from pe_jax.common.shapes import Array, Float, Int
 from pe_jax.properties.arithmetic import ratio
 from pe_jax.properties.compiled import compiled
-from pe_jax.records import Record
-from pe_jax.shapes import Array, Float, Int
 
 # `score(params, inputs [B, ...], positions [L]) -> [B, ...]`; inputs and scores are pytrees.
 Score = Callable[[PyTree, PyTree, Int[Array, " L"]], PyTree]

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from pe_jax.common.shapes import Array, Bool, Float, Int
 from pe_jax.properties.compiled import compiled
-from pe_jax.shapes import Array, Bool, Float, Int
 
 
 @compiled()

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.common.shapes import Array, Float
 from pe_jax.properties.arithmetic import ratio, to_unit_scale
 from pe_jax.properties.compiled import compiled
-from pe_jax.shapes import Array, Float
 
 
 @compiled()

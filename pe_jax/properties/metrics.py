@@ -19,11 +19,11 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from pe_jax.common.shapes import Array, Bool, Float, Int
 from pe_jax.properties import toeplitz
 from pe_jax.properties.arithmetic import bounded_ratio, ratio, to_unit_scale
 from pe_jax.properties.compiled import compiled
 from pe_jax.properties.toeplitz import Length, Toeplitz
-from pe_jax.shapes import Array, Bool, Float, Int
 
 
 @compiled()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from pe_jax.common.shapes import Array, Bool, Float, Int
 from pe_jax.properties.compiled import compiled
 from pe_jax.properties.metrics import by_offset
-from pe_jax.shapes import Array, Bool, Float, Int
 
 
 @compiled()

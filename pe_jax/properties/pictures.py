@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from pe_jax.common.shapes import Array, Bool, Float
 from pe_jax.encodings import Params, PositionEncoding, from_name, offsets
 from pe_jax.encodings.encoding import checked_encoding
 from pe_jax.properties import encoding_measures
 from pe_jax.properties.probing import offset_curve
 from pe_jax.properties.toeplitz import psi, turning_point
-from pe_jax.shapes import Array, Bool, Float
 
 LENGTHS = (64, 128, 512)
 POSITIONS = 32  # Of the heat map, and offsets of the curve on either side.

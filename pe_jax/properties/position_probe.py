@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.errors import extra
+from pe_jax.common.errors import extra
+from pe_jax.common.records import Record
+from pe_jax.common.shapes import Array, Float, Real
 from pe_jax.properties.arithmetic import ratio
 from pe_jax.properties.position_regression import RIDGE, r_squared, ridge_maps
-from pe_jax.records import Record
-from pe_jax.shapes import Array, Float, Real
 
 _RATE = 3e-3
 _CHECKS = 20  # How often the network is compared on the tokens to choose by.

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from pe_jax.common.records import Record
+from pe_jax.common.shapes import Array, Bool, Float, Real
 from pe_jax.properties.compiled import refuse_complex
-from pe_jax.records import Record
-from pe_jax.shapes import Array, Bool, Float, Real
 
 RIDGE = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 

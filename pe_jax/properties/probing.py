@@ -24,11 +24,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from pe_jax.axis_blocks import cut_axis
+from pe_jax.common.axis_blocks import cut_axis
+from pe_jax.common.shapes import Array, Bool, Float, Int
 from pe_jax.properties.compiled import compiled
 from pe_jax.properties.estimates import Estimate
 from pe_jax.properties.metrics import by_offset
-from pe_jax.shapes import Array, Bool, Float, Int
 
 Attend = Callable[[PyTree, Int[Array, "B T L"]], jax.Array]  # -> [B, *S, L, L]
 

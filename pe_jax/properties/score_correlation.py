@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pe_jax.records import Record
+from pe_jax.common.records import Record
 
 MINIMUM_RUNS = 4  # With three points almost any two columns correlate.
 

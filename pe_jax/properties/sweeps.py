@@ -11,7 +11,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.stages import Compiled
 from jaxtyping import PyTree
 
-from pe_jax.errors import former_arguments
+from pe_jax.common.errors import former_arguments
 
 MEMORY = 2**24  # Bytes per device: on a CPU chunks that fit its caches are twice as fast.
 

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from pe_jax.data.shuffling import shuffled_order
+from pe_jax.common.records import Record
+from pe_jax.common.shapes import Array, Bool, Float, Int
 from pe_jax.properties.arithmetic import ratio
 from pe_jax.properties.compiled import compiled
 from pe_jax.properties.estimates import in_batches, state_change
-from pe_jax.records import Record
-from pe_jax.shapes import Array, Bool, Float, Int
+from pe_jax.properties.shuffling import shuffled_order
 
 SHUFFLES = ("words", "neighbours", "sentences")  # The K kinds, in this order.
 

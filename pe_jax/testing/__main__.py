@@ -5,7 +5,7 @@ By default of all that need no option.
 
 import argparse
 
-from pe_jax.console.markdown import for_terminal
+from pe_jax.common.markdown import for_terminal
 from pe_jax.encodings import from_name
 from pe_jax.encodings.parser import for_text
 from pe_jax.testing import CHECKS, table

@@ -10,8 +10,8 @@ import numpy as np
 
 from pe_jax.attention import Cache, cached_attention, init_cache
 from pe_jax.attention.implementations import UnsupportedError
+from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings import ENCODINGS, WRAPPERS, causal, from_name, parameter_count
-from pe_jax.shapes import Array, Float
 from pe_jax.testing.problems import (
     Checks,
     NotApplicable,

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from pe_jax.shapes import Array, Float, Int
+from pe_jax.common.shapes import Array, Float, Int
 from pe_jax.testing.problems import (
     Checks,
     NotApplicable,

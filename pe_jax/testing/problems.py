@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from pe_jax.console.markdown import raw_table as markdown
-from pe_jax.shapes import Array
+from pe_jax.common.markdown import raw_table as markdown
+from pe_jax.common.shapes import Array
 from pe_jax.testing.subject import Result
 
 Problems = Iterator[str]

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from pe_jax.common.records import Record
+from pe_jax.common.shapes import Array, Bool, Float, Int
 from pe_jax.encodings.part import Params
-from pe_jax.records import Record
-from pe_jax.shapes import Array, Bool, Float, Int
 
 
 class Pair(Record, pytree=True):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.attention import document_mask, document_positions
-from pe_jax.shapes import Array, Bool, Int
+from pe_jax.common.shapes import Array, Bool, Int
 from pe_jax.testing.problems import Problems, differences
 from pe_jax.testing.subject import LENGTH, ROWS, Mask
 

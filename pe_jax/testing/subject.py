@@ -16,8 +16,8 @@ import numpy as np
 
 from pe_jax.attention import implementations
 from pe_jax.attention.attention import attention
+from pe_jax.common.shapes import Array, Bool, Float, Int
 from pe_jax.encodings import Context, Params, PositionEncoding, Positions, embed
-from pe_jax.shapes import Array, Bool, Float, Int
 from pe_jax.testing.reference import Layer, Reference, attend
 
 # Small enough to compile fast; D = H·d, so that layers follow one another.

@@ -16,20 +16,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.configs.training import OptimizerConfig
+from pe_jax.common.schema import changed
+from pe_jax.common.shapes import Array, Bool, Float, Int
 from pe_jax.models import Bert, BertConfig
 from pe_jax.models.flops import train_flops
 from pe_jax.models.layers import BertModule
-from pe_jax.schema import changed
-from pe_jax.shapes import Array, Bool, Float, Int
-from pe_jax.tasks.losses import cross_entropy
-from pe_jax.tasks.run import Run
-from pe_jax.tasks.seeds import SeedsProgram, seed_mesh
-from pe_jax.tasks.train import train
-from pe_jax.training.loop import Stage
-from pe_jax.training.optimizer import make_optimizer
-from pe_jax.training.pytrees import Batch, HostBatch, Params, PyTree, Scalars, Sums
-from pe_jax.training.step import Task, cache_by_arguments, make_task
+from pe_jax.trainer.configs.training import OptimizerConfig
+from pe_jax.trainer.tasks.losses import cross_entropy
+from pe_jax.trainer.tasks.run import Run
+from pe_jax.trainer.tasks.seeds import SeedsProgram, seed_mesh
+from pe_jax.trainer.tasks.train import train
+from pe_jax.trainer.training.loop import Stage
+from pe_jax.trainer.training.optimizer import make_optimizer
+from pe_jax.trainer.training.pytrees import Batch, HostBatch, Params, PyTree, Scalars, Sums
+from pe_jax.trainer.training.step import Task, cache_by_arguments, make_task
 from research.json_files import read_series
 from research.length_generalisation.config import LengthGeneralisationConfig
 from research.length_generalisation.rows import row_length, rows

@@ -13,10 +13,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from pe_jax.configs.model import HEADS, INTERMEDIATE, LAYERS, WIDTH
-from pe_jax.configs.training import COUNT, FORMATS, ROWS, VECTOR
-from pe_jax.schema import Config, config_dict, field, subconfig, task_field
-from pe_jax.values import SEED, integer, number, several, some_of, text
+from pe_jax.common.schema import Config, config_dict, field, subconfig, task_field
+from pe_jax.common.values import SEED, integer, number, several, some_of, text
+from pe_jax.models.config import HEADS, INTERMEDIATE, LAYERS, WIDTH
+from pe_jax.trainer.configs.training import COUNT, FORMATS, ROWS, VECTOR
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, PercentFormatter
 
-from pe_jax.figures import style
+from pe_jax.trainer.figures import style
 
 
 @style.applied

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pe_jax.shapes import Int
-from pe_jax.training.pytrees import HostBatch
+from pe_jax.common.shapes import Int
+from pe_jax.trainer.training.pytrees import HostBatch
 from research.length_generalisation.tasks import AlgorithmicTask
 
 PAD, BLANK, FIRST = 0, 1, 2  # The separator is a blank; symbols are numbered from FIRST.

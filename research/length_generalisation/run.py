@@ -13,22 +13,22 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # The repository.
 
-from pe_jax.console import stopping
+from pe_jax.trainer.console import stopping
 
 if __name__ == "__main__":
     stopping.catch()  # Before the other imports: signals may come during them.
 
-from pe_jax.errors import extra
+from pe_jax.common.errors import extra
 
 with extra("train", SystemExit):
     from absl import flags
 
-    from pe_jax.console import command
-    from pe_jax.console.config_files import define_config
-    from pe_jax.console.markdown import for_terminal
-    from pe_jax.console.streams import show
-    from pe_jax.files import reachable_path
-    from pe_jax.schema import from_values
+    from pe_jax.common.files import reachable_path
+    from pe_jax.common.markdown import for_terminal
+    from pe_jax.common.schema import from_values
+    from pe_jax.trainer.console import command
+    from pe_jax.trainer.console.config_files import define_config
+    from pe_jax.trainer.console.streams import show
     from research.length_generalisation.config import LengthGeneralisationConfig
 
 _FLAGS = flags.FlagValues()

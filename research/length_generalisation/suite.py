@@ -15,16 +15,16 @@ from typing import TypedDict
 import jax
 import numpy as np
 
-from pe_jax.console import markdown
-from pe_jax.console.terminal import log
+from pe_jax.common import markdown
+from pe_jax.common.files import file_name, read_json, write_text
+from pe_jax.common.schema import as_dict, changed
+from pe_jax.common.values import shown, split_names
 from pe_jax.encodings.encoding import check_layer
-from pe_jax.figures import save
-from pe_jax.files import file_name, read_json, write_text
 from pe_jax.models import BertConfig
-from pe_jax.reports.pages import write_page
-from pe_jax.reports.tables import mean_and_spread
-from pe_jax.schema import as_dict, changed
-from pe_jax.values import shown, split_names
+from pe_jax.trainer.console.terminal import log
+from pe_jax.trainer.figures import save
+from pe_jax.trainer.reports.pages import write_page
+from pe_jax.trainer.reports.tables import mean_and_spread
 from research.json_files import read_json_as
 from research.length_generalisation import figures
 from research.length_generalisation.cell import Cell, run

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from pe_jax.shapes import Bool, Int
+from pe_jax.common.shapes import Bool, Int
 
 # By the automaton that solves the task, as Ruoss et al. order them; "generation" is token by token.
 Level = Literal["regular", "context-free", "context-sensitive", "generation"]

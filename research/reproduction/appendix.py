@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from pe_jax.configs.tables import TablesConfig
-from pe_jax.console.markdown import raw_table
-from pe_jax.console.terminal import counted
-from pe_jax.reports import table_formats
-from pe_jax.reports.paper_tables import build_all
-from pe_jax.reports.tables import mean_and_spread
+from pe_jax.common.markdown import raw_table
+from pe_jax.trainer.configs.tables import TablesConfig
+from pe_jax.trainer.console.terminal import counted
+from pe_jax.trainer.reports import table_formats
+from pe_jax.trainer.reports.paper_tables import build_all
+from pe_jax.trainer.reports.tables import mean_and_spread
 from research.reproduction.claims import judge, models_above
 from research.reproduction.drawing import SCORES, gallery, linked
 from research.reproduction.plan import REPLACED, SCRATCH, TASKS, UNTOUCHED

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import dataclasses
 
-from pe_jax.configs.distill_positions import DistillationConfig
-from pe_jax.configs.finetuning import FinetuningConfig, SquadConfig
-from pe_jax.configs.pretraining import EncoderTrainingConfig, PretrainingConfig
-from pe_jax.configs.properties import PropertiesConfig
-from pe_jax.configs.training import COUNT, LENGTH
-from pe_jax.schema import Config, config_dict, field, subconfig, task_field
-from pe_jax.values import SEED, integer, several, some_of
-from pe_jax.values import text as any_text
+from pe_jax.common.schema import Config, config_dict, field, subconfig, task_field
+from pe_jax.common.values import SEED, integer, several, some_of
+from pe_jax.common.values import text as any_text
+from pe_jax.trainer.configs.distill_positions import DistillationConfig
+from pe_jax.trainer.configs.finetuning import FinetuningConfig, SquadConfig
+from pe_jax.trainer.configs.pretraining import EncoderTrainingConfig, PretrainingConfig
+from pe_jax.trainer.configs.properties import PropertiesConfig
+from pe_jax.trainer.configs.training import COUNT, LENGTH
 
 _RELATIVE = ("learned_relative", "sinusoidal_relative", "learnable_sinusoidal_relative")
 # Sinusoids of size 1 drown words: new embeddings are of size 0.02, a published BERT's of 0.05.

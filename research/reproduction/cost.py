@@ -10,16 +10,20 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from pe_jax.configs.distill_positions import DistillationConfig
-from pe_jax.configs.pretraining import PretrainingConfig, PretrainingStageConfig, StageConfig
-from pe_jax.configs.properties import PropertiesConfig
-from pe_jax.console.markdown import raw_table
-from pe_jax.data import PretrainingExamples, load_tokenizer
+from pe_jax.common.markdown import raw_table
 from pe_jax.models import BertConfig
 from pe_jax.models.flops import forward_flops, train_flops
-from pe_jax.tasks import distillation, pretraining, text_training
-from pe_jax.tasks.pretrained_source import tokenizer_file
-from pe_jax.training import sharding
+from pe_jax.trainer.configs.distill_positions import DistillationConfig
+from pe_jax.trainer.configs.pretraining import (
+    PretrainingConfig,
+    PretrainingStageConfig,
+    StageConfig,
+)
+from pe_jax.trainer.configs.properties import PropertiesConfig
+from pe_jax.trainer.data import PretrainingExamples, load_tokenizer
+from pe_jax.trainer.tasks import distillation, pretraining, text_training
+from pe_jax.trainer.tasks.pretrained_source import tokenizer_file
+from pe_jax.trainer.training import sharding
 from research.reproduction.plan import Run
 from research.reproduction.results_file import Entry
 from research.reproduction.state import to_execute

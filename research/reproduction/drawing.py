@@ -17,14 +17,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pe_jax import properties
-from pe_jax.configs.properties import PropertiesConfig
-from pe_jax.console.terminal import log
-from pe_jax.figures import save, style
-from pe_jax.files import Json, file_name
-from pe_jax.reports.property_report import scores
-from pe_jax.reports.property_report.report import measure_properties
-from pe_jax.reports.property_report.subjects import from_run
-from pe_jax.schema import changed
+from pe_jax.common.files import Json, file_name
+from pe_jax.common.schema import changed
+from pe_jax.trainer.configs.properties import PropertiesConfig
+from pe_jax.trainer.console.terminal import log
+from pe_jax.trainer.figures import save, style
+from pe_jax.trainer.reports.property_report import scores
+from pe_jax.trainer.reports.property_report.report import measure_properties
+from pe_jax.trainer.reports.property_report.subjects import from_run
 from research.reproduction.intervals import interval
 from research.reproduction.plan import REPLACED, SCRATCH, UNTOUCHED, Run
 from research.reproduction.results import (

@@ -17,14 +17,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pe_jax.configs.distill_positions import DistillationConfig
-from pe_jax.configs.finetuning import FinetuningConfig
-from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.configs.properties import PropertiesConfig
+from pe_jax.common.schema import changed
+from pe_jax.common.values import split_names
 from pe_jax.encodings.parser import expand_names, without_options
-from pe_jax.schema import changed
-from pe_jax.training import workdir
-from pe_jax.values import split_names
+from pe_jax.trainer.configs.distill_positions import DistillationConfig
+from pe_jax.trainer.configs.finetuning import FinetuningConfig
+from pe_jax.trainer.configs.pretraining import PretrainingConfig
+from pe_jax.trainer.configs.properties import PropertiesConfig
+from pe_jax.trainer.training import workdir
 from research.reproduction.config import ReproductionConfig
 
 SCRATCH, REPLACED = ARMS = ("from_scratch", "replaced")

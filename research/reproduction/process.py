@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import pe_jax
-from pe_jax import cpu
-from pe_jax.configs.distill_positions import DistillationConfig
-from pe_jax.configs.finetuning import FinetuningConfig
-from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.configs.properties import PropertiesConfig
-from pe_jax.files import Json, parse_json, read_json, write_text
-from pe_jax.schema import flatten, values_of
-from pe_jax.training.metrics import HELD_OUT
-from pe_jax.training.workdir import STEPS, saved_values
+from pe_jax.common import cpu
+from pe_jax.common.files import Json, parse_json, read_json, write_text
+from pe_jax.common.schema import flatten, values_of
+from pe_jax.trainer.configs.distill_positions import DistillationConfig
+from pe_jax.trainer.configs.finetuning import FinetuningConfig
+from pe_jax.trainer.configs.pretraining import PretrainingConfig
+from pe_jax.trainer.configs.properties import PropertiesConfig
+from pe_jax.trainer.training.metrics import HELD_OUT
+from pe_jax.trainer.training.workdir import STEPS, saved_values
 from research.json_files import T, check, read_json_as, read_series
 from research.reproduction.plan import RESULT, TASKS, Run, plan
 from research.reproduction.results import (
@@ -73,7 +73,7 @@ class _Finetuned(TypedDict):
 
 def execute_run(folder: Path, name: str) -> None:
     """Execute or resume the run `name` of the study in `folder`, planned from its results file."""
-    from pe_jax.console.compile_cache import cache_compiled_programs
+    from pe_jax.trainer.console.compile_cache import cache_compiled_programs
 
     cache_compiled_programs()
     config = saved_config(read_results(folder))
@@ -137,7 +137,7 @@ def _last(folder: Path, name: str) -> float:
 
 
 def _pretrain(config: PretrainingConfig, folder: Path, seed: int) -> Json:
-    from pe_jax.tasks import pretraining
+    from pe_jax.trainer.tasks import pretraining
 
     pretraining.run(config, folder)
     names = {"masked_lm_loss": LOSS, "masked_lm_accuracy": ACCURACY}
@@ -145,7 +145,7 @@ def _pretrain(config: PretrainingConfig, folder: Path, seed: int) -> Json:
 
 
 def _distill(config: DistillationConfig, folder: Path, seed: int) -> Json:
-    from pe_jax.tasks import distillation
+    from pe_jax.trainer.tasks import distillation
 
     distillation.run(config, folder)
     return {"values": {R2: {seed: _last(folder, "r2")}}}
@@ -153,8 +153,8 @@ def _distill(config: DistillationConfig, folder: Path, seed: int) -> Json:
 
 def _measure(config: PropertiesConfig, run: Run) -> Json:
     """Measure the model that the run needs."""
-    from pe_jax.reports.property_report.report import measure_properties
-    from pe_jax.reports.property_report.subjects import from_run
+    from pe_jax.trainer.reports.property_report.report import measure_properties
+    from pe_jax.trainer.reports.property_report.subjects import from_run
 
     folder, model = run.folder, run.needs
     assert model is not None
@@ -200,9 +200,9 @@ def _loss_at_unseen_length(scores: Scores, model: Path) -> float:
 
 
 def _finetune(config: FinetuningConfig, run: Run) -> Json:
-    from pe_jax.reports.finetuning_report import report_finetuning
-    from pe_jax.reports.rescoring import rescore
-    from pe_jax.tasks import finetuning
+    from pe_jax.trainer.reports.finetuning_report import report_finetuning
+    from pe_jax.trainer.reports.rescoring import rescore
+    from pe_jax.trainer.tasks import finetuning
 
     folder, task = run.folder, run.kind
     report_finetuning(finetuning.run(config, folder), folder)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pe_jax.configs.model import ModelChanges
-from pe_jax.files import write_text
-from pe_jax.reports.property_report.render import render
-from pe_jax.reports.property_report.subjects import from_name
-from pe_jax.reports.property_report.table1 import table1
-from pe_jax.schema import changed
-from pe_jax.values import split_names
+from pe_jax.common.files import write_text
+from pe_jax.common.schema import changed
+from pe_jax.common.values import split_names
+from pe_jax.models.config import ModelChanges
+from pe_jax.trainer.reports.property_report.render import render
+from pe_jax.trainer.reports.property_report.subjects import from_name
+from pe_jax.trainer.reports.property_report.table1 import table1
 from research.reproduction import drawing, state
 from research.reproduction.appendix import appendix
 from research.reproduction.config import ReproductionConfig

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pe_jax.reports.finetuning_results import Results as TaskResults
-from pe_jax.values import split_names
+from pe_jax.common.values import split_names
+from pe_jax.trainer.reports.finetuning_results import Results as TaskResults
 from research.reproduction.plan import REPLACED, TASKS, UNTOUCHED
 from research.reproduction.results_file import SQUAD_EXACT, SQUAD_F1, Entry, Results
 

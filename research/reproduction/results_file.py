@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from pe_jax.schema import from_values
-from pe_jax.values import shown
+from pe_jax.common.schema import from_values
+from pe_jax.common.values import shown
 from research.json_files import read_json_as
 from research.reproduction.config import ReproductionConfig
 from research.reproduction.plan import TASKS, plan

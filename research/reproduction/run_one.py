@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # The repository.
 
-from pe_jax.console import stopping
+from pe_jax.trainer.console import stopping
 
 if __name__ == "__main__":
     stopping.catch()

@@ -6,9 +6,9 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from pe_jax.console.markdown import raw_table
-from pe_jax.files import parse_json, read_json, write_text
-from pe_jax.schema import as_dict, from_values, values_of
+from pe_jax.common.files import parse_json, read_json, write_text
+from pe_jax.common.markdown import raw_table
+from pe_jax.common.schema import as_dict, from_values, values_of
 from research.json_files import check as check_json
 from research.reproduction import config as shipped
 from research.reproduction.config import ReproductionConfig

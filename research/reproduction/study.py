@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pe_jax.console import stopping
-from pe_jax.console.terminal import log, log_field
-from pe_jax.files import write_text
-from pe_jax.training import workdir
+from pe_jax.common.files import write_text
+from pe_jax.trainer.console import stopping
+from pe_jax.trainer.console.terminal import log, log_field
+from pe_jax.trainer.training import workdir
 from research.reproduction import state
 from research.reproduction.config import ReproductionConfig
 from research.reproduction.cost import Costs, cost_table, costs

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from pe_jax.console.markdown import raw_table
+from pe_jax.common.markdown import raw_table
 from research.reproduction.claims import judge
 from research.reproduction.effects import (
     ARTICLE,

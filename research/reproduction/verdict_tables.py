@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pe_jax.console.markdown import raw_table
+from pe_jax.common.markdown import raw_table
 from research.reproduction.claims import detectable
 from research.reproduction.effects import LEVEL, LEVELS, Difference, Verdict
 from research.reproduction.intervals import Interval, Parts

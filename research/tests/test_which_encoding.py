@@ -6,7 +6,7 @@ import json
 from helpers import tiny_run
 
 from pe_jax import encodings
-from pe_jax.tasks import pretraining
+from pe_jax.trainer.tasks import pretraining
 from research.which_encoding.names import NOT_POSITIONS, encodings_to_compare
 from research.which_encoding.results import FOLDER
 from research.which_encoding.trained_model import trained_picture

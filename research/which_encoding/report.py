@@ -21,9 +21,9 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from scipy import stats
 
-from pe_jax.console.markdown import raw_table
-from pe_jax.figures.style import FAMILIES, encoding_family, legend_below, new, save
-from pe_jax.files import write_text
+from pe_jax.common.files import write_text
+from pe_jax.common.markdown import raw_table
+from pe_jax.trainer.figures.style import FAMILIES, encoding_family, legend_below, new, save
 from research.which_encoding.names import OPTIONS, encodings_to_compare
 from research.which_encoding.results import FOLDER, Lines, read_lines
 

@@ -27,18 +27,18 @@ from absl import app, flags
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from pe_jax.configs import pretrain_books
-from pe_jax.configs.all_tasks import TRAINING
-from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.console.compile_cache import cache_compiled_programs
+from pe_jax.common.files import write_text
+from pe_jax.common.schema import changed, from_values
 from pe_jax.encodings import parameter_count
-from pe_jax.files import write_text
 from pe_jax.properties.pictures import Picture
-from pe_jax.schema import changed, from_values
-from pe_jax.tasks import pretraining
-from pe_jax.tasks.run import saved_tokenizer
-from pe_jax.training.checkpointing import newest_params
-from pe_jax.training.metrics import read_metrics
+from pe_jax.trainer.configs import pretrain_books
+from pe_jax.trainer.configs.all_tasks import TRAINING
+from pe_jax.trainer.configs.pretraining import PretrainingConfig
+from pe_jax.trainer.console.compile_cache import cache_compiled_programs
+from pe_jax.trainer.tasks import pretraining
+from pe_jax.trainer.tasks.run import saved_tokenizer
+from pe_jax.trainer.training.checkpointing import newest_params
+from pe_jax.trainer.training.metrics import read_metrics
 from research.which_encoding.names import encodings_to_compare
 from research.which_encoding.trained_model import trained_picture
 

@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 import catalogue
 from catalogue.entries import SIZES, Entry
 
+from pe_jax.common.files import write_text
 from pe_jax.encodings import from_name
-from pe_jax.files import write_text
 from research.which_encoding.names import OTHERS
 from research.which_encoding.results import FOLDER
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.properties import picture
 from pe_jax.properties.encoding_measures import mirrored, one_layer, position_vectors
 from pe_jax.properties.pictures import Picture, from_proximities
-from pe_jax.reports.property_report.logits import attention_among_copies
-from pe_jax.reports.property_report.subjects import from_run
+from pe_jax.trainer.configs.properties import PropertiesConfig
+from pe_jax.trainer.reports.property_report.logits import attention_among_copies
+from pe_jax.trainer.reports.property_report.subjects import from_run
 
 
 def trained_picture(folder: Path) -> Picture:

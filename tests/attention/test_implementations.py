@@ -14,7 +14,7 @@ from helpers.slow import slow_except
 
 from pe_jax import encodings
 from pe_jax.attention import attention, dropout, implementations, offset_terms, relative_shift
-from pe_jax.axis_blocks import cut_axis, join_axis
+from pe_jax.common.axis_blocks import cut_axis, join_axis
 from pe_jax.encodings.parser import PAPER
 
 H, d = 2, 4

@@ -20,14 +20,14 @@ from pe_jax.attention.dropout import keep
 from pe_jax.attention.dropout import scale as scale_of_kept
 from pe_jax.attention.implementations import kernel_in_auto
 from pe_jax.attention.tpu_kernel import arguments, fits, flash, flash_attention
-from pe_jax.configs.training import OptimizerConfig
 from pe_jax.encodings import AttentionWindow
 from pe_jax.models import preset
-from pe_jax.tasks.glue import classification_task
-from pe_jax.tasks.seeds import SEED_AXES, SeedsProgram, seed_mesh
-from pe_jax.training import optimizer as optimizers
-from pe_jax.training import sharding
-from pe_jax.training.step import init_state
+from pe_jax.trainer.configs.training import OptimizerConfig
+from pe_jax.trainer.tasks.glue import classification_task
+from pe_jax.trainer.tasks.seeds import SEED_AXES, SeedsProgram, seed_mesh
+from pe_jax.trainer.training import optimizer as optimizers
+from pe_jax.trainer.training import sharding
+from pe_jax.trainer.training.step import init_state
 
 
 def draw(rows, lq, lk, heads, size, clip, terms="kv"):

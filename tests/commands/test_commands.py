@@ -85,7 +85,7 @@ def test_train_then_eval_say_the_same(trained):
 
 def test_the_next_commands(monkeypatch):
     """As `train` was called; a fine-tuned run goes into a table."""
-    from pe_jax.commands import train
+    from pe_jax.trainer.commands import train
 
     for script, task, evaluation in (
         ("train.py", "distillation", "python eval.py --config=configs/properties.py --workdir=W"),

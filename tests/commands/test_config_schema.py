@@ -12,12 +12,12 @@ from helpers.commands import call
 from helpers.config_schemas import FILES, changed, read, shipped
 from ml_collections import ConfigDict
 
-from pe_jax.files import cache_folder, reachable_path
+from pe_jax.common.files import cache_folder, reachable_path
+from pe_jax.common.schema import as_dict, flatten, from_values, keys, values_of
 from pe_jax.interop import load_position_table
 from pe_jax.interop.bert_import import read_config
 from pe_jax.models import BertConfig, preset
-from pe_jax.schema import as_dict, flatten, from_values, keys, values_of
-from pe_jax.tasks import finetuning, text_training
+from pe_jax.trainer.tasks import finetuning, text_training
 
 NAN, INF = math.nan, math.inf
 
@@ -261,7 +261,7 @@ def test_missing_keys_and_tasks():
 
 
 def test_fine_tuning_without_a_start():
-    config = importlib.import_module("pe_jax.configs.glue").get_config()
+    config = importlib.import_module("pe_jax.trainer.configs.glue").get_config()
     says = "config.init must not be empty, got ''. Fine-tuning starts from a pretrained"
     assert says in message(config, lambda config: finetuning.resolve(read(config)))
 

@@ -12,10 +12,10 @@ import pytest
 from helpers.commands import call
 
 import pe_jax
-from pe_jax.configs.all_tasks import CONFIGS
-from pe_jax.console import command, streams, terminal
-from pe_jax.console.config_files import find_config, shipped
-from pe_jax.schema import fields_of_task, flatten
+from pe_jax.common.schema import fields_of_task, flatten
+from pe_jax.trainer.configs.all_tasks import CONFIGS
+from pe_jax.trainer.console import command, streams, terminal
+from pe_jax.trainer.console.config_files import find_config, shipped
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +24,7 @@ def test_help_needs_no_jax():
     """Told at once: nothing is imported that takes seconds."""
     code = (
         "import sys\nsys.argv = ['pe-jax', 'train', '--config=glue', '--help']\n"
-        "from pe_jax.commands import main\n"
+        "from pe_jax.trainer.commands import main\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
         "slow = {'jax', 'flax', 'grain', 'orbax', 'matplotlib', 'scipy'} & set(sys.modules)\n"
         "assert not slow, slow\n"
@@ -59,7 +59,7 @@ IN_A_TERMINAL = """
 import fcntl, pathlib, signal, sys, termios, time
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 from absl import flags
-from pe_jax.console import command, streams, terminal
+from pe_jax.trainer.console import command, streams, terminal
 
 def run():
     progress = terminal.Progress(10)
@@ -137,7 +137,7 @@ def test_help_without_utf_8():
 def test_streams_that_are_closed():
     """No other file takes the place of standard error."""
     code = (
-        "import sys\nfrom pe_jax.console import streams, terminal\nstreams.prepare()\n"
+        "import sys\nfrom pe_jax.trainer.console import streams, terminal\nstreams.prepare()\n"
         "assert open(sys.executable).fileno() > 2\nterminal.log('nobody reads this')\n"
         "print('done', file=sys.stderr)\n"
     )
@@ -158,8 +158,8 @@ def test_help_lists_flags_and_configs(script):
 def test_help_has_each_key_with_its_value_and_description(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
-        "from pe_jax.configs.pretraining import PretrainingConfig\n"
-        "from pe_jax.schema import config_dict\n\n\n"
+        "from pe_jax.trainer.configs.pretraining import PretrainingConfig\n"
+        "from pe_jax.common.schema import config_dict\n\n\n"
         "def get_config():\n"
         "    config = config_dict(PretrainingConfig)\n"
         "    config.seed = 3\n"
@@ -204,7 +204,7 @@ def test_a_file_does_not_shadow_a_shipped_config(tmp_path, monkeypatch):
 
 
 def test_a_command_that_does_not_exist(monkeypatch, capsys):
-    from pe_jax import commands
+    from pe_jax.trainer import commands
 
     monkeypatch.setattr("sys.argv", ["pe-jax", "trian"])
     message = r"^error: trian is not a command of pe-jax\. Did you mean train\?\n  pe-jax train "

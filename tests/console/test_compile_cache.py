@@ -3,8 +3,8 @@
 import jax
 import pytest
 
-from pe_jax.console.compile_cache import cache_compiled_programs
-from pe_jax.disk_cache import make_once
+from pe_jax.trainer.console.compile_cache import cache_compiled_programs
+from pe_jax.trainer.disk_cache import make_once
 
 
 @pytest.fixture

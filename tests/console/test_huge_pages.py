@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pe_jax.console import huge_pages
+from pe_jax.trainer.console import huge_pages
 
 ROOT = Path(__file__).parents[2]
 
@@ -133,7 +133,7 @@ def test_a_real_command_runs_once(tmp_path, how):
     """It does all that it does, whether it was started again or not."""
     (tmp_path / "enabled").write_text("[madvise]")
     script = f"""import os, pathlib
-from pe_jax.console import huge_pages
+from pe_jax.trainer.console import huge_pages
 huge_pages._SETTING = pathlib.Path({str(tmp_path / "enabled")!r})
 huge_pages.use()
 print("ran", "GLIBC_TUNABLES" in os.environ)
@@ -155,7 +155,7 @@ def test_a_tunable_that_is_removed_is_no_endless_loop(tmp_path):
     (tmp_path / "m.py").write_text(
         "import os, pathlib, sys\n"
         "os.environ.pop('GLIBC_TUNABLES', None)\n"
-        "from pe_jax.console import huge_pages\n"
+        "from pe_jax.trainer.console import huge_pages\n"
         f"huge_pages._SETTING = pathlib.Path({str(tmp_path / 'enabled')!r})\n"
         "print('started', flush=True)\n"
         "huge_pages.use()\n"
@@ -172,7 +172,7 @@ def test_a_real_process_starts_again_once(tmp_path):
     script = tmp_path / "command.py"
     script.write_text(
         "import os, pathlib, sys\n"
-        "from pe_jax.console import huge_pages, stopping\n"
+        "from pe_jax.trainer.console import huge_pages, stopping\n"
         f"huge_pages._SETTING = pathlib.Path({str(tmp_path / 'enabled')!r})\n"
         "print('started', flush=True)\n"
         "if 'GLIBC_TUNABLES' in os.environ:\n"

@@ -2,7 +2,7 @@
 
 import re
 
-from pe_jax.console import markdown
+from pe_jax.common import markdown
 
 
 def test_tables_that_are_too_wide_are_told_in_parts():

@@ -2,7 +2,7 @@
 
 import types
 
-from pe_jax.console import terminal
+from pe_jax.trainer.console import terminal
 
 
 def test_lines_of_progress_keep_their_distance(monkeypatch, capsys):

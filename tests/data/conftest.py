@@ -3,7 +3,7 @@
 import pytest
 from helpers.tiny_run import write_books
 
-from pe_jax import data
+from pe_jax.trainer import data
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,10 @@ import pytest
 from etils.epath import testing
 from helpers import tfds_dataset
 
-from pe_jax import data, files
-from pe_jax.data import corpora
-from pe_jax.data.tokenized import sentences
+from pe_jax.common import files
+from pe_jax.trainer import data
+from pe_jax.trainer.data import corpora
+from pe_jax.trainer.data.tokenized import sentences
 
 
 def test_pydoc_is_prose_and_each_paragraph_occurs_once():

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from pe_jax import data
-from pe_jax.data import masking
-from pe_jax.data.special_tokens import bert_template
+from pe_jax.interop.special_tokens import bert_template
+from pe_jax.trainer import data
+from pe_jax.trainer.data import masking
 
 VOCABULARY = data.Vocabulary(
     size=50,

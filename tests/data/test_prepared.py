@@ -11,9 +11,9 @@ from helpers import tiny_run
 from helpers.commands import call
 from helpers.tiny_run import write_books
 
-from pe_jax import data
-from pe_jax.data import sources
-from pe_jax.tasks.text_split import load_text
+from pe_jax.trainer import data
+from pe_jax.trainer.data import sources
+from pe_jax.trainer.tasks.text_split import load_text
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +26,8 @@ def prepared(tmp_path_factory):
     tokenizer.save(str(folder / "tokenizer.json"))
     local = data.tokenize(corpus, tokenizer, folder / "cache")
     code, out, err = call(
-        "pe_jax/commands/prepare.py", f"--source={source}", f"--vocab={folder / 'tokenizer.json'}",
-        f"--out={folder / 'out'}",
+        "pe_jax/trainer/commands/prepare.py", f"--source={source}",
+        f"--vocab={folder / 'tokenizer.json'}", f"--out={folder / 'out'}",
     )  # fmt: skip
     assert code == 0 and f"--config.data.source=tokenized:{folder / 'out'}" in out, err
     return source, tokenizer, local, folder / "out"
@@ -138,7 +138,7 @@ def test_mistakes_of_the_command(prepared, tmp_path):
         (["--source=pydoc", f"--vocab={tmp_path}/v", "--out=x"], "error: No tokenizer at"),
         (["--source=pydoc", vocab], "--out must have a value"),
     ):
-        code, _, err = call("pe_jax/commands/prepare.py", *args)
+        code, _, err = call("pe_jax/trainer/commands/prepare.py", *args)
         assert code == 1 and message in err, err
 
 

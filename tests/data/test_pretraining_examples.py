@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from helpers.books import make_examples, same, take
 
-from pe_jax import data
-from pe_jax.data import pretraining
+from pe_jax.trainer import data
+from pe_jax.trainer.data import pretraining
 
 
 def test_chunks_cover_each_document_once(books):

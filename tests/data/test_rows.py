@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pe_jax.data.rows import (
+from pe_jax.trainer.data.rows import (
     Rows,
     TrainingBatches,
     evaluation_batches,

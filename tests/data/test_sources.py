@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from helpers.tiny_run import write_books
 
-from pe_jax import data
-from pe_jax.data import corpora
-from pe_jax.data.tokenized import sentences
+from pe_jax.trainer import data
+from pe_jax.trainer.data import corpora
+from pe_jax.trainer.data.tokenized import sentences
 
 
 def test_trained_and_loaded_tokenizers(tmp_path, books):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pe_jax.data.teacher_windows import teacher_windows, window_spec
+from pe_jax.trainer.data.teacher_windows import teacher_windows, window_spec
 
 
 def naive_windows(tokens, width):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pe_jax import data
-from pe_jax.data import tokenized
-from pe_jax.data.tokenized import sentences
+from pe_jax.trainer import data
+from pe_jax.trainer.data import tokenized
+from pe_jax.trainer.data.tokenized import sentences
 
 
 def test_sentences():

@@ -16,15 +16,15 @@ from tokenizers import (
     trainers,
 )
 
-from pe_jax import data
-from pe_jax.data import squad
-from pe_jax.data.glue import Examples, encode_examples
-from pe_jax.data.masking import mask_words
-from pe_jax.data.questions import Answer, Question
-from pe_jax.data.rows import pad_rows
-from pe_jax.data.special_tokens import special_tokens, text_tokenizer, vocabulary
-from pe_jax.data.tokenized import tokenize_documents
-from pe_jax.data.tokenizer import SPECIAL_TOKENS, load_tokenizer, tokenizer_files
+from pe_jax.interop.special_tokens import special_tokens, text_tokenizer, vocabulary
+from pe_jax.interop.tokenizer import SPECIAL_TOKENS, load_tokenizer, tokenizer_files
+from pe_jax.trainer import data
+from pe_jax.trainer.data import squad
+from pe_jax.trainer.data.glue import Examples, encode_examples
+from pe_jax.trainer.data.masking import mask_words
+from pe_jax.trainer.data.questions import Answer, Question
+from pe_jax.trainer.data.rows import pad_rows
+from pe_jax.trainer.data.tokenized import tokenize_documents
 
 TEXT = "A bird sings.  The tree is old!\n\nThe bird is here. A fox, too."
 

@@ -18,14 +18,14 @@ from tokenizers import (
     trainers,
 )
 
-from pe_jax.data import load_tokenizer, squad
-from pe_jax.data.glue import Examples, encode_examples
-from pe_jax.data.questions import Answer, Question
-from pe_jax.data.rows import pad_rows
-from pe_jax.data.special_tokens import special_tokens, vocabulary
-from pe_jax.data.tokenized import tokenize_documents
-from pe_jax.data.tokenizer import tokenizer_files
-from pe_jax.tasks.squad_answers import best_answers
+from pe_jax.interop.special_tokens import special_tokens, vocabulary
+from pe_jax.interop.tokenizer import tokenizer_files
+from pe_jax.trainer.data import load_tokenizer, squad
+from pe_jax.trainer.data.glue import Examples, encode_examples
+from pe_jax.trainer.data.questions import Answer, Question
+from pe_jax.trainer.data.rows import pad_rows
+from pe_jax.trainer.data.tokenized import tokenize_documents
+from pe_jax.trainer.tasks.squad_answers import best_answers
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 NAMES = {

@@ -8,7 +8,7 @@ import pytest
 from absl import flags
 from helpers.books import make_examples, same, take
 
-from pe_jax import data
+from pe_jax.trainer import data
 
 
 def test_batches_resume_with_any_number_of_workers(books):

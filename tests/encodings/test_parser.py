@@ -4,8 +4,8 @@ import pytest
 from helpers.small_encodings import SIZES, SMALL
 
 from pe_jax import encodings
+from pe_jax.common.values import split_names
 from pe_jax.encodings.parser import PAPER, without_options
-from pe_jax.values import split_names
 
 
 def test_the_paper_has_13():

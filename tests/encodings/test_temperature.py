@@ -9,7 +9,7 @@ from helpers.torch_modules import needs
 
 from pe_jax.attention import document_mask
 from pe_jax.encodings import Context, HookContext
-from pe_jax.training.transplant import transplant
+from pe_jax.trainer.training.transplant import transplant
 
 
 @pytest.mark.parametrize(

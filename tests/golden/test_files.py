@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save
 
 from pe_jax import golden
 
-COMMAND = "pe_jax/commands/golden.py"
+COMMAND = "pe_jax/trainer/commands/golden.py"
 CONFIG = {
     "model_type": "llama", "head_dim": 8, "num_attention_heads": 2, "hidden_size": 16,
 }  # fmt: skip

@@ -20,7 +20,7 @@ from pe_jax.golden.vectors import golden_vectors
 from pe_jax.interop import from_hf
 
 ROOT = Path(__file__).parents[2]
-COMMAND = "pe_jax/commands/golden.py"
+COMMAND = "pe_jax/trainer/commands/golden.py"
 SIZES = {"head_dim": 8, "num_attention_heads": 2, "hidden_size": 16}
 # YaRN, a window in every other layer; two bases with a window; biases.
 GPT_OSS = {"model_type": "gpt_oss", **SIZES}

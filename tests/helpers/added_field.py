@@ -6,7 +6,7 @@
 import os
 from typing import Any
 
-from pe_jax.records import Record
+from pe_jax.common.records import Record
 
 NAME = "added_later"
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pe_jax import data
+from pe_jax.trainer import data
 
 
 def make_examples(books, length=48, **changes):

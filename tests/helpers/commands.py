@@ -11,7 +11,7 @@ from unittest import mock
 
 from absl import flags, logging
 
-from pe_jax.console import stopping
+from pe_jax.trainer.console import stopping
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,7 +37,7 @@ def call(script, *args):
         finally:
             stopping.end()
             # The command's own flags are gone with its module; absl's are as before.
-            sys.modules.pop(f"pe_jax.commands.{Path(script).stem}", None)
+            sys.modules.pop(f"pe_jax.trainer.commands.{Path(script).stem}", None)
             flags.FLAGS.unparse_flags()
             logging.set_verbosity(verbosity)
     if isinstance(status, str):  # As the interpreter does.

@@ -3,9 +3,9 @@
 import copy
 import importlib
 
-from pe_jax.configs.all_tasks import CONFIGS, FINETUNING
-from pe_jax.console import config_files
-from pe_jax.schema import from_values
+from pe_jax.common.schema import from_values
+from pe_jax.trainer.configs.all_tasks import CONFIGS, FINETUNING
+from pe_jax.trainer.console import config_files
 
 FILES = sorted(config_files.shipped())
 
@@ -16,7 +16,7 @@ def read(config):
 
 def shipped(name):
     """A config of configs/, with the one key that has no default."""
-    config = importlib.import_module(f"pe_jax.configs.{name}").get_config()
+    config = importlib.import_module(f"pe_jax.trainer.configs.{name}").get_config()
     if config.task in FINETUNING:
         config.init = "RUN"
     return config

@@ -7,12 +7,12 @@ import jax
 import numpy as np
 
 from helpers import tiny_run
-from pe_jax.configs import glue as glue_config
-from pe_jax.configs.finetuning import FinetuningConfig
-from pe_jax.data import glue
-from pe_jax.schema import from_values
-from pe_jax.tasks import finetuning
-from pe_jax.training.checkpointing import newest_params
+from pe_jax.common.schema import from_values
+from pe_jax.trainer.configs import glue as glue_config
+from pe_jax.trainer.configs.finetuning import FinetuningConfig
+from pe_jax.trainer.data import glue
+from pe_jax.trainer.tasks import finetuning
+from pe_jax.trainer.training.checkpointing import newest_params
 
 
 def examples(count, seed):

@@ -11,14 +11,14 @@ import jax
 import numpy as np
 
 from helpers.random_params import random_params
-from pe_jax import schema
-from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.schema import from_values
-from pe_jax.tasks import pretraining, text_training
-from pe_jax.tasks.run import saved_tokenizer
-from pe_jax.training import workdir
-from pe_jax.training.checkpointing import Checkpoints
-from pe_jax.training.step import TrainState
+from pe_jax.common import schema
+from pe_jax.common.schema import from_values
+from pe_jax.trainer.configs.pretraining import PretrainingConfig
+from pe_jax.trainer.tasks import pretraining, text_training
+from pe_jax.trainer.tasks.run import saved_tokenizer
+from pe_jax.trainer.training import workdir
+from pe_jax.trainer.training.checkpointing import Checkpoints
+from pe_jax.trainer.training.step import TrainState
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from helpers.initial_params import initial_params
 from pe_jax.models import BertConfig, BertForPretraining
-from pe_jax.reports.property_report.subjects import MeasuredModel
-from pe_jax.reports.property_report.texts import Texts
+from pe_jax.trainer.reports.property_report.subjects import MeasuredModel
+from pe_jax.trainer.reports.property_report.texts import Texts
 
 VOCABULARY, LENGTH, TEXTS = 30, 10, 6
 

@@ -15,11 +15,11 @@ from helpers.published_bert import write
 from helpers.published_encoders import ENCODERS
 from safetensors.numpy import load_file
 
-from pe_jax.data.special_tokens import special_tokens, vocabulary
-from pe_jax.data.tokenizer import load_tokenizer
 from pe_jax.interop import load_encoder, save_encoder
 from pe_jax.interop.bert_import import PRETRAINING_HEADS, config_of
 from pe_jax.interop.hf_registry import FAMILIES
+from pe_jax.interop.special_tokens import special_tokens, vocabulary
+from pe_jax.interop.tokenizer import load_tokenizer
 from pe_jax.models import (
     BertForClassification,
     BertForMaskedLM,

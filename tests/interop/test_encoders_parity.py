@@ -13,7 +13,6 @@ from helpers.byte_level import byte_level_for
 from helpers.published_encoders import ENCODERS
 from safetensors.numpy import load_file, save_file
 
-from pe_jax.configs.model import ACTIVATIONS as OUR_ACTIVATIONS
 from pe_jax.interop import layout, load_encoder, save_encoder
 from pe_jax.interop.bert_export import their_config
 from pe_jax.interop.bert_import import config_of
@@ -27,6 +26,7 @@ from pe_jax.models import (
     hidden_states,
     preset,
 )
+from pe_jax.models.config import ACTIVATIONS as OUR_ACTIVATIONS
 from pe_jax.models.layers import activate
 
 pytestmark = [

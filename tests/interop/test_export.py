@@ -15,9 +15,7 @@ from helpers.published_bert import BERT, WORDS, D, N, V, numpy_bert, whole_tenso
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from pe_jax.configs.finetuning import FinetuningConfig
-from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.data import load_tokenizer
+from pe_jax.common.schema import as_dict
 from pe_jax.interop import bert_export, load_encoder, save_encoder
 from pe_jax.interop.bert_export import position_table
 from pe_jax.interop.export_folder import with_special_tokens
@@ -28,9 +26,11 @@ from pe_jax.models import (
     BertForSpans,
     hidden_states,
 )
-from pe_jax.reports import run_export as runs
-from pe_jax.schema import as_dict
-from pe_jax.tasks.pretrained_source import PretrainedSource
+from pe_jax.trainer.configs.finetuning import FinetuningConfig
+from pe_jax.trainer.configs.pretraining import PretrainingConfig
+from pe_jax.trainer.data import load_tokenizer
+from pe_jax.trainer.reports import run_export as runs
+from pe_jax.trainer.tasks.pretrained_source import PretrainedSource
 
 MODEL = BertConfig(
     vocab_size=V, hidden_size=D, num_layers=2, num_heads=3, intermediate_size=20, max_length=N

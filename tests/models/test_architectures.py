@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pe_jax.configs.model import MODERNBERT
 from pe_jax.models import Bert, BertConfig, BertForMaskedLM, hidden_states, preset, projections
+from pe_jax.models.config import MODERNBERT
 from pe_jax.models.flops import forward_flops
 from pe_jax.models.heads import Pooler
 

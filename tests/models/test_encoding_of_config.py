@@ -12,15 +12,15 @@ from helpers.initial_params import initial_params
 from tokenizers import Tokenizer, models
 
 from pe_jax import encodings
-from pe_jax.configs.training import OptimizerConfig
 from pe_jax.encodings import Metadata, OffsetTerms, Part
 from pe_jax.interop import load_encoder, save_encoder
 from pe_jax.models import Bert, BertConfig, BertForClassification, attention_map, hidden_states
 from pe_jax.models.flops import forward_flops
-from pe_jax.tasks.glue import classification_task
-from pe_jax.training import optimizer as optimizers
-from pe_jax.training.step import init_state, make_train_step
-from pe_jax.training.transplant import transplant
+from pe_jax.trainer.configs.training import OptimizerConfig
+from pe_jax.trainer.tasks.glue import classification_task
+from pe_jax.trainer.training import optimizer as optimizers
+from pe_jax.trainer.training.step import init_state, make_train_step
+from pe_jax.trainer.training.transplant import transplant
 
 CONFIG = BertConfig(
     vocab_size=11,

@@ -18,7 +18,6 @@ from helpers.initial_params import initial_params
 from helpers.slow import slow_except
 
 from pe_jax import encodings
-from pe_jax.configs.training import OptimizerConfig
 from pe_jax.encodings.parser import PAPER
 from pe_jax.models import (
     PRESETS,
@@ -30,8 +29,9 @@ from pe_jax.models import (
     with_tokens,
 )
 from pe_jax.models.layers import BertModule, Dense, DenseParts, activate, linear
-from pe_jax.tasks.losses import cross_entropy
-from pe_jax.training.optimizer import make_optimizer
+from pe_jax.trainer.configs.training import OptimizerConfig
+from pe_jax.trainer.tasks.losses import cross_entropy
+from pe_jax.trainer.training.optimizer import make_optimizer
 
 CONFIG = BertConfig(
     vocab_size=11,

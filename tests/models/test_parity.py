@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from helpers.published_bert import WORDS
 
-from pe_jax.data import load_tokenizer
 from pe_jax.interop import load_encoder, load_position_table, save_encoder
 from pe_jax.models import (
     BertConfig,
@@ -22,6 +21,7 @@ from pe_jax.models import (
     BertForSpans,
     hidden_states,
 )
+from pe_jax.trainer.data import load_tokenizer
 
 pytestmark = [
     pytest.mark.torch,

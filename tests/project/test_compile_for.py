@@ -16,15 +16,15 @@ from helpers import tiny_run
 from helpers.finetuning_data import examples, questions
 from step_shapes import abstract_arguments
 
-from pe_jax.configs import glue as glue_config
-from pe_jax.configs import squad as squad_config
-from pe_jax.configs.all_tasks import FINETUNING
-from pe_jax.data import glue
+from pe_jax.common.schema import changed, from_values
 from pe_jax.models import BertConfig, BertForPretraining
 from pe_jax.models.flops import forward_flops, train_flops
-from pe_jax.schema import changed, from_values
-from pe_jax.tasks import finetuning, pretraining
-from pe_jax.training import sharding
+from pe_jax.trainer.configs import glue as glue_config
+from pe_jax.trainer.configs import squad as squad_config
+from pe_jax.trainer.configs.all_tasks import FINETUNING
+from pe_jax.trainer.data import glue
+from pe_jax.trainer.tasks import finetuning, pretraining
+from pe_jax.trainer.training import sharding
 
 V5E = tpu_slices.TPUS["v5e"]
 

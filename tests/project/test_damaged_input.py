@@ -17,11 +17,12 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from tokenizers import models, pre_tokenizers
 
-from pe_jax import data
-from pe_jax.console.compile_cache import cache_compiled_programs
-from pe_jax.data import corpora, tokenized, tokenizer
-from pe_jax.disk_cache import make_once
+from pe_jax.interop import tokenizer
 from pe_jax.interop.checkpoint_files import open_checkpoint
+from pe_jax.trainer import data
+from pe_jax.trainer.console.compile_cache import cache_compiled_programs
+from pe_jax.trainer.data import corpora, tokenized
+from pe_jax.trainer.disk_cache import make_once
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
@@ -102,7 +103,7 @@ def test_a_failure_leaves_nothing(tmp_path):
 
 
 HOLD = """import pathlib, sys, time
-from pe_jax.disk_cache import make_once
+from pe_jax.trainer.disk_cache import make_once
 def make(folder):
     (folder / "half").touch()
     print(folder, flush=True), time.sleep(60)
@@ -122,7 +123,7 @@ def test_folders_of_killed_processes_are_swept(tmp_path):
 
 
 USE = """import os, pathlib, sys
-from pe_jax.disk_cache import make_once
+from pe_jax.trainer.disk_cache import make_once
 os.setgroups([30_000]), os.setgid(int(sys.argv[2])), os.setuid(int(sys.argv[2]))
 make_once(pathlib.Path(sys.argv[1]), lambda folder: (folder / "a").write_text("text"))
 """

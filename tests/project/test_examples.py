@@ -10,8 +10,8 @@ import pytest
 from flax import nnx
 from helpers import tiny_run
 
-from pe_jax.interop import load_run
 from pe_jax.models import Bert
+from pe_jax.trainer import load_run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -29,17 +29,18 @@ from helpers.config_schemas import FILES, changed, read, shipped
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from safetensors.numpy import load_file
 
-from pe_jax import data, encodings, interop
+from pe_jax import encodings, interop
 from pe_jax.attention import attention
-from pe_jax.configs.all_tasks import CONFIGS
-from pe_jax.data.questions import read_official
-from pe_jax.data.tokenized import sentences
+from pe_jax.common.schema import class_for, flatten, keys
 from pe_jax.encodings.registry import ENCODINGS, WRAPPERS, options_of
-from pe_jax.schema import class_for, flatten, keys
-from pe_jax.tasks import pretraining, text_training
-from pe_jax.tasks import train as runs
-from pe_jax.training.fingerprints import fingerprint
-from pe_jax.training.metrics import read_metrics
+from pe_jax.trainer import data
+from pe_jax.trainer.configs.all_tasks import CONFIGS
+from pe_jax.trainer.data.questions import read_official
+from pe_jax.trainer.data.tokenized import sentences
+from pe_jax.trainer.tasks import pretraining, text_training
+from pe_jax.trainer.tasks import train as runs
+from pe_jax.trainer.training.fingerprints import fingerprint
+from pe_jax.trainer.training.metrics import read_metrics
 
 SLOW = 30  # Seconds in which a case ends; most take milliseconds.
 
@@ -234,14 +235,14 @@ def test_configs(fuzz):
 
 REACHED = "what it does was reached"
 WORK = [
-    "pe_jax.tasks.finetuning.run",
-    "pe_jax.reports.property_report.report.measure_properties",
-    "pe_jax.reports.sinusoid_sweep.sweep_sinusoids",
-    "pe_jax.reports.paper_tables.write_tables",
-    "pe_jax.reports.run_export.export",
-    "pe_jax.reports.comparison.compare",
-    "pe_jax.reports.rescoring.rescore",
-    "pe_jax.reports.pretraining_report.report_pretraining",
+    "pe_jax.trainer.tasks.finetuning.run",
+    "pe_jax.trainer.reports.property_report.report.measure_properties",
+    "pe_jax.trainer.reports.sinusoid_sweep.sweep_sinusoids",
+    "pe_jax.trainer.reports.paper_tables.write_tables",
+    "pe_jax.trainer.reports.run_export.export",
+    "pe_jax.trainer.reports.comparison.compare",
+    "pe_jax.trainer.reports.rescoring.rescore",
+    "pe_jax.trainer.reports.pretraining_report.report_pretraining",
 ]
 FLAGS = {
     "train.py": ["coordinator", "hosts", "host", "lost_after"],

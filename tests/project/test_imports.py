@@ -45,15 +45,30 @@ def import_closure(name):
 
 
 def test_encodings_import_no_other_package():
-    """Beyond their own files, at most ten shared modules next to them."""
+    """Beyond their own files, at most ten shared modules and the package itself."""
     reached = import_closure("pe_jax.encodings")
-    shared = sorted(file for file in reached if not file.is_relative_to(ENCODINGS))
-    assert {file.parent for file in shared} == {ROOT / "pe_jax"}, shared
+    outside = {file for file in reached if not file.is_relative_to(ENCODINGS)}
+    shared = outside - {ROOT / "pe_jax/__init__.py", ROOT / "pe_jax/common/__init__.py"}
+    assert {file.parent for file in shared} == {ROOT / "pe_jax/common"}, shared
     assert len(shared) <= 10, shared
 
 
+def test_the_library_imports_nothing_from_the_trainer():
+    """Nor does the package have more at its top than modules for users."""
+    package = ROOT / "pe_jax"
+    library = [file for file in package.rglob("*.py") if "trainer" not in file.parts]
+    found = {
+        f"{file.relative_to(ROOT)}: {name}"
+        for file in library
+        for name in imported_names(file)
+        if name.startswith("pe_jax.trainer")
+    }
+    assert len(library) > 100 and not found
+    assert len([*package.glob("*.py*")]) <= 5
+
+
 def test_the_closure_follows_imports_within_functions():
-    reached = import_closure("pe_jax.configs.model")
+    reached = import_closure("pe_jax.models.config")
     assert ENCODINGS / "rotary/rope.py" in reached  # By `encoding()` alone.
 
 

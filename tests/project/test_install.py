@@ -88,7 +88,7 @@ def test_dependencies_are_those_above():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = {line.partition(">")[0].replace("-", "_") for line in project["dependencies"]}
     assert named == {"jax", "jaxtyping", "numpy", "scipy"} <= BARE
-    assert project["scripts"] == {"pe-jax": "pe_jax.commands:main"}
+    assert project["scripts"] == {"pe-jax": "pe_jax.trainer.commands:main"}
     extras = project["optional-dependencies"]
     assert all((ROOT / name).is_file() for name in project["license-files"])
     assert "pe_jax[flax]" in extras["train"] and "pe_jax[train]" in extras["test"]
@@ -98,20 +98,33 @@ def test_dependencies_are_those_above():
 def test_a_command_without_its_extra_names_it(script, monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_collections", None)
     for module in (f"commands.{Path(script).stem}", "console.command", "console.config_files"):
-        monkeypatch.delitem(sys.modules, f"pe_jax.{module}", raising=False)
+        monkeypatch.delitem(sys.modules, f"pe_jax.trainer.{module}", raising=False)
     with pytest.raises(
         SystemExit, match=r"ml_collections is not installed.* pip install '\.\[train\]'"
     ):
         runpy.run_path(str(ROOT / script))
 
 
-@pytest.mark.parametrize("module", ["pe_jax.models", "pe_jax.linen", "pe_jax.nnx"])
+@pytest.mark.parametrize("module", ["pe_jax.linen", "pe_jax.nnx"])
 def test_modules_without_flax_name_the_extra(module, monkeypatch):
     for name in [name for name in sys.modules if name.startswith(module)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "flax", None)
     with pytest.raises(ModuleNotFoundError, match=r"flax is not installed.* of the extra 'flax'"):
         importlib.import_module(module)
+
+
+def test_models_without_flax(monkeypatch):
+    """Their sizes can be read, and others name the extra."""
+    for name in [name for name in sys.modules if name.startswith("pe_jax.models")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "flax", None)
+    models = importlib.import_module("pe_jax.models")
+    assert models.PRESETS["tiny"]["hidden_size"] == 128
+    with pytest.raises(ModuleNotFoundError, match=r"flax is not installed.* of the extra 'flax'"):
+        _ = models.Bert
+    with pytest.raises(AttributeError, match="no attribute 'Brt'. Did you mean Bert"):
+        _ = models.Brt
 
 
 def test_a_missing_extra_is_one_line_of_a_command(tmp_path):
@@ -121,7 +134,7 @@ def test_a_missing_extra_is_one_line_of_a_command(tmp_path):
 import sys
 sys.modules["flax"] = None
 sys.argv = ["pe-jax", "explore", *{line.split()}]
-from pe_jax.commands import main
+from pe_jax.trainer.commands import main
 main()
 """
     done = subprocess.run(
@@ -133,9 +146,9 @@ main()
 
 def test_data_of_fine_tuning_names_its_extra(monkeypatch):
     """Scores need more than tfds, which is enough for a corpus."""
-    from pe_jax.data import open_corpus
-    from pe_jax.data.glue import load_glue
-    from pe_jax.data.questions import load_questions
+    from pe_jax.trainer.data import open_corpus
+    from pe_jax.trainer.data.glue import load_glue
+    from pe_jax.trainer.data.questions import load_questions
 
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     install = r"tensorflow_datasets is not installed\..* pip install '\.\[{}\]'\.$"

@@ -33,7 +33,7 @@ def test_messages_are_listed_with_their_placeholders():
 
 def test_the_tool_lists_files_and_kinds(capsys):
     tool = runpy.run_path(str(TOOL))
-    tool["main"](["--kind=raised", "--under=pe_jax/data/tokenizer.py"])
+    tool["main"](["--kind=raised", "--under=pe_jax/interop/tokenizer.py"])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 5
-    assert all(" raised: " in line and line.startswith("pe_jax/data/") for line in lines)
+    assert all(" raised: " in line and line.startswith("pe_jax/interop/") for line in lines)

@@ -23,6 +23,7 @@ pe_jax.encodings.rope, pe_jax.attention.attention, pe_jax.properties, pe_jax.tes
 print(time.perf_counter() - start)
 assert "flax" not in sys.modules
 pe_jax.models.Bert, pe_jax.linen, pe_jax.nnx, pe_jax.adapters, pe_jax.interop, pe_jax.golden
+pe_jax.trainer.load_run
 assert set(pe_jax.MODULES) <= set(vars(pe_jax))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

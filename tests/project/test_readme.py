@@ -13,7 +13,7 @@ import pytest
 
 from pe_jax import encodings
 from pe_jax.encodings import parser
-from pe_jax.reports.property_report.report import PARTS
+from pe_jax.trainer.reports.property_report.report import PARTS
 
 ROOT = Path(__file__).parents[2]
 TESTS = [path for folder in ("tests", "research") for path in (ROOT / folder).rglob("test_*.py")]

@@ -16,8 +16,8 @@ import pytest
 from helpers.added_field import NAME
 
 from pe_jax.attention import Cache, init_cache, with_index
+from pe_jax.common.records import Record
 from pe_jax.encodings import AttentionWindow, Context, OffsetTerms, Part, causal, rope
-from pe_jax.records import Record
 
 ROOT = Path(__file__).parents[2]
 PUBLIC = ("attention", "encodings", "golden", "interop", "models", "properties", "testing")

@@ -274,7 +274,7 @@ def test_the_shipped_text_is_that_of_python():
     """The script writes it again on Python 3.11.7, and a similar one on every other version."""
     script = ROOT / "scripts" / "python_reference.py"
     run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
-    shipped = (ROOT / "pe_jax" / "data" / "python_reference.txt").read_text(encoding="utf-8")
+    shipped = (ROOT / "pe_jax/trainer/data/python_reference.txt").read_text(encoding="utf-8")
     if sys.version_info[:3] == (3, 11, 7):
         assert run.stdout == shipped
     lines = set(shipped.splitlines())

@@ -7,7 +7,7 @@ import pe_jax
 
 UNPICKLE = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "yaml"}
 # Modules that run code or programs, and the only file that may: its flag names a function to call.
-RUN = {"runpy": "commands/golden.py", "subprocess": "", "code": "", "pty": ""}
+RUN = {"runpy": "trainer/commands/golden.py", "subprocess": "", "code": "", "pty": ""}
 CALLS = ("eval", "exec", "compile", "__import__", "os.system", "os.popen", "torch.load", "pd.eval")
 
 
@@ -46,4 +46,4 @@ def test_what_the_check_finds():
     )
     assert len(list(findings("data/a.py", bad))) == 5
     good = "np.load(f, allow_pickle=False)\nast.literal_eval(x)\nimport runpy"
-    assert not list(findings("commands/golden.py", good))
+    assert not list(findings("trainer/commands/golden.py", good))

@@ -11,8 +11,8 @@ from compiled_step import estimate_stage
 from helpers import tiny_run
 from jax.sharding import PartitionSpec
 
-from pe_jax.tasks import text_training
-from pe_jax.training import sharding
+from pe_jax.trainer.tasks import text_training
+from pe_jax.trainer.training import sharding
 
 
 def slice_of(name, *shape):

@@ -9,11 +9,11 @@ import pytest
 from helpers.initial_params import initial_params
 
 from pe_jax import properties
-from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.models import Bert, BertConfig, weights_map
-from pe_jax.reports.property_report.report import measure_properties
-from pe_jax.reports.property_report.subjects import from_name
-from pe_jax.reports.property_report.texts import texts
+from pe_jax.trainer.configs.properties import PropertiesConfig
+from pe_jax.trainer.reports.property_report.report import measure_properties
+from pe_jax.trainer.reports.property_report.subjects import from_name
+from pe_jax.trainer.reports.property_report.texts import texts
 
 SIZES = dict(
     vocab_size=40, hidden_size=8, num_layers=2, num_heads=2, intermediate_size=12, max_length=16,

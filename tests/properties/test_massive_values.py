@@ -9,11 +9,11 @@ import pytest
 from helpers import tiny_subject
 
 from pe_jax import properties
-from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.models import queries_keys_values
-from pe_jax.reports.property_report.massive_values import massive_values
-from pe_jax.reports.property_report.render import render
-from pe_jax.reports.property_report.texts import token_scores
+from pe_jax.trainer.configs.properties import PropertiesConfig
+from pe_jax.trainer.reports.property_report.massive_values import massive_values
+from pe_jax.trainer.reports.property_report.render import render
+from pe_jax.trainer.reports.property_report.texts import token_scores
 
 
 def test_massive_by_hand():

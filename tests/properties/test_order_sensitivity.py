@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from helpers import tiny_subject
 
-from pe_jax import data, properties
-from pe_jax.configs.properties import PropertiesConfig
-from pe_jax.data.shuffling import shuffled_order
+from pe_jax import properties
 from pe_jax.models import hidden_states
 from pe_jax.properties import SHUFFLES
-from pe_jax.reports.property_report.report import measure_properties
+from pe_jax.properties.shuffling import shuffled_order
+from pe_jax.trainer import data
+from pe_jax.trainer.configs.properties import PropertiesConfig
+from pe_jax.trainer.reports.property_report.report import measure_properties
 
 BEGINS = np.array([1, 1, 0, 0, 1, 0, 1, 1], bool)  # Words: 0, 1-3, 4-5, 6, 7.
 

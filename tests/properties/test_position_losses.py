@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from helpers import tiny_run
 
-from pe_jax import data, properties
-from pe_jax.configs.properties import PropertiesConfig
+from pe_jax import properties
 from pe_jax.models import BertConfig, BertForPretraining
-from pe_jax.reports.property_report.position_losses import disjoint_sets, shift_numbers
-from pe_jax.reports.property_report.report import measure_properties
-from pe_jax.reports.property_report.subjects import MeasuredModel, from_name
-from pe_jax.reports.property_report.texts import texts
+from pe_jax.trainer import data
+from pe_jax.trainer.configs.properties import PropertiesConfig
+from pe_jax.trainer.reports.property_report.position_losses import disjoint_sets, shift_numbers
+from pe_jax.trainer.reports.property_report.report import measure_properties
+from pe_jax.trainer.reports.property_report.subjects import MeasuredModel, from_name
+from pe_jax.trainer.reports.property_report.texts import texts
 
 
 @pytest.fixture

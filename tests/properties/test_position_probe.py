@@ -9,12 +9,12 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from pe_jax import properties
-from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.models import hidden_states
-from pe_jax.reports.property_report.report import measure_properties
-from pe_jax.reports.property_report.states import split
-from pe_jax.reports.property_report.subjects import from_name
-from pe_jax.reports.property_report.texts import Texts, states_of_texts, texts
+from pe_jax.trainer.configs.properties import PropertiesConfig
+from pe_jax.trainer.reports.property_report.report import measure_properties
+from pe_jax.trainer.reports.property_report.states import split
+from pe_jax.trainer.reports.property_report.subjects import from_name
+from pe_jax.trainer.reports.property_report.texts import Texts, states_of_texts, texts
 
 LENGTH = 12
 KEY = jax.random.key(0)
@@ -108,7 +108,7 @@ def test_a_split_by_texts():
 
 
 def test_many_texts_give_some_tokens_each(monkeypatch):
-    monkeypatch.setattr("pe_jax.reports.property_report.states._MAX_TOKENS", 40)
+    monkeypatch.setattr("pe_jax.trainer.reports.property_report.states._MAX_TOKENS", 40)
     states = np.tile(np.arange(LENGTH, dtype=np.float32)[:, None], (1, 10, 1, 1))
     parts = split(states, np.arange(LENGTH), seed=0)
     assert [len(positions) for _, positions in parts] == [20, 8, 12]

@@ -11,14 +11,14 @@ import pytest
 from helpers import tiny_subject
 
 from pe_jax import encodings, properties
-from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.encodings import HookContext, with_factors
 from pe_jax.models import BertForPretraining, queries_keys_values, rotations, with_constants
-from pe_jax.reports.property_report import rotary_frequencies
-from pe_jax.reports.property_report.render import render
-from pe_jax.reports.property_report.report import measure_properties
-from pe_jax.reports.property_report.subjects import from_name
-from pe_jax.reports.property_report.texts import by_text, changed_losses, loss_changes
+from pe_jax.trainer.configs.properties import PropertiesConfig
+from pe_jax.trainer.reports.property_report import rotary_frequencies
+from pe_jax.trainer.reports.property_report.render import render
+from pe_jax.trainer.reports.property_report.report import measure_properties
+from pe_jax.trainer.reports.property_report.subjects import from_name
+from pe_jax.trainer.reports.property_report.texts import by_text, changed_losses, loss_changes
 
 LENGTH = 6
 SCALED = dict(factor=2.0, original_length=4)

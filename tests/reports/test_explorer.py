@@ -13,9 +13,9 @@ from helpers import tiny_run, tiny_subject
 from helpers.commands import call
 
 from pe_jax import encodings, properties
-from pe_jax.reports import explorer, explorer_page
+from pe_jax.trainer.reports import explorer, explorer_page
 
-COMMAND = "pe_jax/commands/explore.py"
+COMMAND = "pe_jax/trainer/commands/explore.py"
 OUTDATED = "docs/explorer.json is out of date: python tools/write_explorer.py"
 SIZES = {"hidden_size": 16, "head_size": 8, "num_heads": 2, "max_length": 32}
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from helpers import tiny_subject
 
-from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.models import (
     BertConfig,
     BertForMaskedLM,
     queries_keys_values,
     with_constants,
 )
-from pe_jax.reports.property_report.report import measure_properties
-from pe_jax.reports.property_report.subjects import MeasuredModel
-from pe_jax.reports.property_report.texts import token_scores
+from pe_jax.trainer.configs.properties import PropertiesConfig
+from pe_jax.trainer.reports.property_report.report import measure_properties
+from pe_jax.trainer.reports.property_report.subjects import MeasuredModel
+from pe_jax.trainer.reports.property_report.texts import token_scores
 
 TEXTS = tiny_subject.texts()
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from pe_jax.console import markdown
-from pe_jax.reports import (
+from pe_jax.common import markdown
+from pe_jax.trainer.reports import (
     comparison,
     distillation_report,
     finetuning_report,
     pretraining_report,
 )
-from pe_jax.reports.pages import _GLOSSARY, page, terms_in, to_html, write_page
-from pe_jax.reports.tables import number_table
+from pe_jax.trainer.reports.pages import _GLOSSARY, page, terms_in, to_html, write_page
+from pe_jax.trainer.reports.tables import number_table
 
 
 class Page(html.parser.HTMLParser):

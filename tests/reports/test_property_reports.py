@@ -13,22 +13,22 @@ from matplotlib import image
 from safetensors.numpy import save_file
 
 from pe_jax import encodings, properties
-from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.configs.properties import PropertiesConfig
-from pe_jax.configs.sweep import SweepConfig
 from pe_jax.encodings.parser import PAPER
-from pe_jax.figures import style
-from pe_jax.reports.property_report import render
-from pe_jax.reports.property_report import scores as scores_part
-from pe_jax.reports.property_report import vectors as vectors_part
-from pe_jax.reports.property_report.matrices import average
-from pe_jax.reports.property_report.report import PARTS, measure_properties
-from pe_jax.reports.property_report.subjects import from_checkpoint, from_name, from_run
-from pe_jax.reports.property_report.texts import texts
-from pe_jax.reports.sinusoid_sweep import sweep_sinusoids
-from pe_jax.tasks import pretraining
-from pe_jax.training import workdir
-from pe_jax.training.checkpointing import Checkpoints
+from pe_jax.trainer.configs.pretraining import PretrainingConfig
+from pe_jax.trainer.configs.properties import PropertiesConfig
+from pe_jax.trainer.configs.sweep import SweepConfig
+from pe_jax.trainer.figures import style
+from pe_jax.trainer.reports.property_report import render
+from pe_jax.trainer.reports.property_report import scores as scores_part
+from pe_jax.trainer.reports.property_report import vectors as vectors_part
+from pe_jax.trainer.reports.property_report.matrices import average
+from pe_jax.trainer.reports.property_report.report import PARTS, measure_properties
+from pe_jax.trainer.reports.property_report.subjects import from_checkpoint, from_name, from_run
+from pe_jax.trainer.reports.property_report.texts import texts
+from pe_jax.trainer.reports.sinusoid_sweep import sweep_sinusoids
+from pe_jax.trainer.tasks import pretraining
+from pe_jax.trainer.training import workdir
+from pe_jax.trainer.training.checkpointing import Checkpoints
 
 
 @pytest.fixture(scope="module")

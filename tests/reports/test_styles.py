@@ -4,7 +4,7 @@ import pytest
 
 from pe_jax import encodings
 from pe_jax.encodings.parser import PAPER
-from pe_jax.figures import style
+from pe_jax.trainer.figures import style
 
 
 def test_an_encoding_looks_the_same_in_every_figure():

@@ -11,11 +11,11 @@ import pytest
 from helpers.commands import call, run
 from scipy import special, stats
 
-from pe_jax.configs.tables import TablesConfig
-from pe_jax.console.markdown import for_terminal
+from pe_jax.common.markdown import for_terminal
 from pe_jax.encodings.parser import PAPER
-from pe_jax.reports.finetuning_results import GLUE, pool, read
-from pe_jax.reports.paper_tables import mean_over_tasks, summarize, welch, write_tables
+from pe_jax.trainer.configs.tables import TablesConfig
+from pe_jax.trainer.reports.finetuning_results import GLUE, pool, read
+from pe_jax.trainer.reports.paper_tables import mean_over_tasks, summarize, welch, write_tables
 
 METRICS = {name: metric for name, (_, metric) in GLUE.items()}
 

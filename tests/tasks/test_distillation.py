@@ -22,21 +22,22 @@ from helpers.published_bert import write as write_published
 from helpers.random_params import random_params
 from step_shapes import abstract_arguments
 
-from pe_jax import data, schema
-from pe_jax.configs.all_tasks import ENCODERS
-from pe_jax.configs.distill_positions import DistillationConfig
-from pe_jax.data.packed import PackedExamples
-from pe_jax.data.teacher_windows import teacher_windows
+from pe_jax.common import schema
+from pe_jax.common.schema import changed, from_values
 from pe_jax.interop import load_encoder
 from pe_jax.models import Bert, BertConfig, layer_outputs
-from pe_jax.reports.distillation_report import report_distillation
-from pe_jax.reports.property_report.subjects import from_run
-from pe_jax.reports.run_export import export
-from pe_jax.schema import changed, from_values
-from pe_jax.tasks import distillation, imitation
-from pe_jax.tasks.pretrained_source import PretrainedSource
-from pe_jax.training import checkpointing, metrics, sharding, workdir
-from pe_jax.training.checkpointing import newest_params, restore_params
+from pe_jax.trainer import data
+from pe_jax.trainer.configs.all_tasks import ENCODERS
+from pe_jax.trainer.configs.distill_positions import DistillationConfig
+from pe_jax.trainer.data.packed import PackedExamples
+from pe_jax.trainer.data.teacher_windows import teacher_windows
+from pe_jax.trainer.reports.distillation_report import report_distillation
+from pe_jax.trainer.reports.property_report.subjects import from_run
+from pe_jax.trainer.reports.run_export import export
+from pe_jax.trainer.tasks import distillation, imitation
+from pe_jax.trainer.tasks.pretrained_source import PretrainedSource
+from pe_jax.trainer.training import checkpointing, metrics, sharding, workdir
+from pe_jax.trainer.training.checkpointing import newest_params, restore_params
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *tiny_run.WORDS]
 LONGEST = 24

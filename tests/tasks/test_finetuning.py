@@ -11,19 +11,19 @@ from helpers import tiny_run
 from helpers.finetuning_data import examples, questions, zero_params
 
 from pe_jax import encodings
-from pe_jax.configs import glue as glue_config
-from pe_jax.configs import squad as squad_config
-from pe_jax.configs.all_tasks import FINETUNING
-from pe_jax.data import glue
-from pe_jax.reports.comparison import score
-from pe_jax.reports.finetuning_report import _readable, report_finetuning, results
-from pe_jax.reports.property_report.subjects import from_run
-from pe_jax.reports.rescoring import rescore
-from pe_jax.schema import changed, from_values
-from pe_jax.tasks import finetuning, pretrained_source
-from pe_jax.tasks.seeds import seed_mesh
-from pe_jax.training import sharding, workdir
-from pe_jax.training.checkpointing import newest_params
+from pe_jax.common.schema import changed, from_values
+from pe_jax.trainer.configs import glue as glue_config
+from pe_jax.trainer.configs import squad as squad_config
+from pe_jax.trainer.configs.all_tasks import FINETUNING
+from pe_jax.trainer.data import glue
+from pe_jax.trainer.reports.comparison import score
+from pe_jax.trainer.reports.finetuning_report import _readable, report_finetuning, results
+from pe_jax.trainer.reports.property_report.subjects import from_run
+from pe_jax.trainer.reports.rescoring import rescore
+from pe_jax.trainer.tasks import finetuning, pretrained_source
+from pe_jax.trainer.tasks.seeds import seed_mesh
+from pe_jax.trainer.training import sharding, workdir
+from pe_jax.trainer.training.checkpointing import newest_params
 
 SHORT = {"stage1.length": 16, "stage1.steps": 4, "stage2.steps": 0, "model.max_length": 16}
 
@@ -112,7 +112,8 @@ def test_seeds_at_once_and_in_turn(pretrained, tmp_path, monkeypatch):
     Three seeds are all on each of four devices."""
     found = []
     for in_turn in (True, False):
-        monkeypatch.setattr("pe_jax.tasks.seeds.in_turn", lambda mesh, in_turn=in_turn: in_turn)
+        answer = lambda mesh, in_turn=in_turn: in_turn
+        monkeypatch.setattr("pe_jax.trainer.tasks.seeds.in_turn", answer)
         resolved = finetuning.resolve(config(pretrained, seeds=(3, 5, 7)))
         experiment = finetuning.build(resolved, tmp_path)
         fresh = experiment.program.init()

@@ -8,11 +8,11 @@ import optax
 import pytest
 from helpers.random_params import random_params
 
-from pe_jax import data
-from pe_jax.data import glue
-from pe_jax.data.glue import GLUE, Examples, encode_examples, load_glue
 from pe_jax.models import BertConfig, BertForClassification
-from pe_jax.tasks.glue import classification_task, glue_score
+from pe_jax.trainer import data
+from pe_jax.trainer.data import glue
+from pe_jax.trainer.data.glue import GLUE, Examples, encode_examples, load_glue
+from pe_jax.trainer.tasks.glue import classification_task, glue_score
 
 PAD, CLS, SEP = 0, 2, 3
 MODEL = BertConfig(

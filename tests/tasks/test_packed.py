@@ -15,20 +15,20 @@ from helpers.random_params import random_params
 from helpers.slow import slow_except
 from step_shapes import abstract_arguments
 
-from pe_jax import data
 from pe_jax.attention import document_mask
-from pe_jax.data.packed import PackedExamples
+from pe_jax.common.schema import changed
 from pe_jax.interop import load_encoder
 from pe_jax.models import Bert, BertConfig
 from pe_jax.models.heads import MaskedLanguageHead
-from pe_jax.reports.comparison import compare
-from pe_jax.reports.pretraining_report import report_pretraining
-from pe_jax.reports.run_export import export
-from pe_jax.schema import changed
-from pe_jax.tasks import pretraining, text_training
-from pe_jax.tasks.losses import cross_entropy
-from pe_jax.training import sharding
-from pe_jax.training.checkpointing import newest_params, restore_params
+from pe_jax.trainer import data
+from pe_jax.trainer.data.packed import PackedExamples
+from pe_jax.trainer.reports.comparison import compare
+from pe_jax.trainer.reports.pretraining_report import report_pretraining
+from pe_jax.trainer.reports.run_export import export
+from pe_jax.trainer.tasks import pretraining, text_training
+from pe_jax.trainer.tasks.losses import cross_entropy
+from pe_jax.trainer.training import sharding
+from pe_jax.trainer.training.checkpointing import newest_params, restore_params
 
 CLS, SEP = 2, 3
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *tiny_run.WORDS]

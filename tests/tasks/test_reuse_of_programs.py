@@ -9,9 +9,9 @@ from step_shapes import abstract_arguments
 
 from pe_jax.encodings import Part, PositionEncoding
 from pe_jax.models import BertConfig
-from pe_jax.tasks import pretraining
-from pe_jax.tasks.pretraining import make_program, pretraining_task
-from pe_jax.training import sharding
+from pe_jax.trainer.tasks import pretraining
+from pe_jax.trainer.tasks.pretraining import make_program, pretraining_task
+from pe_jax.trainer.training import sharding
 
 MODEL = BertConfig(vocab_size=23, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=8)
 

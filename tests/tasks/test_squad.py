@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from helpers import tfds_dataset
 
-from pe_jax.data import load_tokenizer, squad
-from pe_jax.data.questions import Answer, Question, load_questions, read_official
-from pe_jax.data.rows import pad_rows
-from pe_jax.data.squad import max_context
-from pe_jax.tasks import squad_scores
-from pe_jax.tasks.squad_answers import best_answers
-from pe_jax.tasks.squad_scores import score
+from pe_jax.trainer.data import load_tokenizer, squad
+from pe_jax.trainer.data.questions import Answer, Question, load_questions, read_official
+from pe_jax.trainer.data.rows import pad_rows
+from pe_jax.trainer.data.squad import max_context
+from pe_jax.trainer.tasks import squad_scores
+from pe_jax.trainer.tasks.squad_answers import best_answers
+from pe_jax.trainer.tasks.squad_scores import score
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PAD, CLS, SEP = 0, 2, 3
@@ -101,7 +101,7 @@ def test_a_tfds_dataset_without_tensorflow(tmp_path):
 def test_a_dataset_that_is_not_prepared(tmp_path):
     """The error has the command that prepares it, run here up to the download."""
     pytest.importorskip("tensorflow_datasets", reason="the extra tfds is not installed")
-    from pe_jax.data.tfds import open_dataset
+    from pe_jax.trainer.data.tfds import open_dataset
 
     folder = str(tmp_path / "a folder")
     with pytest.raises(ValueError, match="it is not prepared in .*wiki40b/en/") as found:

@@ -13,16 +13,20 @@ from helpers import tiny_run
 from helpers.finetuning_data import zero_params
 from helpers.published_bert import BERT, D, N, encoder_shapes, head_shapes, random_tensors, write
 
-from pe_jax.configs import glue as glue_config
-from pe_jax.configs.finetuning import FinetuningConfig
-from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.data import glue, load_tokenizer
+from pe_jax.common.schema import changed, from_values
 from pe_jax.interop import load_encoder
-from pe_jax.reports.property_report.subjects import trained
-from pe_jax.schema import changed, from_values
-from pe_jax.tasks import finetuning, pretraining, text_training
-from pe_jax.tasks.pretrained_source import PretrainedSource, published_tokenizer, tokenizer_file
-from pe_jax.training.transplant import transplant
+from pe_jax.trainer.configs import glue as glue_config
+from pe_jax.trainer.configs.finetuning import FinetuningConfig
+from pe_jax.trainer.configs.pretraining import PretrainingConfig
+from pe_jax.trainer.data import glue, load_tokenizer
+from pe_jax.trainer.reports.property_report.subjects import trained
+from pe_jax.trainer.tasks import finetuning, pretraining, text_training
+from pe_jax.trainer.tasks.pretrained_source import (
+    PretrainedSource,
+    published_tokenizer,
+    tokenizer_file,
+)
+from pe_jax.trainer.training.transplant import transplant
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *tiny_run.WORDS]
 

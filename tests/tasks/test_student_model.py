@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from helpers.random_params import random_params
 
-from pe_jax.configs.properties import PropertiesConfig
 from pe_jax.models import Bert, BertConfig, hidden_states
-from pe_jax.reports.property_report.logits import offset_share
-from pe_jax.reports.property_report.subjects import from_name
-from pe_jax.tasks.student_model import keep_table_mean
+from pe_jax.trainer.configs.properties import PropertiesConfig
+from pe_jax.trainer.reports.property_report.logits import offset_share
+from pe_jax.trainer.reports.property_report.subjects import from_name
+from pe_jax.trainer.tasks.student_model import keep_table_mean
 
 CONFIG = BertConfig(
     vocab_size=60, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=24, max_length=16,

@@ -16,21 +16,21 @@ from helpers.published_bert import write
 from helpers.published_encoders import ENCODERS
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
-from pe_jax import schema
-from pe_jax.configs.distill_positions import DistillationConfig
-from pe_jax.data import load_tokenizer
+from pe_jax.common import schema
 from pe_jax.encodings import from_name
 from pe_jax.interop import layout, load_encoder
 from pe_jax.interop.bert_import import config_of, current_config
 from pe_jax.interop.hf_keys import first_row
 from pe_jax.interop.hf_registry import ENCODERS as FORMATS
 from pe_jax.models import hidden_states
-from pe_jax.reports.distillation_report import report_distillation
-from pe_jax.tasks import distillation
-from pe_jax.tasks.pretrained_source import PretrainedSource
-from pe_jax.tasks.student_model import with_windows
-from pe_jax.training import metrics
-from pe_jax.training.checkpointing import newest_params
+from pe_jax.trainer.configs.distill_positions import DistillationConfig
+from pe_jax.trainer.data import load_tokenizer
+from pe_jax.trainer.reports.distillation_report import report_distillation
+from pe_jax.trainer.tasks import distillation
+from pe_jax.trainer.tasks.pretrained_source import PretrainedSource
+from pe_jax.trainer.tasks.student_model import with_windows
+from pe_jax.trainer.training import metrics
+from pe_jax.trainer.training.checkpointing import newest_params
 
 TEXT = [" ".join(tiny_run.WORDS).capitalize() + "."] * 9
 ROBERTA, BERT = ["<s>", "<pad>", "</s>", "<unk>"], ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -3,8 +3,8 @@
 import pytest
 from helpers import tiny_run
 
-from pe_jax.data.tokenizer import SPECIAL_TOKENS
-from pe_jax.tasks.text_split import load_text
+from pe_jax.interop.tokenizer import SPECIAL_TOKENS
+from pe_jax.trainer.tasks.text_split import load_text
 
 
 def load(tmp_path, documents, vocab="", **changes):

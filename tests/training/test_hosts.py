@@ -17,12 +17,12 @@ import pytest
 from helpers import tiny_run
 from helpers.commands import run
 
-from pe_jax.disk_cache import make_once
-from pe_jax.locks import exclusive
-from pe_jax.tasks import pretraining
-from pe_jax.tasks.seeds import seed_mesh
-from pe_jax.training import hosts
-from pe_jax.training.checkpointing import newest_params, saved_steps
+from pe_jax.trainer.disk_cache import make_once
+from pe_jax.trainer.locks import exclusive
+from pe_jax.trainer.tasks import pretraining
+from pe_jax.trainer.tasks.seeds import seed_mesh
+from pe_jax.trainer.training import hosts
+from pe_jax.trainer.training.checkpointing import newest_params, saved_steps
 
 CHANGES = {
     "stage1.steps": 30, "stage2.steps": 0, "checkpoint_every": 10,
@@ -211,7 +211,7 @@ def test_hosts_that_share_a_cache_tokenize_once(tmp_path, capsys):
 
 
 def test_a_host_that_is_killed_is_not_waited_for(tmp_path):
-    program = "import pathlib, sys, time\nfrom pe_jax.locks import exclusive\n"
+    program = "import pathlib, sys, time\nfrom pe_jax.trainer.locks import exclusive\n"
     program += "with exclusive(pathlib.Path(sys.argv[1])): print('in', flush=True), time.sleep(60)"
     command = [sys.executable, "-c", program, tmp_path / "corpus"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
@@ -239,7 +239,7 @@ def cluster(variables, host, port):
 
 def test_a_cluster_that_cannot_be_read():
     program = """import os
-from pe_jax.training import hosts
+from pe_jax.trainer.training import hosts
 broken = {"OMPI_MCA_orte_hnp_uri": "1.0;tcp://127.0.0.1:1"}
 for variables in ({}, broken):
     os.environ.update(variables)
@@ -260,8 +260,8 @@ for variables in ({}, broken):
 MEETING = """
 import jax
 import numpy as np
-from pe_jax.tasks.seeds import seed_mesh
-from pe_jax.training import hosts
+from pe_jax.trainer.tasks.seeds import seed_mesh
+from pe_jax.trainer.training import hosts
 
 hosts.connect("auto", None, None, 10)
 mesh = seed_mesh(2)

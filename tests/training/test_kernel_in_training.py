@@ -11,9 +11,9 @@ from pe_jax.attention import KernelCheck, KernelDifference, check_kernel, implem
 from pe_jax.attention import kernel_check as kernel_check_module
 from pe_jax.attention.tpu_kernel import adapter
 from pe_jax.models import BertConfig
-from pe_jax.tasks import pretraining
-from pe_jax.tasks import train as train_module
-from pe_jax.training import hosts
+from pe_jax.trainer.tasks import pretraining
+from pe_jax.trainer.tasks import train as train_module
+from pe_jax.trainer.training import hosts
 
 
 def result(difference):

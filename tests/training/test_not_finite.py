@@ -8,12 +8,12 @@ import pytest
 from helpers import published_bert, tiny_run
 
 from pe_jax import interop
-from pe_jax.tasks import pretraining
-from pe_jax.tasks.glue import glue_score
-from pe_jax.training import loop, optimizer
-from pe_jax.training.checkpointing import saved_steps
-from pe_jax.training.fingerprints import examine
-from pe_jax.training.optimizer import make_optimizer
+from pe_jax.trainer.tasks import pretraining
+from pe_jax.trainer.tasks.glue import glue_score
+from pe_jax.trainer.training import loop, optimizer
+from pe_jax.trainer.training.checkpointing import saved_steps
+from pe_jax.trainer.training.fingerprints import examine
+from pe_jax.trainer.training.optimizer import make_optimizer
 
 
 def test_a_step_that_breaks_the_state_is_not_saved(tmp_path, monkeypatch):

@@ -25,20 +25,20 @@ from etils.epath import testing
 from helpers import tiny_run
 from helpers.full_disk import files_of_at_most
 
-from pe_jax import data
-from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.disk_cache import make_once
-from pe_jax.errors import Interrupted
-from pe_jax.figures import style
-from pe_jax.files import to_path, write_text
-from pe_jax.locks import exclusive
-from pe_jax.schema import changed
-from pe_jax.tasks import pretraining, text_training, train
-from pe_jax.training import checkpointing, fingerprints, sharding, workdir
-from pe_jax.training.checkpointing import newest_params, restore_newest, saved_steps
-from pe_jax.training.fingerprints import fingerprint
-from pe_jax.training.metrics import MetricsWriter, read_metrics
-from pe_jax.training.step import TrainState
+from pe_jax.common.errors import Interrupted
+from pe_jax.common.files import to_path, write_text
+from pe_jax.common.schema import changed
+from pe_jax.trainer import data
+from pe_jax.trainer.configs.pretraining import PretrainingConfig
+from pe_jax.trainer.disk_cache import make_once
+from pe_jax.trainer.figures import style
+from pe_jax.trainer.locks import exclusive
+from pe_jax.trainer.tasks import pretraining, text_training, train
+from pe_jax.trainer.training import checkpointing, fingerprints, sharding, workdir
+from pe_jax.trainer.training.checkpointing import newest_params, restore_newest, saved_steps
+from pe_jax.trainer.training.fingerprints import fingerprint
+from pe_jax.trainer.training.metrics import MetricsWriter, read_metrics
+from pe_jax.trainer.training.step import TrainState
 
 # A test fails by what its threads and tasks raise where nobody catches it.
 # From Python 3.13 on, asyncio reports that Orbax's threads end after their loop; Orbax's reads of

@@ -13,11 +13,11 @@ import orbax.checkpoint as ocp
 import pytest
 from helpers import commands, tiny_run
 
-from pe_jax.console import stopping
-from pe_jax.errors import Interrupted
-from pe_jax.tasks import text_training
-from pe_jax.training import loop, workdir
-from pe_jax.training.checkpointing import saved_steps
+from pe_jax.common.errors import Interrupted
+from pe_jax.trainer.console import stopping
+from pe_jax.trainer.tasks import text_training
+from pe_jax.trainer.training import loop, workdir
+from pe_jax.trainer.training.checkpointing import saved_steps
 
 SHORT = {
     "stage1.steps": 4, "stage2.steps": 0, "checkpoint_every": 0, "eval_every": 0,
@@ -114,7 +114,7 @@ WORKERS = """
 import multiprocessing
 import grain
 from absl import flags
-from pe_jax.data.workers import in_workers
+from pe_jax.trainer.data.workers import in_workers
 
 if __name__ == "__main__":
     flags.FLAGS.mark_as_parsed()
@@ -155,7 +155,7 @@ def _runs(process):
 # A command whose main thread is in a compiler, where Python runs no handlers.
 COMPILING = """
 import contextlib, hashlib, sys
-from pe_jax.console import stopping
+from pe_jax.trainer.console import stopping
 
 stopping.catch()
 with stopping.deferred() if sys.argv[1] == "training" else contextlib.nullcontext() as requested:
@@ -209,7 +209,8 @@ def test_a_second_signal_ends_a_command_at_once():
 def test_signals_of_a_forked_process_are_its_own():
     """Ctrl-C goes to all processes of a terminal: what a worker gets is no second signal."""
     code = (
-        "import os, signal, sys, time\nfrom pe_jax.console import stopping\nstopping.catch()\n"
+        "import os, signal, sys, time\nfrom pe_jax.trainer.console import stopping\n"
+        "stopping.catch()\n"
         "with stopping.deferred():\n"
         "    child = os.fork()\n"
         "    if not child:\n"
@@ -230,7 +231,7 @@ def test_signals_of_a_forked_process_are_its_own():
 def test_a_command_ignores_a_terminal_that_is_closed(before):
     """nohup ignores it before. Where no command runs any more, all is as it was."""
     code = (
-        "import signal\nfrom pe_jax.console import stopping\n"
+        "import signal\nfrom pe_jax.trainer.console import stopping\n"
         f"signal.signal(signal.SIGHUP, signal.{before.name})\nstopping.catch()\n"
         "print(signal.getsignal(signal.SIGHUP).name)\nstopping.end()\n"
         "print(signal.getsignal(signal.SIGHUP).name)\n"
@@ -271,7 +272,10 @@ def test_signals_where_exceptions_are_lost(where):
         "an import": f"try:\n    {told}\nexcept BaseException:\n    pass",
         "the end": f"stopping.done()\n{told}\nsys.exit(3)",
     }[where]
-    start = "import gc, os, signal, sys\nfrom pe_jax.console import stopping\nstopping.catch()\n"
+    start = (
+        "import gc, os, signal, sys\nfrom pe_jax.trainer.console import stopping\n"
+        "stopping.catch()\n"
+    )
     script = f"{start}{code}\nprint('went on')"
     run = [sys.executable, "-c", script]
     done = subprocess.run(run, cwd=tiny_run.ROOT, capture_output=True, text=True)

@@ -16,25 +16,27 @@ import scipy.special
 from helpers import tiny_run
 from helpers.random_params import random_params
 
-from pe_jax import chips, cpu, data, encodings
-from pe_jax.configs.pretraining import PretrainingConfig
-from pe_jax.configs.training import OptimizerConfig
+from pe_jax import encodings
+from pe_jax.common import cpu
+from pe_jax.common.schema import changed
 from pe_jax.encodings.parser import PAPER
 from pe_jax.models import BertConfig, BertForPretraining
 from pe_jax.models.flops import train_flops
-from pe_jax.reports.comparison import score
-from pe_jax.reports.pretraining_report import report_pretraining
-from pe_jax.schema import changed
-from pe_jax.tasks import losses, pretraining, text_training
-from pe_jax.tasks.losses import cross_entropy
-from pe_jax.tasks.run import run_config, saved_tokenizer
-from pe_jax.tasks.train import log_run_header
-from pe_jax.training import optimizer as optimizers
-from pe_jax.training import sharding, workdir
-from pe_jax.training.checkpointing import Checkpoints, restore_newest, restore_params
-from pe_jax.training.pytrees import named_leaves
-from pe_jax.training.step import TrainState, make_train_step, state_shapes
-from pe_jax.training.transplant import transplant
+from pe_jax.trainer import chips, data
+from pe_jax.trainer.configs.pretraining import PretrainingConfig
+from pe_jax.trainer.configs.training import OptimizerConfig
+from pe_jax.trainer.reports.comparison import score
+from pe_jax.trainer.reports.pretraining_report import report_pretraining
+from pe_jax.trainer.tasks import losses, pretraining, text_training
+from pe_jax.trainer.tasks.losses import cross_entropy
+from pe_jax.trainer.tasks.run import run_config, saved_tokenizer
+from pe_jax.trainer.tasks.train import log_run_header
+from pe_jax.trainer.training import optimizer as optimizers
+from pe_jax.trainer.training import sharding, workdir
+from pe_jax.trainer.training.checkpointing import Checkpoints, restore_newest, restore_params
+from pe_jax.trainer.training.pytrees import named_leaves
+from pe_jax.trainer.training.step import TrainState, make_train_step, state_shapes
+from pe_jax.trainer.training.transplant import transplant
 
 MODEL = dataclasses.replace(
     BertConfig(

@@ -13,7 +13,7 @@ from catalogue.drawings import shown_name
 from catalogue.entries import Entry
 from catalogue.results import CHECKS, Measured
 from catalogue.typeset import latex
-from pe_jax.console.markdown import raw_table
+from pe_jax.common.markdown import raw_table
 from pe_jax.encodings import ENCODINGS, WRAPPERS, parameter_count
 from pe_jax.encodings.registry import call_text
 from research.which_encoding.results import Lines

@@ -17,10 +17,10 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from catalogue.entries import SIZES, Entry
-from pe_jax import figures
 from pe_jax.encodings import from_name
-from pe_jax.figures.style import applied, encoding_styles
 from pe_jax.properties import picture
+from pe_jax.trainer import figures
+from pe_jax.trainer.figures.style import applied, encoding_styles
 
 # Windows and lengths that 32 positions show.
 SHOWN = {

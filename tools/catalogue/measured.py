@@ -12,6 +12,7 @@ import numpy as np
 
 from catalogue.entries import SIZES, Entry, Sizes
 from pe_jax import properties
+from pe_jax.common.shapes import Array, Float, Int
 from pe_jax.encodings import Params, PositionEncoding
 from pe_jax.properties.encoding_measures import (
     logits_of_copies,
@@ -19,7 +20,6 @@ from pe_jax.properties.encoding_measures import (
     position_vectors,
     random_layer,
 )
-from pe_jax.shapes import Array, Float, Int
 
 LENGTH = 128  # Of the proximity matrices that properties are measured on.
 

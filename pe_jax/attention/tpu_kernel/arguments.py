@@ -12,8 +12,8 @@ from pe_jax.attention.tpu_kernel import launch
 from pe_jax.attention.tpu_kernel.kernels import Batched, Shared
 from pe_jax.attention.tpu_kernel.tiles import MASKED
 from pe_jax.attention.tpu_kernel.tiling import LANES, KernelConfig
+from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings.positions import AttentionWindow
-from pe_jax.shapes import Array, Float
 
 # Bytes on the chip that a kernel may take: TPU v5p and v7x have 64 MiB a core, v5e and v6e 128.
 ON_CHIP = 60 * 2**20

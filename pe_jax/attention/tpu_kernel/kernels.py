@@ -23,7 +23,7 @@ from pe_jax.attention.tpu_kernel.tiles import (
     wide,
 )
 from pe_jax.attention.tpu_kernel.tiling import LANES, KernelConfig
-from pe_jax.shapes import Leaf
+from pe_jax.common.shapes import Leaf
 
 
 # One structure for arrays outside a kernel, `jax.Ref` inside, their shapes, and their block specs.

@@ -12,12 +12,12 @@ from collections.abc import Callable
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.common.shapes import Array, Float, Real
 from pe_jax.encodings.absolute.position_vectors import absolute
 from pe_jax.encodings.part import HookContext, Metadata, Params, Part, Traits, normal_init
 from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
-from pe_jax.shapes import Array, Float, Real
 
 Share = Callable[[Array], Array]  # Of positions.
 

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.common.errors import check_at_least, check_positive
+from pe_jax.common.shapes import Array, Float, Real
 from pe_jax.encodings.absolute.position_vectors import absolute
 from pe_jax.encodings.part import Metadata, Params, Part, Traits, normal_init
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.tables import look_up
-from pe_jax.errors import check_at_least, check_positive
-from pe_jax.shapes import Array, Float, Real
 
 
 @register_encoding

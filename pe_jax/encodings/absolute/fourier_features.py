@@ -7,11 +7,11 @@ import math
 import jax
 import jax.numpy as jnp
 
+from pe_jax.common.shapes import Array, Float, Real
 from pe_jax.encodings.absolute.position_vectors import absolute
 from pe_jax.encodings.part import Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import angles
-from pe_jax.shapes import Array, Float, Real
 
 
 @register_encoding

@@ -5,13 +5,13 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from pe_jax.common.errors import check_at_least
+from pe_jax.common.shapes import Array, Float, Real
 from pe_jax.encodings.absolute.position_vectors import absolute
 from pe_jax.encodings.part import Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 from pe_jax.encodings.tables import look_up
-from pe_jax.errors import check_at_least
-from pe_jax.shapes import Array, Float, Real
 
 
 @register_encoding

@@ -5,10 +5,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from pe_jax.common.shapes import Array, Float, Real
 from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.tables import look_up, resize_table
-from pe_jax.shapes import Array, Float, Real
 
 
 @register_encoding

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.common.errors import check_at_least
+from pe_jax.common.shapes import Array, Float, Real
 from pe_jax.encodings.part import (
     HookContext,
     Logits,
@@ -19,8 +21,6 @@ from pe_jax.encodings.part import (
 )
 from pe_jax.encodings.positions import offsets
 from pe_jax.encodings.registry import register_encoding
-from pe_jax.errors import check_at_least
-from pe_jax.shapes import Array, Float, Real
 
 
 @register_encoding

@@ -8,11 +8,11 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from pe_jax.common.errors import check_at_least, check_positive
+from pe_jax.common.shapes import Array, Float, Real
 from pe_jax.encodings.bias.fire import uniform_layer
 from pe_jax.encodings.part import HookContext, Metadata, OffsetTerms, Params, Part
 from pe_jax.encodings.registry import register_encoding
-from pe_jax.errors import check_at_least, check_positive
-from pe_jax.shapes import Array, Float, Real
 
 _ACTIVATIONS = {"silu": jax.nn.silu, "relu": jax.nn.relu}
 

@@ -8,11 +8,11 @@ import math
 import jax
 import jax.numpy as jnp
 
+from pe_jax.common.errors import check_at_least, check_positive
+from pe_jax.common.shapes import Array, Float, Real
 from pe_jax.encodings.pairwise import map_query_blocks
 from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part
 from pe_jax.encodings.registry import register_encoding
-from pe_jax.errors import check_at_least, check_positive
-from pe_jax.shapes import Array, Float, Real
 
 _SMALL = 1e-6  # The authors': keeps the quotient finite at c = 0.
 

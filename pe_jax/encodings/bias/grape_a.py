@@ -8,12 +8,12 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from pe_jax.dtypes import at_least_float32
+from pe_jax.common.dtypes import at_least_float32
+from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings.bias.alibi import slopes
 from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part
 from pe_jax.encodings.positions import offsets
 from pe_jax.encodings.registry import register_encoding
-from pe_jax.shapes import Array, Float
 
 
 @register_encoding

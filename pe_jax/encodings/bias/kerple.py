@@ -7,9 +7,9 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from pe_jax.common.shapes import Array, Float, Real
 from pe_jax.encodings.part import HookContext, Metadata, OffsetTerms, Params, Part
 from pe_jax.encodings.registry import register_encoding
-from pe_jax.shapes import Array, Float, Real
 
 _LEAST = 0.01  # The authors' bound of both parameters from below.
 _MOST_POWER = 2.0  # Beyond it, -|m|^r2 is no conditionally positive definite kernel.

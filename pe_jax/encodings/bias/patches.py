@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.common.errors import check_at_least
+from pe_jax.common.shapes import Array, Float, Real
 from pe_jax.encodings.part import (
     HookContext,
     LogitTerms,
@@ -16,8 +18,6 @@ from pe_jax.encodings.part import (
 )
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.tables import look_up, look_up_traced
-from pe_jax.errors import check_at_least
-from pe_jax.shapes import Array, Float, Real
 
 
 @register_encoding

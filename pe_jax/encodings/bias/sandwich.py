@@ -5,10 +5,10 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.common.shapes import Array, Float, Real
 from pe_jax.encodings.part import HookContext, Metadata, OffsetTerms, Params, Part
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import angles, default_frequencies
-from pe_jax.shapes import Array, Float, Real
 
 
 @register_encoding

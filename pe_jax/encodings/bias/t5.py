@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.common.shapes import Array, Float, Int, Real
 from pe_jax.encodings.part import HookContext, Metadata, OffsetTerms, Params, Part
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.tables import look_up
-from pe_jax.shapes import Array, Float, Int, Real
 
 
 @register_encoding

@@ -8,10 +8,10 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from pe_jax.common.shapes import Array
 from pe_jax.encodings.content import row_order
 from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
-from pe_jax.shapes import Array
 
 
 @register_encoding

@@ -7,13 +7,13 @@ import math
 import jax
 import jax.numpy as jnp
 
-from pe_jax.dtypes import wide_dtype
+from pe_jax.common.dtypes import wide_dtype
+from pe_jax.common.errors import check_at_least
+from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings.content.row_order import indices, rows_of_queries
 from pe_jax.encodings.pairwise import map_query_blocks
 from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
-from pe_jax.errors import check_at_least
-from pe_jax.shapes import Array, Float
 
 
 @register_encoding

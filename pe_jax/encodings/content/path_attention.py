@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.dtypes import at_least_float32
+from pe_jax.common.dtypes import at_least_float32
+from pe_jax.common.errors import check_at_least
+from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings.content import row_order
 from pe_jax.encodings.part import HookContext, Metadata, Params, Part, Traits, normal_init
 from pe_jax.encodings.registry import register_encoding
-from pe_jax.errors import check_at_least
-from pe_jax.shapes import Array, Float
 
 
 @register_encoding

@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from pe_jax.common.errors import check_at_least
+from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings.content.row_order import hidden_states, indices, rows_of_queries
 from pe_jax.encodings.part import (
     HookContext,
@@ -16,8 +18,6 @@ from pe_jax.encodings.part import (
     normal_init,
 )
 from pe_jax.encodings.registry import register_encoding
-from pe_jax.errors import check_at_least
-from pe_jax.shapes import Array, Float
 
 
 @register_encoding

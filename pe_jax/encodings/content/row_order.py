@@ -14,10 +14,10 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from pe_jax.dtypes import at_least_float32
+from pe_jax.common.dtypes import at_least_float32
+from pe_jax.common.shapes import Array, Bool, Float, Int, Real
 from pe_jax.encodings.part import HookContext
 from pe_jax.encodings.positions import as_array, check_length, default_positions
-from pe_jax.shapes import Array, Bool, Float, Int, Real
 
 
 def hidden_states(

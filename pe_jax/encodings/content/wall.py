@@ -5,12 +5,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pe_jax.dtypes import at_least_float32
+from pe_jax.common.dtypes import at_least_float32
+from pe_jax.common.manual_axes import vary_alike
+from pe_jax.common.shapes import Array
 from pe_jax.encodings.content import row_order
 from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
-from pe_jax.manual_axes import vary_alike
-from pe_jax.shapes import Array
 
 
 @register_encoding

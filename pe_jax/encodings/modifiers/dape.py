@@ -7,12 +7,12 @@ import math
 import jax
 import jax.numpy as jnp
 
+from pe_jax.common.errors import check_at_least
+from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings.bias.fire import uniform_layer
 from pe_jax.encodings.pairwise import map_query_blocks
 from pe_jax.encodings.part import Logits, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
-from pe_jax.errors import check_at_least
-from pe_jax.shapes import Array, Float
 
 
 @register_encoding

@@ -11,12 +11,12 @@ import math
 import jax
 import jax.numpy as jnp
 
+from pe_jax.common.errors import check_at_least, check_positive
+from pe_jax.common.shapes import Array, Real
 from pe_jax.encodings.modifiers.randomized import Move, at_positions
 from pe_jax.encodings.part import HookContext, Part
 from pe_jax.encodings.positions import Positions, as_array, length, real_positions, span
 from pe_jax.encodings.registry import register_wrapper
-from pe_jax.errors import check_at_least, check_positive
-from pe_jax.shapes import Array, Real
 
 
 @register_wrapper

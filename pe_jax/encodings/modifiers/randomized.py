@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.common.errors import check_at_least
+from pe_jax.common.shapes import Array, Real
 from pe_jax.encodings.part import HookContext, Part
 from pe_jax.encodings.positions import Positions, as_array, check_length, length
 from pe_jax.encodings.registry import register_wrapper
 from pe_jax.encodings.tables import look_up_traced
-from pe_jax.errors import check_at_least
-from pe_jax.shapes import Array, Real
 
 Move = Callable[[Positions, HookContext], Positions]
 

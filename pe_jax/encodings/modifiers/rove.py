@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
+from pe_jax.common.shapes import Array
 from pe_jax.encodings.part import QKV, HookContext, Params, Part
 from pe_jax.encodings.positions import length
 from pe_jax.encodings.registry import register_wrapper
 from pe_jax.encodings.rotary.rope import no_rotation
-from pe_jax.shapes import Array
 
 
 @register_wrapper

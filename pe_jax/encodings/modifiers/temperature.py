@@ -9,10 +9,10 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from pe_jax.common.errors import check_at_least
+from pe_jax.common.shapes import Array, Float, Real
 from pe_jax.encodings.part import HookContext, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
-from pe_jax.errors import check_at_least
-from pe_jax.shapes import Array, Float, Real
 
 Count = Literal["query", "earlier", "row"]
 _KEYS: dict[Count, str] = {"query": "i + 1", "earlier": "i", "row": "max x + 1"}

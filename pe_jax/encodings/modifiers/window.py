@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
+from pe_jax.common.errors import check_at_least
+from pe_jax.common.shapes import Array
 from pe_jax.encodings.part import (
     HookContext,
     Logits,
@@ -15,8 +17,6 @@ from pe_jax.encodings.part import (
 )
 from pe_jax.encodings.positions import AttentionWindow
 from pe_jax.encodings.registry import register_encoding
-from pe_jax.errors import check_at_least
-from pe_jax.shapes import Array
 
 
 @register_encoding

@@ -6,11 +6,11 @@ import functools
 
 import numpy as np
 
+from pe_jax.common.errors import check_at_least
+from pe_jax.common.shapes import Array, Float, Int, Real
 from pe_jax.encodings.part import HookContext, Metadata, OffsetTerms, Params, Part, normal_init
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.tables import look_up
-from pe_jax.errors import check_at_least
-from pe_jax.shapes import Array, Float, Int, Real
 
 
 @register_encoding

@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from pe_jax.common.errors import check_at_least, check_positive
+from pe_jax.common.shapes import Array
 from pe_jax.encodings.content.row_order import hidden_states
 from pe_jax.encodings.part import (
     HookContext,
@@ -17,8 +19,6 @@ from pe_jax.encodings.part import (
 )
 from pe_jax.encodings.positions import offsets
 from pe_jax.encodings.registry import register_encoding
-from pe_jax.errors import check_at_least, check_positive
-from pe_jax.shapes import Array
 
 
 @register_encoding

@@ -14,12 +14,12 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from pe_jax.common.errors import check_at_least
+from pe_jax.common.shapes import Array, Float, Int, Real
 from pe_jax.encodings.part import Metadata, OffsetTerms, Params, Part, Traits, no_parameters
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.encodings.tables import look_up
-from pe_jax.errors import check_at_least
-from pe_jax.shapes import Array, Float, Int, Real
 
 Frequencies = Callable[[Params], jax.Array]
 

@@ -7,10 +7,10 @@ import math
 import jax
 import jax.numpy as jnp
 
+from pe_jax.common.shapes import Array
 from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import default_frequencies, rotate_pairs, sinusoid
-from pe_jax.shapes import Array
 
 
 @register_encoding

@@ -6,11 +6,11 @@ import math
 
 import jax.numpy as jnp
 
+from pe_jax.common.errors import check_at_least
+from pe_jax.common.shapes import Array, Float, Real
 from pe_jax.encodings.part import HookContext, Metadata, OffsetTerms, Params, Part, normal_init
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
-from pe_jax.errors import check_at_least
-from pe_jax.shapes import Array, Float, Real
 
 
 @register_encoding

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.common.errors import check_at_least
+from pe_jax.common.shapes import Array, Float, Real
 from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.rotary.several_axes import by_share, of_patch
-from pe_jax.errors import check_at_least
-from pe_jax.shapes import Array, Float, Real
 
 
 @register_encoding

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
+from pe_jax.common.shapes import Array
 from pe_jax.encodings.content.row_order import hidden_states
 from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part, Traits, normal_init
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rope import rotary
 from pe_jax.encodings.rotary.rotation import Layout, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
-from pe_jax.shapes import Array
 
 
 @register_encoding

@@ -15,14 +15,14 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from pe_jax.dtypes import at_least_float32
+from pe_jax.common.dtypes import at_least_float32
+from pe_jax.common.errors import check_at_least
+from pe_jax.common.shapes import Array, Bool, Float, Real
 from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rope import frequencies, rotary
 from pe_jax.encodings.rotary.rotation import Layout, rotate_by
 from pe_jax.encodings.sinusoid import angles
-from pe_jax.errors import check_at_least
-from pe_jax.shapes import Array, Bool, Float, Real
 
 # `(positions, ω [F]) -> [..., F]`, angles.
 Angles = Callable[[Real[Array, "*P"], Float[Array, " F"]], Float[Array, "*P F"]]

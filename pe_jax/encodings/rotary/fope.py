@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.dtypes import at_least_float32
+from pe_jax.common.dtypes import at_least_float32
+from pe_jax.common.shapes import Array, Real
 from pe_jax.encodings.part import Metadata, Params, Part
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import both
 from pe_jax.encodings.sinusoid import angles, default_frequencies
-from pe_jax.shapes import Array, Real
 
 
 @register_encoding

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.dtypes import at_least_float32
+from pe_jax.common.dtypes import at_least_float32
+from pe_jax.common.errors import check_at_least, check_positive
+from pe_jax.common.shapes import Array, Float, Real
 from pe_jax.encodings.part import Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import both
 from pe_jax.encodings.sinusoid import angles
-from pe_jax.errors import check_at_least, check_positive
-from pe_jax.shapes import Array, Float, Real
 
 
 @register_encoding

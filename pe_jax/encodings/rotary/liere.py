@@ -6,16 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.axis_blocks import cut_axis, join_axis
-from pe_jax.dtypes import at_least_float32
+from pe_jax.common.axis_blocks import cut_axis, join_axis
+from pe_jax.common.dtypes import at_least_float32
+from pe_jax.common.errors import check_at_least, check_positive
+from pe_jax.common.shapes import Array, Float, Real
 from pe_jax.encodings.pairwise import numbers_at_once
 from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part, Traits
 from pe_jax.encodings.positions import real_positions
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.several_axes import of_patch
 from pe_jax.encodings.rotary.skew import rotation_of, skew_matrix
-from pe_jax.errors import check_at_least, check_positive
-from pe_jax.shapes import Array, Float, Real
 
 # With more numbers in all matrices, they are computed for some positions at a time. On a CPU that
 # takes 1.4 times as long for 1,024 positions and two heads, and as long as all at once for 4,096.

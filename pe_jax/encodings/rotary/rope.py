@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.common.shapes import Array, Float, Real
 from pe_jax.encodings.encoding import PositionEncoding, map_parts
 from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import Layout, pairs, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
-from pe_jax.shapes import Array, Float, Real
 
 Frequencies = Callable[[Params, HookContext], jax.Array]
 FrequencyFactors = Callable[[Float[Array, "#H F"]], Float[Array, "#H F"]]

@@ -19,11 +19,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.common.errors import check_at_least
+from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings.part import HookContext, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rope import Layout, frequencies, rotary
-from pe_jax.errors import check_at_least
-from pe_jax.shapes import Array, Float
 
 
 def ntk(w: Float[Array, " F"], factor: Array | float) -> Float[Array, "*B F"]:

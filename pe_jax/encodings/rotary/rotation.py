@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.dtypes import at_least_float32, wide_dtype
+from pe_jax.common.dtypes import at_least_float32, wide_dtype
+from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings.part import QKV, HookContext, Params
-from pe_jax.shapes import Array, Float
 
 # Which dimensions make a pair: i and i + r/2 (GPT-NeoX, Llama as Hugging Face has it), or 2i and
 # 2i + 1 (Su et al., GPT-J). The axis of the pair once r dimensions are unfolded to two axes.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from pe_jax.common.errors import check_at_least
+from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings.content import row_order
 from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part, Traits, normal_init
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.sinusoid import default_frequencies
-from pe_jax.errors import check_at_least
-from pe_jax.shapes import Array, Float
 
 
 @register_encoding

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.common.shapes import Array, Float, Real
 from pe_jax.encodings.part import Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rope import frequencies
 from pe_jax.encodings.rotary.rotation import Layout, both, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
-from pe_jax.shapes import Array, Float, Real
 
 AxialLayout = Literal["interleaved", "half", "half_by_axis"]
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.shapes import Array, Float
+from pe_jax.common.shapes import Array, Float
 
 _TERMS = 12  # Of Taylor's series: 3e-14 of the norm below which it is taken.
 _PRECISE = 0.5

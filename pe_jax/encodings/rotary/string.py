@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.dtypes import at_least_float32
+from pe_jax.common.dtypes import at_least_float32
+from pe_jax.common.shapes import Array, Float, Real
 from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.rotary.several_axes import by_share
 from pe_jax.encodings.rotary.skew import skew_matrix
 from pe_jax.encodings.sinusoid import angles
-from pe_jax.shapes import Array, Float, Real
 
 
 @register_encoding

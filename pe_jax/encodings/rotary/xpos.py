@@ -7,12 +7,12 @@ import math
 import jax.numpy as jnp
 import numpy as np
 
+from pe_jax.common.errors import check_positive
+from pe_jax.common.shapes import Array, Real
 from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import Layout, pairs, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
-from pe_jax.errors import check_positive
-from pe_jax.shapes import Array, Real
 
 
 @register_encoding

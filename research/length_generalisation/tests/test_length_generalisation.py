@@ -12,10 +12,10 @@ import pytest
 from helpers.commands import call
 from helpers.random_params import random_params
 
-from pe_jax.console import stopping
-from pe_jax.errors import Interrupted
+from pe_jax.common.errors import Interrupted
+from pe_jax.common.schema import changed
 from pe_jax.models import BertConfig
-from pe_jax.schema import changed
+from pe_jax.trainer.console import stopping
 from research.length_generalisation import cell, suite
 from research.length_generalisation.cell import run
 from research.length_generalisation.config import LengthGeneralisationConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pe_jax.schema import changed, from_values
+from pe_jax.common.schema import changed, from_values
 from research.reproduction import config as study_config
 from research.reproduction import state
 from research.reproduction.appendix import appendix

@@ -6,7 +6,7 @@ import re
 import pytest
 import tiny_study
 
-from pe_jax.files import write_text
+from pe_jax.common.files import write_text
 from research.reproduction import state
 from research.reproduction.plan import plan
 

@@ -16,9 +16,9 @@ from helpers import tiny_run
 from helpers.commands import call
 from helpers.finetuning_data import examples
 
-from pe_jax.data import glue
-from pe_jax.files import write_text
-from pe_jax.schema import changed, from_values
+from pe_jax.common.files import write_text
+from pe_jax.common.schema import changed, from_values
+from pe_jax.trainer.data import glue
 from research.reproduction import claims, cost, process, state, study
 from research.reproduction import config as study_config
 from research.reproduction.appendix import appendix

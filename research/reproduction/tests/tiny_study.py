@@ -3,7 +3,7 @@
 from helpers import tiny_run
 from helpers.finetuning_data import questions
 
-from pe_jax.schema import from_values
+from pe_jax.common.schema import from_values
 from research.reproduction import config as study_config
 from research.reproduction.config import ReproductionConfig
 

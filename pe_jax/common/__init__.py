@@ -1,0 +1,1 @@
+"""What the packages share: checks, errors, files, records, shapes and shims of JAX."""

@@ -1,0 +1,97 @@
+"""Keys that the configs of pretraining and fine-tuning share, and ranges of their values.
+
+Upper ends of ranges leave room for any run that a machine of today could make; they are there for
+slips of the keyboard.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+from pe_jax.common.schema import Config, field
+from pe_jax.common.values import integer, number, one_of, optional, several, text
+
+COUNT = integer(1, 2**31 - 1)
+COUNT_OR_ZERO = integer(0, 2**31 - 1)
+EPOCHS = number(0, 10**6)
+LENGTH = integer(3, 10**6)  # Tokens of an input: one between the special ones.
+ROWS = integer(1, 10**7)
+RESIZE = one_of(("", "interpolate", "repeat"))  # Methods of `resize_table` for longer tables.
+HELD_OUT = number(0, 0.5)
+VECTOR = one_of("pe_jax.trainer.figures.style:VECTOR", "")
+FORMATS = '"pdf" or "svg" writes every figure in that format as well.'
+ACCUMULATION = "Micro-batches per step: memory of one, gradients of all."
+_RATE = number(0, 1e9)
+_ADAM = number(0, 1 - 1e-7)  # Above the limit it is 1 in float32.
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig(Config):
+    """Learning rate, and what decays or clips."""
+
+    name: str = field(
+        "adamw",
+        one_of(("adamw", "lamb", "lion", "muon", "nadamw", "sgd")),
+        '"lamb" is for batches of thousands of sequences; "muon" is "nadamw" for all but the '
+        'matrices of layers; "sgd" has a momentum of b1. All have the same weight decay.',
+    )
+    learning_rate: float = field(1e-4, _RATE, "The highest: it rises to this, then falls to 0.")
+    schedule: str = field(
+        "linear",
+        one_of(("linear", "cosine", "wsd")),
+        'Shape of the fall after the warmup; "wsd" (warmup, stable, decay): linear, at the end.',
+    )
+    frequency_learning_rate: float | None = field(
+        None, optional(_RATE), "Of sinusoids, if another."
+    )
+    warmup: float = field(0.1, number(0, 1), "Fraction of steps in which the learning rate rises.")
+    decay: float = field(0.1, number(0, 1), "Last fraction of steps, in which wsd falls.")
+    weight_decay: float = field(0.01, _RATE, "Not of biases, norms and frequencies.")
+    b1: float = field(0.9, _ADAM, "Decay of first moments.")
+    b2: float = field(0.999, _ADAM, "Decay of second moments, BERT's; 0.98 suits short runs.")
+    epsilon: float = field(1e-6, number(1e-38, 1), "Added to the root of second moments.")
+    clip_norm: float = field(1.0, _RATE, "Norm that gradients are clipped to; 0: no clipping.")
+    rates: tuple[str, ...] = field(
+        (),
+        several(text("Give PATTERN=RATIO.")),
+        'Ratios of the learning rate by parameters: ("bert/token/*=0", "bert/position/*=5"). 0 '
+        "freezes; the last pattern that fits counts.",
+    )
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """The ratio of the learning rate by pattern of the parameters' paths."""
+        pairs = (rate.rpartition("=") for rate in self.rates)
+        return {pattern: float(ratio) for pattern, _, ratio in pairs}
+
+    def errors(self) -> Iterator[str]:
+        patterns = [rate.rpartition("=")[0] for rate in self.rates]
+        for rate in self.rates:
+            pattern, _, ratio = rate.rpartition("=")
+            if patterns.count(pattern) > 1:
+                yield f"rates has {pattern!r} twice: give one ratio for it."
+            if not (pattern and _is_ratio(ratio)):
+                yield (
+                    f"rates are PATTERN=RATIO, a glob over paths of parameters and a number of at "
+                    f"least 0, such as 'bert/token/*=0'; got {rate!r}."
+                )
+        if self.schedule == "wsd" and self.warmup + self.decay > 1:
+            yield (
+                f"warmup={self.warmup} and decay={self.decay} overlap: as fractions of the same "
+                "steps they must be at most 1 together. Lower one of them."
+            )
+        if self.frequency_learning_rate is not None and not self.learning_rate:
+            yield (
+                f"frequency_learning_rate={self.frequency_learning_rate} is scaled from "
+                "config.optimizer.learning_rate, which then has to be above 0: leave it None to "
+                "stop both."
+            )
+
+
+def _is_ratio(text: str) -> bool:
+    try:
+        return 0 <= float(text) < math.inf
+    except ValueError:
+        return False

@@ -1,0 +1,175 @@
+"""Entry point of the commands: flags, errors in one line, exit statuses."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable
+
+from absl import app, flags, logging
+
+from pe_jax.common.errors import Interrupted, extra
+from pe_jax.common.markdown import printable
+from pe_jax.common.schema import Classes, Config, fields_of_task, unknown_key
+from pe_jax.common.values import shown
+from pe_jax.trainer.configs.all_tasks import CONFIGS
+from pe_jax.trainer.console import stopping, streams
+from pe_jax.trainer.console.config_files import config_values
+from pe_jax.trainer.console.help import help_text
+from pe_jax.trainer.console.terminal import log
+
+_HELP = {"--help", "-help", "-h", "--helpshort"}
+_LONGEST_LINE = 2_000  # Characters, of an error.
+# Errors that need no traceback.
+_MISTAKES = ValueError | OSError | FloatingPointError | ModuleNotFoundError
+
+
+def main(
+    command: Callable[[], None],
+    command_flags: flags.FlagValues,
+    usage: str,
+    script: str = "",
+    classes: Classes[Config] = CONFIGS,
+) -> None:
+    """Parse the flags and run `command`; `--verbosity=1` adds the traceback of an error.
+
+    What takes long to import, JAX included, is imported by the command: `--help` and a mistake in a
+    flag need none of it. `usage` and `script` are for `help_text`.
+    """
+
+    def parse(args: list[str]) -> list[str]:
+        config = _config_in(args)
+        try:
+            if _HELP & set(args):
+                streams.show(help_text(as_called(usage), command_flags, script, config, classes))
+                raise SystemExit(0)
+            return _parse(args, command_flags, config, classes)
+        except ValueError as error:
+            message = " ".join(str(error).split())
+            raise SystemExit(_error(f"in the flags: {message}")) from None
+
+    stopping.catch()
+    streams.prepare()
+    app.run(functools.partial(_run, command), argv=sys.argv, flags_parser=parse)
+
+
+def as_called(usage: str) -> str:
+    """Write `usage` with `pe-jax train` for `train.py`, and configs by name, if that was called: a
+    wheel has no train.py and no folder of configs."""
+    if not sys.argv[0].startswith("pe-jax "):
+        return re.sub(r"^(\w+\.py)\b", r"python \1", usage, flags=re.MULTILINE)
+    usage = re.sub(r"^(\w+)\.py\b", r"pe-jax \1", usage, flags=re.MULTILINE)
+    return re.sub(r"configs/(\w+)\.py", r"\1", usage)
+
+
+def _run(command: Callable[[], None], args: list[str]) -> None:
+    if len(args) > 1:
+        raise SystemExit(_error(f"arguments not understood: {' '.join(args[1:])}"))
+    # Hides the libraries' own progress messages; warnings still show.
+    if not flags.FLAGS["verbosity"].present:
+        logging.set_verbosity(logging.WARNING)
+    try:
+        with extra("train", SystemExit):
+            from pe_jax.trainer.console.compile_cache import cache_compiled_programs
+
+            cache_compiled_programs()
+            command()
+        stopping.done()
+    except Interrupted as stopped:
+        log(str(stopped))
+        if not stopped.on_all_hosts:
+            _leave(stopped.code)
+        raise
+    except Exception as error:
+        message = str(error) if isinstance(error, _MISTAKES) else ""
+        message = _transfer_failure(error) or message
+        one_line = message and logging.get_verbosity() <= logging.INFO
+        lines = _error(message) if one_line else traceback.format_exc()
+        with contextlib.suppress(OSError):  # Standard error may be closed.
+            print(printable(lines, keep="\n\t"), file=sys.stderr)
+        _leave(1)
+        raise SystemExit(1) from None
+
+
+def _parse(
+    args: list[str], command_flags: flags.FlagValues, config: str, classes: Classes[Config]
+) -> list[str]:
+    """Parse the flags; return the other arguments, or raise a ValueError for a mistake in one."""
+    command_flags.append_flag_values(flags.FLAGS)  # absl's: --verbosity and others.
+    try:
+        rest = command_flags(args)
+    except flags.Error as error:  # Of absl: they name the flag, its value, and similar flags.
+        message = _unparsed_value(args, str(error), command_flags, config, classes) or str(error)
+    except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+        # Of ml_collections, for an unknown key among others.
+        message = _unknown_key(args, command_flags, config) or str(error)
+    else:
+        flags.FLAGS.mark_as_parsed()
+        return rest
+    raise ValueError(message)
+
+
+def _unknown_key(args: list[str], command_flags: flags.FlagValues, config: str) -> str:
+    """Return the message for the first `--config.KEY` that the config file lacks, if any."""
+    values = config_values(command_flags, config)
+    for arg in args if values else ():
+        match = re.match(r"--?(?:no)?config\.([^=]+)", arg)
+        if match and not any(f"{key}.".startswith(f"{match[1]}.") for key in values):
+            return unknown_key(match[1], values, config)
+    return ""
+
+
+def _unparsed_value(
+    args: list[str],
+    message: str,
+    command_flags: flags.FlagValues,
+    config: str,
+    classes: Classes[Config],
+) -> str:
+    """Return what a flag accepts, if absl's message is that of Python's int, float or bool."""
+    match = re.match(r"flag --([\w.]+)=.*: (?:\('Non-bool|could not conv|invalid lit)", message)
+    if not match:
+        return ""
+    name, words = match[1], {"int": "an integer", "float": "a number"}
+    given = [arg.partition("=")[2] for arg in args if re.match(f"--?{re.escape(name)}=", arg)]
+    accepted = words.get(command_flags[name].flag_type(), "True or False")
+    if name.startswith("config."):
+        fields = fields_of_task(config_values(command_flags, config).get("task"), classes)
+        if field := fields.get(name.removeprefix("config.")):
+            accepted = field.metadata["kind"].describe()
+    return f"--{name} must be {accepted}, got {shown(given[-1] if given else None)}."
+
+
+def _config_in(args: list[str]) -> str:
+    for arg, following in zip(args, [*args[1:], ""]):
+        if match := re.fullmatch("--?config(=(.*))?", arg):
+            return match[2] or following
+    return ""
+
+
+def _error(message: str) -> str:
+    """Return the line of an error; a value of megabytes in it is cut."""
+    lines = [
+        line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE // 2]} ... {line[-200:]}"
+        for line in printable(message, keep="\n\t").split("\n")
+    ]
+    return "error: " + "\n".join(lines)
+
+
+def _transfer_failure(error: Exception) -> str:
+    """Return the message for an error that another host has caused; empty for other errors."""
+    hosts = sys.modules.get("pe_jax.trainer.training.hosts")  # Absent on a single host.
+    return hosts.transfer_failure(error) if hosts else ""
+
+
+def _leave(status: int) -> None:
+    """End without waiting for the other hosts, if any; they are notified that this one is lost."""
+    jax = sys.modules.get("jax")
+    if jax and jax.distributed.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)

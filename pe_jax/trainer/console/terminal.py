@@ -1,0 +1,109 @@
+"""Messages and progress bars, on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from tqdm import tqdm
+
+from pe_jax.common.markdown import WIDTH, printable
+from pe_jax.trainer.console.streams import discard
+
+_quiet = False
+
+# Of the scalars that a run writes, for the terminal.
+_SHORT = {
+    "masked_lm": "MLM", "next_sentence": "NSP", "examples_per_second": "inputs/s",
+    "accuracy": "acc",
+}  # fmt: skip
+
+
+def be_quiet() -> None:
+    """Print only errors from now on: the first of several hosts prints for all."""
+    global _quiet
+    _quiet = True
+
+
+def is_quiet() -> bool:
+    return _quiet
+
+
+def log(line: str) -> None:
+    """Print a line to standard error, above the progress bar if there is one."""
+    if _quiet:
+        return
+    try:
+        tqdm.write(printable(line, keep="\n\t"), file=sys.stderr)
+    except OSError:  # A run goes on where nobody reads its messages.
+        discard(sys.stderr)
+
+
+def log_field(name: str, what: str) -> None:
+    """Print a line of the introduction of a job: a name, then its value."""
+    log(f"{name:10}{what}")
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things, such as "1 layer" or "1,200 layers"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+class Progress:
+    """A bar with rate and remaining time on a terminal, plain lines elsewhere.
+
+    Args:
+      total, done: how many there are, and how many were done before.
+      unit, job: name of what is counted, singular; and of the job, in front of each line.
+      lines: if not on a terminal, print progress about every tenth of the total, but at most once
+        in so many seconds. None, for a job that reports numbers of its own, prints nothing.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        done: int = 0,
+        *,
+        unit: str = "step",
+        job: str = "",
+        lines: float | None = None,
+    ):
+        terminal = sys.stderr.isatty() and not _quiet
+        # A bar below another one disappears when it is done.
+        options = {"disable": not terminal, "smoothing": 0.1, "leave": None}
+        self._bar = tqdm(total=total, initial=done, unit=unit, desc=job or None, **options)
+        self._total, self._done = total, done
+        self._unit = f"{unit}es" if unit.endswith("ch") else f"{unit}s"
+        self._job = f"{job}: " if job else ""
+        self._lines = None if terminal else lines
+        self._start = self._last = time.perf_counter()
+        self._printed = 0
+
+    def advance(self, count: int = 1) -> None:
+        self._bar.update(count)
+        self._done += count
+        tenth = 10 * self._done // max(self._total, 1)
+        if self._lines is None or tenth <= self._printed:
+            return
+        now = time.perf_counter()
+        if now - self._last >= self._lines:
+            self._printed, self._last = tenth, now
+            numbers = f"{self._done:,} of {self._total:,} {self._unit}"
+            log(f"{self._job}{numbers}, {now - self._start:.1f} s")
+
+    def report(self, step: int, what: str, scalars: dict[str, float]) -> None:
+        """Print scalars in one line; the rest, should they not fit, in lines below."""
+        line = f"step {step:>{len(str(self._total))}}/{self._total}  {what:8}"
+        for name, value in scalars.items():
+            for long, short in _SHORT.items():
+                name = name.replace(long, short)
+            digits = f"{value:.3f}" if abs(value) < 1 else f"{value:.4g}"
+            number = f"{name.replace('_', ' ')} {digits}"
+            if len(line) + 2 + len(number) > WIDTH:
+                log(line)
+                line = " " * 9
+            line += f"  {number}"
+        log(line)
+
+    def close(self) -> None:
+        self._bar.close()

@@ -1,0 +1,166 @@
+"""Colour maps: matrices, numbers by head, tables of correlations and scores, sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from pe_jax.trainer.figures import style
+
+
+class Panel(NamedTuple):
+    """A matrix, NaN where it has no entries."""
+
+    title: str
+    matrix: np.ndarray
+    first: int = 0  # Number of the first row and of the first column, such as an offset.
+    rows: str = "position"  # Labels of the axes.
+    columns: str = "position"
+
+
+@style.applied
+def matrix_grid(
+    panels: Sequence[Panel], *, title: str, label: str, limits: tuple[float, float]
+) -> Figure:
+    """Draw matrices, or numbers by layer and head, in a grid with one colour scale (paper, figures
+    2, 3, 5 and 7).
+
+    Args:
+      label: of the colour scale, with its unit.
+      limits: ends of the scale; of a signed quantity symmetric about 0.
+    """
+    figure, grid = style.new_panels(len(panels), (2.1, 2.2), (1.0, 0.6), title)
+    gridspec = grid[0].get_gridspec()
+    columns = gridspec.ncols if gridspec else 1
+    one_kind = len({(panel.rows, panel.columns) for panel in panels}) == 1
+    for i, (axes, panel) in enumerate(zip(grid, panels, strict=True)):
+        axes.set_facecolor("0.8")  # Shows where there are no entries.
+        left, (height, width) = panel.first - 0.5, panel.matrix.shape
+        image = axes.imshow(
+            panel.matrix, cmap=style.colour_map(limits), vmin=limits[0], vmax=limits[1],
+            extent=(left, left + width, left + height, left), interpolation="nearest",
+            aspect="equal" if height == width else "auto",
+        )  # fmt: skip
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
+        axes.set(title=style.wrapped(panel.title, 24), xlabel=panel.columns, ylabel=panel.rows)
+        if one_kind:  # Labels at the edges of the grid are enough.
+            axes.set_ylabel(panel.rows if i % columns == 0 else "")
+            axes.set_xlabel(panel.columns if i + columns >= len(panels) else "")
+    below = any(np.nanmin(panel.matrix) < limits[0] for panel in panels)
+    above = any(np.nanmax(panel.matrix) > limits[1] for panel in panels)
+    figure.colorbar(
+        image, ax=grid, label=label, extend=("neither", "min", "max", "both")[below + 2 * above],
+        shrink=1.0 if len(panels) <= 4 else 0.6,
+    )  # fmt: skip
+    return figure
+
+
+@style.applied
+def head_profiles(
+    panels: Sequence[tuple[str, np.ndarray]],
+    *,
+    title: str,
+    columns: str,
+    label: str,
+    limits: tuple[float, float],
+) -> Figure:
+    """Draw M numbers of every head side by side with one colour scale: a row for each head, lines
+    between layers.
+
+    Args:
+      panels: title, numbers `[N, H, M]`, NaN where a layer has none.
+      columns, label, limits: name of the M; of the colour scale, and its ends.
+    """
+    layers, heads, _ = panels[0][1].shape
+    height = min(max(0.09 * layers * heads, 2.2), 7.0)
+    figure, grid = style.new_panels(len(panels), (2.6, height), (1.3, 1.2), title, sharey=True)
+    for axes, (name, values) in zip(grid, panels, strict=True):
+        image = axes.imshow(
+            values.reshape(layers * heads, -1), cmap="viridis", vmin=limits[0],
+            vmax=limits[1], aspect="auto", interpolation="nearest",
+        )  # fmt: skip
+        for edge in range(1, layers):
+            axes.axhline(edge * heads - 0.5, color="white", lw=0.8)
+        axes.set(title=name, xlabel=columns)
+        axes.tick_params(axis="y", length=0)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    grid[0].set_yticks((np.arange(layers) + 0.5) * heads - 0.5, [*map(str, range(layers))])
+    grid[0].set_ylabel("layer, a row for each head")
+    above = any((values > limits[1]).any() for _, values in panels)
+    figure.colorbar(image, ax=grid, label=label, aspect=25, extend="max" if above else "neither")
+    return figure
+
+
+@style.applied
+def correlation_map(
+    cells: Sequence[tuple[str, str, float | None, float | None]], *, title: str
+) -> Figure:
+    """Draw correlations as a table of coloured cells; a star if p < 0.05, a dash for None.
+
+    Args:
+      cells: row, column, correlation in [-1, 1] and p-value, row by row; None for a constant.
+    """
+    rows = list(dict.fromkeys(row for row, *_ in cells))
+    columns = list(dict.fromkeys(column for _, column, *_ in cells))
+    figure = style.new(1.5 * len(columns) + 3.4, 0.42 * len(rows) + 1.6, title)
+    axes = figure.subplots()
+    shape = (len(rows), len(columns))
+    values = np.reshape([np.nan if value is None else value for _, _, value, _ in cells], shape)
+    image = axes.imshow(values, cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto")
+    for (y, x), (_, _, value, p_value) in zip(np.ndindex(shape), cells, strict=True):
+        text, colour = "–", "black"
+        if value is not None and p_value is not None:
+            star = "*" if p_value < 0.05 else ""
+            text = f"{round(value, 2) + 0.0:+.2f}{star}"  # No -0.00.
+            colour = "white" if abs(value) > 0.6 else "black"
+        axes.text(x, y, text, ha="center", va="center", color=colour)
+    axes.set_xticks(range(len(columns)), [column.replace(" ", "\n") for column in columns])
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set(xlabel="score, higher is better", ylabel="violation, 0 if the property holds")
+    figure.colorbar(image, ax=axes, label="correlation; * p < 0.05, not corrected")
+    return figure
+
+
+@style.applied
+def sweep_map(
+    values: np.ndarray,
+    rows: tuple[str, np.ndarray],
+    columns: tuple[str, np.ndarray],
+    *,
+    title: str,
+    label: str,
+    marked: tuple[float, float] | None = None,
+) -> Figure:
+    """Draw the results of a sweep over two axes, both on a logarithmic scale.
+
+    Args:
+      values: `[rows, columns]`.
+      rows, columns: name and ascending values of the axes.
+      label: of the colour scale.
+      marked: values of the row's and the column's axis that a cross marks, inside the axes.
+    """
+    figure = style.new(6.4, 4.4, title)
+    plot = figure.subplots()
+    grid = (columns[1], rows[1], values)
+    image = plot.pcolormesh(*grid, cmap="viridis", shading="nearest")
+    plot.set_xscale("log", base=2)
+    plot.set_yscale("log")
+    plot.set(xlabel=columns[0], ylabel=rows[0])
+    levels = np.unique(np.quantile(values, [0.25, 0.5, 0.75, 0.9]).round())
+    if np.ptp(values) > 0:
+        lines = plot.contour(*grid, levels=levels, colors="white", linewidths=0.8)
+        plot.clabel(lines, fmt="%g", fontsize=7)
+    if marked:
+        row, column = marked
+        plot.plot([column], [row], "x", color="white", ms=9, mew=2)
+        plot.annotate(
+            f"{columns[0]} {column:,.0f}, {rows[0]} {row:,.0f}", (column, row), color="white",
+            xytext=(-8, 6), textcoords="offset points", ha="right", fontsize=8,
+        )  # fmt: skip
+    figure.colorbar(image, ax=plot, label=label)
+    return figure

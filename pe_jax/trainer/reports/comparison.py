@@ -1,0 +1,182 @@
+"""Pretraining runs compared: held-out scores on the same text, with paired standard errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from pe_jax import encodings
+from pe_jax.common import markdown
+from pe_jax.common.files import Json
+from pe_jax.properties import Estimate
+from pe_jax.trainer.configs.pretraining import PretrainingConfig
+from pe_jax.trainer.console.terminal import log
+from pe_jax.trainer.reports.pages import page
+from pe_jax.trainer.reports.pretraining_report import baseline_scores
+from pe_jax.trainer.reports.tables import Column, Row, number_table, write_report
+from pe_jax.trainer.tasks.pretraining import build
+from pe_jax.trainer.tasks.run import run_config, saved_tokenizer
+from pe_jax.trainer.training.checkpointing import newest_params
+from pe_jax.trainer.training.pytrees import Batch, Metrics, Params, Scalars
+from pe_jax.trainer.training.sharding import compiled
+from pe_jax.trainer.training.step import make_eval_step
+
+_LOSS = "masked_lm_loss"
+_NEXT_SENTENCE = "next_sentence_accuracy"  # Packed runs have none.
+
+_BASELINE_ACCURACIES = ("unigram_accuracy", "next_sentence_majority")
+
+# Name -> sums and counts of each of N held-out examples, `[N]` both.
+Examples = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def compare(folders: list[Path], out: Path) -> str:
+    """Write `comparison.json` and `comparison.md` to `out`; return the latter's text.
+
+    Differences are to the run with `none`, or to the first: paired by example, so that the
+    difficulty of the text cancels, with the standard error of the paired mean over examples.
+
+    Raises:
+      ValueError: for fewer than two runs, or runs on different text or lengths.
+    """
+    if len(folders) < 2:
+        raise ValueError(f"A comparison needs at least two runs, got {len(folders)}.")
+    runs: list[ScoredRun] = []
+    for folder in folders:
+        log(f"Scoring {folder}")
+        runs.append(score(folder))
+        facts, known = runs[-1].facts, runs[0].facts
+        if facts != known:
+            raise ValueError(
+                f"{folder} and {folders[0]} were not scored on the same examples:\n"
+                f"  {facts}\n  {known}"
+            )
+    base = next((run for run in runs if run.row["position"] == "none"), runs[0])
+    rows = [run.row | _difference(run.examples[_LOSS], base.examples[_LOSS]) for run in runs]
+    rows.sort(key=lambda row: -row[_LOSS])
+    run, facts, base_name = runs[0].row, runs[0].facts, base.row["position"]
+    seeds = sorted({row["seed"] for row in rows})
+    text = page(
+        f"Held-out scores of {len(rows)} runs",
+        f"Held-out text: {facts['examples']:,} {facts['inputs']} of length {facts['length']}, "
+        f"{facts['masked_tokens']:,} masked tokens; loss in nats;\n"
+        f"differences paired by example, ± standard error over examples; {run['step']:,} steps, "
+        f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}. The baseline\n"
+        "always predicts the most frequent token, or the more frequent label.",
+        _table(rows, base.row, runs[0].baseline),
+        _undecided(rows, base_name),
+        _spread_over_seeds(rows),
+    )
+    return write_report(out, "comparison", rows, text)
+
+
+class ScoredRun(NamedTuple):
+    """Scores of the newest checkpoint of a run."""
+
+    row: Json  # The run and its mean scores.
+    facts: Json  # What runs must have in common to be compared.
+    examples: Examples
+    baseline: Scalars  # See `baseline_scores`.
+
+
+def score(folder: Path) -> ScoredRun:
+    """Score the newest checkpoint in `folder` on held-out text."""
+    config = run_config(folder, PretrainingConfig)
+    run = build(config, saved_tokenizer(folder))
+    program = run.program
+    step, params = newest_params(folder, program.shardings_of)
+    arguments = (program.shardings.params, program.batch_sharding)
+    eval_step = make_eval_step(program.task)
+
+    def score_row(params: Params, row: Batch) -> Metrics:
+        return eval_step(params, jax.tree.map(lambda x: x[None], row))
+
+    score_batch = compiled(jax.vmap(score_row, in_axes=(None, 0)), program.mesh, arguments)
+    scored = [jax.device_get(score_batch(params, batch)) for batch in run.data.held_out[-1]]
+    examples = jax.tree.map(lambda *parts: np.concatenate(parts).astype(np.float64), *scored)
+    encoding = program.model.encoding()
+    count = encodings.parameter_count(encoding, program.model.num_layers)
+    row = {"position": encoding.name, "parameters": count, "step": step, "seed": config.seed}
+    row |= {name: float(sums.sum() / counts.sum()) for name, (sums, counts) in examples.items()}
+    same_for_all = {
+        "source": config.data.source, "validation": config.data.validation,
+        "vocabulary": run.data.text.vocabulary.size, "length": [*config.stages.values()][-1].length,
+        "inputs": "packed rows" if config.data.packed else "pairs",
+        "examples": len(examples[_LOSS][0]), "masked_tokens": int(examples[_LOSS][1].sum()),
+    }  # fmt: skip
+    return ScoredRun(row, same_for_all, examples, baseline_scores(run))
+
+
+def _difference(
+    scores: tuple[np.ndarray, np.ndarray], base: tuple[np.ndarray, np.ndarray]
+) -> dict[str, float]:
+    difference, counts = scores[0] - base[0], scores[1]
+    mean = difference.sum() / counts.sum()
+    # The error of a ratio of sums; examples are the independent units (their tokens are not).
+    error = np.sqrt(((difference - mean * counts) ** 2).sum()) / counts.sum()
+    return {"loss_difference": mean, "loss_difference_standard_error": error}
+
+
+def _undecided(rows: list[Json], base: str) -> str:
+    """Return a sentence on the runs within two standard errors of the one compared with, if any."""
+    names = [
+        row["position"]
+        for row in rows
+        if row["position"] != base
+        and abs(row["loss_difference"]) <= 2 * row["loss_difference_standard_error"]
+    ]
+    text = f"No difference from {base} seen in the loss: {', '.join(names)}."
+    return markdown.text(text) if names else ""
+
+
+def _spread_over_seeds(rows: list[Json]) -> str:
+    """Return sentences on what the seeds of training allow to say about encodings."""
+    by_seed: dict[str, dict[int, float]] = {}
+    for row in rows:
+        by_seed.setdefault(row["position"], {})[row["seed"]] = row[_LOSS]
+    losses = {name: [*values.values()] for name, values in by_seed.items()}
+    freedom = sum(len(values) - 1 for values in losses.values())
+    if not freedom:
+        return (
+            "Each encoding has one seed. The standard errors are over examples and leave out the\n"
+            "seed of training, so this table cannot tell a difference between encodings from one\n"
+            "between seeds. Train at least three seeds of each (`--config.seed`) and compare all."
+        )
+    squares = sum(float(np.var(values)) * len(values) for values in losses.values())
+    deviation = (squares / freedom) ** 0.5
+    fewest = min(map(len, losses.values()))
+    needed = 2 * deviation * (2 / fewest) ** 0.5
+    counts = ", ".join(f"{name} {len(values)}" for name, values in losses.items())
+    return (
+        f"Seeds: {markdown.text(counts)}. Over the seeds of an encoding the loss has a standard\n"
+        f"deviation of {deviation:.3f}, of {freedom} degrees of freedom. Means of {fewest} "
+        f"seed{'s' * (fewest > 1)} each have to differ by about {needed:.3f},\n"
+        "two standard errors, before the seeds do not explain it."
+    )
+
+
+def _table(rows: list[Json], base: Json, baseline: Scalars) -> list[str]:
+    columns: list[Column] = [
+        "position encoding", ("seed", "d"), ("its parameters", ",d"), ("masked-LM loss", ".3f"),
+        (f"against {base['position']}", ".3f"), ("accuracy", ".1%"),
+    ]  # fmt: skip
+    if _NEXT_SENTENCE in rows[0]:
+        columns.append(("next sentence", ".1%"))
+    cells: list[Row] = []
+    for row in rows:
+        difference = Estimate(
+            mean=row["loss_difference"], error=row["loss_difference_standard_error"]
+        )
+        is_base = (row["position"], row["seed"]) == (base["position"], base["seed"])
+        accuracies = [row[key] for key in ("masked_lm_accuracy", _NEXT_SENTENCE) if key in row]
+        cells.append([
+            row["position"], row["seed"], row["parameters"], row[_LOSS],
+            None if is_base else difference, *accuracies,
+        ])  # fmt: skip
+    chance = [baseline[key] for key in _BASELINE_ACCURACIES if key in baseline]
+    return number_table(
+        columns, [["baseline", None, None, baseline["unigram_loss"], None, *chance], *cells]
+    )

@@ -1,0 +1,134 @@
+"""The report of a pretraining run: scores against baselines, and its position vectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from pe_jax.common.files import Json
+from pe_jax.common.markdown import image, table
+from pe_jax.trainer.configs.pretraining import PretrainingConfig
+from pe_jax.trainer.configs.properties import PropertiesConfig
+from pe_jax.trainer.reports.pages import page
+from pe_jax.trainer.reports.property_report.render import render
+from pe_jax.trainer.reports.property_report.subjects import trained
+from pe_jax.trainer.reports.property_report.vectors import position_vectors
+from pe_jax.trainer.reports.tables import write_report
+from pe_jax.trainer.tasks.pretraining import build
+from pe_jax.trainer.tasks.run import run_config, saved_tokenizer
+from pe_jax.trainer.tasks.text_training import TextRun
+from pe_jax.trainer.training import sharding
+from pe_jax.trainer.training.checkpointing import newest_params
+from pe_jax.trainer.training.pytrees import Params, Scalars
+
+
+def report_pretraining(
+    folder: Path, out: Path, run: TextRun[PretrainingConfig] | None = None
+) -> str:
+    """Measure the newest checkpoint in `folder`; write report.json, .md and figures to `out`;
+    return the page.
+
+    Raises:
+      ValueError: if the folder holds no run, or none with a checkpoint yet.
+    """
+    if run is None:
+        run = build(run_config(folder, PretrainingConfig), saved_tokenizer(folder))
+    step, params = newest_params(folder, run.program.shardings_of)
+    numbers: Json = {
+        "step": step,
+        "position": run.program.model.encoding().name,
+        "held_out": _scores(run, step, params),
+    }
+    text = _readable(numbers)
+    config, tokenizer = run.config, run.data.text.tokenizer
+    position = sharding.to_numpy(params["bert"].get("position", {}))
+    if jax.process_index() == 0:  # One host suffices for the rest, and only one writes.
+        params = {**params, "bert": {**params["bert"], "position": position}}
+        subject = trained("", folder, config, tokenizer, step, params)
+        if section := render(position_vectors, [subject], PropertiesConfig(), out):
+            numbers["properties"], lines, (picture, *_) = section
+            figure = image("dot products of the position vectors", picture.name)
+            text += "\n".join(["", *lines, "", figure, ""])
+    return write_report(out, "report", numbers, text)
+
+
+def _scores(run: TextRun[PretrainingConfig], step: int, params: Params) -> Scalars:
+    """Return the model's means on held-out text, and those of two baselines on the same tokens."""
+    batches = run.data.held_out[-1]
+    scores = {
+        **run.stages[-1].evaluate(step, params), "length": batches[0]["tokens"].shape[1],
+        **baseline_scores(run),
+    }  # fmt: skip
+    size = "rows" if run.config.data.packed else "pairs"
+    return {**scores, size: sum(len(batch["tokens"]) for batch in batches)}
+
+
+def baseline_scores(run: TextRun[PretrainingConfig]) -> Scalars:
+    """Return the scores on held-out text of who always predicts the most frequent token or, of
+    sentence pairs, the more frequent label; and the number of tokens."""
+    batches = run.data.held_out[-1]
+
+    def values(name: str) -> np.ndarray:
+        return np.concatenate([sharding.to_numpy(batch[name]).ravel() for batch in batches])
+
+    labels = values("masked_tokens")[values("masked_weights") > 0]
+    log_p = _unigram(run)
+    scores = {
+        "masked_tokens": len(labels), "unigram_loss": float(-log_p[labels].mean()),
+        "unigram_accuracy": float((labels == log_p.argmax()).mean()),
+    }  # fmt: skip
+    if run.config.data.packed:
+        return scores
+    next_sentence = values("next_sentence")
+    majority = float(max(next_sentence.mean(), 1 - next_sentence.mean()))
+    return {**scores, "next_sentence_majority": majority}
+
+
+def _unigram(run: TextRun[PretrainingConfig]) -> np.ndarray:
+    """Return log frequencies of tokens in the training documents, with add-one smoothing."""
+    text = run.data.text
+    counts = np.ones(text.vocabulary.size)
+    bounds = text.train.sentences[text.train.documents]
+    for document in text.train_documents:
+        tokens = text.train.tokens[bounds[document] : bounds[document + 1]]
+        counts += np.bincount(tokens["id"], minlength=len(counts))
+    counts[np.setdiff1d(np.arange(len(counts)), text.vocabulary.ordinary)] = 1
+    return np.log(counts / counts.sum())
+
+
+def _readable(numbers: Json) -> str:
+    scores = numbers["held_out"]
+    rows = [
+        [name, format(scores[key], form), format(scores[baseline], form)]
+        for name, key, baseline, form in (
+            ("masked-LM accuracy", "masked_lm_accuracy", "unigram_accuracy", ".1%"),
+            ("masked-LM loss, nats", "masked_lm_loss", "unigram_loss", ".3f"),
+            ("next-sentence accuracy", "next_sentence_accuracy", "next_sentence_majority", ".1%"),
+        )
+        if key in scores
+    ]
+    inputs, label = f"{scores.get('rows', 0):,} rows of packed documents", ""
+    if "pairs" in scores:
+        inputs, label = f"{scores['pairs']:,} sentence pairs", ", or the more frequent label"
+    chance = ", ".join(_not_learned(scores))
+    return page(
+        f"What the run learned: {numbers['position']}, {numbers['step']:,} steps",
+        f"On held-out text: {inputs} of length {scores['length']}, "
+        f"{scores['masked_tokens']:,} masked tokens. The baseline\n"
+        f"always predicts the most frequent token{label}.",
+        table(["", "model", "baseline"], rows),
+        f"No better than the baseline: {chance}. Train for more steps." if chance else "",
+    )
+
+
+def _not_learned(scores: Json) -> list[str]:
+    """Return the scores that are at the baseline, within two standard errors of an accuracy."""
+    names = ["masked-LM loss"] if scores["masked_lm_loss"] >= scores["unigram_loss"] else []
+    if "pairs" in scores:
+        majority = scores["next_sentence_majority"]
+        error = (majority * (1 - majority) / scores["pairs"]) ** 0.5
+        if scores["next_sentence_accuracy"] <= majority + 2 * error:
+            names.append("next-sentence accuracy")
+    return names

@@ -1,0 +1,190 @@
+"""Part on rotary frequencies: norms of their pairs of dimensions, and the loss without them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax import properties
+from pe_jax.common.files import Json
+from pe_jax.common.shapes import Array, Float, Int
+from pe_jax.encodings import with_factors
+from pe_jax.models import BertConfig, queries_keys_values, rotations
+from pe_jax.properties import Estimate
+from pe_jax.trainer import figures
+from pe_jax.trainer.configs.properties import PropertiesConfig
+from pe_jax.trainer.reports.property_report import render
+from pe_jax.trainer.reports.property_report.render import Figure, Findings
+from pe_jax.trainer.reports.property_report.subjects import MeasuredModel
+from pe_jax.trainer.reports.property_report.texts import (
+    ChangedLoss,
+    by_text,
+    changed_losses,
+    loss_changes,
+    masked_lm,
+    scores_with_constants,
+    texts,
+)
+from pe_jax.trainer.reports.tables import Row
+from pe_jax.trainer.training.pytrees import Params
+
+_CHANGES = {"still": "not rotated", "dropped": "dropped"}
+
+# A layer that rotates: "frequencies", "queries" and "keys" (mean ‖q‖, ‖k‖ of a pair), `[H, F]`.
+_Layer = dict[str, Float[np.ndarray, "H F"]]
+
+
+@render.part(
+    "Use of rotary frequencies",
+    "Pairs of dimensions in {config.bands} bands by their frequency ω (radians per position), band "
+    "0 the fastest. ‖q‖, ‖k‖: of a pair, the mean over tokens, heads and layers. The changes are "
+    "of the masked-LM loss (nats, ± standard error over texts) when a band does not rotate in any "
+    "layer, and when its dimensions are 0. By head and layer: rotary_frequencies.json.",
+    ["model", "band", ("fastest ω", ".3g"), ("slowest ω", ".3g"), ("‖q‖", ".3g"),
+     ("‖k‖", ".3g"), ("not rotated", ".3f"), ("dropped", ".3f")],
+    needs="a run, an encoding or a BERT with a rotary encoding",
+)  # fmt: skip
+def rotary_frequencies(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
+    """Measure norms by frequency, head and layer, and the loss without bands of frequencies."""
+    if subject.model is None or not any(rotations(subject.model, subject.params)):
+        return Findings()
+    name, count = subject.name, config.bands
+    layers = _rotating_layers(subject, config)
+    bands = [_band([*layers.values()], band, count) for band in range(count)]
+    effects = _band_effects(subject, config)
+    listed = [{"layer": number} | layer for number, layer in layers.items()]
+    numbers = {"texts": texts(subject, config).source, "layers": listed, "bands": bands, **effects}
+    changes: list[Row] = [[None] * len(_CHANGES)] * count
+    if effects:
+        pairs = [zip(effects[kind]["change"], effects[kind]["error"]) for kind in _CHANGES]
+        changes = [[Estimate(mean=mean, error=error) for mean, error in row] for row in zip(*pairs)]
+    rows: list[Row] = [
+        [name, str(number), *band.values(), *changes[number]] for number, band in enumerate(bands)
+    ]
+    norms = _norm_figure(subject, layers)
+    if not effects:
+        return Findings({name: numbers}, rows, [norms], {"Without a masked-LM head": [name]})
+    rows.append([name, "all", *[None] * 4, *changes[count]])
+    curves = []
+    for kind, text in _CHANGES.items():
+        panel, label = f"{text}: change of the loss, nats", "band, fastest to slowest"
+        change, error = (effects[kind][key][:count] for key in ("change", "error"))
+        curves.append(figures.Curve(panel, label, *subject.label, np.arange(count), change, error))
+    title = "Masked-LM loss without bands of rotary frequencies"
+    losses = Figure("rotary_frequencies_loss", figures.model_curves, curves, title=title)
+    notes = {"Losses": [f"{name} {effects['loss']:.3f}"]}
+    return Findings({name: numbers}, rows, [losses, norms], notes)
+
+
+def _rotating_layers(subject: MeasuredModel, config: PropertiesConfig) -> dict[int, _Layer]:
+    """Return frequencies and norms of the layers that rotate; ValueError for too many bands."""
+    every = enumerate(rotations(subject.bert, subject.params))
+    by_number = {number: rotation for number, rotation in every if rotation}
+    pairs = [pairs for pairs, _ in by_number.values()]
+    if config.bands > (least := min(map(len, pairs))):
+        raise ValueError(
+            f"config.bands must be at most the {least} frequencies of {subject.name}, got "
+            f"{config.bands}."
+        )
+    tokens = texts(subject, config).tokens
+    norms = by_text(_pair_norms(subject.bert, tuple(by_number)), tokens, subject.params, pairs)
+    layers = {}
+    for (number, (_, w)), values in zip(by_number.items(), norms, strict=True):
+        queries, keys = np.asarray(values, np.float64).mean(0)
+        frequencies = np.broadcast_to(np.asarray(w), queries.shape)
+        layers[number] = {"frequencies": frequencies, "queries": queries, "keys": keys}
+    return layers
+
+
+@functools.cache
+def _pair_norms(config: BertConfig, layers: tuple[int, ...]) -> Callable[..., list[jax.Array]]:
+    """Return `norms(params, pairs, tokens) -> [B, 2, H, F]` of each of the layers."""
+
+    def norms(
+        params: Params, pairs: list[Int[Array, "F 2"]], tokens: Int[Array, "B L"]
+    ) -> list[jax.Array]:
+        both = queries_keys_values(config, params, tokens)[:2]  # [2, N, B, L, H, d]
+        return [
+            jnp.moveaxis(properties.pair_norms(both[:, layer], dimensions).mean(2), 1, 0)
+            for layer, dimensions in zip(layers, pairs, strict=True)
+        ]
+
+    return norms
+
+
+def _band(layers: list[_Layer], band: int, count: int) -> dict[str, float]:
+    """Return the frequencies of a band, and the mean norms of its pairs over layers and heads."""
+    frequencies = [layer["frequencies"] for layer in layers]
+    bands = [np.asarray(properties.frequency_bands(w, count=count)) for w in frequencies]
+
+    def inside(key: str) -> np.ndarray:
+        return np.concatenate([layer[key][b == band] for layer, b in zip(layers, bands)])
+
+    speeds = np.abs(inside("frequencies"))
+    norms = {key: inside(key).mean() for key in ("queries", "keys")}
+    return {"fastest": speeds.max(), "slowest": speeds.min(), **norms}
+
+
+def _band_effects(subject: MeasuredModel, config: PropertiesConfig) -> Json:
+    """Return the loss, and what each band adds if not rotated or dropped; empty without a head."""
+    params = masked_lm(subject)
+    if params is None:
+        return {}
+    count = config.bands
+    chosen = np.concatenate([np.eye(count, dtype=bool), np.ones((1, count), bool)])
+    none = np.zeros_like(chosen)
+    still = np.concatenate([none[:1], chosen, none])
+    dropped = np.concatenate([none[:1], none, chosen])
+    loss = _loss_without_bands(subject.bert, count)
+    losses = changed_losses(loss, params, (still, dropped), texts(subject, config))
+    change = jax.tree.map(lambda x: np.asarray(x).reshape(2, count + 1), loss_changes(losses))
+    return {"loss": losses[0].mean()} | {
+        kind: {"change": change.mean[i], "error": change.error[i]}
+        for i, kind in enumerate(_CHANGES)
+    }
+
+
+def _loss_without_bands(config: BertConfig, count: int) -> ChangedLoss:
+    """Return the loss without the rotation of some bands, and without the dimensions of some."""
+
+    def loss(params, change, tokens, targets):
+        still, dropped = change  # [count] each: which bands.
+
+        def factors(frequencies: jax.Array) -> jax.Array:
+            return jnp.where(still[properties.frequency_bands(frequencies, count=count)], 0.0, 1.0)
+
+        constant = []
+        for rotation in rotations(config, params["bert"]):
+            constant.append(jnp.zeros((config.num_heads, config.head_size), bool))
+            if rotation is not None:
+                pairs, frequencies = rotation
+                chosen = dropped[properties.frequency_bands(frequencies, count=count)]
+                constant[-1] = constant[-1].at[:, pairs].set(chosen[..., None])
+        both = jnp.stack([jnp.stack(constant)] * 2)
+        scaled = dataclasses.replace(config, position=with_factors(config.encoding(), factors))
+        return scores_with_constants(scaled, params, both, jnp.zeros(both.shape), tokens, targets)
+
+    return loss
+
+
+def _norm_figure(subject: MeasuredModel, layers: dict[int, _Layer]) -> Figure:
+    """Return a map of norms over their head's mean, the fastest pair first; blank where none."""
+    heads, count = subject.bert.num_heads, max(x["keys"].shape[-1] for x in layers.values())
+    shown = np.full((2, subject.bert.num_layers, heads, count), np.nan)
+    for number, layer in layers.items():
+        order = np.argsort(-np.abs(layer["frequencies"]), axis=-1, kind="stable")
+        norms = np.stack([layer["queries"], layer["keys"]])
+        norms = np.take_along_axis(norms, order[None], axis=-1)
+        norms /= np.maximum(norms.mean(-1, keepdims=True), 1e-30)
+        shown[:, number, :, : norms.shape[-1]] = norms
+    return Figure(
+        f"rotary_frequencies_{subject.name}", figures.head_profiles,
+        [("queries", shown[0]), ("keys", shown[1])],
+        title=f"Norms by rotary frequency: {subject.name}", columns="pair, fastest to slowest",
+        label="mean norm of a pair over its head's mean", limits=(0.0, float(np.nanmax(shown))),
+    )  # fmt: skip

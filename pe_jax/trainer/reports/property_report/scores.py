@@ -1,0 +1,206 @@
+"""Parts on scores of runs: at the longest length, across the switch from short to long inputs
+(paper, figure 1), and against violations of the properties (the article's heat map)."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pe_jax import properties
+from pe_jax.common.files import Json, read_json, to_path, write_text
+from pe_jax.common.schema import as_dict, changed
+from pe_jax.trainer import figures
+from pe_jax.trainer.configs.pretraining import PretrainingConfig
+from pe_jax.trainer.configs.properties import PropertiesConfig
+from pe_jax.trainer.console.terminal import log
+from pe_jax.trainer.reports.property_report import render
+from pe_jax.trainer.reports.property_report.logits import attention_among_copies
+from pe_jax.trainer.reports.property_report.matrices import headings, violations
+from pe_jax.trainer.reports.property_report.render import Figure, Findings
+from pe_jax.trainer.reports.property_report.subjects import MeasuredModel
+from pe_jax.trainer.reports.tables import Row
+from pe_jax.trainer.tasks.pretraining import build
+from pe_jax.trainer.tasks.run import run_config, saved_tokenizer
+from pe_jax.trainer.tasks.text_training import TextRun
+from pe_jax.trainer.training import workdir
+from pe_jax.trainer.training.checkpointing import params_by_step, saved_steps
+from pe_jax.trainer.training.metrics import read_evaluations
+
+_SCORE = "masked_lm_accuracy"
+
+
+@render.part(
+    "Scores across the switch of lengths",
+    "Held-out masked-LM accuracy at the last stage's length, of every checkpoint: before the "
+    "switch the models have only seen shorter inputs. An epoch is a pass over the examples of its "
+    "stage.",
+    ["run", ("length", "d"), ("before the switch", ".1%"), ("at the end", ".1%"),
+     ("masked-LM loss at the end, nats", ".3f")],
+    needs="a run with checkpoints of two steps or more",
+    is_joint=True,
+)  # fmt: skip
+def scores(subjects: Sequence[MeasuredModel], config: PropertiesConfig, out: Path) -> Findings:
+    """Score all checkpoints on held-out text of the last stage's length, with a cache."""
+    findings = Findings()
+    for run in subjects:
+        if run.folder is not None and workdir.saved_values(run.folder).get("task") == "pretraining":
+            cache = out / "scores_cache" / f"{run.name}.json"
+            cached = _cached_scores(run.folder, cache, config.score_examples)
+            findings.add(_measure_run(run.name, run.encoding.name, cached))
+    if findings.numbers:
+        findings.figures = [score_figure(findings.numbers)]
+    return findings
+
+
+def _measure_run(name: str, position: str, cached: Json) -> Findings:
+    stages, checkpoints = cached["stages"], []
+    for step in sorted(map(int, cached["checkpoints"])):
+        stage = next(stage for stage in reversed(stages) if step > stage["step"])
+        epoch = stage["epoch"] + (step - stage["step"]) * stage["epochs_a_step"]
+        facts = {"step": step, "epoch": epoch, "stage_length": stage["length"]}
+        checkpoints.append(facts | cached["checkpoints"][str(step)])
+    if len(checkpoints) < 2:
+        return Findings()
+    length = stages[-1]["length"]
+    before = [c[_SCORE] for c in checkpoints if c["stage_length"] != length]
+    last = checkpoints[-1]
+    numbers = {"position": position, "length": length, "stages": stages, "checkpoints": checkpoints}
+    row = [name, length, before[-1] if before else None, last[_SCORE], last["masked_lm_loss"]]
+    return Findings({name: numbers}, [row])
+
+
+def score_figure(numbers: Mapping[str, Json]) -> Figure:
+    """Return figure 1 of the paper from the part's numbers."""
+    length = max(scored["length"] for scored in numbers.values())
+    panel = f"masked-LM accuracy, held-out text of length {length}"
+    curves = []
+    for name, scored in numbers.items():
+        x, y = (np.array([c[key] for c in scored["checkpoints"]]) for key in ("epoch", _SCORE))
+        encoding = scored.get("position", name)
+        curves.append(figures.Curve(panel, "epoch", name, encoding, x, y))
+    stages = [stage for scored in numbers.values() for stage in scored["stages"][1:]]
+    switches = {stage["epoch"]: f"length {stage['length']}" for stage in stages}
+    title = "Scores at full length, before and after training at that length"
+    options = {"switches": switches, "title": title, "percent": True}
+    return Figure("figure1_scores", figures.model_curves, curves, **options)
+
+
+def _cached_scores(folder: Path, cache: Path, examples: int) -> Json:
+    """Return the cache of a run's scores, after scoring the checkpoints that it lacks."""
+    config = changed(run_config(folder, PretrainingConfig), {"eval_examples": examples})
+    key = json.loads(json.dumps(as_dict(config)))
+    cached = read_json(cache, "Remove it to score again.") if cache.exists() else {}
+    if cached.get("config") != key:
+        cached = {"config": key, "checkpoints": {}}
+    if {str(step) for step in saved_steps(folder)} - set(cached["checkpoints"]):
+        log(f"Scoring the checkpoints of {folder}")
+        run = build(config, saved_tokenizer(folder))
+        cached["stages"] = _stages(run)
+        scored = [int(step) for step in cached["checkpoints"]]
+        for step, params in params_by_step(folder, skip=scored):
+            cached["checkpoints"][str(step)] = run.stages[-1].evaluate(step, params)
+            write_text(cache, json.dumps(cached) + "\n")
+    return cached
+
+
+def _stages(run: TextRun[PretrainingConfig]) -> list[Json]:
+    """Return the beginning of each stage, in epochs and steps, and its length."""
+    stages, begin, epoch = [], 0, 0.0
+    keys = run.config.stages.values()
+    for stage, key, epochs in zip(run.stages, keys, run.data.epochs, strict=True):
+        facts = {"epoch": epoch, "step": begin, "length": key.length}
+        stages.append(facts | {"epochs_a_step": epochs / stage.steps})
+        begin, epoch = begin + stage.steps, epoch + epochs
+    return stages
+
+
+@render.part(
+    "Properties against scores",
+    lambda findings, config: (
+        "Over the runs, violations by the logits of identical words against scores. More is "
+        "better: below 0, more violation goes with worse scores. p-values are two-sided, not "
+        f"corrected for the {len(findings.rows)} pairs. A dash: one of the two is constant."
+    ),
+    ["violation", "score", ("n", "d"), ("Pearson", "+.2f"), ("p", ".3f"),
+     ("Spearman", "+.2f"), ("p", ".3f")],
+    needs="four runs or more that have scores",
+    is_joint=True,
+)  # fmt: skip
+def correlation(subjects: Sequence[MeasuredModel], config: PropertiesConfig, out: Path) -> Findings:
+    """Correlate the violations of Ā with the runs' scores, by Pearson and by Spearman: the last
+    held-out scores of each run, or those of the CSV file `config.scores`, a header, then a row for
+    each run that begins with its name; more is better."""
+    runs = [subject for subject in subjects if subject.folder]
+    if len(runs) < properties.MINIMUM_RUNS:
+        return Findings()
+    names = [run.name for run in runs]
+    folders = [run.folder for run in runs if run.folder]
+    csv_file = to_path(config.scores) if config.scores else None
+    by_score = _from_csv(csv_file, names) if csv_file else _from_metrics(folders)
+    measured = [
+        violations(attention_among_copies(run, config, "logits").mean(0), config.windows)
+        for run in runs
+    ]
+    by_heading = {
+        heading: [numbers[name] for numbers in measured]
+        for name, heading in headings(config.windows).items()
+        if all(name in numbers for numbers in measured)
+    }
+    correlations = properties.correlate(by_heading, by_score)
+    title = f"Correlation of violations with scores over {len(runs)} runs"
+    numbers = {
+        "runs": names, "violations": by_heading, "scores": by_score,
+        "correlations": [vars(correlation) for correlation in correlations],
+    }  # fmt: skip
+    rows: list[Row] = [list(vars(correlation).values()) for correlation in correlations]
+    return Findings(numbers, rows, heat_maps(correlations, title))
+
+
+def heat_maps(correlations: Sequence[properties.Correlation], title: str) -> list[Figure]:
+    """Return maps of Pearson's and of Spearman's correlations, every violation by every score."""
+    maps = []
+    for name in ("pearson", "spearman"):
+        cells = [
+            (c.violation, c.score, getattr(c, name), getattr(c, f"{name}_p")) for c in correlations
+        ]
+        options = {"title": f"{title} ({name.capitalize()})"}
+        maps.append(Figure(f"correlation_{name}", figures.correlation_map, cells, **options))
+    return maps
+
+
+def _from_metrics(folders: list[Path]) -> dict[str, list[float]]:
+    """The last held-out scores of each run; a loss as its negative, so that more is better."""
+    logs = [read_evaluations(folder) for folder in folders]
+    last = [log[max(log)] if log else {} for log in logs]
+    columns = {
+        "masked-LM log-likelihood": [-scores.get("masked_lm_loss", np.nan) for scores in last],
+        "masked-LM accuracy": [scores.get("masked_lm_accuracy", np.nan) for scores in last],
+    }
+    if any("next_sentence_accuracy" in scores for scores in last):  # Packed runs have none.
+        next_sentence = [scores.get("next_sentence_accuracy", np.nan) for scores in last]
+        columns["next-sentence accuracy"] = next_sentence
+    return columns
+
+
+def _from_csv(path: Path, runs: list[str]) -> dict[str, list[float]]:
+    if not path.is_file():
+        raise ValueError(f"No table of scores at {path} (config.scores).")
+    with open(path, newline="", encoding="utf-8") as file:
+        header, *rows = list(csv.reader(file))
+    by_run = {row[0]: row[1:] for row in rows if row}
+    missing = [run for run in runs if run not in by_run]
+    if missing:
+        raise ValueError(
+            f"{path} has no scores of {', '.join(missing)}; its rows are {', '.join(by_run)}."
+        )
+    try:
+        return {
+            name: [float(by_run[run][i]) if by_run[run][i] else np.nan for run in runs]
+            for i, name in enumerate(header[1:])
+        }
+    except (ValueError, IndexError) as error:
+        raise ValueError(f"{path} has a cell that is not a number: {error}.") from None

@@ -1,0 +1,65 @@
+"""Tables of numbers as Markdown, and the two files of a report."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from pe_jax.common import markdown
+from pe_jax.common.files import Json, write_text
+from pe_jax.properties import Estimate
+from pe_jax.trainer.reports.pages import write_page
+
+Value: TypeAlias = str | float | Estimate | None  # None and NaN are printed as a dash.
+Row: TypeAlias = Sequence[Value]
+Column: TypeAlias = str | tuple[str, str]  # Heading of text, or heading and format of numbers.
+
+
+def number_table(columns: Sequence[Column], rows: Sequence[Row]) -> list[str]:
+    """Return the lines of a Markdown table. Headings and strings in cells are text."""
+    pairs = [(column, "") if isinstance(column, str) else column for column in columns]
+    texts = [
+        [_text(cell, form) for cell, (_, form) in zip(row, pairs, strict=True)] for row in rows
+    ]
+    return markdown.table([heading for heading, _ in pairs], texts)
+
+
+def _text(cell: Value, form: str) -> str:
+    if isinstance(cell, str):
+        return cell
+    if isinstance(cell, Estimate):
+        return f"{float(cell.mean):+{form}} ± {float(cell.error):{form}}"
+    return "–" if cell is None or np.isnan(cell) else format(cell, form)
+
+
+def mean_and_spread(values: Sequence[float] | np.ndarray, digits: int = 2) -> str:
+    """Return the mean, and ± the sample standard deviation if there are several values."""
+    spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.{digits}f}{spread}"
+
+
+def for_json(values: Any) -> Any:
+    """Return dicts, lists, numbers and arrays as JSON has them: None for NaN and infinity."""
+    if isinstance(values, dict):
+        return {key: for_json(value) for key, value in values.items()}
+    if hasattr(values, "tolist"):  # An array, or a scalar of NumPy or JAX.
+        values = values.tolist()
+    if isinstance(values, list | tuple):
+        return [for_json(value) for value in values]
+    return None if isinstance(values, float) and not math.isfinite(values) else values
+
+
+def write_json(path: Path, numbers: Json | list[Json]) -> None:
+    """Write numbers and arrays to a file."""
+    write_text(path, json.dumps(for_json(numbers), indent=2) + "\n")
+
+
+def write_report(out: Path, name: str, numbers: Json | list[Json], text: str) -> str:
+    """Write `name.json`, `name.md` and `name.html` to `out`; return the text."""
+    write_json(out / f"{name}.json", numbers)
+    return write_page(out / f"{name}.md", text)

@@ -1,0 +1,50 @@
+"""The interface between fine-tuning and a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pe_jax.trainer.data.rows import Rows
+from pe_jax.trainer.training.pytrees import PyTree, Scalars
+from pe_jax.trainer.training.step import Task
+
+INPUTS = ("tokens", "token_type_ids", "mask")  # What a BERT reads of a batch.
+VALIDATION = "validation"
+HELD_OUT = "held_out"  # The name of the training data that is kept to select by.
+_SPLIT_SEED = 20_210_503
+
+
+class FinetuningTask(NamedTuple):
+    """Data, a head, and scores."""
+
+    dataset: str  # What it is scored on.
+    trained_on: str
+    task: Task  # The head's losses; its outputs are logits `[B, C]`, or `[B, L]` if `per_token`.
+    per_token: bool
+    train: Rows
+    held_out: dict[str, Rows]  # The rows to score, by name.
+    # `score(name, outputs)` of one seed's outputs for one of `held_out`, `[N, C]`, or `[N, L]` with
+    # L the length of the longest inputs, padded with the least float beyond the length of a row's
+    # own batch: scores in points by metric, and what to write, values of JSON by name of the file.
+    score: Callable[[str, PyTree], tuple[Scalars, dict[str, Any]]]
+    baseline: Scalars  # Scores of a trivial answer.
+    metric: str  # The score to select by.
+    held_out_metric: str  # That of training data that was kept for it, empty if none was.
+    notes: list[str]  # What a reader should know about the data.
+
+
+def score_name(metric: str, held_out: str) -> str:
+    """Return the name of a metric of one of the held-out sets."""
+    return metric if held_out == VALIDATION else f"{metric}_{held_out}"
+
+
+def split_off(count: int, fraction: float) -> np.ndarray:
+    """Choose examples, or groups of them, to keep from training: `[count]` bool, the same for all
+    seeds and models. At least one is kept, and one left to train on."""
+    mask = np.zeros(count, bool)
+    size = min(max(1, round(fraction * count)), count - 1) if fraction else 0
+    mask[np.random.default_rng(_SPLIT_SEED).permutation(count)[:size]] = True
+    return mask

@@ -1,0 +1,145 @@
+"""GLUE: a class, or a value, for one or two texts."""
+
+from __future__ import annotations
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tokenizers import Tokenizer
+
+from pe_jax.common.errors import extra
+from pe_jax.models import BertConfig, BertForClassification
+from pe_jax.trainer.configs.finetuning import FinetuningConfig
+from pe_jax.trainer.data.glue import GLUE, Examples, encode_examples, load_glue
+from pe_jax.trainer.data.rows import Rows
+from pe_jax.trainer.tasks.finetuning_task import (
+    HELD_OUT,
+    INPUTS,
+    VALIDATION,
+    FinetuningTask,
+    score_name,
+    split_off,
+)
+from pe_jax.trainer.tasks.losses import cross_entropy
+from pe_jax.trainer.training.pytrees import Batch, Scalars, Sums
+from pe_jax.trainer.training.step import Task, cache_by_arguments, make_task
+
+
+@cache_by_arguments
+def classification_task(model: BertConfig, outputs: int) -> Task:
+    """Cross-entropy over classes and accuracy in points, or with one output the squared error.
+
+    Batches: tokens, token_type_ids `[B, L]` int32, valid `[B, L]` bool, label `[B]`.
+    """
+
+    def counts(batch: Batch) -> Sums:
+        rows = jnp.float32(len(batch["label"]))
+        return {"loss": rows} if outputs == 1 else {"loss": rows, "accuracy": rows}
+
+    def sums(logits: jax.Array, batch: Batch) -> Sums:
+        if outputs == 1:
+            return {"loss": ((logits[:, 0] - batch["label"]) ** 2).sum()}
+        loss, right = cross_entropy(logits, batch["label"])
+        return {"loss": loss.sum(), "accuracy": 100 * right.sum()}
+
+    return make_task(BertForClassification(model, outputs), INPUTS, counts, sums)
+
+
+def glue_task(config: FinetuningConfig, model: BertConfig) -> Task:
+    """Return the losses of the GLUE task that `config.task` names."""
+    return classification_task(model, max(1, len(GLUE[config.task].labels)))
+
+
+def glue_score(metric: str, labels: np.ndarray, predictions: np.ndarray) -> float:
+    """An official metric of GLUE in points: 100 times that of scikit-learn or scipy. ValueError for
+    predictions that are not finite, or if scikit-learn is not installed.
+
+    Args:
+      metric: accuracy, f1, matthews, pearson or spearman.
+      labels, predictions: `[N]` classes, or values of a regression.
+    """
+    _check_finite(predictions)
+    if metric in ("pearson", "spearman"):
+        from scipy import stats  # As long to import as all of JAX, and only needed here.
+
+        correlation = stats.pearsonr if metric == "pearson" else stats.spearmanr
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", stats.ConstantInputWarning)
+            value = float(correlation(labels, predictions).statistic)
+        return 0.0 if np.isnan(value) else 100 * value  # Constant answers do not correlate.
+    with extra("finetuning", ValueError):
+        from sklearn import metrics
+    if metric == "f1":
+        return 100 * float(metrics.f1_score(labels, predictions, zero_division=0.0))
+    score = metrics.matthews_corrcoef if metric == "matthews" else metrics.accuracy_score
+    return 100 * float(score(labels, predictions))
+
+
+def _check_finite(predictions: np.ndarray) -> None:
+    if broken := int((~np.isfinite(predictions.reshape(len(predictions), -1))).any(-1).sum()):
+        raise ValueError(
+            f"{broken} of {len(predictions)} predictions are not finite, so they cannot be scored. "
+            "The model's weights are broken."
+        )
+
+
+def glue_problem(
+    config: FinetuningConfig, model: BertConfig, tokenizer: Tokenizer
+) -> FinetuningTask:
+    """Return the GLUE task of `config`; ValueError if its data is missing or has other labels."""
+    glue, dataset = GLUE[config.task], f"glue/{config.task}"
+
+    def read(split: str) -> Examples:
+        return load_glue(config.task, split, config.data.data_dir)
+
+    def encode(examples: Examples) -> Rows:
+        return encode_examples(examples, tokenizer, config.data.length)
+
+    whole = read("train")
+    train = whole.select(~whole.empty())
+    held_out = {suffix or VALIDATION: read(split) for suffix, split in glue.validation}
+    if config.data.held_out:
+        held_out_rows = split_off(len(train.labels), config.data.held_out)
+        train, held_out[HELD_OUT] = train.select(~held_out_rows), train.select(held_out_rows)
+
+    def scores(name: str, answers: np.ndarray) -> Scalars:
+        labels = held_out[name].labels
+        return {metric: glue_score(metric, labels, answers) for metric in glue.metrics}
+
+    def score(name: str, logits: np.ndarray) -> tuple[Scalars, dict[str, list]]:
+        _check_finite(logits)
+        answers = logits.argmax(-1) if glue.labels else logits[:, 0]
+        return scores(name, answers), {name: answers.tolist()}
+
+    trivial = np.bincount(train.labels).argmax() if glue.labels else train.labels.mean()
+    return FinetuningTask(
+        dataset=dataset,
+        trained_on=dataset,
+        task=glue_task(config, model),
+        per_token=False,
+        train=encode(train),
+        held_out={name: encode(examples) for name, examples in held_out.items()},
+        score=score,
+        baseline={
+            score_name(metric, name): value
+            for name, examples in held_out.items()
+            for metric, value in scores(name, np.full_like(examples.labels, trivial)).items()
+        },
+        metric=score_name(glue.metrics[0], glue.validation[0][0] or VALIDATION),
+        held_out_metric=score_name(glue.metrics[0], HELD_OUT) if config.data.held_out else "",
+        notes=_notes(whole, train, held_out),
+    )
+
+
+def _notes(whole: Examples, train: Examples, held_out: dict[str, Examples]) -> list[str]:
+    notes = [f"{len(train.labels):,} training examples"]
+    if count := whole.empty().sum():
+        notes[0] += f"; {count:,} with an empty text were left out"
+    for name, examples in held_out.items():
+        source = "training data kept to select by" if name == HELD_OUT else name
+        notes.append(f"{len(examples.labels):,} examples in {source}")
+        if count := examples.empty().sum():
+            notes[-1] += f", {count:,} of them with an empty text"
+    return notes

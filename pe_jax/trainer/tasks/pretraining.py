@@ -1,0 +1,144 @@
+"""Pretraining: masked language model, with next sentence or alone, from a config to a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pe_jax.models import BertConfig, BertForMaskedLM, BertForPretraining
+from pe_jax.models.flops import train_flops
+from pe_jax.models.heads import PretrainingLogits
+from pe_jax.trainer import data
+from pe_jax.trainer.configs.pretraining import (
+    PretrainingConfig,
+    PretrainingDataConfig,
+    PretrainingStageConfig,
+    StageConfig,
+)
+from pe_jax.trainer.console.terminal import log
+from pe_jax.trainer.tasks import text_training
+from pe_jax.trainer.tasks.losses import cross_entropy
+from pe_jax.trainer.tasks.run import Program
+from pe_jax.trainer.tasks.text_training import TextRun
+from pe_jax.trainer.tasks.train import train
+from pe_jax.trainer.training import sharding
+from pe_jax.trainer.training.loop import Stage, evaluate
+from pe_jax.trainer.training.optimizer import make_optimizer
+from pe_jax.trainer.training.pytrees import Batch, Params, Sums
+from pe_jax.trainer.training.step import Task, cache_by_arguments, make_task
+
+Run = TextRun[PretrainingConfig]
+
+
+def run(config: PretrainingConfig, folder: Path, profile: range = range(0)) -> Run:
+    """Train what `config` describes, or resume the run in `folder`; return it.
+
+    Args:
+      profile: steps to trace, see `Loop`.
+    """
+    config = text_training.resolve(config, folder)
+    run = build(config, text_training.log_start(folder, config))
+    train(run, folder, profile)
+    return run
+
+
+@cache_by_arguments
+def pretraining_task(config: BertConfig) -> Task:
+    """Return the two losses of BERT, and the accuracy of each."""
+
+    def counts(batch: Batch) -> Sums:
+        pairs = jnp.float32(len(batch["next_sentence"]))
+        pair_counts = {"next_sentence_loss": pairs, "next_sentence_accuracy": pairs}
+        return _masked_lm_counts(batch) | pair_counts
+
+    def sums(logits: PretrainingLogits, batch: Batch) -> Sums:
+        loss, right = cross_entropy(logits.next_sentence, batch["next_sentence"])
+        pair_sums = {"next_sentence_loss": loss.sum(), "next_sentence_accuracy": right.sum()}
+        return _masked_lm_sums(logits.masked_lm, batch) | pair_sums
+
+    inputs = ("tokens", "masked_positions", "token_type_ids", "mask")
+    losses = ("masked_lm_loss", "next_sentence_loss")
+    return make_task(BertForPretraining(config), inputs, counts, sums, losses)
+
+
+@cache_by_arguments
+def packed_task(config: BertConfig) -> Task:
+    """Return the masked-LM loss and accuracy on rows of documents, attention within each."""
+    inputs = ("tokens", "masked_positions", "document_ids", "positions")
+    losses = ("masked_lm_loss",)
+    return make_task(BertForMaskedLM(config), inputs, _masked_lm_counts, _masked_lm_sums, losses)
+
+
+def _masked_lm_counts(batch: Batch) -> Sums:
+    return dict.fromkeys(("masked_lm_loss", "masked_lm_accuracy"), batch["masked_weights"].sum())
+
+
+def _masked_lm_sums(logits: jax.Array, batch: Batch) -> Sums:
+    loss, right = cross_entropy(logits, batch["masked_tokens"])
+    weights = batch["masked_weights"]
+    return {"masked_lm_loss": (weights * loss).sum(), "masked_lm_accuracy": (weights * right).sum()}
+
+
+def make_program(
+    config: PretrainingConfig, mesh: jax.sharding.Mesh, model: BertConfig, steps: int
+) -> Program:
+    """Return what `config` runs on the devices of `mesh` in `steps` steps, without data."""
+    schedule, optimizer = make_optimizer(config.optimizer, steps, model)
+    task = (packed_task if config.data.packed else pretraining_task)(model)
+    task = task._replace(sums=sharding.gather(task.sums, mesh, config.parallel))
+    return Program(model, task, optimizer, schedule, mesh, (config.seed,), config.parallel)
+
+
+def make_examples(
+    config: PretrainingDataConfig,
+    vocabulary: data.Vocabulary,
+    stage: StageConfig,
+    corpus: data.TokenizedCorpus,
+    documents: np.ndarray,
+) -> data.Examples:
+    """Return the examples of a stage: packed documents, or sentence pairs."""
+    assert isinstance(stage, PretrainingStageConfig)
+    sizes = (vocabulary, stage.length, stage.max_predictions, config.mask_rate)
+    if config.packed:
+        return data.PackedExamples(corpus, documents, *sizes)
+    return data.PretrainingExamples(corpus, documents, *sizes, config.short_probability)
+
+
+def build(config: PretrainingConfig, tokenizer: Path | None = None) -> Run:
+    """Build everything that `config` stands for; reads the data, and trains nothing."""
+    config = text_training.resolve(config)
+    mesh, packed = sharding.data_mesh(), config.data.packed
+    examples = functools.partial(make_examples, config.data)
+    text_data = text_training.read_data(config, tokenizer, mesh, examples, pairs=not packed)
+    model = dataclasses.replace(config.model, vocab_size=text_data.text.vocabulary.size)
+    program = make_program(config, mesh, model, sum(text_data.steps))
+    eval_step = program.eval_step()
+
+    def make_stage(number: int, stage: PretrainingStageConfig) -> Stage:
+        return Stage(
+            name=f"length {stage.length}",
+            steps=text_data.steps[number],
+            batches=text_data.batches[number],
+            train_step=program.train_step(stage.accumulation),
+            evaluate=lambda step, params: evaluate(eval_step, params, text_data.held_out[number]),
+            flops=functools.partial(train_flops, model, predictions=stage.max_predictions),
+        )
+
+    def start(fresh: Params) -> Params:
+        from pe_jax.trainer.tasks.pretrained_source import PretrainedSource
+        from pe_jax.trainer.training.transplant import transplant
+
+        old = PretrainedSource(config.init).params(program.shardings_of, model.max_length)
+        params, changes = transplant(fresh, old, position=config.keep_position)
+        log(f"Parameters from {config.init}:\n{changes}")
+        return params
+
+    stages = [make_stage(*numbered) for numbered in enumerate(config.stages.values())]
+    return text_training.make_run(
+        config, program, text_data, stages, {}, start if config.init else None
+    )

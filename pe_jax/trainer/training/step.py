@@ -1,0 +1,191 @@
+"""The training step: a pure function (state, batch) -> (state, metrics).
+
+Losses and scores are sums with denominators, divided once, after every reduction: the mean of
+per-device means is not the global mean when devices hold different numbers of masked tokens. The
+denominators come from the batch alone, so they are known before the first micro-batch runs and the
+gradients of micro-batches and devices simply add up.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from pe_jax.trainer.training.pytrees import Batch, Metrics, Params, PyTree, Sums
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def cache_by_arguments(build: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function that builds programs: equal arguments return the same object.
+
+    JAX then traces and compiles it once per process, however many runs use it. Arguments that
+    cannot be hashed, such as an encoding that holds an array, are built again each time.
+    """
+    remembered = functools.lru_cache(maxsize=64)(build)
+
+    @functools.wraps(build)
+    def build_or_reuse(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            hash((args, tuple(kwargs.items())))
+        except TypeError:
+            return build(*args, **kwargs)
+        return remembered(*args, **kwargs)  # type: ignore[arg-type]
+
+    return build_or_reuse
+
+
+class Task(NamedTuple):
+    """A task to train, as pure functions. Counts and sums are scalars under the same names."""
+
+    init: Callable[[jax.Array], Params]  # `init(rng)`.
+    counts: Callable[[Batch], Sums]  # `counts(batch)`: denominators.
+    # `sums(params, batch, rng, *constants)`; `rng` None means no dropout. Most tasks have no
+    # constants: they are trees of arrays that a run does not train, such as a teacher.
+    sums: Callable[..., Sums]
+    losses: tuple[str, ...]  # The names whose means add up to the objective.
+    outputs: Callable[..., Any]  # `outputs(params, batch, rng=None)` of the model of `sums`.
+
+
+class TrainState(NamedTuple):
+    """Everything that a step changes, and the PRNG key of its dropout."""
+
+    step: jax.Array
+    params: Params
+    opt_state: optax.OptState
+    rng: jax.Array
+
+
+TrainStep = Callable[..., tuple[TrainState, Metrics]]
+
+
+def make_task(
+    model: nn.Module,
+    inputs: tuple[str, ...],
+    counts: Callable[[Batch], Sums],
+    sums: Callable[[Any, Batch], Sums],
+    losses: tuple[str, ...] = ("loss",),
+) -> Task:
+    """A task of a Flax model.
+
+    Args:
+      inputs: names of the arrays of a batch that the model takes, which are also those of its
+        arguments.
+      sums: `sums(outputs of the model, batch) -> {name: sum}`.
+    """
+
+    def init(rng: jax.Array) -> Params:
+        dtypes = {"mask": jnp.bool_}
+        example: dict[str, Any] = {
+            name: jnp.zeros((1, 8), dtypes.get(name, jnp.int32)) for name in inputs
+        }
+        return model.init(rng, **example)["params"]
+
+    def outputs(params: Params, batch: Batch, rng: jax.Array | None = None) -> Any:
+        named: dict[str, Any] = {name: batch[name] for name in inputs}
+        return model.apply(
+            {"params": params},
+            **named,
+            deterministic=rng is None,
+            rngs=None if rng is None else {"dropout": rng},
+        )
+
+    def sums_of_batch(params: Params, batch: Batch, rng: jax.Array | None) -> Sums:
+        return sums(outputs(params, batch, rng), batch)
+
+    return Task(init, counts, sums_of_batch, losses, outputs)
+
+
+def init_state(task: Task, optimizer: optax.GradientTransformation, rng: jax.Array) -> TrainState:
+    """The state before the first step."""
+    for_params, for_dropout = jax.random.split(rng)
+    params = task.init(for_params)
+    return TrainState(jnp.int32(0), params, optimizer.init(params), for_dropout)
+
+
+@cache_by_arguments
+def state_shapes(task: Task, optimizer: optax.GradientTransformation) -> TrainState:
+    """Return the shapes and dtypes of the state of one seed."""
+    return jax.eval_shape(lambda: init_state(task, optimizer, jax.random.key(0)))
+
+
+@cache_by_arguments
+def make_train_step(
+    task: Task, optimizer: optax.GradientTransformation, *, accumulation: int = 1
+) -> TrainStep:
+    """Return a step that runs the batch in `accumulation` micro-batches, with the result of one:
+    `train_step(state, batch, *constants, axis=None, exchanged=None) -> (state, metrics)`.
+
+    `axis` names the mapped device axis where the step runs per device; otherwise batch and sums are
+    global. `exchanged` is the dtype in which devices add their gradients; default: their own.
+    """
+
+    def train_step(
+        state: TrainState,
+        batch: Batch,
+        *constants: PyTree,
+        axis: str | None = None,
+        exchanged: jnp.dtype | None = None,
+    ) -> tuple[TrainState, Metrics]:
+        reduce = (lambda x: jax.lax.psum(x, axis)) if axis else (lambda x: x)
+        counts = reduce(task.counts(batch))
+        rng = jax.random.fold_in(state.rng, state.step)
+        if axis:
+            rng = jax.random.fold_in(rng, jax.lax.axis_index(axis))
+
+        def objective(params: Params, part: Batch, rng: jax.Array) -> tuple[jax.Array, Sums]:
+            sums = task.sums(params, part, rng, *constants)
+            means = (sums[name] / jnp.maximum(counts[name], 1) for name in task.losses)
+            return sum(means, start=jnp.float32(0)), sums
+
+        gradient = jax.grad(objective, has_aux=True)
+        if accumulation == 1:
+            grads, sums = gradient(state.params, batch, rng)
+        else:
+            parts = jax.tree.map(lambda x: _micro_batches(x, accumulation), batch)
+
+            def add(total: Any, numbered: tuple[jax.Array, Batch]) -> tuple[Any, None]:
+                number, part = numbered
+                new = gradient(state.params, part, jax.random.fold_in(rng, number))
+                return jax.tree.map(jnp.add, total, new), None
+
+            zero = jax.tree.map(
+                lambda x: jnp.zeros(x.shape, x.dtype),
+                jax.eval_shape(gradient, state.params, jax.tree.map(lambda x: x[0], parts), rng),
+            )
+            (grads, sums), _ = jax.lax.scan(add, zero, (jnp.arange(accumulation), parts))
+        narrow = jax.tree.map(lambda x: x.astype(exchanged or x.dtype), grads)
+        narrow, sums = reduce((narrow, sums))
+        grads = jax.tree.map(lambda x, wide: x.astype(wide.dtype), narrow, grads)
+
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        metrics = {name: (sums[name], counts[name]) for name in sums}
+        metrics["gradient_norm"] = (optax.tree.norm(grads), jnp.float32(1))
+        return TrainState(state.step + 1, params, opt_state, state.rng), metrics
+
+    return train_step
+
+
+@cache_by_arguments
+def make_eval_step(task: Task) -> Callable[..., Metrics]:
+    """`eval_step(params, batch, *constants) -> {name: (sum, count)}`, without dropout."""
+
+    def eval_step(params: Params, batch: Batch, *constants: PyTree) -> Metrics:
+        sums, counts = task.sums(params, batch, None, *constants), task.counts(batch)
+        return {name: (sums[name], counts[name]) for name in sums}
+
+    return eval_step
+
+
+def _micro_batches(x: jax.Array, parts: int) -> jax.Array:
+    """`[B, ...] -> [parts, B/parts, ...]`, taking every parts-th row: under `jit` the rows of one
+    device then stay on it, where contiguous parts would occupy some of the devices only."""
+    return jnp.swapaxes(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 0, 1)

@@ -1,0 +1,189 @@
+"""A run's folder: its config, and a lock for the process that writes."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax
+
+from pe_jax.common import schema
+from pe_jax.common.files import Json, is_remote, read_json, to_path, write_text
+from pe_jax.common.values import shown
+from pe_jax.trainer.locks import NoLocksError, leads_to, lock
+
+# Orbax finds the files that it merges into a checkpoint by a glob of the whole path.
+_WILDCARDS = frozenset("*?[\\")
+
+# What may differ when a run resumes: nothing that its numbers depend on,
+_MAY_CHANGE = (
+    "log_every",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "keep_best",
+    "data.cache_dir",
+    "data.workers",
+)
+# how many steps it still makes,
+STEPS = (
+    "steps",
+    "epochs",
+    *(f"stage{number}.{key}" for number in (1, 2, 3) for key in ("steps", "epochs")),
+)
+# and where its inputs are: their contents are compared, see `tasks.train`.
+_INPUTS = ("init", "data.source", "data.validation", "data.train", "data.vocab", "data.data_dir")
+
+# Values that give the same numbers as the default, which is one of them. With "fsdp" the state has
+# other shardings than with "jit", and sums are rounded in another order, as on another number of
+# devices; dropout masks are the same. With "pmap" they are not: it draws them per device.
+_EQUIVALENT = {"parallel": ("jit", "fsdp")}
+
+Changes = dict[str, tuple[object, object]]  # By key, the value of a run and the new one.
+
+
+def check(workdir: Path, config: schema.Config) -> Changes:
+    """Check that `config` describes the run in `workdir`, if there is one; return what differs.
+
+    Raises:
+      ValueError: if the folder holds a run of another config, with the differences, or if Orbax
+        would take its path for a pattern.
+    """
+    absolute = workdir if is_remote(workdir) else workdir.absolute()
+    if wildcards := sorted(_WILDCARDS.intersection(str(absolute))):
+        raise ValueError(
+            f"--workdir is {absolute}, but Orbax cannot read checkpoints from a path with "
+            f"{' '.join(wildcards)} in it. Give a path without * ? [ and \\."
+        )
+    path = workdir / "config.json"
+    if not path.exists():
+        return {}
+    way_out = "Delete it: the command that started the run writes it again."
+    old = schema.flatten(read_json(path, way_out))
+    new = json.loads(json.dumps(schema.values_of(config)))  # Lists for tuples, as in the file.
+    given = schema.values_of(config, defaults=False)  # The run may be older than other keys.
+    fixed = [_determining(values, resumed=True) for values in (old, new)]
+    changes = {
+        key: (old.get(key), new.get(key))
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key) and (key in old or key in given)
+    }
+    refused = [key for key in changes if fixed[0].get(key) != fixed[1].get(key)]
+    if refused:
+        lines = [f"  {key}: {changes[key][0]!r} there, {changes[key][1]!r} now" for key in refused]
+        raise ValueError(
+            f"{workdir} holds a run with another config:\n" + "\n".join(lines) + "\n"
+            "Give another --workdir, or the same config to resume that run."
+        )
+    return changes
+
+
+def identity(config: schema.Config, tokenizer: str, *, resumed: bool = False) -> str:
+    """A digest of all that a run's numbers depend on, with the tokenizer as JSON; if `resumed`,
+    without what may change then. Keys newer than a run, with their defaults, leave it as it was."""
+    values = schema.values_of(config, defaults=False)
+    if resumed:  # A default source is replaced like any other.
+        every = schema.values_of(config)
+        values |= {key: every[key] for key in _INPUTS if every.get(key)}
+    facts = [_determining(values, resumed=resumed), json.loads(tokenizer)]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _determining(values: Json, *, resumed: bool) -> Json:
+    """Return the values that a run's numbers depend on; of a `resumed` run's inputs, whether there
+    are any."""
+    determining = {
+        key: value
+        for key, value in values.items()
+        if key not in _MAY_CHANGE
+        and not (resumed and key in STEPS)
+        and value not in _EQUIVALENT.get(key, ())
+    }
+    if resumed:
+        determining |= {key: bool(values[key]) for key in _INPUTS if key in values}
+    return determining
+
+
+@contextlib.contextmanager
+def lock_workdir(workdir: Path) -> Iterator[Callable[[], None]]:
+    """Lock the folder against a second run within the context; ValueError if another one has it.
+
+    The lock is on a file in it, see `lock`, and ends with the process, however that ends. Object
+    stores and some network file systems have no locks: there nothing is checked.
+
+    Yields:
+      `check()`: raises an OSError if the folder, or the file, is not what was locked any more.
+    """
+    if jax.process_index() > 0 or is_remote(workdir):
+        yield lambda: None
+        return
+    workdir.mkdir(parents=True, exist_ok=True)
+    path = workdir / "lock"
+    try:
+        descriptor = lock(path)
+    except NoLocksError:
+        yield lambda: None
+        return
+    if descriptor is None:
+        raise ValueError(
+            f"Another run is writing in {workdir} (fuser {path} names its process). Wait until it "
+            "ends, stop it (it saves and can be resumed), or give another --workdir."
+        )
+
+    def check() -> None:
+        if not leads_to(path, descriptor):
+            raise OSError(
+                f"{path} was removed or replaced while this run was writing there, so another run "
+                "may have started. Nothing more is saved. The same command resumes from what is "
+                "there."
+            )
+
+    try:
+        yield check
+    finally:
+        os.close(descriptor)
+
+
+def write_config(workdir: Path, config: schema.Config) -> None:
+    """Write `config.json`: from now on the folder is this run's."""
+    write_text(workdir / "config.json", json.dumps(schema.as_dict(config), indent=2) + "\n")
+
+
+def load_config(workdir: Path, classes: schema.Classes[schema.C]) -> schema.C:
+    """Read the config of the run in `workdir`, of one of `classes` (see `from_values`). Keys newer
+    than the run have their defaults. ValueError if there is none, or one of another task."""
+    values = saved_values(workdir)
+    task = values.get("task")
+    names = schema.classes_by_task(classes)
+    if isinstance(task, str) and task not in names:
+        raise ValueError(
+            f"{workdir} holds a run of {shown(task)}, but this needs {' or '.join(names)}."
+        )
+    try:
+        return schema.from_values(values, classes, complete=True)
+    except ValueError as error:
+        raise ValueError(f"{workdir / 'config.json'}: {error}") from None
+
+
+def saved_values(workdir: Path) -> Json:
+    """Read the config.json of the run in `workdir`; ValueError if it is missing or damaged."""
+    path = workdir / "config.json"
+    if not path.is_file():
+        raise ValueError(
+            f"{workdir} holds no run: {path} is missing. Give the --workdir of a training run."
+        )
+    way_out = "Delete it, and run the training command again, which writes it."
+    return read_json(path, way_out)
+
+
+def matching_runs(pattern: str) -> list[Path]:
+    """Return the folders of runs that a glob matches, sorted; ValueError if there are none."""
+    paths = map(Path, sorted(glob.glob(str(to_path(pattern)))))
+    runs = [path for path in paths if (path / "config.json").exists()]
+    if not runs:
+        raise ValueError(f"No runs match {pattern}: no folder there has a config.json.")
+    return runs
