@@ -278,7 +278,8 @@ def _check_cache(
                 f"cache.{name} must be {kind.__name__}, got {dtype}. Make the cache by init_cache, "
                 "and set its index by with_index."
             )
-    if not isinstance(cache.index, jax.core.Tracer) and np.min(cache.index, initial=0) < 0:
+    known = not isinstance(cache.index, jax.core.Tracer)
+    if known and np.min(np.asarray(cache.index), initial=0) < 0:
         raise ValueError(
             f"cache.index must be integers from 0, got {shown(cache.index)}. Set it by with_index."
         )
