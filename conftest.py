@@ -33,7 +33,10 @@ def known(flag):
 # in a fusion: without these wrappers compiling takes about 5 % less. No other flag or optimization
 # level compiles faster.
 # AVX2 at most, so that results do not depend on whether a machine has AVX-512.
-QUICK = {"xla_cpu_use_fusion_emitters": "false", "xla_cpu_parallel_codegen_split_count": "1"}
+QUICK = {
+    "xla_cpu_use_fusion_emitters": "false",
+    "xla_cpu_parallel_codegen_split_count": "1",
+}
 if platform.machine() == "x86_64":
     QUICK["xla_cpu_max_isa"] = "AVX2"
 if not known("xla_cpu_use_fusion_emitters"):
@@ -48,7 +51,8 @@ os.environ["XLA_FLAGS"] = " ".join(
 
 # By default Hypothesis writes to the working directory.
 os.environ.setdefault(
-    "HYPOTHESIS_STORAGE_DIRECTORY", str(Path(tempfile.gettempdir(), "pe_jax_hypothesis"))
+    "HYPOTHESIS_STORAGE_DIRECTORY",
+    str(Path(tempfile.gettempdir(), "pe_jax_hypothesis")),
 )
 
 # Programs without the lines of code that they come from are made faster.
@@ -132,13 +136,19 @@ def small_blocks():
 @pytest.fixture
 def chromium():
     """A browser. CHROMIUM names the program if it is not on the path."""
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    api = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed"
+    )
     names = ("chromium", "chromium-browser", "google-chrome")
-    program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    program = os.environ.get("CHROMIUM") or next(
+        filter(None, map(shutil.which, names)), None
+    )
     if program is None:
         pytest.skip("no Chromium on the path; CHROMIUM=PROGRAM names one")
     with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox"]
+        )
         yield browser
         browser.close()
 

@@ -35,16 +35,24 @@ def gradients_of_layer(
     """
     rows, length, heads, size = qkv_shape
     encoding = encodings.from_name(
-        name, hidden_size=heads * size, head_size=size, num_heads=heads, max_length=length
+        name,
+        hidden_size=heads * size,
+        head_size=size,
+        num_heads=heads,
+        max_length=length,
     )
     params = encoding.init(jax.random.key(0))
     qkv = jax.random.normal(jax.random.key(1), (3, *qkv_shape), dtype)
     positions = jnp.tile(jnp.arange(length), (rows, 1)) if per_row else None
     arguments = qkv, params, positions, document_ids
-    return layer_gradients(encoding, implementation).lower(*arguments).compile(), arguments
+    return layer_gradients(encoding, implementation).lower(
+        *arguments
+    ).compile(), arguments
 
 
-def layer_gradients(encoding: encodings.PositionEncoding, implementation: str) -> Wrapped:
+def layer_gradients(
+    encoding: encodings.PositionEncoding, implementation: str
+) -> Wrapped:
     """Return the jitted gradients of attention, `(qkv, params, positions, document_ids) -> (dqkv,
     dparams)`."""
 
@@ -52,7 +60,13 @@ def layer_gradients(encoding: encodings.PositionEncoding, implementation: str) -
         context = encodings.Context(positions_q=positions, document_ids=document_ids)
         q, k, v = qkv
         out = attention(
-            q, k, v, encoding.in_attention, params, context, implementation=implementation
+            q,
+            k,
+            v,
+            encoding.in_attention,
+            params,
+            context,
+            implementation=implementation,
         )
         return out.astype(jnp.float32).sum()
 

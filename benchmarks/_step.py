@@ -29,7 +29,9 @@ class Step(NamedTuple):
     batch: Any
 
 
-def make_step(arrays: dict[str, np.ndarray], model: dict[str, Any], **optimizer: Any) -> Step:
+def make_step(
+    arrays: dict[str, np.ndarray], model: dict[str, Any], **optimizer: Any
+) -> Step:
     """The step on a batch of such shapes; `model` has a size and keys of BertConfig."""
     values = {f"optimizer.{name}": value for name, value in optimizer.items()}
     config = changed(PretrainingConfig(), values)
@@ -54,7 +56,9 @@ def make_batch(rows: int, length: int, vocab_size: int) -> dict[str, np.ndarray]
     np.put_along_axis(tokens, at, 103, axis=1)
     return {
         "tokens": tokens.astype(np.int32),
-        "token_type_ids": np.tile(np.arange(length) >= length // 2, (rows, 1)).astype(np.int32),
+        "token_type_ids": np.tile(np.arange(length) >= length // 2, (rows, 1)).astype(
+            np.int32
+        ),
         "mask": np.arange(length) < lengths[:, None],
         "masked_positions": at.astype(np.int32),
         "masked_tokens": labels.astype(np.int32),

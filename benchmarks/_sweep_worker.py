@@ -17,7 +17,10 @@ def prepare(job: dict, arrays: dict[str, np.ndarray]) -> tuple[Advance, dict[str
 
     def metrics(frequencies):
         phi = properties.proximity(encodings.sinusoid(x, frequencies))
-        invariance, symmetry = properties.translation_invariance(phi), properties.symmetry(phi)
+        invariance, symmetry = (
+            properties.translation_invariance(phi),
+            properties.symmetry(phi),
+        )
         return jnp.stack([invariance, symmetry, properties.monotonicity(phi)])
 
     settings = arrays["frequencies"]

@@ -27,13 +27,17 @@ class Shipped(nn.Module):
             **job["sizes"], position_embedding_type=job["position"], **job["dropout"]
         )
         self.bert = transformers.BertForPreTraining(config)
-        distances = any("distance_embedding" in name for name, _ in self.bert.named_parameters())
+        distances = any(
+            "distance_embedding" in name for name, _ in self.bert.named_parameters()
+        )
         if job["position"] == "relative_key" and not distances:
             raise ValueError(
                 f"transformers {transformers.__version__} no longer has relative_key: install "
                 "transformers<5, or leave hf_relative_key out of --sides."
             )
-        self.attention = config._attn_implementation if not distances else "eager"  # Its fallback.
+        self.attention = (
+            config._attn_implementation if not distances else "eager"
+        )  # Its fallback.
 
     def forward(self, batch: Batch) -> Tensor:
         labels = torch.full_like(batch["tokens"], -100)
@@ -77,7 +81,9 @@ class TunedBlock(nn.Module):
         # Not scaled_dot_product_attention: with dropout it has no fused kernel on CPUs, and what it
         # falls back to computes bfloat16 in float32, which is slower than this.
         rows, length, _ = x.shape
-        q, k, v = self.qkv(x).view(rows, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.qkv(x).view(rows, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        )
         logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
         weights = torch.softmax(logits + mask.to(logits.dtype), -1)
         out = dropout(weights, noise, self.rate).to(v.dtype) @ v
@@ -108,8 +114,14 @@ class Tuned(nn.Module):
         self.embedding_norm = nn.LayerNorm(hidden, 1e-12)
         layers = range(sizes["num_hidden_layers"])
         self.blocks = nn.ModuleList(TunedBlock(sizes, self.rate) for _ in layers)
-        self.pooler, self.next_sentence = nn.Linear(hidden, hidden), nn.Linear(hidden, 2)
-        self.dense, self.head_norm = nn.Linear(hidden, hidden), nn.LayerNorm(hidden, 1e-12)
+        self.pooler, self.next_sentence = (
+            nn.Linear(hidden, hidden),
+            nn.Linear(hidden, 2),
+        )
+        self.dense, self.head_norm = (
+            nn.Linear(hidden, hidden),
+            nn.LayerNorm(hidden, 1e-12),
+        )
         self.bias = nn.Parameter(torch.zeros(vocabulary))
         for p in self.parameters():
             if p.ndim == 2:
@@ -118,11 +130,16 @@ class Tuned(nn.Module):
             if name.endswith("bias"):
                 nn.init.zeros_(p)
         self.attention = "by hand"
-        self.compiled = torch.compile(self.loss, dynamic=False) if job["compile"] else self.loss
+        self.compiled = (
+            torch.compile(self.loss, dynamic=False) if job["compile"] else self.loss
+        )
 
     def forward(self, batch: Batch) -> Tensor:
         rows, length = batch["tokens"].shape
-        hidden, weights = (rows, length, self.hidden), (rows, self.heads, length, length)
+        hidden, weights = (
+            (rows, length, self.hidden),
+            (rows, self.heads, length, length),
+        )
         return self.compiled(
             batch, random_bytes([hidden] + [weights, hidden, hidden] * len(self.blocks))
         )

@@ -10,10 +10,14 @@ from typing import Any
 
 import numpy as np
 
-Advance = Callable[[int], float]  # Takes that many training steps; the loss of the last of them.
+Advance = Callable[
+    [int], float
+]  # Takes that many training steps; the loss of the last of them.
 
 
-def serve(prepare: Callable[[dict, dict[str, np.ndarray]], tuple[Advance, dict[str, Any]]]) -> None:
+def serve(
+    prepare: Callable[[dict, dict[str, np.ndarray]], tuple[Advance, dict[str, Any]]],
+) -> None:
     """Answers the parent until it closes the pipe, a line of JSON for a line of JSON.
 
     The job is the only argument: the side's options, the model's sizes, threads, and the file of
@@ -28,7 +32,9 @@ def serve(prepare: Callable[[dict, dict[str, np.ndarray]], tuple[Advance, dict[s
     start = time.perf_counter()
     advance, about = prepare(job, batch)
     first_loss = advance(1)  # Compiles.
-    about.update(first_loss=first_loss, seconds_to_first_step=time.perf_counter() - start)
+    about.update(
+        first_loss=first_loss, seconds_to_first_step=time.perf_counter() - start
+    )
     print(json.dumps(about), file=out, flush=True)
     for line in sys.stdin:
         steps = json.loads(line)
@@ -36,4 +42,8 @@ def serve(prepare: Callable[[dict, dict[str, np.ndarray]], tuple[Advance, dict[s
         start = time.perf_counter()
         last_loss = advance(steps)
         seconds = (time.perf_counter() - start) / steps
-        print(json.dumps({"seconds": seconds, "last_loss": last_loss}), file=out, flush=True)
+        print(
+            json.dumps({"seconds": seconds, "last_loss": last_loss}),
+            file=out,
+            flush=True,
+        )

@@ -26,12 +26,18 @@ from absl import app, flags
 
 _LENGTH = flags.DEFINE_integer("length", 256, "Queries and keys.")
 _ROWS = flags.DEFINE_integer("rows", 8, "Of the batch.")
-_ENCODINGS = flags.DEFINE_multi_string("encodings", ["learned_relative"], "Names with options.")
+_ENCODINGS = flags.DEFINE_multi_string(
+    "encodings", ["learned_relative"], "Names with options."
+)
 _IMPLEMENTATIONS = flags.DEFINE_list(
     "implementations", ["naive", "table", "fused"], "Implementations of attention."
 )
-_DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Of queries and so on.")
-_PER_ROW = flags.DEFINE_bool("per_row", False, "Positions are arrays, as of packed sequences.")
+_DTYPE = flags.DEFINE_enum(
+    "dtype", "float32", ["float32", "bfloat16"], "Of queries and so on."
+)
+_PER_ROW = flags.DEFINE_bool(
+    "per_row", False, "Positions are arrays, as of packed sequences."
+)
 _ROUNDS = flags.DEFINE_integer("rounds", 7, "Of each.")
 _HEADS, _SIZE = 4, 64
 
@@ -40,7 +46,9 @@ def prepare(name: str, implementation: str) -> Callable[[], float]:
     """Seconds of one call."""
     shape = _ROWS.value, _LENGTH.value, _HEADS, _SIZE
     dtype, per_row = _DTYPE.value, _PER_ROW.value
-    compiled, arguments = gradients_of_layer(name, implementation, shape, dtype, per_row=per_row)
+    compiled, arguments = gradients_of_layer(
+        name, implementation, shape, dtype, per_row=per_row
+    )
 
     def seconds() -> float:
         start = time.perf_counter()
@@ -58,7 +66,9 @@ def main(_: list[str]) -> None:
         for implementation in _IMPLEMENTATIONS.value
     ]
     calls = {side: prepare(*side) for side in sides}
-    rounds = [{side: call() for side, call in calls.items()} for _ in range(_ROUNDS.value)]
+    rounds = [
+        {side: call() for side, call in calls.items()} for _ in range(_ROUNDS.value)
+    ]
     for name, implementation in sides:
         times = [1e3 * times[name, implementation] for times in rounds]
         ratios = [times[name, implementation] / times[sides[0]] for times in rounds]

@@ -149,7 +149,9 @@ def _served(sides: list[Side], what: str) -> str:
     rounds = in_turns([lambda: seconds(0), lambda: seconds(1)], _ROUNDS.value)
     for side in sides:
         side.close()
-    numbers = [(side.about["first_loss"], end) for side, end in zip(sides, last, strict=True)]
+    numbers = [
+        (side.about["first_loss"], end) for side, end in zip(sides, last, strict=True)
+    ]
     apart = max(abs(a - b) for a, b in zip(*numbers, strict=True))
     new = numbers[1]
     return f"{_ratio(rounds)}; {what} {new[0]:.4f} to {new[1]:.4f}, at most {apart:.0e} apart"
@@ -168,7 +170,9 @@ def main(argv: list[str]) -> None:
     if len(argv) != 3:
         raise app.UsageError("Give two checkouts: benchmarks/compare.py OLD NEW.")
     if unknown := set(_PARTS.value) - {"step", "sweep", "start"}:
-        raise app.UsageError(f"--parts are step, sweep and start, not {', '.join(unknown)}.")
+        raise app.UsageError(
+            f"--parts are step, sweep and start, not {', '.join(unknown)}."
+        )
     checkouts = [Path(checkout).resolve() for checkout in argv[1:]]
     with tempfile.TemporaryDirectory() as folder:
         if "start" in _PARTS.value:

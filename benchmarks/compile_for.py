@@ -34,11 +34,18 @@ from pe_jax.trainer.training import sharding
 
 _FLAGS = flags.FlagValues()
 _CONFIG = define_config(_FLAGS, "A config of train.py, by name or as a file.")
-_TOPOLOGY = flags.DEFINE_string("topology", "v5e:4x4", "A TPU slice.", flag_values=_FLAGS)
-_LARGEST_BATCH = flags.DEFINE_bool(
-    "largest_batch", False, "Find the largest batch by several compilations.", flag_values=_FLAGS
+_TOPOLOGY = flags.DEFINE_string(
+    "topology", "v5e:4x4", "A TPU slice.", flag_values=_FLAGS
 )
-_OUT = flags.DEFINE_string("out", None, "JSON file for the results.", flag_values=_FLAGS)
+_LARGEST_BATCH = flags.DEFINE_bool(
+    "largest_batch",
+    False,
+    "Find the largest batch by several compilations.",
+    flag_values=_FLAGS,
+)
+_OUT = flags.DEFINE_string(
+    "out", None, "JSON file for the results.", flag_values=_FLAGS
+)
 
 _BOUNDS = {
     "products": "the model's products, at the peak",
@@ -79,7 +86,9 @@ def compile_for(
     yield f"# {size}, {model.encoding().name}, {model.dtype} on {devices}\n"
     numbers = []
     for stage in stages(config):
-        log(f"Compiling length {stage.length} for {devices}; a large model takes minutes.")
+        log(
+            f"Compiling length {stage.length} for {devices}; a large model takes minutes."
+        )
         estimate = estimate_stage(config, stage, chips)
         log(f"Compiled in {estimate.compile_seconds:.0f} s.")
         row = estimate.as_json()
@@ -110,7 +119,10 @@ def _stage(estimate: Estimate, chips: Slice) -> list[str]:
     )
     sizes = estimate.memory | {"sum": estimate.bytes}
     memory = [[kind, f"{size / 2**20:,.1f}"] for kind, size in sizes.items()]
-    bounds = [[_BOUNDS[name], f"{1e3 * seconds:.2f}"] for name, seconds in estimate.bounds.items()]
+    bounds = [
+        [_BOUNDS[name], f"{1e3 * seconds:.2f}"]
+        for name, seconds in estimate.bounds.items()
+    ]
     counts = {
         "model's": estimate.model_flops / estimate.chips,
         "compiler's count, loops once": estimate.flops,
@@ -130,7 +142,9 @@ def run() -> None:
     config: Config = from_values(_CONFIG.value, TRAINING)
     assert isinstance(config, AnyConfig)
     out = to_path(_OUT.value) if _OUT.value else None
-    sections = compile_for(config, _TOPOLOGY.value, find_largest=_LARGEST_BATCH.value, out=out)
+    sections = compile_for(
+        config, _TOPOLOGY.value, find_largest=_LARGEST_BATCH.value, out=out
+    )
     for section in sections:
         show(section)
 

@@ -78,7 +78,10 @@ class Estimate(NamedTuple):
     def as_json(self) -> Json:
         numbers = self._asdict()
         del numbers["program"]
-        return numbers | {"fits": self.fits, "mfu_bound": self.mfu_bound if self.fits else None}
+        return numbers | {
+            "fits": self.fits,
+            "mfu_bound": self.mfu_bound if self.fits else None,
+        }
 
 
 def estimate_stage(config: AnyConfig, stage: StageConfig, chips: Slice) -> Estimate:
@@ -99,7 +102,9 @@ def estimate_stage(config: AnyConfig, stage: StageConfig, chips: Slice) -> Estim
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        failure = str(error).strip().splitlines()[0].removeprefix("RESOURCE_EXHAUSTED: ")
+        failure = (
+            str(error).strip().splitlines()[0].removeprefix("RESOURCE_EXHAUSTED: ")
+        )
     estimate = Estimate(
         chips.name,
         chips.mesh.size,
@@ -145,7 +150,9 @@ def memory(
     parameters, optimizer = shard_bytes(state.params), shard_bytes(state.opt_state)
     rows, teacher = shard_bytes(batch), shard_bytes(constants)
     arguments = (
-        stats.argument_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
+        stats.argument_size_in_bytes
+        + stats.output_size_in_bytes
+        - stats.alias_size_in_bytes
     )
     return {
         "parameters": parameters,
@@ -196,7 +203,9 @@ def largest_batch(
     return largest(attempt, stage.batch_size // sharing, fits, unit)
 
 
-def largest(attempt: Callable[[int], bool], start: int, fits: bool, unit: int) -> tuple[int, int]:
+def largest(
+    attempt: Callable[[int], bool], start: int, fits: bool, unit: int
+) -> tuple[int, int]:
     """Return two sizes: an attempt succeeds with the first, or it is 0, and fails with the second.
 
     Doubles from `start`, whose success is known (`fits`), until an attempt fails, then bisects at

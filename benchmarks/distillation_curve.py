@@ -58,11 +58,15 @@ from pe_jax.trainer.training import sharding
 
 _INIT = flags.DEFINE_string("init", None, "Folder of a published BERT.", required=True)
 _TEXT = flags.DEFINE_string("text", None, "Source of text to distil on.", required=True)
-_DATA_DIR = flags.DEFINE_string("data_dir", None, "Where tfds datasets lie.", required=True)
+_DATA_DIR = flags.DEFINE_string(
+    "data_dir", None, "Where tfds datasets lie.", required=True
+)
 _OUT = flags.DEFINE_string("out", None, "JSON lines, to go on from.", required=True)
 _TOKENS = flags.DEFINE_list("tokens", ["0", "500000", "2000000"], "Of distillation.")
 _SEEDS = flags.DEFINE_list("seeds", ["0"], "Of distillation and of fine-tuning.")
-_METHODS = flags.DEFINE_list("methods", ["distillation"], "Of distillation, centered, masked_lm.")
+_METHODS = flags.DEFINE_list(
+    "methods", ["distillation"], "Of distillation, centered, masked_lm."
+)
 _ENCODINGS = flags.DEFINE_list(
     "encodings",
     ["none", "learned_relative", "rope", "t5", "sinusoidal_relative", "alibi"],
@@ -71,7 +75,9 @@ _ENCODINGS = flags.DEFINE_list(
 _TASKS = flags.DEFINE_list("tasks", ["squad"], "Or cola, or both.")
 _KEEP = flags.DEFINE_string("keep", None, "Folder for the models before fine-tuning.")
 _FIGURE = flags.DEFINE_string("figure", None, "PNG file for R² while training, and F1.")
-_STEPS = flags.DEFINE_integer("steps", 0, "Of fine-tuning, instead of a task's own number.")
+_STEPS = flags.DEFINE_integer(
+    "steps", 0, "Of fine-tuning, instead of a task's own number."
+)
 
 UNTOUCHED = "untouched"
 _ROWS, _LENGTH = 4, 256  # Of a step.
@@ -124,7 +130,9 @@ def jobs() -> list[Job]:
     return [*(Job(UNTOUCHED, "", 0, seed) for seed in seeds), *made]
 
 
-def train(task: ModuleType, shipped: ModuleType, folder: Path, changes: dict[str, object]) -> float:
+def train(
+    task: ModuleType, shipped: ModuleType, folder: Path, changes: dict[str, object]
+) -> float:
     """Train with changes of a shipped config; return the seconds that it took."""
     start = time.monotonic()
     task.run(changed(from_values(shipped.get_config(), TRAINING), changes), folder)
@@ -140,7 +148,9 @@ def train_model(job: Job, folder: Path) -> float:
         "stage1.batch_size": _ROWS, "stage1.length": _LENGTH, "stage1.steps": steps,
         "stage2.steps": 0,
     }  # fmt: skip
-    rate = {} if job.tokens else {"optimizer.learning_rate": 0.0}  # The positions as drawn.
+    rate = (
+        {} if job.tokens else {"optimizer.learning_rate": 0.0}
+    )  # The positions as drawn.
     if job.method != "masked_lm":
         settings |= {"patience": 0, "centered": job.method == "centered", **rate}
         return train(distillation, distill_positions, folder, settings)
@@ -185,13 +195,17 @@ def r2_on_questions(model: Path) -> float:
     first = np.unique(windows.question, return_index=True)[1]
     batch = pad_rows(windows.rows, first, _LENGTH)
     theirs, ours = (last_states(path, batch) for path in (Path(_INIT.value), model))
-    return float(1 - ((ours - theirs) ** 2).sum() / ((theirs - theirs.mean(0)) ** 2).sum())
+    return float(
+        1 - ((ours - theirs) ** 2).sum() / ((theirs - theirs.mean(0)) ** 2).sum()
+    )
 
 
 def order_sensitivity(run: Path) -> dict[str, float]:
     """Return the order sensitivity of a distilled model against its teacher's, by kind of shuffle,
     on 64 held-out texts of 128 tokens."""
-    numbers = order.order_sensitivity.measure(from_run(run), PropertiesConfig()).numbers[run.name]
+    numbers = order.order_sensitivity.measure(
+        from_run(run), PropertiesConfig()
+    ).numbers[run.name]
     return {
         f"order/{kind}/{field}": float(value)  # NumPy's have no JSON.
         for kind in SHUFFLES
@@ -216,20 +230,26 @@ def make_model(job: Job, init: Path) -> dict[str, object]:
         "seconds": seconds,
         **{name: numbers[-1][name] for name in names if name in numbers[-1]},
         # Tokens, and the scalar after them.
-        "curve": [(int(line["step"]) * _ROWS * _LENGTH, line[scalar]) for line in numbers],
+        "curve": [
+            (int(line["step"]) * _ROWS * _LENGTH, line[scalar]) for line in numbers
+        ],
         "questions/r2": r2_on_questions(init),
         **order_sensitivity(init),
     }
 
 
-def measure(job: Job, record: dict[str, object], tasks: list[Task]) -> dict[str, object]:
+def measure(
+    job: Job, record: dict[str, object], tasks: list[Task]
+) -> dict[str, object]:
     """Return a model's line of the results with its scores in further tasks. It is made first,
     unless it was kept."""
     with tempfile.TemporaryDirectory() as folder:
         runs = Path(folder)
         init = Path(_INIT.value).absolute()
         if job.position != UNTOUCHED:
-            init = (Path(_KEEP.value).absolute() if _KEEP.value else runs) / "-".join(map(str, job))
+            init = (Path(_KEEP.value).absolute() if _KEEP.value else runs) / "-".join(
+                map(str, job)
+            )
             if "seconds" not in record or not init.exists():
                 record = record | make_model(job, init)
         for task in tasks:
@@ -248,7 +268,13 @@ def table(records: list[dict]) -> list[str]:
         ("R², order of words", "order/words/token_r2", ".3f"),
         ("F1", "f1", ".1f"), ("exact", "exact", ".1f"), ("Matthews", "matthews", ".1f"),
     )  # fmt: skip
-    names = ["position", "tokens", "training", *(title for title, *_ in columns), "seeds"]
+    names = [
+        "position",
+        "tokens",
+        "training",
+        *(title for title, *_ in columns),
+        "seeds",
+    ]
     lines = [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
     for (position, tokens, recipe), group in sorted(by_model.items()):
         cells = [position, f"{tokens:,}", recipe]
@@ -266,7 +292,9 @@ def draw(records: list[dict], path: Path) -> None:
     untouched = [record for record in records if record["position"] == UNTOUCHED]
     full = statistics.mean(record["f1"] for record in untouched if "f1" in record)
     curves = []
-    longest = max(record["tokens"] for record in now)  # Shorter runs have another schedule.
+    longest = max(
+        record["tokens"] for record in now
+    )  # Shorter runs have another schedule.
     positions = [record["position"] for record in now if record["tokens"] == longest]
     for position in dict.fromkeys(positions):
         runs = [record for record in now if record["position"] == position]
@@ -274,15 +302,22 @@ def draw(records: list[dict], path: Path) -> None:
         tokens, r2 = np.mean(points, 0).T
         kept = tokens > 0  # Untrained positions may have any R², below 0 too.
         title = "R² of the last layer, held-out text"
-        curves.append(Curve(title, _AXIS, position, position, tokens[kept] / 1e3, r2[kept]))
+        curves.append(
+            Curve(title, _AXIS, position, position, tokens[kept] / 1e3, r2[kept])
+        )
         scores = defaultdict(list)
         for record in runs:
             if "f1" in record:
                 scores[record["tokens"]].append(record["f1"] / full)
         if scores:
-            x, y = sorted(scores), [statistics.mean(scores[count]) for count in sorted(scores)]
+            x, y = (
+                sorted(scores),
+                [statistics.mean(scores[count]) for count in sorted(scores)],
+            )
             title = "F1 on questions, over the teacher's"
-            curves.append(Curve(title, _AXIS, position, position, np.array(x) / 1e3, np.array(y)))
+            curves.append(
+                Curve(title, _AXIS, position, position, np.array(x) / 1e3, np.array(y))
+            )
     figure = figures.model_curves(
         curves, title="Students with other positions come near their teacher"
     )

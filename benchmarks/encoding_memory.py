@@ -32,8 +32,12 @@ from jax.stages import Compiled
 from pe_jax.encodings import PositionEncoding, from_name, none
 
 _LENGTH = flags.DEFINE_integer("length", 4096, "Queries and keys.")
-_ENCODINGS = flags.DEFINE_multi_string("encodings", [], "Names with options; default: all.")
-_PACKED = flags.DEFINE_bool("packed", False, "Positions of two documents in the row as well.")
+_ENCODINGS = flags.DEFINE_multi_string(
+    "encodings", [], "Names with options; default: all."
+)
+_PACKED = flags.DEFINE_bool(
+    "packed", False, "Positions of two documents in the row as well."
+)
 _ROUNDS = flags.DEFINE_integer("rounds", 0, "Of times.")
 MIB = 2**20
 
@@ -75,7 +79,9 @@ def main(_) -> None:
         if _ROUNDS.value:
             for side in (compiled, baseline):
                 seconds(*side)
-            ratios = [seconds(*compiled) / seconds(*baseline) for _ in range(_ROUNDS.value)]
+            ratios = [
+                seconds(*compiled) / seconds(*baseline) for _ in range(_ROUNDS.value)
+            ]
             median = statistics.median(ratios)
             cells.append(f"{median:.1f} ({min(ratios):.1f}–{max(ratios):.1f})")
         print(f"| `{name}` | {' | '.join(cells)} |", flush=True)

@@ -58,7 +58,9 @@ from pe_jax.trainer.training.pytrees import Batch
 from pe_jax.trainer.training.step import TrainState
 
 _SIZE = flags.DEFINE_string("size", "base", "Size of BERT.")
-_LENGTHS = flags.DEFINE_list("lengths", ["128", "512", "2048"], "Of attention's inputs.")
+_LENGTHS = flags.DEFINE_list(
+    "lengths", ["128", "512", "2048"], "Of attention's inputs."
+)
 _ENCODINGS = flags.DEFINE_list(
     "encodings",
     [
@@ -72,13 +74,17 @@ _ENCODINGS = flags.DEFINE_list(
 )
 _TOKENS = flags.DEFINE_integer("tokens", 32_768, "Of a batch.")
 _PARTS = flags.DEFINE_list(
-    "parts", ["attention", "step", "seeds", "numerics"], "What to measure, in this order."
+    "parts",
+    ["attention", "step", "seeds", "numerics"],
+    "What to measure, in this order.",
 )
 _ROUNDS = flags.DEFINE_integer("rounds", 10, "Of each.")
 _SCAN_LAYERS = flags.DEFINE_bool(
     "scan_layers", True, "One program for all layers of a step: compiles faster."
 )
-_COMPILE_SECONDS = flags.DEFINE_float("compile_seconds", 100, "What takes longer is left out.")
+_COMPILE_SECONDS = flags.DEFINE_float(
+    "compile_seconds", 100, "What takes longer is left out."
+)
 _THREADS = flags.DEFINE_integer("threads", 16, "That compile.")
 _OUT = flags.DEFINE_string("out", None, "JSON file of the results.")
 _VOCABULARY = 30_522
@@ -158,7 +164,8 @@ def random_params(encoding: encodings.PositionEncoding) -> encodings.Params:
     with jax.default_device(jax.devices("cpu")[0]):
         params = encoding.init(jax.random.key(0))
     return jax.tree.map(
-        lambda x: np.asarray(x + 0.02 * rng.normal(size=x.shape), np.asarray(x).dtype), params
+        lambda x: np.asarray(x + 0.02 * rng.normal(size=x.shape), np.asarray(x).dtype),
+        params,
     )
 
 
@@ -175,7 +182,11 @@ def attention_part() -> Part:
 
     def compiled(length: int, name: str, implementation: str) -> Call:
         encoding = encodings.from_name(
-            name, hidden_size=heads * size, head_size=size, num_heads=heads, max_length=length
+            name,
+            hidden_size=heads * size,
+            head_size=size,
+            num_heads=heads,
+            max_length=length,
         )
         arguments = inputs[length], jax.device_put(random_params(encoding)), None, None
         program = layer_gradients(encoding, implementation).lower(*arguments).compile()
@@ -195,15 +206,25 @@ def attention_part() -> Part:
         for length in lengths:
             for name in _ENCODINGS.value:
                 auto = implementations.choose(length, vectors="relative" in name)
-                keyed = {implementation: (length, name, implementation) for implementation in named}
+                keyed = {
+                    implementation: (length, name, implementation)
+                    for implementation in named
+                }
                 times = {
                     implementation: run(key, median_ms)
                     for implementation, key in keyed.items()
                     if key in keys
                 }
-                timed = {implementation: time for implementation, time in times.items() if time}
+                timed = {
+                    implementation: time
+                    for implementation, time in times.items()
+                    if time
+                }
                 row: dict = {"length": length, "encoding": name}
-                row |= {implementation: times.get(implementation) for implementation in named}
+                row |= {
+                    implementation: times.get(implementation)
+                    for implementation in named
+                }
                 row["fastest"] = min(timed, key=timed.__getitem__) if timed else None
                 table.append(row | {"auto": auto})
         return table
@@ -218,7 +239,9 @@ def step_part() -> Part:
     batch = make_batch(rows, length, _VOCABULARY)
     peak = PEAKS.get(jax.devices()[0].device_kind)
 
-    def compiled(position: str, implementation: str, dropout: float) -> tuple[Call, float]:
+    def compiled(
+        position: str, implementation: str, dropout: float
+    ) -> tuple[Call, float]:
         """The step and its model FLOPs."""
         model = {
             "size": _SIZE.value,
@@ -231,7 +254,9 @@ def step_part() -> Part:
             "vocab_size": _VOCABULARY,
         }
         program, step, state, arrays = make_step(batch, model)
-        flops = train_flops(program.model, rows, length, arrays["masked_tokens"].shape[1])
+        flops = train_flops(
+            program.model, rows, length, arrays["masked_tokens"].shape[1]
+        )
         return compiled_step(step, state, arrays), flops
 
     def records(run: Run) -> list[dict]:
@@ -243,7 +268,10 @@ def step_part() -> Part:
                 "implementation": implementation,
                 "attention dropout": dropout,
             }
-            ms, flops = run(key, lambda step: (median_ms(step[0]), step[1])) or (None, None)
+            ms, flops = run(key, lambda step: (median_ms(step[0]), step[1])) or (
+                None,
+                None,
+            )
             first = table[0]["ms"] if table else ms
             record["ms"] = ms
             record["tokens/s"] = 1e3 * rows * length / ms if ms else None
@@ -292,7 +320,9 @@ def seeds_part() -> Part:
             {"seeds": _SEEDS, "ms": several, "to as many runs": ratio},
         ]
 
-    return Part({seeds: functools.partial(compiled, seeds) for seeds in (1, _SEEDS)}, records)
+    return Part(
+        {seeds: functools.partial(compiled, seeds) for seeds in (1, _SEEDS)}, records
+    )
 
 
 def numerics_part() -> Part:
@@ -317,11 +347,17 @@ def numerics_part() -> Part:
 
         def loss(arrays: dict, params: encodings.Params) -> tuple[jax.Array, jax.Array]:
             x = arrays["hidden"]
-            queries, keys = (functools.partial(_projected, w.astype(x.dtype)) for w in maps)
-            context = encodings.Context(positions_q=None, x_q=x, x_k=x, projections=(queries, keys))
+            queries, keys = (
+                functools.partial(_projected, w.astype(x.dtype)) for w in maps
+            )
+            context = encodings.Context(
+                positions_q=None, x_q=x, x_k=x, projections=(queries, keys)
+            )
             q, k, v = (arrays[name] for name in "qkv")
             acting = encoding.in_attention
-            out = attention(q, k, v, acting, params, context, implementation=implementation)
+            out = attention(
+                q, k, v, acting, params, context, implementation=implementation
+            )
             return (out.astype(jnp.float32) * to).sum(), out
 
         cast = {name: x.astype(dtype) for name, x in arrays.items()}
@@ -363,7 +399,9 @@ def _projected(w: ArrayLike, x: ArrayLike) -> jax.Array:
 
 def largest_error(found: Any, expected: Any) -> tuple[float, str]:
     """Return the largest ||a - b|| / ||b|| over arrays a and b, and which array has it."""
-    found, expected = jax.tree.map(lambda x: np.asarray(x, np.float64), (found, expected))
+    found, expected = jax.tree.map(
+        lambda x: np.asarray(x, np.float64), (found, expected)
+    )
     # Some gradients are 0 but for rounding: of a bias that all logits share, of unused inputs.
     least = 1e-3 * max(map(np.linalg.norm, jax.tree.leaves(expected)))
     errors = []
@@ -401,7 +439,9 @@ def runner(futures: dict[Hashable, Future], errors: dict[str, str]) -> Run:
             if future.cancelled() or not future.done():
                 raise TimeoutError(f"not compiled in {_COMPILE_SECONDS.value:g} s")
             return measure(future.result())
-        except Exception as error:  # Out of memory, or what cuDNN refuses: the others go on.
+        except (
+            Exception
+        ) as error:  # Out of memory, or what cuDNN refuses: the others go on.
             first = (str(error).splitlines() or [""])[0]
             # Else the encoding has no such implementation.
             if not first.startswith("implementation="):
@@ -420,8 +460,13 @@ def main(_: list[str]) -> None:
     pool = ThreadPoolExecutor(_THREADS.value)
     futures: dict[str, dict[Hashable, Future]] = {}
     for name in sorted(parts, key=_COMPILATION_ORDER.index):
-        futures[name] = {key: pool.submit(make) for key, make in parts[name].programs.items()}
-    wait([f for one in futures.values() for f in one.values()], timeout=_COMPILE_SECONDS.value)
+        futures[name] = {
+            key: pool.submit(make) for key, make in parts[name].programs.items()
+        }
+    wait(
+        [f for one in futures.values() for f in one.values()],
+        timeout=_COMPILE_SECONDS.value,
+    )
     pool.shutdown(wait=False, cancel_futures=True)
     print(f"compilation: {time.monotonic() - begin:.0f} s", flush=True)
     for name, part in parts.items():
@@ -430,12 +475,18 @@ def main(_: list[str]) -> None:
         rows = part.rows(runner(futures[name], errors))
         results |= {name: rows, f"errors of {name}": errors}
         print(f"\n{name}, {time.monotonic() - begin:.0f} s\n")
-        print("\n".join(raw_table([*rows[0]], [[text(x) for x in row.values()] for row in rows])))
+        print(
+            "\n".join(
+                raw_table([*rows[0]], [[text(x) for x in row.values()] for row in rows])
+            )
+        )
         for key, error in errors.items():
             print(f"{key}: {error}")
         sys.stdout.flush()
         if _OUT.value:
-            Path(_OUT.value).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            Path(_OUT.value).write_text(
+                json.dumps(results, indent=1) + "\n", encoding="utf-8"
+            )
     os._exit(0)  # Compilations that took too long are still running.
 
 

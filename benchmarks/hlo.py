@@ -120,7 +120,9 @@ def parse(text: str) -> Module:
             instruction = _instruction(line)
             current[instruction.name] = instruction
     if not entry:
-        raise ValueError("This is not the text of an HLO module: it has no ENTRY computation.")
+        raise ValueError(
+            "This is not the text of an HLO module: it has no ENTRY computation."
+        )
     return Module(entry, computations)
 
 
@@ -131,7 +133,9 @@ def _instruction(line: str) -> Instruction:
     begin = rest.index("(")
     end = _closing(rest, begin)
     name = left.split()[-1].lstrip("%")
-    return Instruction(name, shape, rest[:begin], rest[begin + 1 : end], rest[end + 1 :])
+    return Instruction(
+        name, shape, rest[:begin], rest[begin + 1 : end], rest[end + 1 :]
+    )
 
 
 def _closing(text: str, begin: int) -> int:
@@ -148,7 +152,9 @@ def shape_bytes(shape: str) -> int:
     """Bytes of an array or tuple shape such as `(f32[8,128]{1,0}, pred[])`, padding not counted."""
     total = 0
     for dtype, sizes in re.findall(r"\b([a-z]\w*)\[([\d,]*)\]", shape):
-        width = re.search(r"\d+", dtype)  # f32, bf16, u8, f8e4m3fn; token and opaque have none.
+        width = re.search(
+            r"\d+", dtype
+        )  # f32, bf16, u8, f8e4m3fn; token and opaque have none.
         bits = 8 if dtype == "pred" else int(width[0]) if width else 0
         total += math.prod(int(n) for n in sizes.split(",") if n) * bits // 8
     return total
@@ -167,7 +173,9 @@ def read(text: str) -> Reading:
     return Reading(work, unknown)
 
 
-def _walk(module: Module, computation: str, times: int, unknown: list[str]) -> Iterator[Work]:
+def _walk(
+    module: Module, computation: str, times: int, unknown: list[str]
+) -> Iterator[Work]:
     instructions = module.computations[computation]
     for one in instructions.values():
         if one.opcode == "while":
@@ -179,7 +187,9 @@ def _walk(module: Module, computation: str, times: int, unknown: list[str]) -> I
             yield from _walk(module, one.called("body"), runs, unknown)
         elif one.opcode == "conditional":
             branches = [list(_walk(module, b, times, unknown)) for b in _branches(one)]
-            yield from max(branches, key=lambda work: sum(w.cycles * w.times for w in work))
+            yield from max(
+                branches, key=lambda work: sum(w.cycles * w.times for w in work)
+            )
         elif one.opcode in ("call", "async-start"):
             called = one.called("to_apply" if one.opcode == "call" else "calls")
             yield from _walk(module, called, times, unknown)
@@ -190,7 +200,9 @@ def _walk(module: Module, computation: str, times: int, unknown: list[str]) -> I
             inner = list(_inner_collectives(module, one.called("calls"), times))
             yield from inner
             yield from (
-                _itself(one, instructions, times, module) if not inner or _cycles(one) else ()
+                _itself(one, instructions, times, module)
+                if not inner or _cycles(one)
+                else ()
             )
         else:
             yield from _itself(one, instructions, times, module)
@@ -205,15 +217,25 @@ def _itself(
     path = found[1] if found else ""
     if cycles := _cycles(one):
         product = _multiplies(one, module)
-        yield Work("estimated", one.name, times, cycles=cycles, scope=path, product=product)
+        yield Work(
+            "estimated", one.name, times, cycles=cycles, scope=path, product=product
+        )
     elif one.opcode == "custom-call":
         if f'custom_call_target="{_KERNEL}"' in one.attributes:
-            stated = _backend_config(one).get("custom_call_config", {}).get("cost_estimate", {})
-            flops, bytes = (int(stated.get(key, 0)) for key in ("flops", "bytes_accessed"))
+            stated = (
+                _backend_config(one)
+                .get("custom_call_config", {})
+                .get("cost_estimate", {})
+            )
+            flops, bytes = (
+                int(stated.get(key, 0)) for key in ("flops", "bytes_accessed")
+            )
             bytes = bytes or moved
             yield Work("kernel", one.name, times, flops=flops, bytes=bytes, scope=path)
     elif one.opcode.endswith("-done"):
-        yield Work("copy", one.name, times, bytes=shape_bytes(one.shape), overlapped=True)
+        yield Work(
+            "copy", one.name, times, bytes=shape_bytes(one.shape), overlapped=True
+        )
     elif one.opcode not in _FREE and not one.opcode.endswith("-start"):
         yield Work("memory", one.name, times, bytes=moved, scope=path)
 
@@ -271,7 +293,9 @@ def _backend_config(one: Instruction) -> Json:
     begin = one.attributes.find("backend_config={")
     if begin < 0:
         return {}
-    return json.JSONDecoder().raw_decode(one.attributes, begin + len("backend_config="))[0]
+    return json.JSONDecoder().raw_decode(
+        one.attributes, begin + len("backend_config=")
+    )[0]
 
 
 def _operand_bytes(one: Instruction, among: dict[str, Instruction]) -> int:
@@ -284,7 +308,9 @@ def _branches(one: Instruction) -> list[str]:
     return [one.called(name) for name in ("true_computation", "false_computation")]
 
 
-def _trips(loop: Instruction, among: dict[str, Instruction], module: Module) -> int | None:
+def _trips(
+    loop: Instruction, among: dict[str, Instruction], module: Module
+) -> int | None:
     """How often a loop runs: the compiler's annotation, or a counter compared with a constant."""
     if found := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes):
         return int(found[1])
@@ -295,7 +321,12 @@ def _trips(loop: Instruction, among: dict[str, Instruction], module: Module) -> 
     counter, limit = (_source(name, condition) for name in test.operands)
     index = re.search(r"\bindex=(\d+)", counter.attributes)
     carried = among.get(loop.operands[0])
-    if limit.opcode != "constant" or index is None or carried is None or carried.opcode != "tuple":
+    if (
+        limit.opcode != "constant"
+        or index is None
+        or carried is None
+        or carried.opcode != "tuple"
+    ):
         return None
     start = _source(carried.operands[int(index[1])], among)
     if start.opcode != "constant":

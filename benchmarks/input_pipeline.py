@@ -46,7 +46,9 @@ def main(_) -> None:
     results: list[dict] = []
     for stage in experiment.stages:
         state = program.init()
-        batch = sharding.to_global(next(iter(stage.batches(0))), sharding.by_rows(program.mesh))
+        batch = sharding.to_global(
+            next(iter(stage.batches(0))), sharding.by_rows(program.mesh)
+        )
 
         def step(stage=stage, batch=batch):
             nonlocal state
@@ -69,7 +71,9 @@ def main(_) -> None:
                 "stage": stage.name,
                 "pipeline_examples_per_second": statistics.median(feed),
                 "step_examples_per_second": statistics.median(train),
-                "ratio": statistics.median(f / t for f, t in zip(feed, train, strict=True)),
+                "ratio": statistics.median(
+                    f / t for f, t in zip(feed, train, strict=True)
+                ),
             }
         )
         row = results[-1]

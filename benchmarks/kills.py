@@ -86,8 +86,15 @@ def _finetuning(folder: Path) -> dict[str, object]:
         paragraphs = []
         for number in range(count):
             context, at = rng.sample(words, 12), rng.randrange(12)
-            answer = {"text": context[at], "answer_start": len(" ".join([*context[:at], ""]))}
-            one = {"id": f"{number}", "question": f"where {context[at]}", "answers": [answer]}
+            answer = {
+                "text": context[at],
+                "answer_start": len(" ".join([*context[:at], ""])),
+            }
+            one = {
+                "id": f"{number}",
+                "question": f"where {context[at]}",
+                "answers": [answer],
+            }
             paragraphs.append({"context": " ".join(context), "qas": [one]})
         data = {"data": [{"title": "t", "paragraphs": paragraphs}]}
         (folder / f"{name}.json").write_text(json.dumps(data))
@@ -109,7 +116,9 @@ def _preparation(folder: Path) -> dict[str, object]:
     words = ["".join(rng.choice(letters, rng.integers(2, 9))) for _ in range(20_000)]
     with open(folder / "text.txt", "w") as file:
         for _ in range(1_000):
-            lines = (" ".join(rng.choice(words, 12)).capitalize() + "." for _ in range(20))
+            lines = (
+                " ".join(rng.choice(words, 12)).capitalize() + "." for _ in range(20)
+            )
             file.write("\n".join(lines) + "\n\n")
     return {**_PRETRAINING, "stage1.steps": 1, "data.source": folder / "text.txt"}
 
@@ -124,13 +133,19 @@ KINDS = {
         lambda _: _LENGTHS,
         config="research/length_generalisation/config.py",
         devices=1,
-        command=("research/length_generalisation/run.py", "--workdir", "--encodings=rope"),
+        command=(
+            "research/length_generalisation/run.py",
+            "--workdir",
+            "--encodings=rope",
+        ),
         result="run/cells",
     ),
 }
 
 
-_KINDS = flags.DEFINE_multi_enum("kind", [*KINDS], [*KINDS], "One of them; may be repeated.")
+_KINDS = flags.DEFINE_multi_enum(
+    "kind", [*KINDS], [*KINDS], "One of them; may be repeated."
+)
 
 
 class Process(NamedTuple):
@@ -140,7 +155,9 @@ class Process(NamedTuple):
     printed: Path
 
 
-def started(kind: Kind, data: Path, folder: Path, settings: object = None) -> list[Process]:
+def started(
+    kind: Kind, data: Path, folder: Path, settings: object = None
+) -> list[Process]:
     """The processes of a run in `folder/run`, started or resumed."""
     folder.mkdir(exist_ok=True)
     values = kind.settings(data) if settings is None else settings
@@ -155,8 +172,16 @@ def started(kind: Kind, data: Path, folder: Path, settings: object = None) -> li
         with socket.socket() as free:
             free.bind(("localhost", 0))
             address = f"localhost:{free.getsockname()[1]}"
-        command += [f"--coordinator={address}", f"--hosts={kind.hosts}", "--lost_after=10"]
-    env = {key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"}
+        command += [
+            f"--coordinator={address}",
+            f"--hosts={kind.hosts}",
+            "--lost_after=10",
+        ]
+    env = {
+        key: value
+        for key, value in os.environ.items()
+        if key != "JAX_COMPILATION_CACHE_DIR"
+    }
     env |= {
         "JAX_PLATFORMS": "cpu",
         "PE_JAX_CACHE": str(data / "cache"),
@@ -167,7 +192,9 @@ def started(kind: Kind, data: Path, folder: Path, settings: object = None) -> li
         printed = folder / f"printed_{host}"
         own = [f"--host={host}"] if kind.hosts > 1 else []
         with open(printed, "wb") as file:
-            run = subprocess.Popen([*command, *own], cwd=ROOT, env=env, stdout=file, stderr=file)
+            run = subprocess.Popen(
+                [*command, *own], cwd=ROOT, env=env, stdout=file, stderr=file
+            )
         processes.append(Process(run, printed))
     return processes
 
@@ -190,7 +217,9 @@ def printed(processes: list[Process]) -> str:
     return "\n".join(one.printed.read_text(errors="replace") for one in processes)
 
 
-def kill(processes: list[Process], folder: Path, how: str, which: int, seconds: float) -> dict:
+def kill(
+    processes: list[Process], folder: Path, how: str, which: int, seconds: float
+) -> dict:
     """Kills one of the processes after so many seconds; what it did, and how all have ended.
 
     Raises:
@@ -205,11 +234,19 @@ def kill(processes: list[Process], folder: Path, how: str, which: int, seconds: 
     processes[which].process.send_signal(_HOW[how])
     statuses = ended(processes)
     # Before Python has begun, the signal has its usual effect.
-    usual = {-signal.SIGKILL} if how == "kill -9" else {_TRIES_AGAIN} if said else {-signal.SIGTERM}
+    usual = (
+        {-signal.SIGKILL}
+        if how == "kill -9"
+        else {_TRIES_AGAIN}
+        if said
+        else {-signal.SIGTERM}
+    )
     # SIGTERM stops all hosts, once they are connected.
     together = how == "kill -9" or not began or len({*statuses}) == 1
     if statuses[which] not in {0, _TRIES_AGAIN, *usual} or not together:
-        raise RuntimeError(f"{how} at {seconds:.2f} s gave {statuses}:\n{printed(processes)}")
+        raise RuntimeError(
+            f"{how} at {seconds:.2f} s gave {statuses}:\n{printed(processes)}"
+        )
     return {
         "how": how,
         "seconds": round(seconds, 3),
@@ -228,16 +265,22 @@ def leaves(folder: Path) -> dict[str, object]:
         return {name: cell | {"seconds": 0} for name, cell in cells.items()}
     if folder.name != "checkpoints":
         files = (path for path in folder.rglob("*") if path.is_file())
-        return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(files)}
+        return {
+            str(path.relative_to(folder)): path.read_bytes() for path in sorted(files)
+        }
     import jax
     from orbax.checkpoint import v1 as ocp
 
     newest = max(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
     path = folder / str(newest)
     like = ocp.checkpointables_metadata(path).metadata["state"]
-    like = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)  # Wherever its devices were.
+    like = jax.tree.map(
+        lambda x: np.empty(x.shape, x.dtype), like
+    )  # Wherever its devices were.
     tree = ocp.load_checkpointables(path, {"state": like})["state"]
-    found = {jax.tree_util.keystr(k): v for k, v in jax.tree_util.tree_leaves_with_path(tree)}
+    found = {
+        jax.tree_util.keystr(k): v for k, v in jax.tree_util.tree_leaves_with_path(tree)
+    }
     facts = json.loads((path / "facts" / "data.json").read_text())
     return {"step": newest, "totals": facts["totals"], **found}
 
@@ -297,7 +340,9 @@ def table(lines: list[dict]) -> str:
         kills = [line for line in own if "how" in line]
         runs = [line["identical"] for line in own if "identical" in line]
         found = [*(line["how"] for line in kills), *(line["was"] for line in kills)]
-        columns = (found.count(what) for what in (*_HOW, "starting", "training", "saving"))
+        columns = (
+            found.count(what) for what in (*_HOW, "starting", "training", "saving")
+        )
         numbers = [len(kills), *columns, len(runs), sum(runs)]
         rows.append(f"| {name} | {' | '.join(map(str, numbers))} |")
     return "\n".join(rows)
@@ -306,7 +351,11 @@ def table(lines: list[dict]) -> str:
 def main(_: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)
     path = Path(_OUT.value)
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    lines = (
+        [json.loads(line) for line in path.read_text().splitlines()]
+        if path.exists()
+        else []
+    )
     names = _KINDS.value
     for name in names:
         before = sum(line["kind"] == name and "how" in line for line in lines)

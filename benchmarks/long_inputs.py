@@ -45,7 +45,9 @@ from pe_jax.trainer.tasks.pretrained_source import PretrainedSource
 from pe_jax.trainer.training import sharding
 from pe_jax.trainer.training.pytrees import Params
 
-_TEACHER = flags.DEFINE_string("teacher", None, "Folder of a published BERT.", required=True)
+_TEACHER = flags.DEFINE_string(
+    "teacher", None, "Folder of a published BERT.", required=True
+)
 _MODELS = flags.DEFINE_list("models", [], "Runs of position distillation.")
 _TEXT = flags.DEFINE_string("text", None, "Source of long documents.", required=True)
 _OUT = flags.DEFINE_string("out", None, "JSON lines, to go on from.", required=True)
@@ -79,7 +81,9 @@ def cut(documents: list[np.ndarray], length: int, words: Vocabulary) -> Passages
         text = document[start : start + size]
         passages.append(template.join(text))
         for quarter in range(4):
-            first = int(rng.integers(quarter * size // 4, (quarter + 1) * size // 4 - _SENTENCE))
+            first = int(
+                rng.integers(quarter * size // 4, (quarter + 1) * size // 4 - _SENTENCE)
+            )
             sentences.append(template.join(text[first : first + _SENTENCE]))
     return Passages(np.stack(passages), np.stack(sentences))
 
@@ -104,7 +108,9 @@ def states(model: Model, tokens: np.ndarray) -> np.ndarray:
     rows = max(1, min(len(tokens), _BATCH // tokens.shape[1]))
     padded = np.pad(tokens, ((0, -len(tokens) % rows), (0, 0)), mode="edge")
     batches = padded.reshape(-1, rows, tokens.shape[1])
-    return np.concatenate([np.asarray(last_states(*model, x)) for x in batches])[: len(tokens)]
+    return np.concatenate([np.asarray(last_states(*model, x)) for x in batches])[
+        : len(tokens)
+    ]
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -114,7 +120,9 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 def in_windows(teacher: Model, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the teacher's states `[N, L, D]` from windows, and the unit vectors `[N, K, D]` of the
     means of the windows."""
-    cut = teacher_windows(np.ones(tokens.shape[1], np.int32), min(_WINDOW.value, tokens.shape[1]))
+    cut = teacher_windows(
+        np.ones(tokens.shape[1], np.int32), min(_WINDOW.value, tokens.shape[1])
+    )
     used = cut["window_document_ids"].any(1)
     shape = (len(tokens), used.sum(), -1)
     windows = tokens[:, cut["windows"][used]].reshape(-1, cut["windows"].shape[1])
@@ -145,10 +153,14 @@ def r2(ours: np.ndarray, theirs: np.ndarray) -> list[float]:
     """Return R² in each quarter, against the variance of all tokens."""
     error = ((ours - theirs) ** 2).sum(-1)
     variance = ((theirs - theirs.mean((0, 1))) ** 2).sum(-1).mean()
-    return [float(1 - part.mean() / variance) for part in np.array_split(error, 4, axis=1)]
+    return [
+        float(1 - part.mean() / variance) for part in np.array_split(error, 4, axis=1)
+    ]
 
 
-def measure(name: str, data: Passages, teacher: Model, targets: np.ndarray) -> dict[str, list]:
+def measure(
+    name: str, data: Passages, teacher: Model, targets: np.ndarray
+) -> dict[str, list]:
     """Return the scores of a model that reads passages at once, by its name in the results."""
     length, model, tokens = data.tokens.shape[1], teacher, data.tokens
     rows = teacher.config.encoding().max_length or length
@@ -170,7 +182,9 @@ def results_table(records: list[dict]) -> list[str]:
     rows = []
     for name in dict.fromkeys(record["model"] for record in records):
         for measure in ("found", "r2"):
-            by_length = {x["length"]: x.get(measure) for x in records if x["model"] == name}
+            by_length = {
+                x["length"]: x.get(measure) for x in records if x["model"] == name
+            }
             if not any(by_length.values()):
                 continue
             cells = []
@@ -188,11 +202,19 @@ def differences(records: list[dict]) -> list[str]:
     for a in records:
         others = [b for b in records if b["length"] == a["length"] and b is not a]
         for b in others if not a["model"].startswith("teacher, ") else ():
-            hits = [np.array([list(map(int, row)) for row in x["hits"]]).mean(1) for x in (a, b)]
+            hits = [
+                np.array([list(map(int, row)) for row in x["hits"]]).mean(1)
+                for x in (a, b)
+            ]
             document = np.arange(len(hits[0])) % a["documents"]  # As in `cut`.
-            sums, counts = np.bincount(document, hits[0] - hits[1]), np.bincount(document)
+            sums, counts = (
+                np.bincount(document, hits[0] - hits[1]),
+                np.bincount(document),
+            )
             drawn = rng.integers(len(sums), size=(10_000, len(sums)))
-            low, high = np.quantile(sums[drawn].sum(1) / counts[drawn].sum(1), (0.025, 0.975))
+            low, high = np.quantile(
+                sums[drawn].sum(1) / counts[drawn].sum(1), (0.025, 0.975)
+            )
             mean = sums.sum() / counts.sum()
             names = [a["model"], b["model"], str(a["length"])]
             rows.append([*names, f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"])
@@ -202,16 +224,27 @@ def differences(records: list[dict]) -> list[str]:
 def main(_: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)  # Orbax prints a dozen lines for each model.
     out = Path(_OUT.value)
-    records = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    records = (
+        [json.loads(line) for line in out.read_text().splitlines()]
+        if out.exists()
+        else []
+    )
     done = {(record["model"], record["length"]) for record in records}
     tokenizer = load_tokenizer(str(PretrainedSource(_TEACHER.value).tokenizer()))
     texts = tokenize_documents(open_corpus(_TEXT.value).documents(), tokenizer)
     lengths = sorted(map(int, _LENGTHS.value))
     documents = [tokens["id"] for tokens, _ in texts if len(tokens) >= 4 * lengths[-1]]
-    print(f"{len(documents)} documents of at least {4 * lengths[-1]:,} tokens", flush=True)
-    windowed = [f"teacher, {x}" for x in ("mean of windows", "best window", "mean of targets")]
+    print(
+        f"{len(documents)} documents of at least {4 * lengths[-1]:,} tokens", flush=True
+    )
+    windowed = [
+        f"teacher, {x}" for x in ("mean of windows", "best window", "mean of targets")
+    ]
     for length in lengths:
-        data, teacher = cut(documents, length, vocabulary(tokenizer)), load(_TEACHER.value)
+        data, teacher = (
+            cut(documents, length, vocabulary(tokenizer)),
+            load(_TEACHER.value),
+        )
         rows = teacher.config.encoding().max_length or length
         names = ["teacher, truncated", *windowed, *_MODELS.value]
         names += ["teacher, stretched"] if length > rows else []

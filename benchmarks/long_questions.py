@@ -44,17 +44,25 @@ from pe_jax.trainer.tasks.squad_scores import f1
 from pe_jax.trainer.training.checkpointing import newest_params
 from pe_jax.trainer.training.pytrees import Params
 
-_READERS = flags.DEFINE_list("readers", None, "Runs of configs/squad.py.", required=True)
-_QUESTIONS = flags.DEFINE_string("questions", None, "SQuAD v1.1's dev file.", required=True)
+_READERS = flags.DEFINE_list(
+    "readers", None, "Runs of configs/squad.py.", required=True
+)
+_QUESTIONS = flags.DEFINE_string(
+    "questions", None, "SQuAD v1.1's dev file.", required=True
+)
 _OUT = flags.DEFINE_string("out", None, "JSON lines, to go on from.", required=True)
 _LENGTHS = flags.DEFINE_list("lengths", ["512", "1024", "2048"], "Of inputs.")
 _COUNT = flags.DEFINE_integer("count", 100, "Questions of each length.")
 _WINDOW = flags.DEFINE_integer("window", 256, "Tokens of a window.")
-_STRIDE = flags.DEFINE_integer("stride", 128, "Tokens from the start of a window to the next.")
+_STRIDE = flags.DEFINE_integer(
+    "stride", 128, "Tokens from the start of a window to the next."
+)
 _BATCH = 2048  # Tokens read at a time.
 
 
-def long_inputs(path: str, tokenizer: Tokenizer, lengths: list[int]) -> dict[int, list[Question]]:
+def long_inputs(
+    path: str, tokenizer: Tokenizer, lengths: list[int]
+) -> dict[int, list[Question]]:
     """Return `_COUNT` questions with contexts that fill each length, the same for all lengths."""
     articles = json.loads(Path(path).read_text(encoding="utf-8"))["data"]
     texts = [[paragraph["context"] for paragraph in x["paragraphs"]] for x in articles]
@@ -63,11 +71,15 @@ def long_inputs(path: str, tokenizer: Tokenizer, lengths: list[int]) -> dict[int
     inputs: dict[int, list[Question]] = {length: [] for length in lengths}
     for number in rng.permutation(len(questions)):
         question = questions[number]
-        others = [text for text in article_of[question.context] if text != question.context]
+        others = [
+            text for text in article_of[question.context] if text != question.context
+        ]
         other = " ".join(rng.permutation(others))
         count = functools.partial(tokenizer.encode, add_special_tokens=False)
         used = len(count(question.question)) + len(count(question.context))
-        used += vocabulary(tokenizer).pair.size + 2  # The text's ends may be tokenized otherwise.
+        used += (
+            vocabulary(tokenizer).pair.size + 2
+        )  # The text's ends may be tokenized otherwise.
         ends = count(other).offsets  # Of characters.
         if used > min(lengths) or used + len(ends) < max(lengths):
             continue
@@ -76,7 +88,9 @@ def long_inputs(path: str, tokenizer: Tokenizer, lengths: list[int]) -> dict[int
             before = round(place * (length - used))
             split, end = (ends[n - 1][1] if n else 0 for n in (before, length - used))
             context = f"{other[:split]} {question.context} {other[split:end]}"
-            answers = tuple(x._replace(start=x.start + split + 1) for x in question.answers)
+            answers = tuple(
+                x._replace(start=x.start + split + 1) for x in question.answers
+            )
             inputs[length].append(question._replace(context=context, answers=answers))
         if len(inputs[lengths[0]]) == _COUNT.value:
             break
@@ -105,11 +119,19 @@ def scores_of(folder: str, questions: list[Question], window: int) -> dict[str, 
     config, params = load(folder)
     windows = evaluation_windows(questions, tokenizer, window, stride=_STRIDE.value)
     count, rows = len(windows.question), max(1, _BATCH // window)
-    numbers = np.minimum(np.arange(-(-count // rows) * rows), count - 1).reshape(-1, rows)
-    batches = [logits(config, params, pad_rows(windows.rows, x, window)) for x in numbers]
-    starts, ends = (np.concatenate([np.asarray(x) for x in part])[:count] for part in zip(*batches))
+    numbers = np.minimum(np.arange(-(-count // rows) * rows), count - 1).reshape(
+        -1, rows
+    )
+    batches = [
+        logits(config, params, pad_rows(windows.rows, x, window)) for x in numbers
+    ]
+    starts, ends = (
+        np.concatenate([np.asarray(x) for x in part])[:count] for part in zip(*batches)
+    )
     quarters: list[list[float]] = [[], [], [], []]
-    for question, answer in zip(questions, best_answers(windows, starts, ends), strict=True):
+    for question, answer in zip(
+        questions, best_answers(windows, starts, ends), strict=True
+    ):
         depth = question.answers[0].start / len(question.context)
         best = max(f1(answer.text, gold.text, empty=0) for gold in question.answers)
         quarters[int(4 * depth)].append(100 * best)
@@ -129,7 +151,11 @@ def results_table(records: list[dict]) -> list[str]:
         for length in lengths:
             key = (reader, reads, length)
             found = [x for x in records if (x["run"], x["reads"], x["length"]) == key]
-            places = ", ".join(f"{x:.0f}" for x in found[0]["f1_by_quarter"]) if found else ""
+            places = (
+                ", ".join(f"{x:.0f}" for x in found[0]["f1_by_quarter"])
+                if found
+                else ""
+            )
             cells.append(f"{found[0]['f1']:.1f} ({places})" if found else "–")
         rows.append([reader, reads, *cells])
     return raw_table(["run", "reads", *map(str, lengths)], rows)
@@ -138,7 +164,11 @@ def results_table(records: list[dict]) -> list[str]:
 def main(_: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)  # Orbax prints a dozen lines for each model.
     out = Path(_OUT.value)
-    records = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    records = (
+        [json.loads(line) for line in out.read_text().splitlines()]
+        if out.exists()
+        else []
+    )
     done = {(record["run"], record["length"], record["reads"]) for record in records}
     tokenizer = load_tokenizer(str(saved_tokenizer(Path(_READERS.value[0]))))
     tokenizer.no_truncation()

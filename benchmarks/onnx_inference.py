@@ -34,10 +34,19 @@ from pe_jax.trainer.data import load_tokenizer
 _INIT = flags.DEFINE_string("init", None, "Folder of a published BERT.", required=True)
 _ENCODINGS = flags.DEFINE_list(
     "encodings",
-    ["learned_absolute", "learned_relative", "sinusoidal_relative", "t5", "alibi", "rope"],
+    [
+        "learned_absolute",
+        "learned_relative",
+        "sinusoidal_relative",
+        "t5",
+        "alibi",
+        "rope",
+    ],
     "Names without commas in their options.",
 )
-_DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "float16"], "Of the exported models.")
+_DTYPE = flags.DEFINE_enum(
+    "dtype", "float32", ["float32", "float16"], "Of the exported models."
+)
 _SHAPES = flags.DEFINE_list("shapes", ["1x32", "8x128", "2x512"], "Batch x length.")
 _ROUNDS = flags.DEFINE_integer("rounds", 15, "Of a call of each.")
 _THREADS = flags.DEFINE_integer("threads", 1, "Of each library.")
@@ -55,7 +64,9 @@ def main(_: list[str]) -> None:
     import transformers
 
     torch.set_num_threads(_THREADS.value)
-    theirs = transformers.BertModel.from_pretrained(_INIT.value, attn_implementation="sdpa").eval()
+    theirs = transformers.BertModel.from_pretrained(
+        _INIT.value, attn_implementation="sdpa"
+    ).eval()
     bert = interop.load_encoder(_INIT.value)
     tokenizer = load_tokenizer(Path(_INIT.value) / "tokenizer.json")
     options = onnxruntime.SessionOptions()
@@ -64,18 +75,34 @@ def main(_: list[str]) -> None:
     print("|---" * (3 + len(_SHAPES.value)) + "|")
     for name in _ENCODINGS.value:
         config = dataclasses.replace(bert.config, position=name)
-        fresh = Bert(config).init(jax.random.key(0), jnp.zeros((1, 8), jnp.int32))["params"]
-        params = {"bert": fresh | {k: v for k, v in bert.params["bert"].items() if k != "position"}}
+        fresh = Bert(config).init(jax.random.key(0), jnp.zeros((1, 8), jnp.int32))[
+            "params"
+        ]
+        params = {
+            "bert": fresh
+            | {k: v for k, v in bert.params["bert"].items() if k != "position"}
+        }
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "out"
             interop.save_onnx(out, config, params, tokenizer, dtype=_DTYPE.value)
-            about, size = json.loads((out / "model.json").read_text()), (out / "model.onnx").stat()
+            about, size = (
+                json.loads((out / "model.json").read_text()),
+                (out / "model.onnx").stat(),
+            )
             session = onnxruntime.InferenceSession(out / "model.onnx", options)
         cells = []
         for batch, length in (map(int, shape.split("x")) for shape in _SHAPES.value):
             ids = np.random.default_rng(0).integers(1000, 30000, (batch, length))
-            inputs = {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": 0 * ids + 1}
-            by_place = ("input_ids", "attention_mask", "token_type_ids")  # In transformers.
+            inputs = {
+                "input_ids": ids,
+                "token_type_ids": 0 * ids,
+                "attention_mask": 0 * ids + 1,
+            }
+            by_place = (
+                "input_ids",
+                "attention_mask",
+                "token_type_ids",
+            )  # In transformers.
             tensors = [torch.tensor(inputs[key]) for key in by_place]
             with torch.inference_mode():
                 theirs(*tensors), session.run(None, inputs)

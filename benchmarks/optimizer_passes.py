@@ -51,7 +51,10 @@ Moments = tuple[Params, Params, jax.Array]
 
 
 def by_chain(
-    optimizer: optax.GradientTransformation, params: Params, state: PyTree, gradients: Params
+    optimizer: optax.GradientTransformation,
+    params: Params,
+    state: PyTree,
+    gradients: Params,
 ) -> tuple[Params, PyTree]:
     """An optimizer of optax."""
     updates, state = optimizer.update(gradients, state, params)
@@ -87,7 +90,9 @@ def run() -> None:
     config: Config = from_values(_CONFIG.value or get_config(), TRAINING)
     assert isinstance(config, PretrainingConfig)
     topology = _TOPOLOGY.value
-    mesh = make_slice(topology).mesh if topology else sharding.data_mesh(jax.devices()[:1])
+    mesh = (
+        make_slice(topology).mesh if topology else sharding.data_mesh(jax.devices()[:1])
+    )
     device = jax.sharding.SingleDeviceSharding(mesh.devices.flat[0])
     config = text_training.resolve(config)
     program = pretraining.make_program(config, mesh, config.model, steps=1)
@@ -95,11 +100,17 @@ def run() -> None:
     schedule, rule = optax.constant_schedule(_RATE), config.optimizer
     unclipped = update_rule(dataclasses.replace(rule, clip_norm=0.0), schedule)
     optimizers = {
-        "optax's clipping": optax.chain(optax.clip_by_global_norm(rule.clip_norm), unclipped),
+        "optax's clipping": optax.chain(
+            optax.clip_by_global_norm(rule.clip_norm), unclipped
+        ),
         "pe_jax": update_rule(rule, schedule),
     }
-    states = {name: jax.eval_shape(each.init, params) for name, each in optimizers.items()}
-    functions = {name: functools.partial(by_chain, each) for name, each in optimizers.items()}
+    states = {
+        name: jax.eval_shape(each.init, params) for name, each in optimizers.items()
+    }
+    functions = {
+        name: functools.partial(by_chain, each) for name, each in optimizers.items()
+    }
     count = jax.ShapeDtypeStruct((), jnp.float32)
     states["by leaf"] = (params, params, count)
     functions["by leaf"] = functools.partial(by_leaf, rule)
@@ -113,22 +124,33 @@ def run() -> None:
     times = {} if topology else _times(compiled, states, params)
     rows = []
     for name, program_of_name in compiled.items():
-        passes = dict(program_of_name.cost_analysis() or {})["bytes accessed"] / 4 / size
+        passes = (
+            dict(program_of_name.cost_analysis() or {})["bytes accessed"] / 4 / size
+        )
         fusions = len(re.findall(r"= .* fusion\(", program_of_name.as_text() or ""))
         low, middle, high = statistics.quantiles(times[name]) if times else (0, 0, 0)
         time_cell = f"{middle:.2f} ({low:.2f} to {high:.2f})" if times else "–"
         rows.append([name, f"{passes:.1f}", f"{fusions}", time_cell])
     place = topology or cpu.model() or "this device"
     header = ["update", "numbers by parameter", "fusions", "ms (quartiles)"]
-    show("\n".join([f"AdamW of {size:,} parameters, {place}", "", *raw_table(header, rows)]))
+    show(
+        "\n".join(
+            [f"AdamW of {size:,} parameters, {place}", "", *raw_table(header, rows)]
+        )
+    )
 
 
 def _times(
-    compiled: Mapping[str, jax.stages.Compiled], states: Mapping[str, PyTree], params: Params
+    compiled: Mapping[str, jax.stages.Compiled],
+    states: Mapping[str, PyTree],
+    params: Params,
 ) -> dict[str, list[float]]:
     """Return milliseconds of updates, in turns."""
     ones = functools.partial(jax.tree.map, lambda x: jnp.ones(x.shape, x.dtype))
-    gradients, at = ones(params), {name: (ones(params), ones(states[name])) for name in compiled}
+    gradients, at = (
+        ones(params),
+        {name: (ones(params), ones(states[name])) for name in compiled},
+    )
     times: dict[str, list[float]] = {name: [] for name in compiled}
     for _ in range(_ROUNDS):
         for name, update in compiled.items():

@@ -30,7 +30,9 @@ from pe_jax.trainer.tasks import pretraining, text_training
 from pe_jax.trainer.training import sharding
 
 _SOURCE = flags.DEFINE_string("source", "pydoc", "As config.data.source.")
-_POSITIONS = flags.DEFINE_list("positions", "learned_absolute,rope,learned_relative", "Encodings.")
+_POSITIONS = flags.DEFINE_list(
+    "positions", "learned_absolute,rope,learned_relative", "Encodings."
+)
 _LENGTHS = flags.DEFINE_list("lengths", "128,512", "Tokens of a row.")
 _SIZE = flags.DEFINE_string("size", "mini", "As config.model.size.")
 _TOKENS = flags.DEFINE_integer("tokens", 4096, "Of a batch, padding included.")
@@ -67,7 +69,9 @@ class Side:
         batches = [next(stream) for _ in range(_BATCHES.value)]
         padding = experiment.data.text.vocabulary.pad
         self.real = float(np.mean([batch["tokens"] != padding for batch in batches]))
-        self.documents = [batch["document_ids"] for batch in batches if "document_ids" in batch]
+        self.documents = [
+            batch["document_ids"] for batch in batches if "document_ids" in batch
+        ]
         filled = [filled_blocks(x) for x in self.documents]
         self.filled = float(np.mean(filled)) if filled else None
         program = experiment.program
@@ -83,7 +87,9 @@ class Side:
 
 
 def clock() -> float:
-    return time.process_time() if jax.default_backend() == "cpu" else time.perf_counter()
+    return (
+        time.process_time() if jax.default_backend() == "cpu" else time.perf_counter()
+    )
 
 
 def attention_ratios(position: str, batches: list[np.ndarray]) -> list[float]:
@@ -91,7 +97,9 @@ def attention_ratios(position: str, batches: list[np.ndarray]) -> list[float]:
     rows, length = batches[0].shape
     one = jnp.ones((rows, length), jnp.int32)
     shape = rows, length, 4, 64
-    compiled, arguments = gradients_of_layer(position, "auto", shape, "float32", document_ids=one)
+    compiled, arguments = gradients_of_layer(
+        position, "auto", shape, "float32", document_ids=one
+    )
 
     def seconds(documents: jax.Array) -> float:
         begin = clock()
@@ -128,11 +136,17 @@ def compare(position: str, length: int) -> dict:
             side.step()
             if not number:
                 side.seconds.clear()  # Compiled.
-    row: dict = {"position": position, "length": length, "filled": sides["packed"].filled}
+    row: dict = {
+        "position": position,
+        "length": length,
+        "filled": sides["packed"].filled,
+    }
     for name, side in sides.items():
         row[f"{name}_real"] = side.real
         row[f"{name}_seconds"] = statistics.median(side.seconds)
-        row[f"{name}_tokens_per_second"] = side.real * _TOKENS.value / row[f"{name}_seconds"]
+        row[f"{name}_tokens_per_second"] = (
+            side.real * _TOKENS.value / row[f"{name}_seconds"]
+        )
     real = row["packed_real"] / row["padded_real"]
     seconds = zip(sides["padded"].seconds, sides["packed"].seconds, strict=True)
     ratios = [real * of_padded / of_packed for of_padded, of_packed in seconds]

@@ -22,8 +22,12 @@ from pe_jax.interop import load_encoder
 from pe_jax.models import BertForPretraining, hidden_states
 from pe_jax.trainer.data import open_corpus
 
-_CHECKPOINT = flags.DEFINE_string("checkpoint", None, "Folder of a BERT.", required=True)
-_TOKENS = flags.DEFINE_enum("tokens", "text", ["text", "random"], "English, or ids at random.")
+_CHECKPOINT = flags.DEFINE_string(
+    "checkpoint", None, "Folder of a BERT.", required=True
+)
+_TOKENS = flags.DEFINE_enum(
+    "tokens", "text", ["text", "random"], "English, or ids at random."
+)
 _ROWS = flags.DEFINE_integer("rows", 8, "Of the batch, evenly shorter from row to row.")
 _LENGTH = flags.DEFINE_integer("length", 128, "Of the longest row, tokens.")
 _SHORTEST = flags.DEFINE_integer("shortest", 16, "Tokens of the shortest row.")
@@ -58,7 +62,9 @@ def here(folder, tokens, token_type_ids, valid):
         return found
     everywhere = np.tile(np.arange(tokens.shape[1]), (len(tokens), 1))
     run = jax.jit(BertForPretraining(config).apply)
-    logits = run({"params": params}, tokens, token_type_ids, valid, masked_positions=everywhere)
+    logits = run(
+        {"params": params}, tokens, token_type_ids, valid, masked_positions=everywhere
+    )
     found["masked-LM logits"] = np.asarray(logits.masked_lm)
     return found | {"next-sentence logits": np.asarray(logits.next_sentence)}
 
@@ -73,7 +79,9 @@ def there(folder, dtype, tokens, token_type_ids, valid):
             attention_mask=torch.tensor(valid),
             output_hidden_states=True,
         )
-    found = {f"hidden states {i}": state.numpy() for i, state in enumerate(out.hidden_states)}
+    found = {
+        f"hidden states {i}": state.numpy() for i, state in enumerate(out.hidden_states)
+    }
     return found | {
         "masked-LM logits": out.prediction_logits.numpy(),
         "next-sentence logits": out.seq_relationship_logits.numpy(),
@@ -98,17 +106,25 @@ def main(argv):
     folder = Path(_CHECKPOINT.value)
     batch = inputs(folder, load_encoder(folder).config)
     ours = here(folder, *batch)
-    theirs, exact = (there(folder, dtype, *batch) for dtype in (torch.float32, torch.float64))
+    theirs, exact = (
+        there(folder, dtype, *batch) for dtype in (torch.float32, torch.float64)
+    )
     found = {n: differences(ours[n], theirs[n], exact[n], batch[-1]) for n in ours}
     shape = f"{_ROWS.value} rows of {_LENGTH.value} to {_SHORTEST.value} tokens ({_TOKENS.value})"
     print(f"{shape}, max |difference|")
     print("| | at tokens | at padding | here, of float64 | PyTorch, of float64 |")
     print("|---|---|---|---|---|")
     for name, each in found.items():
-        print(f"| {name} | " + " | ".join(f"{value:.1e}" for value in each.values()) + " |")
+        print(
+            f"| {name} | "
+            + " | ".join(f"{value:.1e}" for value in each.values())
+            + " |"
+        )
     if _OUT.value:
         facts = {"tokens": _TOKENS.value, "rows": _ROWS.value, "length": _LENGTH.value}
-        Path(_OUT.value).write_text(json.dumps({**facts, "differences": found}, indent=2) + "\n")
+        Path(_OUT.value).write_text(
+            json.dumps({**facts, "differences": found}, indent=2) + "\n"
+        )
 
 
 if __name__ == "__main__":

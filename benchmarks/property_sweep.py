@@ -29,7 +29,9 @@ from absl import app, flags
 
 _LENGTHS = flags.DEFINE_list("lengths", ["128", "512"], "Positions of the matrices.")
 _ROUNDS = flags.DEFINE_integer("rounds", 7, "Of each side.")
-_COUNT = flags.DEFINE_integer("count", 8, "Settings a round, of NumPy in one process at L = 512.")
+_COUNT = flags.DEFINE_integer(
+    "count", 8, "Settings a round, of NumPy in one process at L = 512."
+)
 _OUT = flags.DEFINE_string("out", None, "JSON file of the results.")
 
 CORES = len(os.sched_getaffinity(0))
@@ -44,7 +46,9 @@ def in_numpy(frequencies: np.ndarray, length: int) -> np.ndarray:
     phi = vectors @ vectors.T
     off = ~np.eye(length, dtype=bool)
     # Row x, column L - 1 + m holds Φ[x, x + m].
-    padded = np.pad(phi[:, ::-1], ((0, 0), (0, length))).ravel()[: length * (2 * length - 1)]
+    padded = np.pad(phi[:, ::-1], ((0, 0), (0, length))).ravel()[
+        : length * (2 * length - 1)
+    ]
     skewed = padded.reshape(length, 2 * length - 1)[:, ::-1]
     offsets = np.arange(1 - length, length)
     at = np.arange(length)[:, None] + offsets
@@ -111,14 +115,18 @@ def measure(length: int, pool: ProcessPoolExecutor) -> dict:
         "structured": properties.compile_sweep(structured, settings["structured"]),
     }
     found = {side: run(settings[side]) for side, run in sides.items()}
-    seconds: dict[str, list[float]] = {side: [] for side in sides}  # A setting, of each round.
+    seconds: dict[str, list[float]] = {
+        side: [] for side in sides
+    }  # A setting, of each round.
     for _ in range(_ROUNDS.value):
         for side, run in sides.items():
             start = time.perf_counter()
             run(settings[side])
             seconds[side].append((time.perf_counter() - start) / counts[side])
     ratios = {
-        f"{ours}_to_{theirs}": [a / b for a, b in zip(seconds[theirs], seconds[ours], strict=True)]
+        f"{ours}_to_{theirs}": [
+            a / b for a, b in zip(seconds[theirs], seconds[ours], strict=True)
+        ]
         for ours in ("general", "structured")
         for theirs in ("numpy", "numpy_all_cores")
     }
@@ -129,17 +137,25 @@ def measure(length: int, pool: ProcessPoolExecutor) -> dict:
     return {
         "length": length,
         "cores": CORES,
-        "settings_per_second": {s: 1 / statistics.median(each) for s, each in seconds.items()},
-        "ratios": {k: [statistics.median(r), min(r), max(r)] for k, r in ratios.items()},
+        "settings_per_second": {
+            s: 1 / statistics.median(each) for s, each in seconds.items()
+        },
+        "ratios": {
+            k: [statistics.median(r), min(r), max(r)] for k, r in ratios.items()
+        },
         "largest_difference": difference,
     }
 
 
 def main(_) -> None:
     flags_of_xla = os.environ.get("XLA_FLAGS", "")
-    os.environ["XLA_FLAGS"] = f"{flags_of_xla} --xla_force_host_platform_device_count={CORES}"
+    os.environ["XLA_FLAGS"] = (
+        f"{flags_of_xla} --xla_force_host_platform_device_count={CORES}"
+    )
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # Of each process in the pool.
-    os.environ["PYTHONSAFEPATH"] = "1"  # They do not search the working directory for modules.
+    os.environ["PYTHONSAFEPATH"] = (
+        "1"  # They do not search the working directory for modules.
+    )
     results = []
     with ProcessPoolExecutor(CORES, multiprocessing.get_context("spawn")) as pool:
         for length in map(int, _LENGTHS.value):

@@ -85,13 +85,19 @@ SIDES = {
     "tuned_bfloat16": _tuned("bfloat16"),
     "tuned_bfloat16_compiled": _tuned("bfloat16", compiled=True),
 }
-_SIZES = flags.DEFINE_list("sizes", ["mini", "small"], "Model sizes, see pe_jax.models.preset.")
+_SIZES = flags.DEFINE_list(
+    "sizes", ["mini", "small"], "Model sizes, see pe_jax.models.preset."
+)
 _SHAPES = flags.DEFINE_list("shapes", ["16x128", "4x512"], "Rows x length of a batch.")
 _SIDES = flags.DEFINE_list("sides", list(SIDES), "Which sides take part.")
 _ROUNDS = flags.DEFINE_integer("rounds", 7, "Turns of each side.", lower_bound=1)
 _STEPS = flags.DEFINE_integer("steps", 5, "Timed steps of a turn.", lower_bound=1)
-_THREADS = flags.DEFINE_integer("threads", 2, "Cores that every side has.", lower_bound=1)
-_TORCH_PYTHON = flags.DEFINE_string("torch_python", sys.executable, "With torch, transformers.")
+_THREADS = flags.DEFINE_integer(
+    "threads", 2, "Cores that every side has.", lower_bound=1
+)
+_TORCH_PYTHON = flags.DEFINE_string(
+    "torch_python", sys.executable, "With torch, transformers."
+)
 _HUGE_PAGES = flags.DEFINE_bool("huge_pages", False, "For PyTorch too; ours has them.")
 _OUT = flags.DEFINE_string("out", None, "JSON file of the results.")
 
@@ -188,7 +194,9 @@ def measure(size: str, rows: int, length: int, names: list[str]) -> dict[str, An
                 f"{what}, {name}: {about['parameters']:,} parameters, loss of the first step "
                 f"{about['first_loss']:.3f}, {about['seconds_to_first_step']:.0f} s to get there"
             )
-        check_parameters({worker.name: worker.about["parameters"] for worker in workers})
+        check_parameters(
+            {worker.name: worker.about["parameters"] for worker in workers}
+        )
         turns: dict[str, list[dict[str, float]]] = {name: [] for name in names}
         for number in range(_ROUNDS.value):
             for worker in workers:
@@ -211,7 +219,8 @@ def measure(size: str, rows: int, length: int, names: list[str]) -> dict[str, An
         "length": length,
         "sides": sides,
         "time_over": {
-            base: {name: over(seconds[name], seconds[base]) for name in names} for base in bases
+            base: {name: over(seconds[name], seconds[base]) for name in names}
+            for base in bases
         },
     }
 
@@ -235,13 +244,17 @@ def check_parameters(counts: dict[str, int]) -> None:
     """
     absolute = {name: count for name, count in counts.items() if "relative" not in name}
     if len(set(absolute.values())) > 1:
-        raise RuntimeError(f"Not one model: these should have as many parameters: {absolute}.")
+        raise RuntimeError(
+            f"Not one model: these should have as many parameters: {absolute}."
+        )
 
 
 def show(result: dict[str, Any]) -> None:
     """The table of one model and batch."""
     tokens = result["rows"] * result["length"]
-    print(f"\n{result['size']}, batches of {result['rows']} rows of {result['length']}:\n")
+    print(
+        f"\n{result['size']}, batches of {result['rows']} rows of {result['length']}:\n"
+    )
     rows = []
     for name, side in result["sides"].items():
         ratios = [base[name] for base in result["time_over"].values()]
@@ -252,7 +265,10 @@ def show(result: dict[str, Any]) -> None:
                 f"{tokens / side['median_seconds']:,.0f}",
                 f"{side['first_loss']:.2f}",
                 f"{side['last_loss']:.2f}",
-                *(f"{r['median']:.2f} ({r['least']:.2f}-{r['greatest']:.2f})" for r in ratios),
+                *(
+                    f"{r['median']:.2f} ({r['least']:.2f}-{r['greatest']:.2f})"
+                    for r in ratios
+                ),
             ]
         )
     bases = [f"time / {base}" for base in result["time_over"]]
@@ -282,7 +298,9 @@ def check_torch() -> None:
             [python, "-P", "-c", "import torch, transformers"], capture_output=True
         )
     except OSError as error:
-        raise ValueError(f"--torch_python={python} does not run ({error}): {others}") from error
+        raise ValueError(
+            f"--torch_python={python} does not run ({error}): {others}"
+        ) from error
     if found.returncode:
         reason = found.stderr.decode().strip().splitlines()[-1]
         raise ValueError(
@@ -296,7 +314,9 @@ def parse_shape(shape: str) -> tuple[int, int]:
     try:
         rows, length = (int(n) for n in shape.split("x"))
     except ValueError:
-        raise ValueError(f"--shapes are ROWSxLENGTH such as 16x128, got {shape!r}.") from None
+        raise ValueError(
+            f"--shapes are ROWSxLENGTH such as 16x128, got {shape!r}."
+        ) from None
     return rows, length
 
 
@@ -304,7 +324,9 @@ def main(_) -> None:
     names = _SIDES.value
     unknown = [name for name in names if name not in SIDES]
     if unknown or not names:
-        raise ValueError(f"--sides are some of {', '.join(SIDES)}; got {', '.join(unknown)!r}.")
+        raise ValueError(
+            f"--sides are some of {', '.join(SIDES)}; got {', '.join(unknown)!r}."
+        )
     shapes = [parse_shape(shape) for shape in _SHAPES.value]
     jax.config.update("jax_platforms", "cpu")  # This process computes nothing.
     for size in _SIZES.value:
@@ -313,9 +335,13 @@ def main(_) -> None:
         check_torch()
     about_machine = machine()
     if about_machine["cores"] < _THREADS.value:
-        raise ValueError(f"--threads={_THREADS.value}, but only {about_machine['cores']} cores.")
+        raise ValueError(
+            f"--threads={_THREADS.value}, but only {about_machine['cores']} cores."
+        )
     if about_machine["load_before"] > 0.5:
-        log(f"The machine is not idle (load {about_machine['load_before']:.1f}): times will vary.")
+        log(
+            f"The machine is not idle (load {about_machine['load_before']:.1f}): times will vary."
+        )
     # Workers inherit it. XLA has as many threads as it has cores.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: _THREADS.value])
     results = []
@@ -324,7 +350,11 @@ def main(_) -> None:
             results.append(measure(size, rows, length, names))
             show(results[-1])
             if _OUT.value:
-                document = {"machine": about_machine, "steps": _STEPS.value, "results": results}
+                document = {
+                    "machine": about_machine,
+                    "steps": _STEPS.value,
+                    "results": results,
+                }
                 Path(_OUT.value).write_text(json.dumps(document, indent=2) + "\n")
 
 

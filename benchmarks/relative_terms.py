@@ -18,7 +18,9 @@ from _step import make_batch, make_step
 from absl import app, flags
 
 _SIZE = flags.DEFINE_string("size", "mini", "Model size, see pe_jax.models.preset.")
-_DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Of the computation.")
+_DTYPE = flags.DEFINE_enum(
+    "dtype", "float32", ["float32", "bfloat16"], "Of the computation."
+)
 _REMAT = flags.DEFINE_string("remat", "none", "What the backward pass makes again.")
 _SHAPES = flags.DEFINE_list("shapes", ["16x128", "4x512"], "Rows x length of a batch.")
 _ENCODINGS = flags.DEFINE_list(
@@ -26,9 +28,13 @@ _ENCODINGS = flags.DEFINE_list(
     ["learned_relative", "sinusoidal_relative", "learnable_sinusoidal_relative"],
     "Compared with learned_absolute.",
 )
-_IMPLEMENTATIONS = flags.DEFINE_list("implementations", ["auto"], "Implementations of attention.")
+_IMPLEMENTATIONS = flags.DEFINE_list(
+    "implementations", ["auto"], "Implementations of attention."
+)
 _ROUNDS = flags.DEFINE_integer("rounds", 7, "Rounds of each.")
-_SECONDS = flags.DEFINE_float("seconds", 2.0, "Of one round of one encoding, at least one step.")
+_SECONDS = flags.DEFINE_float(
+    "seconds", 2.0, "Of one round of one encoding, at least one step."
+)
 _OUT = flags.DEFINE_string("out", None, "JSON file of the results.")
 
 BASELINE = "learned_absolute"
@@ -75,14 +81,18 @@ def main(_) -> None:
         sides = {(BASELINE, "auto"): prepare(BASELINE, "auto", rows, length)}
         for name in _ENCODINGS.value:
             for implementation in _IMPLEMENTATIONS.value:
-                sides[name, implementation] = prepare(name, implementation, rows, length)
+                sides[name, implementation] = prepare(
+                    name, implementation, rows, length
+                )
         times: dict[tuple[str, str], list[float]] = {side: [] for side in sides}
         for _ in range(_ROUNDS.value):
             for side, (once, *_) in sides.items():
                 times[side].append(milliseconds(once))
         base = times[BASELINE, "auto"]
         for (name, implementation), (_, compiling, memory) in sides.items():
-            ratios = [t / b for t, b in zip(times[name, implementation], base, strict=True)]
+            ratios = [
+                t / b for t, b in zip(times[name, implementation], base, strict=True)
+            ]
             row = {
                 "size": _SIZE.value,
                 "dtype": _DTYPE.value,

@@ -36,11 +36,17 @@ from absl import app, flags, logging
 
 from pe_jax import encodings, properties
 
-_PARTS = flags.DEFINE_list("parts", ["attention", "step", "metrics", "sweeps"], "Of the table.")
-_ENCODINGS = flags.DEFINE_list(
-    "encodings", ["none", "learned_relative", "rope", "alibi"], "Of attention and of the step."
+_PARTS = flags.DEFINE_list(
+    "parts", ["attention", "step", "metrics", "sweeps"], "Of the table."
 )
-_LONGEST = flags.DEFINE_integer("longest", 16_384, "Length of attention; the step has a quarter.")
+_ENCODINGS = flags.DEFINE_list(
+    "encodings",
+    ["none", "learned_relative", "rope", "alibi"],
+    "Of attention and of the step.",
+)
+_LONGEST = flags.DEFINE_integer(
+    "longest", 16_384, "Length of attention; the step has a quarter."
+)
 _MOST = flags.DEFINE_integer("most", 10**6, "Settings of a sweep.")
 _ROUNDS = flags.DEFINE_integer("rounds", 3, "Of each size.")
 MIB = 2**20
@@ -76,13 +82,20 @@ def temporary_bytes(compiled: jax.stages.Compiled) -> int:
 
 def attention(name: str, length: int) -> tuple[float, float]:
     """Measure one layer, forward and backward."""
-    compiled, arguments = gradients_of_layer(name, "auto", (1, length, 2, 64), "float32")
+    compiled, arguments = gradients_of_layer(
+        name, "auto", (1, length, 2, 64), "float32"
+    )
     return processor_seconds(partial(compiled, *arguments)), temporary_bytes(compiled)
 
 
 def step(name: str, length: int) -> tuple[float, float]:
     """Measure the training step on one row."""
-    model = {"size": "mini", "position": name, "max_length": length, "vocab_size": VOCABULARY}
+    model = {
+        "size": "mini",
+        "position": name,
+        "max_length": length,
+        "vocab_size": VOCABULARY,
+    }
     made = make_step(make_batch(1, length, VOCABULARY), model)
     compiled = made.step.lower(made.state, made.batch).compile()
     analysis = compiled.memory_analysis()
@@ -93,10 +106,14 @@ def step(name: str, length: int) -> tuple[float, float]:
         state, metrics = compiled(state, made.batch)
         return metrics
 
-    return processor_seconds(call), analysis.temp_size_in_bytes + analysis.argument_size_in_bytes
+    return processor_seconds(
+        call
+    ), analysis.temp_size_in_bytes + analysis.argument_size_in_bytes
 
 
-def metric(fn: Callable[[jax.Array], object], axes: int, length: int) -> tuple[float, float]:
+def metric(
+    fn: Callable[[jax.Array], object], axes: int, length: int
+) -> tuple[float, float]:
     """Measure a metric of a random Φ [L, L], or of a random ψ [L]."""
     x = jax.random.normal(jax.random.key(0), (length,) * axes)
     compiled = jax.jit(fn).lower(x).compile()
@@ -116,15 +133,21 @@ def violation(setting: dict[str, jax.Array]) -> jax.Array:
     return properties.monotonicity(phi, 10)
 
 
-def sweep(fn: Callable[[dict[str, jax.Array]], jax.Array], count: int) -> tuple[float, float]:
+def sweep(
+    fn: Callable[[dict[str, jax.Array]], jax.Array], count: int
+) -> tuple[float, float]:
     """Measure sweeps of a function of two numbers."""
     rng = np.random.default_rng(0)
     bases = (10 ** rng.uniform(1, 6, count)).astype(np.float32)
     settings = {"base": bases, "scale": rng.random(count, np.float32)}
     run = properties.compile_sweep(fn, settings)
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # What was freed would be taken again without being counted.
-    Path("/proc/self/clear_refs").write_text("5")  # From here on the peak is measured anew.
+    ctypes.CDLL(None).malloc_trim(
+        0
+    )  # What was freed would be taken again without being counted.
+    Path("/proc/self/clear_refs").write_text(
+        "5"
+    )  # From here on the peak is measured anew.
     before = resident("VmRSS")
     seconds = processor_seconds(lambda: run(settings))
     return seconds, resident("VmHWM") - before
@@ -140,8 +163,18 @@ METRICS: dict[str, tuple[Callable[[jax.Array], object], int, str, str]] = {
     "translation invariance": (properties.translation_invariance, 2, "2", "2"),
     "symmetry": (properties.symmetry, 2, "2", "2"),
     "monotonicity": (properties.monotonicity, 2, "3", "2"),
-    "monotonicity, weighted": (partial(properties.monotonicity, weighted=True), 2, "3", "2"),
-    "monotonicity within 50": (partial(properties.monotonicity, window=50), 2, "2", "2"),
+    "monotonicity, weighted": (
+        partial(properties.monotonicity, weighted=True),
+        2,
+        "3",
+        "2",
+    ),
+    "monotonicity within 50": (
+        partial(properties.monotonicity, window=50),
+        2,
+        "2",
+        "2",
+    ),
     "share of forward attention": (properties.forward_share, 2, "2", "2"),
     "monotonicity of ψ": (
         lambda x: properties.monotonicity(properties.Toeplitz(psi=x)),
@@ -159,14 +192,24 @@ def cases() -> Iterator[Case]:
     if "attention" in _PARTS.value:
         lengths = doubled(7, _LONGEST.value)
         for name in _ENCODINGS.value:
-            yield Case(f"attention, `{name}`", lengths, partial(attention, name), "2", "1")
+            yield Case(
+                f"attention, `{name}`", lengths, partial(attention, name), "2", "1"
+            )
     if "step" in _PARTS.value:
         lengths = doubled(7, _LONGEST.value // 4)
         for name in _ENCODINGS.value:
-            yield Case(f"BERT-mini, `{name}`", lengths, partial(step, name), "1 to 2", "up to 1")
+            yield Case(
+                f"BERT-mini, `{name}`",
+                lengths,
+                partial(step, name),
+                "1 to 2",
+                "up to 1",
+            )
     if "metrics" in _PARTS.value:
         for name, (fn, axes, *slopes) in METRICS.items():
-            lengths = doubled(7, 2048 if slopes[0] == "3" else 4096 if axes == 2 else 16_384)
+            lengths = doubled(
+                7, 2048 if slopes[0] == "3" else 4096 if axes == 2 else 16_384
+            )
             yield Case(name, lengths, partial(metric, fn, axes), *slopes)
     if "sweeps" in _PARTS.value:
         counts = [10**n for n in range(1, len(str(_MOST.value)))]
@@ -177,7 +220,9 @@ def cases() -> Iterator[Case]:
 def slope(sizes: list[int], values: list[float]) -> float:
     """Return the slope of log(values) over log(sizes), fitted to the upper half."""
     half = len(sizes) // 2
-    return float(np.polyfit(np.log(sizes[half:]), np.log(np.maximum(values[half:], 1)), 1)[0])
+    return float(
+        np.polyfit(np.log(sizes[half:]), np.log(np.maximum(values[half:], 1)), 1)[0]
+    )
 
 
 def main(_) -> None:
@@ -189,7 +234,10 @@ def main(_) -> None:
             measured.append(case.measure(size))
             logging.info("%s at %d: %.3g s, %d bytes", case.name, size, *measured[-1])
         seconds, memory = (list(values) for values in zip(*measured, strict=True))
-        slopes = slope(case.sizes, [1e9 * x for x in seconds]), slope(case.sizes, memory)
+        slopes = (
+            slope(case.sizes, [1e9 * x for x in seconds]),
+            slope(case.sizes, memory),
+        )
         print(
             f"| {case.name} | {case.sizes[0]:,}, {case.sizes[-1]:,} "
             f"| {seconds[0]:.3g}, {seconds[-1]:.3g} | {slopes[0]:.2f}, {case.time} "

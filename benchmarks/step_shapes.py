@@ -49,7 +49,9 @@ def stages(config: AnyConfig) -> Sequence[StageConfig]:
         return tuple(config.stages.values())
     rows, accumulation = config.data.batch_size, config.accumulation
     length = config.data.length
-    return (StageConfig(length=length, batch_size=rows, accumulation=accumulation, steps=1),)
+    return (
+        StageConfig(length=length, batch_size=rows, accumulation=accumulation, steps=1),
+    )
 
 
 def make_mesh(config: AnyConfig, mesh: jax.sharding.Mesh) -> jax.sharding.Mesh:
@@ -66,7 +68,11 @@ def make_program(
     and the model FLOPs of a step of `stage`."""
     rows, length = stage.batch_size, stage.length
     if isinstance(config, FinetuningConfig):
-        task = span_task(model) if isinstance(config, SquadConfig) else glue_task(config, model)
+        task = (
+            span_task(model)
+            if isinstance(config, SquadConfig)
+            else glue_task(config, model)
+        )
         flops = len(config.seeds) * train_flops(model, rows, length, predictions=0)
         return finetuning.make_program(config, mesh, model, task, steps=1), flops
     if isinstance(config, PretrainingConfig):
@@ -82,18 +88,30 @@ def make_program(
 def expected_vocab_size(config: AnyConfig) -> int:
     """Return the size of the run's vocabulary; the largest one where the run trains its own."""
     if isinstance(config, FinetuningConfig):
-        return data.load_tokenizer(PretrainedSource(config.init).tokenizer()).get_vocab_size()
+        return data.load_tokenizer(
+            PretrainedSource(config.init).tokenizer()
+        ).get_vocab_size()
     file = tokenizer_file(config)
-    return data.load_tokenizer(file).get_vocab_size() if file else config.data.vocab_size
+    return (
+        data.load_tokenizer(file).get_vocab_size() if file else config.data.vocab_size
+    )
 
 
 def element_spec(config: AnyConfig, stage: StageConfig) -> ElementSpec:
     """Return shape and dtype of each array of an example of `stage`, see the examples of a task."""
     if isinstance(config, FinetuningConfig):
-        label = np.int32 if config.task == "squad" or GLUE[config.task].labels else np.float32
+        label = (
+            np.int32
+            if config.task == "squad" or GLUE[config.task].labels
+            else np.float32
+        )
         targets = ("start", "end") if config.task == "squad" else ("label",)
         row = ((stage.length,), np.int32)
-        inputs = {"tokens": row, "token_type_ids": row, "mask": ((stage.length,), np.bool_)}
+        inputs = {
+            "tokens": row,
+            "token_type_ids": row,
+            "mask": ((stage.length,), np.bool_),
+        }
         return inputs | {name: ((), label) for name in targets}
     if not isinstance(stage, PretrainingStageConfig):
         assert isinstance(config, DistillationConfig)
@@ -117,11 +135,15 @@ def abstract_arguments(
     batch = sharding.abstract(shapes, program.batch_sharding)
     constants: tuple[PyTree, ...] = ()
     if isinstance(config, DistillationConfig):
-        constants = _teacher_constants(config, distillation.teacher_model(config, program.model))
+        constants = _teacher_constants(
+            config, distillation.teacher_model(config, program.model)
+        )
     return state, batch, sharding.abstract(constants, program.shardings_of(constants))
 
 
-def _teacher_constants(config: DistillationConfig, teacher: BertConfig) -> tuple[PyTree, ...]:
+def _teacher_constants(
+    config: DistillationConfig, teacher: BertConfig
+) -> tuple[PyTree, ...]:
     """Return the shapes of the constants of `imitation_task`."""
     tokens = jax.ShapeDtypeStruct((1, 8), np.int32)
     params = jax.eval_shape(Bert(teacher).init, jax.random.key(0), tokens)["params"]

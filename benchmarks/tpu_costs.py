@@ -46,7 +46,9 @@ def parts(work: Iterable[Work], chips: Slice) -> dict[str, float]:
     """Return the same seconds by what they are spent on: the names of `PARTS`."""
     total = dict.fromkeys(PARTS, 0.0)
     for one in work:
-        total[next(name for name, holds in PARTS.items() if holds(one))] += _seconds(one, chips)
+        total[next(name for name, holds in PARTS.items() if holds(one))] += _seconds(
+            one, chips
+        )
     return total
 
 
@@ -97,7 +99,12 @@ def collectives(work: Iterable[Work]) -> list[Json]:
         if one.kind == "collective":
             row = found.setdefault(
                 (one.name, one.overlapped),
-                {"name": one.name, "overlapped": one.overlapped, "count": 0, "bytes": 0},
+                {
+                    "name": one.name,
+                    "overlapped": one.overlapped,
+                    "count": 0,
+                    "bytes": 0,
+                },
             )
             row["count"] += one.times
             row["bytes"] += one.times * one.bytes

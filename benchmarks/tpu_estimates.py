@@ -39,8 +39,12 @@ _TOPOLOGIES = flags.DEFINE_list(
 )
 _SIZE = flags.DEFINE_string("size", "base", "Of the model.")
 _SCAN_LAYERS = flags.DEFINE_bool("scan_layers", False, "One program for all layers.")
-_COMPILE = flags.DEFINE_bool("compile", True, "What is not done yet; or print what is done.")
-_OUT = flags.DEFINE_string("out", None, "JSON lines, one for each compilation.", required=True)
+_COMPILE = flags.DEFINE_bool(
+    "compile", True, "What is not done yet; or print what is done."
+)
+_OUT = flags.DEFINE_string(
+    "out", None, "JSON lines, one for each compilation.", required=True
+)
 
 REFERENCE = "learned_absolute"
 
@@ -124,14 +128,21 @@ def main(_) -> None:
         progress.advance()
         log(f"compiled in {found['compile_seconds']:.0f} s")
     progress.close()
-    header = ["encoding", *(f"{length}: {what}" for length, _ in lengths for what in COLUMNS)]
+    header = [
+        "encoding",
+        *(f"{length}: {what}" for length, _ in lengths for what in COLUMNS),
+    ]
     shapes = ", ".join(f"{rows} rows of {length}" for length, rows in lengths)
     for topology in _TOPOLOGIES.value:
         print(f"\n{_SIZE.value} on {topology}, a chip has {shapes}:\n")
         rows = [
             [
                 encoding,
-                *(cell for at in lengths for cell in summary(done, make(topology, encoding, *at))),
+                *(
+                    cell
+                    for at in lengths
+                    for cell in summary(done, make(topology, encoding, *at))
+                ),
             ]
             for encoding in positions
         ]

@@ -35,7 +35,9 @@ from pe_jax.common.markdown import raw_table
 _LENGTHS = flags.DEFINE_list("lengths", ["128", "512"], "Of inputs.")
 _ROWS = flags.DEFINE_list("rows", ["64", "16"], "For each length.")
 _CHIP = flags.DEFINE_string("chip", "v5e", "See `TPUS`.")
-_ONE = flags.DEFINE_string("one", None, "Internal: NAME,LENGTH,ROWS, compiled in this process.")
+_ONE = flags.DEFINE_string(
+    "one", None, "Internal: NAME,LENGTH,ROWS, compiled in this process."
+)
 
 HEADS, SIZE = 12, 64
 _DUMPS = "--xla_jf_dump_to={} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_html=false"
@@ -70,8 +72,12 @@ def ours(
 def splash(length: int) -> Callable:
     import jax
     import jax.numpy as jnp
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernel
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+    from jax.experimental.pallas.ops.tpu.splash_attention import (
+        splash_attention_kernel as kernel,
+    )
+    from jax.experimental.pallas.ops.tpu.splash_attention import (
+        splash_attention_mask as masks,
+    )
 
     mask = masks.MultiHeadMask([masks.FullMask((length, length))] * HEADS)
     sizes: dict[str, Any] = dict.fromkeys(
@@ -99,7 +105,9 @@ def stock(length: int) -> Callable:
     sizes = flash.BlockSizes(block_b=1, **dict.fromkeys(names.split(), length))
     major = lambda x: jnp.swapaxes(x, 1, 2)
     return lambda q, k, v, seed: major(
-        flash.flash_attention(major(q), major(k), major(v), sm_scale=SIZE**-0.5, block_sizes=sizes)
+        flash.flash_attention(
+            major(q), major(k), major(v), sm_scale=SIZE**-0.5, block_sizes=sizes
+        )
     )
 
 
@@ -111,7 +119,9 @@ KERNELS: dict[str, Kernel] = {
     "splash attention (no dropout)": Kernel(splash, 1),
     "flash attention (no dropout)": Kernel(stock, 1),
 }
-_KERNELS = flags.DEFINE_multi_enum("kernel", [*KERNELS], [*KERNELS], "Give it once for each.")
+_KERNELS = flags.DEFINE_multi_enum(
+    "kernel", [*KERNELS], [*KERNELS], "Give it once for each."
+)
 
 
 def compile_one(name: str, length: int, rows: int) -> None:
@@ -124,7 +134,9 @@ def compile_one(name: str, length: int, rows: int) -> None:
 
     chips = make_slice(f"{_CHIP.value}:1x1")
     here = NamedSharding(chips.mesh, PartitionSpec())
-    array = jax.ShapeDtypeStruct((rows, length, HEADS, SIZE), jnp.bfloat16, sharding=here)
+    array = jax.ShapeDtypeStruct(
+        (rows, length, HEADS, SIZE), jnp.bfloat16, sharding=here
+    )
     seed = jax.ShapeDtypeStruct((2,), jnp.uint32, sharding=here)
     attention = KERNELS[name].make(length)
 
@@ -133,7 +145,12 @@ def compile_one(name: str, length: int, rows: int) -> None:
         return out, back(grad)
 
     with jax.sharding.use_abstract_mesh(chips.mesh.abstract_mesh):
-        text = jax.jit(both, out_shardings=here).lower(*[array] * 4, seed).compile().as_text()
+        text = (
+            jax.jit(both, out_shardings=here)
+            .lower(*[array] * 4, seed)
+            .compile()
+            .as_text()
+        )
     print(sum(one.times * one.cycles for one in hlo.read(text or "").work))
 
 
@@ -141,9 +158,12 @@ def bundles(folder: Path) -> int:
     """Of all custom kernels that were compiled into `folder`, a file each."""
     found = 0
     for path in folder.glob("*schedule-analysis_final_bundles.txt"):
-        if not re.search(r"-TLP-\d+-", path.name):  # That one is the program around them.
+        if not re.search(
+            r"-TLP-\d+-", path.name
+        ):  # That one is the program around them.
             counts = re.findall(
-                r"\[opcode\]\s+(\d+) scheduled bundles .*: custom-call ", path.read_text()
+                r"\[opcode\]\s+(\d+) scheduled bundles .*: custom-call ",
+                path.read_text(),
             )
             found += sum(map(int, counts))
     return found
@@ -154,7 +174,12 @@ def row(name: str, length: int, rows: int) -> list[str]:
 
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [sys.executable, __file__, f"--chip={_CHIP.value}", f"--one={name}|{length}|{rows}"],
+            [
+                sys.executable,
+                __file__,
+                f"--chip={_CHIP.value}",
+                f"--one={name}|{length}|{rows}",
+            ],
             env={
                 **os.environ,
                 "LIBTPU_INIT_ARGS": _DUMPS.format(folder),
@@ -169,7 +194,13 @@ def row(name: str, length: int, rows: int) -> list[str]:
     programs = rows * HEADS // KERNELS[name].heads
     milliseconds = lambda cycles: f"{1e3 * cycles / TPUS[_CHIP.value].clock:.2f}"
     rest = milliseconds(int(done.stdout))
-    return [name, f"{of_program:,}", f"{programs:,}", milliseconds(of_program * programs), rest]
+    return [
+        name,
+        f"{of_program:,}",
+        f"{programs:,}",
+        milliseconds(of_program * programs),
+        rest,
+    ]
 
 
 def main(_) -> None:
@@ -177,9 +208,15 @@ def main(_) -> None:
         one, *sizes = _ONE.value.split("|")
         return compile_one(one, *map(int, sizes))
     header = ["kernel", "bundles", "programs", "ms", "all else, ms"]
-    for length, rows in zip(map(int, _LENGTHS.value), map(int, _ROWS.value), strict=True):
+    for length, rows in zip(
+        map(int, _LENGTHS.value), map(int, _ROWS.value), strict=True
+    ):
         print(f"\n{rows} rows of {length} on {_CHIP.value}:\n")
-        print("\n".join(raw_table(header, [row(name, length, rows) for name in _KERNELS.value])))
+        print(
+            "\n".join(
+                raw_table(header, [row(name, length, rows) for name in _KERNELS.value])
+            )
+        )
 
 
 if __name__ == "__main__":

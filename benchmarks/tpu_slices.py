@@ -53,7 +53,9 @@ class Tpu(NamedTuple):
 # Keys are the first part of a slice's name: v5e in v5e:2x4.
 TPUS: dict[str, Tpu] = {
     # Its two cores are one device, as JAX shows them on the machine itself.
-    "v4": Tpu("TPU v4", 30.75 * GIB, 1200e9, 1.05e9, 50e9, 4, {"chip_config_name": "megacore"}),
+    "v4": Tpu(
+        "TPU v4", 30.75 * GIB, 1200e9, 1.05e9, 50e9, 4, {"chip_config_name": "megacore"}
+    ),
     "v5e": Tpu("TPU v5 lite", 15.75 * GIB, 819e9, 1.5e9, 50e9, 16, {}),
     "v5p": Tpu("TPU v5", 95.74 * GIB, 2765e9, 1.75e9, 100e9, 4, {}),
     "v6e": Tpu("TPU v6 lite", 31.25 * GIB, 1638e9, 1.75e9, 100e9, 16, {}),
@@ -94,7 +96,10 @@ def make_slice(name: str) -> Slice:
     host = (*(min(n, 2) for n in shape[:2]), 1)  # Chips of a host.
     try:
         devices = topologies.get_topology_desc(
-            platform="tpu", topology_name=name, chips_per_host_bounds=host, **tpu.options
+            platform="tpu",
+            topology_name=name,
+            chips_per_host_bounds=host,
+            **tpu.options,
         ).devices
     except jax.errors.JaxRuntimeError:
         raise ValueError(
@@ -111,7 +116,9 @@ def make_slice(name: str) -> Slice:
 def _stay_off_the_machine() -> None:
     """Use the TPU library as a compiler only: it does not look for TPUs of this machine."""
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_enable_compilation_cache", False)  # These cannot be loaded here.
+    jax.config.update(
+        "jax_enable_compilation_cache", False
+    )  # These cannot be loaded here.
     for name, value in {
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_ACCELERATOR_TYPE": "v5litepod-8",  # Any type; without one it warns.

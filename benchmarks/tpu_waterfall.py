@@ -32,7 +32,9 @@ from pe_jax.trainer.tasks.text_training import resolve
 # Flags of their own: the tests import this module beside train.py, which has a --config too.
 _FLAGS = flags.FlagValues()
 _CONFIG = define_config(_FLAGS, "A config of pretraining, by name or as a file.")
-_TOPOLOGY = flags.DEFINE_string("topology", "v5e:4x4", "A TPU slice.", flag_values=_FLAGS)
+_TOPOLOGY = flags.DEFINE_string(
+    "topology", "v5e:4x4", "A TPU slice.", flag_values=_FLAGS
+)
 
 _SOURCES = {
     "estimated": "compiler's estimate",
@@ -105,10 +107,17 @@ def report(estimate: Estimate, chips: Slice) -> str:
     def share(name: str, seconds: float) -> list[str]:
         return [name, f"{1e3 * seconds:.2f}", f"{seconds / step:.1%}"]
 
-    sources = [share(_SOURCES[name], seconds) for name, seconds in times.seconds.items()]
-    lines += raw_table(["time of a step", "ms", "share"], [*sources, share("step", step)])
+    sources = [
+        share(_SOURCES[name], seconds) for name, seconds in times.seconds.items()
+    ]
+    lines += raw_table(
+        ["time of a step", "ms", "share"], [*sources, share("step", step)]
+    )
     if times.unknown_loops:
-        lines += ["", f"{times.unknown_loops} loops of unknown length were counted as run once."]
+        lines += [
+            "",
+            f"{times.unknown_loops} loops of unknown length were counted as run once.",
+        ]
     parts = [share(name, seconds) for name, seconds in times.parts.items()]
     parts.append(share("the model's products at the chip's peak", times.mfu * step))
     lines += ["", *raw_table(["a step's time is spent on", "ms", "share"], parts)]
@@ -118,7 +127,9 @@ def report(estimate: Estimate, chips: Slice) -> str:
         for one in times.collectives
     ]  # fmt: skip
     moved.append(["copies within a chip, overlapped", "", f"{times.copied / 1e6:,.1f}"])
-    return "\n".join([*lines, "", *raw_table(["moved in a step", "count", "MB"], moved), ""])
+    return "\n".join(
+        [*lines, "", *raw_table(["moved in a step", "count", "MB"], moved), ""]
+    )
 
 
 def main() -> None:

@@ -11,7 +11,9 @@ import sys
 import typing
 from pathlib import Path
 
-typing.GENERATING_DOCUMENTATION = True  # jaxtyping's types are then shown as they are written.
+typing.GENERATING_DOCUMENTATION = (
+    True  # jaxtyping's types are then shown as they are written.
+)
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
@@ -53,7 +55,9 @@ copybutton_prompt_is_regexp = True
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
 maximum_signature_line_length = 88
-napoleon_custom_sections = [("Attributes", "params_style")]  # Lines for several at once, no types.
+napoleon_custom_sections = [
+    ("Attributes", "params_style")
+]  # Lines for several at once, no types.
 
 
 def escape(app, what, name, obj, options, lines):
@@ -66,7 +70,9 @@ def escape(app, what, name, obj, options, lines):
 def skip(app, what, name, obj, skip, options):
     """Whether to leave out: fields, which the class describes, and what is not of this library."""
     module = getattr(obj, "__module__", None) or "pe_jax"
-    return bool(skip or type(obj).__name__ == "_tuplegetter" or not module.startswith("pe_jax"))
+    return bool(
+        skip or type(obj).__name__ == "_tuplegetter" or not module.startswith("pe_jax")
+    )
 
 
 def shorten(app, what, name, obj, options, signature, returns):
@@ -84,7 +90,9 @@ def shorten(app, what, name, obj, options, signature, returns):
 
 def list_members(app, docname, source):
     """Put a table of its functions, then one of its classes, before the members of a module."""
-    source[0] = re.sub(r"\.\. (automodule|experimental):: (\S+)\n", summarised, source[0])
+    source[0] = re.sub(
+        r"\.\. (automodule|experimental):: (\S+)\n", summarised, source[0]
+    )
 
 
 def summarised(directive):
@@ -98,13 +106,19 @@ def summarised(directive):
     names = getattr(module, "__all__", None) or vars(module)
     own = {name: getattr(module, name) for name in names if name[0] != "_"}
     if not hasattr(module, "__all__"):
-        own = {n: o for n, o in own.items() if getattr(o, "__module__", "") == module.__name__}
+        own = {
+            n: o
+            for n, o in own.items()
+            if getattr(o, "__module__", "") == module.__name__
+        }
     if directive[1] == "experimental":
         own = {name: own[name] for name in experimental}
         parts = [f".. currentmodule:: {module.__name__}\n"]
     else:
         own = {name: one for name, one in own.items() if name not in experimental}
-        parts = [f"{directive[0]}   :no-members:\n\n.. currentmodule:: {module.__name__}\n"]
+        parts = [
+            f"{directive[0]}   :no-members:\n\n.. currentmodule:: {module.__name__}\n"
+        ]
     functions = [name for name, one in own.items() if python_inspect.isroutine(one)]
     classes = [name for name, one in own.items() if python_inspect.isclass(one)]
     for title, found in [("Functions", functions), ("Classes", classes)]:
@@ -127,7 +141,9 @@ def find_research(app, env, docnames):
     """Let links to the pages of research/ lead to the pages here that include them."""
     for page in (ROOT / "docs" / "research").glob("*.md"):
         included = page.read_text().partition("{include} ")[2].split()[0]
-        env.project._path_to_docname[(page.parent / included).resolve()] = f"research/{page.stem}"
+        env.project._path_to_docname[(page.parent / included).resolve()] = (
+            f"research/{page.stem}"
+        )
 
 
 def write_explorer(app, exception):
@@ -142,9 +158,13 @@ def write_explorer(app, exception):
         "Untrained, in the sizes of BERT-base. Learned tables are random then, and training "
         "changes them; formulas without parameters stay as they are here."
     )
-    page = explorer_page.page(entries, title="Position encodings side by side", about=about)
+    page = explorer_page.page(
+        entries, title="Position encodings side by side", about=about
+    )
     (folder / "explorer.html").write_text(page, encoding="utf-8")
-    (folder / "plotly.min.js").write_text(explorer_page.plotly_source(), encoding="utf-8")
+    (folder / "plotly.min.js").write_text(
+        explorer_page.plotly_source(), encoding="utf-8"
+    )
 
 
 def setup(app):

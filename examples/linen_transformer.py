@@ -64,7 +64,9 @@ class Transformer(nn.Module):
 def train(model, text, length, steps):
     """Parameters after `steps` of 16 random pieces of the text."""
     rng = np.random.default_rng(0)
-    params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, length), int))["params"]
+    params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, length), int))[
+        "params"
+    ]
     optimizer = optax.adamw(optax.cosine_decay_schedule(3e-3, steps))
     state = optimizer.init(params)
 
@@ -93,7 +95,9 @@ def pieces(text, length, count, rng):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--encodings", nargs="+", default=["sinusoidal_absolute", "rope", "alibi"])
+    parser.add_argument(
+        "--encodings", nargs="+", default=["sinusoidal_absolute", "rope", "alibi"]
+    )
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--width", type=int, default=64)
@@ -103,7 +107,9 @@ def main(arguments=None):
     text = np.frombuffer(text, np.uint8).astype(np.int32)
     learned, held_out = np.split(text, [int(0.9 * len(text))])
     long = 4 * flags.length
-    print(f"Nats per held-out byte, trained at length {flags.length} for {flags.steps} steps")
+    print(
+        f"Nats per held-out byte, trained at length {flags.length} for {flags.steps} steps"
+    )
     print(f"{'encoding':<24}{f'at {flags.length}':>8}{f'at {long}':>8}")
     for name in flags.encodings:
         sizes = dict(hidden_size=flags.width, head_size=flags.width // 4, num_heads=4)

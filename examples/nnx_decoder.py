@@ -43,7 +43,10 @@ class Block(nnx.Module):
     def __init__(self, width, num_heads, *, rngs):
         self.attention_norm = nnx.RMSNorm(width, rngs=rngs)
         rotary = encodings.rope(
-            head_size=width // num_heads, num_heads=num_heads, learnable=True, per_head=True
+            head_size=width // num_heads,
+            num_heads=num_heads,
+            learnable=True,
+            per_head=True,
         )
         self.attention = MultiHeadAttention(
             num_heads, width, rotary + encodings.causal(), rngs=rngs
@@ -60,7 +63,9 @@ class Block(nnx.Module):
 class Decoder(nnx.Module):
     def __init__(self, vocabulary, width, num_layers, num_heads, *, rngs):
         self.token = nnx.Embed(vocabulary, width, rngs=rngs)
-        self.blocks = nnx.List([Block(width, num_heads, rngs=rngs) for _ in range(num_layers)])
+        self.blocks = nnx.List(
+            [Block(width, num_heads, rngs=rngs) for _ in range(num_layers)]
+        )
         self.norm = nnx.RMSNorm(width, rngs=rngs)
         self.logits = nnx.Linear(width, vocabulary, rngs=rngs)
 
@@ -137,7 +142,9 @@ def main(arguments=None):
     tokenizer = ByteLevelBPETokenizer()
     tokenizer.train_from_iterator([text], flags.vocabulary, show_progress=False)
     ids = np.array(tokenizer.encode(text).ids)
-    model = Decoder(flags.vocabulary, flags.width, num_layers=2, num_heads=4, rngs=nnx.Rngs(0))
+    model = Decoder(
+        flags.vocabulary, flags.width, num_layers=2, num_heads=4, rngs=nnx.Rngs(0)
+    )
     optimizer = make_optimizer(model, 3e-3, flags.frequency_rate, flags.steps)
     frequencies = lambda: model.blocks[0].attention.position["rope"]["frequencies"][...]
     before, rng = frequencies(), np.random.default_rng(0)
@@ -146,10 +153,14 @@ def main(arguments=None):
         tokens = ids[starts[:, None] + np.arange(flags.length + 1)]
         value = train_step(model, optimizer, tokens)
         if step % max(flags.steps // 4, 1) == 0:
-            print(f"step {step}: {value:.2f} nats per token, of {np.log(flags.vocabulary):.2f}")
+            print(
+                f"step {step}: {value:.2f} nats per token, of {np.log(flags.vocabulary):.2f}"
+            )
 
     change = jnp.abs(frequencies() - before).mean()
-    print(f"Frequencies of the first layer have moved by {change:.3f} radians per position.")
+    print(
+        f"Frequencies of the first layer have moved by {change:.3f} radians per position."
+    )
     prompt = tokenizer.encode(flags.prompt).ids
     for seed in range(2):  # The first one compiles.
         start = time.perf_counter()

@@ -22,7 +22,9 @@ from pe_jax.trainer.data import load_tokenizer, open_corpus
 
 class Classifier(nnx.Module):
     def __init__(self, config, params, *, rngs):
-        self.encoder = nnx.bridge.ToNNX(Bert(config), rngs).lazy_init(jnp.zeros((1, 8), int))
+        self.encoder = nnx.bridge.ToNNX(Bert(config), rngs).lazy_init(
+            jnp.zeros((1, 8), int)
+        )
         state = nnx.state(self.encoder, nnx.Param)
         nnx.replace_by_pure_dict(state, params)
         nnx.update(self.encoder, state)
@@ -56,7 +58,9 @@ def batch_of(ids, tokenizer, length, rows, rng):
 
 def loss(model, tokens, shuffled):
     logits = model(tokens)
-    return optax.sigmoid_binary_cross_entropy(logits, shuffled).mean(), (logits > 0) == shuffled
+    return optax.sigmoid_binary_cross_entropy(logits, shuffled).mean(), (
+        logits > 0
+    ) == shuffled
 
 
 @nnx.jit
@@ -80,7 +84,11 @@ def main(arguments=None):
     ids = np.array(tokenizer.encode(text, add_special_tokens=False).ids)
     rng, right = np.random.default_rng(0), []
     for step in range(1, flags.steps + 1):
-        right.append(train_step(model, optimizer, *batch_of(ids, tokenizer, flags.length, 16, rng)))
+        right.append(
+            train_step(
+                model, optimizer, *batch_of(ids, tokenizer, flags.length, 16, rng)
+            )
+        )
         if step % max(flags.steps // 4, 1) == 0:
             print(f"step {step}: {100 * np.mean(right[-20:]):.0f}% right")
 

@@ -39,7 +39,10 @@ def parabola(*, num_heads: int, width: float = 3.0) -> Part:
         return -(((offset[..., None] - params["centre"]) / params["width"]) ** 2) / 2
 
     def init(rng):
-        return {"centre": jnp.linspace(-2, 2, num_heads), "width": jnp.full(num_heads, width)}
+        return {
+            "centre": jnp.linspace(-2, 2, num_heads),
+            "width": jnp.full(num_heads, width),
+        }
 
     return Part(init=init, offsets=OffsetTerms(bias=bias))
 
@@ -62,9 +65,14 @@ def train(encoding, steps):
     params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 24), int))["params"]
 
     def loss(params, tokens):
-        logits, wanted = model.apply({"params": params}, tokens)[:, BACK:], tokens[:, :-BACK]
+        logits, wanted = (
+            model.apply({"params": params}, tokens)[:, BACK:],
+            tokens[:, :-BACK],
+        )
         right = (logits.argmax(-1) == wanted).mean()
-        return optax.softmax_cross_entropy_with_integer_labels(logits, wanted).mean(), right
+        return optax.softmax_cross_entropy_with_integer_labels(
+            logits, wanted
+        ).mean(), right
 
     def step(carry, key):
         params, state = carry
@@ -88,9 +96,13 @@ def main(arguments=None):
     flags = parser.parse_args(arguments)
     for encoding in (encodings.none(), parabola(num_heads=4)):
         params, right = train(encoding, flags.steps)
-        print(f"{encoding.name}: {right:.0%} right; guessing gives {1 / VOCABULARY:.0%}")
+        print(
+            f"{encoding.name}: {right:.0%} right; guessing gives {1 / VOCABULARY:.0%}"
+        )
     heads = params["attention"]["position"]["parabola"]
-    for head, (centre, width) in enumerate(zip(heads["centre"], jnp.abs(heads["width"]))):
+    for head, (centre, width) in enumerate(
+        zip(heads["centre"], jnp.abs(heads["width"]))
+    ):
         print(f"  head {head} attends around offset {centre:+.1f}, width {width:.1f}")
 
 

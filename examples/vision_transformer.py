@@ -54,20 +54,28 @@ class VisionTransformer(nn.Module):
 def patches(images):
     """Patches row by row, `[B, L, 4]`."""
     count, height, width = images.shape
-    cut = images.reshape(count, height // PATCH, PATCH, width // PATCH, PATCH).swapaxes(2, 3)
+    cut = images.reshape(count, height // PATCH, PATCH, width // PATCH, PATCH).swapaxes(
+        2, 3
+    )
     return cut.reshape(count, -1, PATCH * PATCH)
 
 
 def positions_of(encoding, height, width):
     """Row and column of each patch, `[L, 2]`; its number for an encoding of one axis."""
     count = np.arange(height * width // PATCH**2)
-    return count if encoding.axes == 1 else np.stack(np.divmod(count, width // PATCH), axis=-1)
+    return (
+        count
+        if encoding.axes == 1
+        else np.stack(np.divmod(count, width // PATCH), axis=-1)
+    )
 
 
 def placed(digits, width, rng):
     """Digits anywhere on canvases of this width."""
     images = np.zeros((len(digits), HEIGHT, width), np.float32)
-    anywhere = lambda size: PATCH * rng.integers(0, (size - DIGIT) // PATCH + 1, len(digits))
+    anywhere = lambda size: (
+        PATCH * rng.integers(0, (size - DIGIT) // PATCH + 1, len(digits))
+    )
     rows, columns = anywhere(HEIGHT), anywhere(width)
     for image, digit, row, column in zip(images, digits, rows, columns):
         image[row : row + DIGIT, column : column + DIGIT] = digit
@@ -86,7 +94,9 @@ def train(model, digits, labels, steps):
     def step(params, state, images, labels):
         def loss(params):
             logits = model.apply(params, images)
-            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+            return optax.softmax_cross_entropy_with_integer_labels(
+                logits, labels
+            ).mean()
 
         updates, state = optimizer.update(jax.grad(loss)(params), state, params)
         return optax.apply_updates(params, updates), state
@@ -101,7 +111,9 @@ def train(model, digits, labels, steps):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--encodings", nargs="+", default=["none", "learned_absolute", "rope", "rope_axial"]
+        "--encodings",
+        nargs="+",
+        default=["none", "learned_absolute", "rope", "rope_axial"],
     )
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--width", type=int, default=32)
@@ -112,10 +124,15 @@ def main(arguments=None):
     learned, held_out = slice(0, 1300), slice(1300, None)
     answers = data.target[held_out]
     print(f"Accuracy on {len(answers)} held-out digits after {flags.steps} steps")
-    print(f"{'encoding':<18}" + "".join(f"{f'{HEIGHT} x {width}':>10}" for width in (WIDTH, WIDER)))
+    print(
+        f"{'encoding':<18}"
+        + "".join(f"{f'{HEIGHT} x {width}':>10}" for width in (WIDTH, WIDER))
+    )
     for name in flags.encodings:
         sizes = dict(hidden_size=flags.width, head_size=flags.width // 4, num_heads=4)
-        encoding = encodings.from_name(name, **sizes, max_length=HEIGHT * WIDER // PATCH**2)
+        encoding = encodings.from_name(
+            name, **sizes, max_length=HEIGHT * WIDER // PATCH**2
+        )
         model = VisionTransformer(encoding, flags.width)
         params = train(model, digits[learned], data.target[learned], flags.steps)
         scores = []

@@ -32,9 +32,20 @@ from pe_jax.attention.masks import check_mask, combine_masks
 from pe_jax.common.dtypes import at_least_float32, check_floats
 from pe_jax.common.promotion import standard_promotion
 from pe_jax.common.shapes import Array, Bool, Float
-from pe_jax.encodings.encoding import PositionEncoding, check_acts_in_attention, checked_encoding
+from pe_jax.encodings.encoding import (
+    PositionEncoding,
+    check_acts_in_attention,
+    checked_encoding,
+)
 from pe_jax.encodings.modifiers.window import causal
-from pe_jax.encodings.part import Context, HookContext, OffsetTerms, Params, Part, Traits
+from pe_jax.encodings.part import (
+    Context,
+    HookContext,
+    OffsetTerms,
+    Params,
+    Part,
+    Traits,
+)
 from pe_jax.encodings.positions import AttentionWindow, Positions
 
 AttentionFn = Callable[..., jax.Array]
@@ -99,7 +110,10 @@ def attention_fn(
             )
         _refuse(
             precision=(precision, "take jax.default_matmul_precision"),
-            module=(module, "for weights (sow_weights) call pe_jax.attention.attention_weights"),
+            module=(
+                module,
+                "for weights (sow_weights) call pe_jax.attention.attention_weights",
+            ),
             einsum_dot_general=(einsum_dot_general, _PRODUCTS),
             qk_attn_weights_einsum=(qk_attn_weights_einsum, _PRODUCTS),
             attn_weights_value_einsum=(attn_weights_value_einsum, _PRODUCTS),
@@ -111,7 +125,9 @@ def attention_fn(
         if input_positions is not None:
             call_context = call_context.replace(positions_q=input_positions)
         keys = key.shape[-3]
-        missing = call_context.positions_q is not None and call_context.positions_k is None
+        missing = (
+            call_context.positions_q is not None and call_context.positions_k is None
+        )
         if missing and query.shape[-3] != keys:
             call_context = call_context.replace(positions_k=range(keys))
         drops = not deterministic and dropout_rate > 0
@@ -184,10 +200,17 @@ def dot_product_attention(
             (key_value_seq_lengths, k.shape[-3], (1, 1, -1)),
         ):
             if lengths is not None:
-                inside = jnp.arange(size).reshape(axis) < jnp.asarray(lengths).reshape(-1, 1, 1, 1)
+                inside = jnp.arange(size).reshape(axis) < jnp.asarray(lengths).reshape(
+                    -1, 1, 1, 1
+                )
                 seen = combine_masks(seen, inside)
         joined = _joined(
-            encoding, q, bias=bias, is_causal=is_causal, window=local_window_size, scale=scale
+            encoding,
+            q,
+            bias=bias,
+            is_causal=is_causal,
+            window=local_window_size,
+            scale=scale,
         )
         return _attend(joined, params, context, (q, k, v), seen, implementation=chosen)
 
@@ -274,7 +297,9 @@ def _refuse(**arguments: tuple[Any, str]) -> None:
     """Raises a ValueError for arguments that are set; each comes with the way out."""
     for name, (value, instead) in arguments.items():
         if value is not None and value is not False:
-            raise ValueError(f"{name} is not supported with a position encoding: {instead}.")
+            raise ValueError(
+                f"{name} is not supported with a position encoding: {instead}."
+            )
 
 
 def _bool_mask(mask: Array | None) -> Array | None:
@@ -318,13 +343,17 @@ def _joined(
             )
         added = _one_batch(bias, query.shape[:-3])
 
-        def logits(params: Params, q: Array, k: Array, context: HookContext) -> jax.Array:
+        def logits(
+            params: Params, q: Array, k: Array, context: HookContext
+        ) -> jax.Array:
             return jnp.broadcast_to(added, (*added.shape[:2], q.shape[1], k.shape[1]))
 
         parts.append(Part(name="argument_bias", logits=logits, traits=traits))
     if scale is not None:
         factor = scale * query.shape[-1] ** 0.5
-        parts.append(Part(name="argument_scale", scale=lambda *_: factor, traits=traits))
+        parts.append(
+            Part(name="argument_scale", scale=lambda *_: factor, traits=traits)
+        )
     if window is not None:
         left, right = (window, window) if isinstance(window, int) else window
         limit = OffsetTerms(window=AttentionWindow(left=left, right=right))
@@ -352,7 +381,15 @@ def _attend(
         mask = jnp.broadcast_to(mask, (*mask.shape[:-1], k.shape[1]))
     try:
         out = attention(
-            q, k, v, encoding, params, context, mask=mask, implementation=implementation, **dropout
+            q,
+            k,
+            v,
+            encoding,
+            params,
+            context,
+            mask=mask,
+            implementation=implementation,
+            **dropout,
         )
     except ValueError as error:
         error.add_note(

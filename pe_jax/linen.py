@@ -44,12 +44,16 @@ def _restored_cache(cache: Cache, state: dict[str, Any]) -> Cache:
         name: serialization.from_state_dict(getattr(cache, name), value, name)
         for name, value in state.items()
     }
-    return cache.replace(**jax.tree.map(jnp.asarray, fields))  # They are NumPy's when restored.
+    return cache.replace(
+        **jax.tree.map(jnp.asarray, fields)
+    )  # They are NumPy's when restored.
 
 
 # For flax.serialization.to_bytes(variables), whose collection "cache" has them.
 # Again where the module is reloaded.
-serialization.register_serialization_state(Cache, _cache_state, _restored_cache, override=True)
+serialization.register_serialization_state(
+    Cache, _cache_state, _restored_cache, override=True
+)
 
 
 class MultiHeadAttention(nn.Module):
@@ -136,7 +140,9 @@ class MultiHeadAttention(nn.Module):
         """
         width = inputs_q.shape[-1]
         features = self.qkv_features or width
-        size, kv_heads = multi_head.head_sizes(features, self.num_heads, self.num_kv_heads)
+        size, kv_heads = multi_head.head_sizes(
+            features, self.num_heads, self.num_kv_heads
+        )
         encoding = none() if self.encoding is None else self.encoding
         acting = multi_head.in_attention(encoding)
         make_cache = functools.partial(
@@ -186,7 +192,9 @@ class MultiHeadAttention(nn.Module):
         holder = self.variable("cache", "tokens", make)
         return None if self.is_initializing() else holder
 
-    def _dense(self, features: int | tuple[int, int], name: str, axis: int | tuple = -1):
+    def _dense(
+        self, features: int | tuple[int, int], name: str, axis: int | tuple = -1
+    ):
         return nn.DenseGeneral(
             features,
             axis=axis,
@@ -230,11 +238,17 @@ class PositionEmbedding(nn.Module):
         params = _position(self, encoding) if position is None else position
         if encoding.parts and positions is None:
             positions = self._positions(x.shape[0], x.shape[1], decode)
-        context = Context(positions_q=positions, tokens=tokens, position_rng=position_rng)
+        context = Context(
+            positions_q=positions, tokens=tokens, position_rng=position_rng
+        )
         return embed(x, encoding, params, context)
 
     def _positions(self, rows: int, length: int, decode: bool) -> Positions | None:
-        if not decode and self.is_mutable_collection("cache") and not self.is_initializing():
+        if (
+            not decode
+            and self.is_mutable_collection("cache")
+            and not self.is_initializing()
+        ):
             raise ValueError(
                 "The collection 'cache' is mutable, so this call is a decoding step, whose "
                 "positions do not start from 0. Pass positions or decode=True."

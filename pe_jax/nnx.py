@@ -102,7 +102,9 @@ class MultiHeadAttention(nnx.Module):
         self.rngs: nnx.RngStream | None = rngs.dropout.fork() if dropout_rate else None
         self.cache: nnx.Cache[Cache] | None = nnx.data(None)
 
-    def init_cache(self, batch_size: int, length: int, dtype: Dtype | None = None) -> None:
+    def init_cache(
+        self, batch_size: int, length: int, dtype: Dtype | None = None
+    ) -> None:
         """Make an empty cache with room for `length` tokens a row, as `attention.init_cache` does.
 
         Args:
@@ -201,10 +203,16 @@ class PositionEmbedding(nnx.Module):
     """
 
     def __init__(
-        self, encoding: PositionEncoding, *, position: Params | None = None, rngs: nnx.Rngs
+        self,
+        encoding: PositionEncoding,
+        *,
+        position: Params | None = None,
+        rngs: nnx.Rngs,
     ):
         self.encoding = checked_encoding(encoding).at_input
-        self.position = nnx.data(_init(self.encoding, rngs) if position is None else position)
+        self.position = nnx.data(
+            _init(self.encoding, rngs) if position is None else position
+        )
         self.index: nnx.Cache[jax.Array] | None = nnx.data(None)
 
     def init_cache(self, batch_size: int) -> None:
@@ -236,7 +244,9 @@ class PositionEmbedding(nnx.Module):
             positions = self.index[...][:, None] + jnp.arange(x.shape[1])
             self.index[...] += x.shape[1]
         params = nnx.as_pure(self.position)
-        context = Context(positions_q=positions, tokens=tokens, position_rng=position_rng)
+        context = Context(
+            positions_q=positions, tokens=tokens, position_rng=position_rng
+        )
         return embed(x, self.encoding, params, context)
 
 
@@ -257,7 +267,10 @@ class AttentionFn(nnx.Module):
         rngs: nnx.Rngs,
     ) -> None:
         check_name(implementation)
-        self.encoding, self.implementation = multi_head.in_attention(encoding), implementation
+        self.encoding, self.implementation = (
+            multi_head.in_attention(encoding),
+            implementation,
+        )
         self.position = nnx.data(_init(self.encoding, rngs))
         self.positions: tuple[nnx.Cache[jax.Array] | None, ...] = nnx.data((None, None))
 
@@ -274,7 +287,9 @@ class AttentionFn(nnx.Module):
         before = self.positions
         self.positions = nnx.data(
             tuple(
-                None if positions is None else nnx.Cache(jnp.asarray(as_array(positions)))
+                None
+                if positions is None
+                else nnx.Cache(jnp.asarray(as_array(positions)))
                 for positions in (positions_q, positions_k)
             )
         )
@@ -283,13 +298,20 @@ class AttentionFn(nnx.Module):
         finally:
             self.positions = nnx.data(before)
 
-    def __call__(self, query: Array, key: Array, value: Array, **arguments: Any) -> jax.Array:
+    def __call__(
+        self, query: Array, key: Array, value: Array, **arguments: Any
+    ) -> jax.Array:
         """Attention, with the arguments of `flax.nnx.dot_product_attention`, and `input_positions`,
         positions of the queries."""
-        positions_q, positions_k = (None if x is None else x[...] for x in self.positions)
+        positions_q, positions_k = (
+            None if x is None else x[...] for x in self.positions
+        )
         context = Context(positions_q=positions_q, positions_k=positions_k)
         attend = attention_fn(
-            self.encoding, nnx.as_pure(self.position), context, implementation=self.implementation
+            self.encoding,
+            nnx.as_pure(self.position),
+            context,
+            implementation=self.implementation,
         )
         return attend(query, key, value, **arguments)
 

@@ -50,7 +50,9 @@ def read_series(folder: Path, name: str, way_out: str) -> dict[int, float]:
             continue
         for key, kind in (("step", int), (name, float)):
             for fault in errors(line[key], kind, repr(key)):
-                raise ValueError(f"Line {number} of {path} is damaged ({fault}). {way_out}")
+                raise ValueError(
+                    f"Line {number} of {path} is damaged ({fault}). {way_out}"
+                )
         series[line["step"]] = line[name]
     if not series:
         raise ValueError(f"{path} is damaged (it has no {name!r}). {way_out}")

@@ -21,7 +21,9 @@ def _rotary(model_type):
     name = type(text).__module__.rsplit(".", 1)[0]
     module = importlib.import_module(f"{name}.modeling_{name.rsplit('.', 1)[1]}")
     classes = [c for n, c in vars(module).items() if n.endswith("RotaryEmbedding")]
-    made = next(c for c in classes if "Vision" not in c.__name__ and "Audio" not in c.__name__)
+    made = next(
+        c for c in classes if "Vision" not in c.__name__ and "Audio" not in c.__name__
+    )
     return module, made(text), text
 
 
@@ -32,7 +34,11 @@ def _rotates(model_type, text, layer):
     kinds = getattr(text, "layer_types", None) or ["full_attention"] * (layer + 1)
     without = layer in getattr(text, "cross_attention_layers", ())
     listed = getattr(text, "no_rope_layers", None)
-    return not without and kinds[layer] != "linear_attention" and bool(not listed or listed[layer])
+    return (
+        not without
+        and kinds[layer] != "linear_attention"
+        and bool(not listed or listed[layer])
+    )
 
 
 def transformers(q, k, positions_q, positions_k, layer, config):
@@ -45,7 +51,9 @@ def transformers(q, k, positions_q, positions_k, layer, config):
     by_type = "layer_type" in inspect.signature(rotary.forward).parameters
     kind = {"layer_type": text.layer_types[layer]} if by_type else {}
     names = ["apply_rotary_pos_emb", "apply_rotary_emb"]
-    if getattr(text, "rope_interleave", True):  # Where both are there, halves are the indexer's.
+    if getattr(
+        text, "rope_interleave", True
+    ):  # Where both are there, halves are the indexer's.
         names.insert(0, "apply_rotary_pos_emb_interleave")
     apply = next(getattr(module, name) for name in names if hasattr(module, name))
     rotated = []
@@ -95,7 +103,8 @@ def flax_nnx(q, k, positions_q, positions_k):
     for x, positions in ((q, positions_q), (k, positions_k)):
         heads = jnp.swapaxes(x, 1, 2)
         rows = [
-            rope(row[None], input_positions=at[None, None]) for row, at in zip(heads, positions)
+            rope(row[None], input_positions=at[None, None])
+            for row, at in zip(heads, positions)
         ]
         rotated.append(jnp.swapaxes(jnp.concatenate(rows), 1, 2))
     return rotated

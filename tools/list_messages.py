@@ -71,7 +71,9 @@ def messages(source: str) -> list[Message]:
     return sorted(found)
 
 
-def _candidates(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, str, list[ast.expr]]]:
+def _candidates(
+    tree: ast.Module,
+) -> Iterator[tuple[ast.expr | ast.stmt, str, list[ast.expr]]]:
     """Yield nodes, their kinds and the expressions of their texts; outer nodes first."""
     nodes = list(ast.walk(tree))
     for node in nodes:
@@ -88,9 +90,15 @@ def _candidates(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, str, li
         match node:
             case ast.Call(func=function, args=arguments, keywords=keywords):
                 name = ast.unparse(function)
-                if "DEFINE" in name or name.startswith("_") or name.endswith("add_argument"):
+                if (
+                    "DEFINE" in name
+                    or name.startswith("_")
+                    or name.endswith("add_argument")
+                ):
                     values = [*arguments, *(keyword.value for keyword in keywords)]
-                    texts = [value for value in values if isinstance(value, ast.Constant)]
+                    texts = [
+                        value for value in values if isinstance(value, ast.Constant)
+                    ]
                     texts = [value for value in texts if _has_text(value)]
                     if texts and " " in text_of(texts[-1]):
                         yield node, "flag", texts
@@ -104,7 +112,8 @@ def _candidates(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, str, li
 
 def _has_text(node: ast.expr) -> bool:
     return any(
-        isinstance(inner, ast.Constant) and isinstance(inner.value, str) for inner in ast.walk(node)
+        isinstance(inner, ast.Constant) and isinstance(inner.value, str)
+        for inner in ast.walk(node)
     )
 
 
@@ -112,14 +121,20 @@ def main(args: list[str]) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--kind", choices=KINDS, action="append", help="May be repeated.")
-    parser.add_argument("--under", default="pe_jax", help="A folder or file, from the root.")
+    parser.add_argument(
+        "--kind", choices=KINDS, action="append", help="May be repeated."
+    )
+    parser.add_argument(
+        "--under", default="pe_jax", help="A folder or file, from the root."
+    )
     options = parser.parse_args(args)
     folder = ROOT / options.under
     for path in sorted(folder.rglob("*.py")) if folder.is_dir() else [folder]:
         for message in messages(path.read_text(encoding="utf-8")):
             if message.kind in (options.kind or KINDS):
-                print(f"{path.relative_to(ROOT)}:{message.line} {message.kind}: {message.text}")
+                print(
+                    f"{path.relative_to(ROOT)}:{message.line} {message.kind}: {message.text}"
+                )
 
 
 if __name__ == "__main__":

@@ -56,7 +56,9 @@ def jax_nn(is_causal: bool = False) -> Attention:
             q, *new = heads(x)
             cache = cache.at[:, :, tokens : tokens + x.shape[1]].set(jnp.stack(new))
             tokens += x.shape[1]
-            return jax.nn.dot_product_attention(q, *cache, mask=mask, is_causal=is_causal)
+            return jax.nn.dot_product_attention(
+                q, *cache, mask=mask, is_causal=is_causal
+            )
 
         return step
 
@@ -68,7 +70,9 @@ def one_at_a_time(token: Callable[[Array, Array], Array]) -> Step:
     """Flax's caches take one token in a call."""
 
     def step(x: Array, positions: Array, mask: Array) -> Array:
-        outputs = [token(x[:, t : t + 1], mask[:, :, t : t + 1]) for t in range(x.shape[1])]
+        outputs = [
+            token(x[:, t : t + 1], mask[:, :, t : t + 1]) for t in range(x.shape[1])
+        ]
         return jnp.concatenate(outputs, axis=1)
 
     return step
@@ -81,7 +85,9 @@ def flax_linen() -> Attention:
     params = layer().init(KEY, jnp.ones((1, 1, WIDTH)))["params"]
 
     def with_dtype(dtype: object) -> Attend:
-        return lambda x, positions, mask: layer(dtype=dtype).apply({"params": params}, x, mask=mask)
+        return lambda x, positions, mask: layer(dtype=dtype).apply(
+            {"params": params}, x, mask=mask
+        )
 
     def decode(rows: int, length: int) -> Step:
         model = layer(decode=True)
@@ -102,7 +108,9 @@ def flax_linen() -> Attention:
 
 def flax_nnx(is_causal: bool = False) -> Attention:
     def layer(dtype: object = None) -> nnx.MultiHeadAttention:
-        return nnx.MultiHeadAttention(HEADS, WIDTH, dtype=dtype, decode=False, rngs=nnx.Rngs(0))
+        return nnx.MultiHeadAttention(
+            HEADS, WIDTH, dtype=dtype, decode=False, rngs=nnx.Rngs(0)
+        )
 
     def with_dtype(dtype: object) -> Attend:
         model = layer(dtype)
@@ -111,7 +119,9 @@ def flax_nnx(is_causal: bool = False) -> Attention:
     def decode(rows: int, length: int) -> Step:
         model = layer()
         model.init_cache((rows, length, WIDTH))
-        return one_at_a_time(lambda x, mask: model(x, mask=mask, is_causal=is_causal, decode=True))
+        return one_at_a_time(
+            lambda x, mask: model(x, mask=mask, is_causal=is_causal, decode=True)
+        )
 
     name = "flax.nnx.MultiHeadAttention" + (", is_causal" if is_causal else "")
     return Attention(name, with_dtype(None), decode, with_dtype)
@@ -134,7 +144,9 @@ def equinox(rotary: bool = False) -> Attention:
 
         return lambda x, positions, mask: jax.vmap(attend)(x, jnp.asarray(mask))
 
-    name = "equinox.nn.MultiheadAttention" + (", RotaryPositionalEmbedding" if rotary else "")
+    name = "equinox.nn.MultiheadAttention" + (
+        ", RotaryPositionalEmbedding" if rotary else ""
+    )
     return Attention(name, with_dtype(jnp.float32), None, with_dtype)
 
 
@@ -154,7 +166,9 @@ def bonsai_qwen3() -> Attention:
 
     def tokens(mask: Array, first: int) -> Array:
         """1 for tokens, which see themselves, and 0 for padding."""
-        return jnp.diagonal(jnp.asarray(mask)[:, 0, :, first:], axis1=1, axis2=2).astype(int)
+        return jnp.diagonal(
+            jnp.asarray(mask)[:, 0, :, first:], axis1=1, axis2=2
+        ).astype(int)
 
     def with_dtype(dtype: object) -> Attend:
         def attend(x: Array, positions: Array, mask: Array) -> Array:
@@ -176,7 +190,9 @@ def bonsai_qwen3() -> Attention:
 
         return step
 
-    return Attention("bonsai.models.qwen3 Attention", with_dtype(jnp.float32), decode, with_dtype)
+    return Attention(
+        "bonsai.models.qwen3 Attention", with_dtype(jnp.float32), decode, with_dtype
+    )
 
 
 ENCODING = encodings.rope(head_size=SIZE) + encodings.causal()
@@ -196,10 +212,17 @@ def our_linen() -> Attention:
         cache = layer.init(KEY, jnp.ones((rows, length, WIDTH)), decode=True)["cache"]
 
         @jax.jit
-        def run(cache: dict, x: Array, positions: Array, mask: Array) -> tuple[Array, dict]:
+        def run(
+            cache: dict, x: Array, positions: Array, mask: Array
+        ) -> tuple[Array, dict]:
             variables = {"params": params, "cache": cache}
             return layer.apply(
-                variables, x, positions_q=positions, mask=mask, decode=True, mutable=["cache"]
+                variables,
+                x,
+                positions_q=positions,
+                mask=mask,
+                decode=True,
+                mutable=["cache"],
             )
 
         def step(x: Array, positions: Array, mask: Array) -> Array:
@@ -219,7 +242,12 @@ def our_nnx() -> Attention:
 
     def layer(dtype: object = None) -> pe_jax.nnx.MultiHeadAttention:
         return pe_jax.nnx.MultiHeadAttention(
-            HEADS, WIDTH, ENCODING, dtype=dtype, implementation="naive", rngs=nnx.Rngs(0)
+            HEADS,
+            WIDTH,
+            ENCODING,
+            dtype=dtype,
+            implementation="naive",
+            rngs=nnx.Rngs(0),
         )
 
     def with_dtype(dtype: object) -> Attend:
@@ -229,7 +257,9 @@ def our_nnx() -> Attention:
     def decode(rows: int, length: int) -> Step:
         model = layer()
         model.init_cache(rows, length)
-        return lambda x, positions, mask: model(x, positions_q=positions, mask=mask, decode=True)
+        return lambda x, positions, mask: model(
+            x, positions_q=positions, mask=mask, decode=True
+        )
 
     name = "pe_jax.nnx.MultiHeadAttention, rope, implementation=naive"
     return Attention(name, with_dtype(None), decode, with_dtype)
@@ -254,7 +284,9 @@ def version(package: str) -> str:
     package_files = importlib.metadata.distribution(package)
     origin = json.loads(package_files.read_text("direct_url.json") or "{}")
     commit = origin.get("vcs_info", {}).get("commit_id", "")
-    return f"{package} {package_files.version}" + (f" (commit {commit[:8]})" if commit else "")
+    return f"{package} {package_files.version}" + (
+        f" (commit {commit[:8]})" if commit else ""
+    )
 
 
 def main() -> None:
@@ -262,7 +294,9 @@ def main() -> None:
     _, after = rest.split(END)
     rows, _, notes = table(attentions()).partition("\n\n")
     versions = ", ".join(map(version, LIBRARIES))
-    PAGE.write_text(f"{before}{START}\n{rows}\n\n{versions}.\n\n{END}{after}", encoding="utf-8")
+    PAGE.write_text(
+        f"{before}{START}\n{rows}\n\n{versions}.\n\n{END}{after}", encoding="utf-8"
+    )
     print(notes)
 
 

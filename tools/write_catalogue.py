@@ -41,13 +41,19 @@ _ALL = flags.DEFINE_bool("all", False, "Measure all encodings again.")
 def machine() -> str:
     """Return the processor of this machine, and its software."""
     model = cpu.model() or platform.machine()
-    return f"{os.cpu_count()} × {model} ({jax.default_backend()}, jax {jax.__version__})"
+    return (
+        f"{os.cpu_count()} × {model} ({jax.default_backend()}, jax {jax.__version__})"
+    )
 
 
 def in_the_suite(row: Entry, tiny: Entry) -> str:
     """Return the name under which tests put an encoding through the suite: the same, or, where
     options are an example's, the first one of this key; else the row for the suite's sizes."""
-    alike = [name for name in REFERENCES if name.partition("(")[0].partition("+")[0] == row.key]
+    alike = [
+        name
+        for name in REFERENCES
+        if name.partition("(")[0].partition("+")[0] == row.key
+    ]
     if row.name in REFERENCES:
         return row.name
     return tiny.name if row.name in catalogue.VARIANTS or not alike else alike[0]
@@ -74,10 +80,15 @@ def measure(
     before, after = {}, {}
     for row, small, long in triples:
         say(row.title)
-        before[row.title] = (*catalogue.measure(row), *checked(in_the_suite(row, small)))
+        before[row.title] = (
+            *catalogue.measure(row),
+            *checked(in_the_suite(row, small)),
+        )
         linear, memory = catalogue.linear(row), catalogue.memory(long)
         after[row.title] = (linear, machine(), memory, catalogue.exports(small))
-    costs, baseline = catalogue.costs([row for row, *_ in triples], rounds=rounds, say=say)
+    costs, baseline = catalogue.costs(
+        [row for row, *_ in triples], rounds=rounds, say=say
+    )
     measured = {
         row.title: Measured(*before[row.title], costs[row.name], *after[row.title])
         for row, *_ in triples
@@ -108,13 +119,17 @@ def main(_) -> None:
     triples = zip(rows, catalogue.rows(SIZES), catalogue.rows(LONG), strict=True)
     if new := [triple for triple in triples if triple[0].title not in known.rows]:
         measured, baseline = measure(new, _ROUNDS.value)
-        known = Results({**known.none_ms, machine(): baseline}, {**known.rows, **measured})
+        known = Results(
+            {**known.none_ms, machine(): baseline}, {**known.rows, **measured}
+        )
     kept = {row.title: known.rows[row.title] for row in rows}
     machines = {row.machine for row in kept.values()}
     none_ms = {name: ms for name, ms in known.none_ms.items() if name in machines}
     catalogue.write(file, Results(none_ms, kept))
     draw(rows)
-    for name, text in catalogue.pages(rows, catalogue.read(file)).items():  # Rounded numbers.
+    for name, text in catalogue.pages(
+        rows, catalogue.read(file)
+    ).items():  # Rounded numbers.
         write_text(DOCS / name, text)
 
 

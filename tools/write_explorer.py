@@ -70,7 +70,9 @@ def choices() -> Iterator[tuple[str, str, dict[str, Any]]]:
         defaults = options_of(ENCODINGS[last])
         for values in itertools.product(*options.values()):
             chosen = dict(zip(options, values))
-            changed = {option: x for option, x in chosen.items() if x != defaults[option]}
+            changed = {
+                option: x for option, x in chosen.items() if x != defaults[option]
+            }
             yield "+".join([*first, call_text(last, changed)]) + causal, name, chosen
 
 
@@ -90,7 +92,9 @@ def main() -> None:
 
 def write(entries: Sequence[Entry]) -> None:
     """Write the file, an entry a line."""
-    lines = (json.dumps(each, ensure_ascii=False, separators=(",", ":")) for each in entries)
+    lines = (
+        json.dumps(each, ensure_ascii=False, separators=(",", ":")) for each in entries
+    )
     write_text(FILE, "[\n" + ",\n".join(lines) + "\n]\n")
 
 

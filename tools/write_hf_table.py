@@ -67,15 +67,25 @@ def model_types() -> dict[str, Any]:
     import transformers
 
     found: dict[str, Any] = {}
-    for folder in sorted(Path(transformers.__file__).parent.joinpath("models").iterdir()):
-        texts = [file.read_text(encoding="utf-8") for file in folder.glob("modeling_*.py")]
+    for folder in sorted(
+        Path(transformers.__file__).parent.joinpath("models").iterdir()
+    ):
+        texts = [
+            file.read_text(encoding="utf-8") for file in folder.glob("modeling_*.py")
+        ]
         if not any(MENTIONS.search(NOT_CODE.sub("", text)) for text in texts):
             continue
         for file in sorted(folder.glob("configuration_*.py")):
-            module = importlib.import_module(f"transformers.models.{folder.name}.{file.stem}")
+            module = importlib.import_module(
+                f"transformers.models.{folder.name}.{file.stem}"
+            )
             for kind in vars(module).values():
                 own = inspect.isclass(kind) and kind.__module__ == module.__name__
-                if own and issubclass(kind, transformers.PreTrainedConfig) and kind.model_type:
+                if (
+                    own
+                    and issubclass(kind, transformers.PreTrainedConfig)
+                    and kind.model_type
+                ):
                     found.setdefault(kind.model_type, kind)
     return found
 
@@ -99,20 +109,30 @@ def page() -> str:
     import transformers
 
     transformers.logging.set_verbosity_error()
-    outcomes = {name: outcome(name, kind) for name, kind in sorted(model_types().items())}
+    outcomes = {
+        name: outcome(name, kind) for name, kind in sorted(model_types().items())
+    }
     count = lambda kind: sum(found == kind for found, _ in outcomes.values())
     introduction = INTRODUCTION.format(
         total=len(outcomes), version=transformers.__version__, read=count("read"),
         invalid=count("invalid default"), part=count("part"), refused=count("refused"),
         without=count("without"),
     )  # fmt: skip
-    rows = [f"| `{name}` | {kind} | {text} |" for name, (kind, text) in outcomes.items()]
-    others = sorted({*FAMILIES, *REFUSED, *WITHOUT} - {*outcomes} - {n[:-5] for n in outcomes})
+    rows = [
+        f"| `{name}` | {kind} | {text} |" for name, (kind, text) in outcomes.items()
+    ]
+    others = sorted(
+        {*FAMILIES, *REFUSED, *WITHOUT} - {*outcomes} - {n[:-5] for n in outcomes}
+    )
     names = ", ".join(f"`{name}`" for name in others)
     return (
         introduction
         + "\n".join(
-            ["| model type | result | encoding, or why there is none |", "|---|---|---|", *rows]
+            [
+                "| model type | result | encoding, or why there is none |",
+                "|---|---|---|",
+                *rows,
+            ]
         )
         + "\n\n`from_hf` also knows these types, which are in other folders or have another name "
         + f"in transformers: {names}.\n\n`python tools/write_hf_table.py` writes this page.\n"

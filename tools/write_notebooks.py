@@ -23,7 +23,9 @@ def notebook(page):
         if "save(figure" in code:
             code += "figure"  # Shown below the cell.
         cells += [_code(code, output), _text(text)]
-    cells = [{"id": f"cell-{n}", **cell} for n, cell in enumerate(cells) if cell["source"]]
+    cells = [
+        {"id": f"cell-{n}", **cell} for n, cell in enumerate(cells) if cell["source"]
+    ]
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
     content = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
@@ -38,7 +40,9 @@ def _text(text):
 
 
 def _code(code, output):
-    outputs = [{"name": "stdout", "output_type": "stream", "text": _lines(output)}] * bool(output)
+    outputs = [
+        {"name": "stdout", "output_type": "stream", "text": _lines(output)}
+    ] * bool(output)
     cell = {"cell_type": "code", "execution_count": None, "metadata": {}}
     return {**cell, "outputs": outputs, "source": _lines(code)}
 
@@ -49,4 +53,6 @@ def _lines(text):
 
 if __name__ == "__main__":
     for page in PAGES.glob("*.md"):
-        page.with_suffix(".ipynb").write_text(notebook(page.read_text("utf-8")), encoding="utf-8")
+        page.with_suffix(".ipynb").write_text(
+            notebook(page.read_text("utf-8")), encoding="utf-8"
+        )

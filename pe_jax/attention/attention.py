@@ -146,7 +146,9 @@ def attention(
         nothing = jnp.full(q.shape[:3], jnp.finfo(jnp.float32).min)
         return (zeros, nothing) if return_lse else zeros
     x = apply_encoding(encoding, params, q, k, v, context, mask)
-    seed = dropout.seed(dropout_rng) if dropout_rng is not None and dropout_rate else None
+    seed = (
+        dropout.seed(dropout_rng) if dropout_rng is not None and dropout_rate else None
+    )
     if implementation == "auto":
         chosen = _choose(x, return_lse)
     else:
@@ -166,7 +168,9 @@ def attention(
     else:
         block = implementations.block_size if chosen == "fused" else None
         out, lse = xla.attend(x, seed, dropout_rate, block, return_lse=return_lse)
-    for part, part_params, seen in reversed(x.parts):  # Undo maps of the values, the last first.
+    for part, part_params, seen in reversed(
+        x.parts
+    ):  # Undo maps of the values, the last first.
         out = part.map_output(part_params, out, seen) if part.map_output else out
     return (out.astype(v.dtype), lse) if return_lse else out.astype(v.dtype)
 
@@ -218,7 +222,11 @@ def _choose(x: AttentionInputs, return_lse: bool) -> str:
 
 
 def _check_supported(
-    implementation: str, x: AttentionInputs, seed: Array | None, return_lse: bool, encoding: str
+    implementation: str,
+    x: AttentionInputs,
+    seed: Array | None,
+    return_lse: bool,
+    encoding: str,
 ) -> None:
     """Raise an UnsupportedError if an implementation that was given by name cannot compute `x`."""
     if implementation in implementations.KNOWN_LENGTHS:
@@ -287,7 +295,10 @@ def check_hidden_states(side: str, x: Array | None, tokens: tuple[Size, ...]) ->
 
 
 def _with_document_ids(
-    context: Context, encoding: PositionEncoding, queries: tuple[Size, ...], keys: tuple[Size, ...]
+    context: Context,
+    encoding: PositionEncoding,
+    queries: tuple[Size, ...],
+    keys: tuple[Size, ...],
 ) -> Context:
     """`context`, whose `document_ids` are checked, with positions from 0 in each by default.
 
@@ -303,7 +314,9 @@ def _with_document_ids(
             f"and {list(keys)} keys, got {list(shape)}. For other keys pass "
             "mask=document_mask(document_ids_q, document_ids_k)."
         )
-    document_ids = masks.checked_document_ids(context.document_ids, "Context.document_ids")
+    document_ids = masks.checked_document_ids(
+        context.document_ids, "Context.document_ids"
+    )
     if encoding.axes > 1:
         raise ValueError(
             f"Context.document_ids needs positions of one axis, got {encoding.axes} axes. Pass "

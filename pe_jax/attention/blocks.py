@@ -55,17 +55,27 @@ def forward(x: AttentionBlock) -> tuple[Array, Array]:
 
 
 def backward(
-    x: AttentionBlock, log_total: Array, out: Array, g: Array, g_log_total: Array | None = None
+    x: AttentionBlock,
+    log_total: Array,
+    out: Array,
+    g: Array,
+    g_log_total: Array | None = None,
 ) -> AttentionBlock:
     """Gradients, as of `softmax.backward`."""
 
-    def step(sums: AttentionBlock, block: tuple) -> tuple[AttentionBlock, AttentionBlock]:
+    def step(
+        sums: AttentionBlock, block: tuple
+    ) -> tuple[AttentionBlock, AttentionBlock]:
         (choice, cut), *rest = block
         return jax.lax.switch(choice, branches, sums, cut, *rest)
 
     def zeros(axis: int | None, array: Array) -> Array | None:
         # For sums over many blocks, so in float32 at least, whatever the dtype of the parts.
-        return None if _is_cut(axis, array) else jnp.zeros_like(array, dtype=wide_dtype(array))
+        return (
+            None
+            if _is_cut(axis, array)
+            else jnp.zeros_like(array, dtype=wide_dtype(array))
+        )
 
     x = _heads_first(x)
     widths = _widths(x)
@@ -75,9 +85,13 @@ def backward(
     g_log_total = None if g_log_total is None else cut_axis(g_log_total, x.size, 2)
     blocks = _by_block(x, widths), *by_row, g_log_total, log_total
     sums, rows = jax.lax.scan(step, _mapped(zeros, _QUERIES, arrays), blocks)
-    rows = _mapped(lambda axis, row: join_axis(row, axis, x.num_queries), _QUERIES, rows)
+    rows = _mapped(
+        lambda axis, row: join_axis(row, axis, x.num_queries), _QUERIES, rows
+    )
     grads = combine(sums, rows)
-    return _heads_last(jax.tree.map(lambda array, grad: grad.astype(array.dtype), arrays, grads))
+    return _heads_last(
+        jax.tree.map(lambda array, grad: grad.astype(array.dtype), arrays, grads)
+    )
 
 
 def _differentiate(
@@ -92,7 +106,9 @@ def _differentiate(
 ) -> tuple[AttentionBlock, AttentionBlock]:
     """Add gradients of a block to `sums`, and return those of its queries."""
     block = _block(x, width, *cut)
-    weights = masked_weights(jnp.exp(softmax.logits(block) - log_total), block.whole_mask)
+    weights = masked_weights(
+        jnp.exp(softmax.logits(block) - log_total), block.whole_mask
+    )
     grads = softmax.backward(block, weights, out, g, g_log_total)
     grads = _heads_first(dataclasses.replace(grads, first=None))
     (_, key), by_query = cut
@@ -130,7 +146,9 @@ def _is_cut(axis: int | None, array: Array) -> bool:
 
 def _alike(like: AttentionBlock, x: AttentionBlock) -> AttentionBlock:
     """The arrays of `x` that `like` has as well."""
-    return jax.tree.map(lambda a, b: None if a is None else b, like, x, is_leaf=lambda a: a is None)
+    return jax.tree.map(
+        lambda a, b: None if a is None else b, like, x, is_leaf=lambda a: a is None
+    )
 
 
 def _heads_first(x: AttentionBlock) -> AttentionBlock:
@@ -149,7 +167,11 @@ def _heads_last(x: AttentionBlock) -> AttentionBlock:
 def _moved(x: AttentionBlock, move: Callable[[Array, int], Array]) -> AttentionBlock:
     axes = _QUERIES | _keys(x)
     arrays = {name: getattr(x, name) for name in _BY_HEAD}
-    moved = {name: move(array, axes[name]) for name, array in arrays.items() if array is not None}
+    moved = {
+        name: move(array, axes[name])
+        for name, array in arrays.items()
+        if array is not None
+    }
     return dataclasses.replace(x, **moved)
 
 
@@ -195,7 +217,9 @@ def _by_block(x: AttentionBlock, widths: tuple[int, ...]) -> tuple[Array, tuple]
     return choice, (first, _mapped(cut, _QUERIES, x))
 
 
-def _first_keys(x: AttentionBlock, widths: tuple[int, ...]) -> tuple[Array, tuple[Array, Array]]:
+def _first_keys(
+    x: AttentionBlock, widths: tuple[int, ...]
+) -> tuple[Array, tuple[Array, Array]]:
     """Return which of `widths` each block has, and the numbers of its first query and key."""
     count, keys = -(-x.num_queries // x.size), _num_keys(x)
     query = jnp.arange(count, dtype=jnp.int32) * x.size

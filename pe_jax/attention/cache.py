@@ -89,7 +89,9 @@ def init_cache(
     _check_decodes(encoding)
     for name, size in (("batch_size", batch_size), ("length", length)):
         if isinstance(size, int) and size < 0:
-            raise ValueError(f"{name} of a cache must be an integer from 0, got {size}.")
+            raise ValueError(
+                f"{name} of a cache must be an integer from 0, got {size}."
+            )
     head = num_kv_heads, head_size
     axes = () if encoding.axes == 1 else (encoding.axes,)
     hidden = encoding.reads_hidden_states
@@ -198,7 +200,9 @@ def cached_attention(
         values.astype(v.dtype),
         encoding,
         params,
-        context.replace(positions_q=positions, positions_k=longer.positions, x_k=hidden),
+        context.replace(
+            positions_q=positions, positions_k=longer.positions, x_k=hidden
+        ),
         mask=combine_masks(mask, written),
         implementation=implementation,
     )
@@ -231,7 +235,9 @@ def with_index(caches: CacheTree, index: ArrayLike) -> CacheTree:
 
     def replaced(path: tuple, leaf: Array) -> jax.Array:
         # In NNX an array is the `value` of a variable.
-        if "index" not in [jax.tree_util.keystr((key,), simple=True) for key in path[-2:]]:
+        if "index" not in [
+            jax.tree_util.keystr((key,), simple=True) for key in path[-2:]
+        ]:
             return leaf
         return jnp.broadcast_to(jnp.asarray(index, leaf.dtype), leaf.shape)
 
@@ -319,6 +325,8 @@ def _positions(
         return index
     x = as_array(checked_positions(positions, index.shape, encoding.axes, "q"))
     if not jnp.issubdtype(x.dtype, jnp.integer):
-        raise ValueError(f"positions must be integers when a cache is used, got {x.dtype}.")
+        raise ValueError(
+            f"positions must be integers when a cache is used, got {x.dtype}."
+        )
     last = x.shape[x.ndim - (1 if encoding.axes == 1 else 2) :]
     return jnp.broadcast_to(jnp.asarray(x, jnp.int32), (len(index), *last))

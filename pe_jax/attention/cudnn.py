@@ -26,7 +26,9 @@ def unsupported_reason(x: AttentionInputs, seed: Array | None) -> str:
     it computes `x`."""
     if seed is not None:
         return "dropout_rate=0.0"
-    vectors = any(t.key_vectors or t.query_vectors or t.value_vectors for t, _, _ in x.terms)
+    vectors = any(
+        t.key_vectors or t.query_vectors or t.value_vectors for t, _, _ in x.terms
+    )
     if x.added is not None or x.logit_terms or x.maps or vectors:
         return "no terms but biases of the offset"
     if x.sink is not None:
@@ -40,7 +42,11 @@ def unsupported_reason(x: AttentionInputs, seed: Array | None) -> str:
     lengths = x.q.shape[1], x.k.shape[1]
     if lengths == (1, 1):
         return "more than one token"
-    masks = x.mask is not None, x.context.document_ids is not None, bool(x.position_windows)
+    masks = (
+        x.mask is not None,
+        x.context.document_ids is not None,
+        bool(x.position_windows),
+    )
     masked = any(masks) or (x.window is not None and _causal_window(x) is None)
     if (masked or x.terms) and any(length % 2 for length in lengths):
         return "even lengths beside a bias or a mask"
@@ -66,14 +72,20 @@ def attend(x: AttentionInputs) -> Float[Array, "B Lq H f"]:
         # XLA declares the bias to cuDNN with the dtype of the queries.
         bias=None if added is None else added.astype(q.dtype),
         # cuDNN broadcasts biases and masks along the batch and the heads only.
-        mask=None if mask is None else jnp.broadcast_to(mask, (*mask.shape[:2], *lengths)),
+        mask=None
+        if mask is None
+        else jnp.broadcast_to(mask, (*mask.shape[:2], *lengths)),
         scale=1.0,  # The queries are scaled.
         is_causal=window is not None,
-        local_window_size=None if window is None or window.left is None else (window.left, 0),
+        local_window_size=None
+        if window is None or window.left is None
+        else (window.left, 0),
         implementation="xla" if emulated else "cudnn",
     )
     # Without a mask, every query may attend to itself at least.
-    everything = None if mask is None else whole_mask(mask, (), window, lengths, x.context.shift)
+    everything = (
+        None if mask is None else whole_mask(mask, (), window, lengths, x.context.shift)
+    )
     if everything is None:
         return out
     # A query that may attend to nothing attends to all keys alike in cuDNN.

@@ -19,12 +19,16 @@ import numpy as np
 from pe_jax.common.dtypes import check_floats
 from pe_jax.common.shapes import Array, Float
 
-_GOLDEN = np.uint32(0x9E3779B9)  # 2^32 over the golden ratio: spreads consecutive counters.
+_GOLDEN = np.uint32(
+    0x9E3779B9
+)  # 2^32 over the golden ratio: spreads consecutive counters.
 _OTHER = np.uint32(0x85EBCA6B)  # Odd as well, so that a row's two keys walk apart.
 _FIRST, _SECOND = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
 
 
-def dropout(x: Float[Array, "*B"], rate: float, rng: jax.Array | None) -> Float[jax.Array, "*B"]:
+def dropout(
+    x: Float[Array, "*B"], rate: float, rng: jax.Array | None
+) -> Float[jax.Array, "*B"]:
     """Set each entry to 0 with probability `rate` and scale the rest to keep the mean.
 
     Args:
@@ -41,7 +45,9 @@ def dropout(x: Float[Array, "*B"], rate: float, rng: jax.Array | None) -> Float[
     rows = jax.lax.iota(jnp.uint32, math.prod(shape[:-1])).reshape(*shape[:-1], 1)
     columns = jax.lax.iota(jnp.uint32, shape[-1])
     mask = keep(seed(rng), rows, columns, rate).reshape(x.shape)
-    return jnp.where(mask, x * jnp.asarray(scale(rate), x.dtype), jnp.zeros((), x.dtype))
+    return jnp.where(
+        mask, x * jnp.asarray(scale(rate), x.dtype), jnp.zeros((), x.dtype)
+    )
 
 
 def seed(rng: jax.Array) -> jax.Array:

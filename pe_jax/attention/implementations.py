@@ -41,7 +41,9 @@ def check_name(implementation: object) -> None:
     """Raise a ValueError if this is not the name of an implementation, nor `"auto"`."""
     names = ("auto", *NAMES)
     if not isinstance(implementation, str) or implementation not in names:
-        new_name = RENAMED.get(implementation) if isinstance(implementation, str) else None
+        new_name = (
+            RENAMED.get(implementation) if isinstance(implementation, str) else None
+        )
         hint = f" It is now called {new_name!r}." if new_name else ""
         raise ValueError(
             f"implementation must be one of {', '.join(names)}; got {implementation!r}.{hint}"
@@ -60,7 +62,9 @@ def target_platform() -> str:
     return default if isinstance(default, str) else default.platform
 
 
-def choose(keys: Size, window: AttentionWindow | None = None, vectors: bool = False) -> str:
+def choose(
+    keys: Size, window: AttentionWindow | None = None, vectors: bool = False
+) -> str:
     """Return what `"auto"` takes of "naive", "table" and "fused".
 
     Args:

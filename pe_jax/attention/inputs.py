@@ -85,7 +85,11 @@ class AttentionInputs(NamedTuple):
     @property
     def maps(self) -> list[tuple[Callable[..., jax.Array], Params]]:
         """The maps of the finished logits, with their parameters."""
-        return [(part.map_logits, params) for part, params, _ in self.parts if part.map_logits]
+        return [
+            (part.map_logits, params)
+            for part, params, _ in self.parts
+            if part.map_logits
+        ]
 
     @property
     def allowed(self) -> Bool[Array, "#B #H #Lq Lk"] | None:
@@ -100,7 +104,11 @@ class AttentionInputs(NamedTuple):
         """The mask with all windows in it."""
         lengths = self.q.shape[1], self.k.shape[1]
         return whole_mask(
-            self.allowed, self.position_windows, self.window, lengths, self.context.shift
+            self.allowed,
+            self.position_windows,
+            self.window,
+            lengths,
+            self.context.shift,
         )
 
 
@@ -129,7 +137,8 @@ def apply_encoding(
         context = context.replace(projections=repeated)
     split = split_params(encoding, params)
     parts = tuple(
-        (part, values, apply_positions(part, context, q.shape[0])) for part, values in split
+        (part, values, apply_positions(part, context, q.shape[0]))
+        for part, values in split
     )
     scale = q.shape[-1] ** -0.5
     for part, part_params, part_context in parts:
@@ -151,10 +160,16 @@ def apply_encoding(
         if part.sink
     ]
     windows = [
-        (part.offsets.window, part_context) for part, _, part_context in parts if part.offsets
+        (part.offsets.window, part_context)
+        for part, _, part_context in parts
+        if part.offsets
     ]
-    limited = [(window, part_context) for window, part_context in windows if window is not None]
-    over_ranges = [window for window, part_context in limited if part_context.shift is not None]
+    limited = [
+        (window, part_context) for window, part_context in windows if window is not None
+    ]
+    over_ranges = [
+        window for window, part_context in limited if part_context.shift is not None
+    ]
     mapped = any(part.map_qkv for part, _, _ in parts)
     return AttentionInputs(
         q=scaled(q) if mapped else content_q,
@@ -167,19 +182,25 @@ def apply_encoding(
         parts=parts,
         added=functools.reduce(jnp.add, added) if added else None,
         logit_terms=tuple(logit_terms),
-        sink=jnp.broadcast_to(functools.reduce(jnp.logaddexp, sinks), heads) if sinks else None,
+        sink=jnp.broadcast_to(functools.reduce(jnp.logaddexp, sinks), heads)
+        if sinks
+        else None,
         mask=mask,
         position_windows=tuple(
             (window, *part_context.rows())
             for window, part_context in limited
             if part_context.shift is None
         ),
-        window=functools.reduce(AttentionWindow.within, over_ranges) if over_ranges else None,
+        window=functools.reduce(AttentionWindow.within, over_ranges)
+        if over_ranges
+        else None,
         context=context,
     )
 
 
-def _ordered_queries(name: str, q: Float[Array, "B Lq H d"], context: HookContext) -> jax.Array:
+def _ordered_queries(
+    name: str, q: Float[Array, "B Lq H d"], context: HookContext
+) -> jax.Array:
     """`q`, NaN for queries whose keys are out of order; a ValueError if that is known."""
     ordered = in_order(context.rows()[1], context.mask)
     if not isinstance(ordered, jax.core.Tracer) and not ordered.all():
@@ -192,7 +213,10 @@ def _ordered_queries(name: str, q: Float[Array, "B Lq H d"], context: HookContex
 
 
 def _logits(
-    parts: Parts, q: Float[Array, "B Lq H d"], k: Float[Array, "B Lk G d"], dtype: np.dtype
+    parts: Parts,
+    q: Float[Array, "B Lq H d"],
+    k: Float[Array, "B Lk G d"],
+    dtype: np.dtype,
 ) -> tuple[list[Float[Array, "#B #H #Lq #Lk"]], list[LogitTerms]]:
     """What the hooks `logits` return: arrays, and terms."""
     pairs = q.shape[0], q.shape[2], q.shape[1], k.shape[1]
@@ -216,7 +240,9 @@ def _checked(
     """What a hook returned as an array; a ValueError if it does not broadcast to `shape`."""
     array = jnp.asarray(result, dtype)
     last = shape[len(shape) - array.ndim :]
-    if array.ndim > len(shape) or any(m not in (1, n) for m, n in zip(array.shape, last)):
+    if array.ndim > len(shape) or any(
+        m not in (1, n) for m, n in zip(array.shape, last)
+    ):
         expected = "a number or [H]" if hook == "sink" else "[#B, #H, Lq, Lk]"
         raise ValueError(
             f"The hook {hook!r} of {part.name} must return {expected}, here {list(shape)}, got "
@@ -247,10 +273,14 @@ def tables(terms: Sequence[Term], scale: ArrayLike) -> Tables:
     x = np.arange(-clip, clip + 1)
     summed: dict[str, Array] = {}
     for name, (field, axes) in _TABLES.items():
-        hooks = [(getattr(term, field), params, context) for term, params, context in terms]
+        hooks = [
+            (getattr(term, field), params, context) for term, params, context in terms
+        ]
         rows = [hook(params, x, context) for hook, params, context in hooks if hook]
         per_head = any(row.ndim > axes for row in rows)
-        rows = [row if row.ndim > axes or not per_head else row[:, None] for row in rows]
+        rows = [
+            row if row.ndim > axes or not per_head else row[:, None] for row in rows
+        ]
         if rows:
             summed[name] = functools.reduce(jnp.add, rows)
     if "queries" in summed:

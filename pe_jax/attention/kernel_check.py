@@ -23,7 +23,9 @@ from pe_jax.encodings.parser import from_name
 from pe_jax.encodings.part import Context
 
 _ROWS, _HEADS = 2, 4
-_LENGTH = 600  # Five tiles of 128 queries and of 128 keys, the last of which have padding.
+_LENGTH = (
+    600  # Five tiles of 128 queries and of 128 keys, the last of which have padding.
+)
 # The largest difference of an array, relative to its largest entry. XLA computes in float32.
 _LIMITS = {"float32": 1e-3, "bfloat16": 0.05}
 
@@ -34,7 +36,9 @@ class _Case:
 
     encoding: str = "none"
     length: int | None = None  # Of queries and keys; default `_LENGTH`.
-    first_query: int = 0  # Position of the first query; the last query is at the last key.
+    first_query: int = (
+        0  # Position of the first query; the last query is at the last key.
+    )
     head_size: int = 64
     kv_heads: int = _HEADS
     dropout_rate: float = 0.0
@@ -48,14 +52,20 @@ _CASES = {
     "bias of every offset": _Case(encoding="alibi"),
     "bias with max_distance": _Case(encoding="t5(max_distance=64)"),
     "vectors of keys and values": _Case(encoding="learned_relative(max_distance=16)"),
-    "vectors and a bias": _Case(encoding="learned_relative(max_distance=16)+t5(max_distance=64)"),
-    "sinusoids without max_distance": _Case(encoding="sinusoidal_relative(max_distance=None)"),
+    "vectors and a bias": _Case(
+        encoding="learned_relative(max_distance=16)+t5(max_distance=64)"
+    ),
+    "sinusoids without max_distance": _Case(
+        encoding="sinusoidal_relative(max_distance=None)"
+    ),
     "causal": _Case(encoding="causal"),
     "causal, later queries": _Case(encoding="alibi+causal", first_query=150),
     "window": _Case(encoding="rope+window(max_distance=40)"),
     "sink": _Case(encoding="alibi+sink+causal"),
     "padding": _Case(encoding="t5(max_distance=64)", padding=True),
-    "grouped heads": _Case(encoding="learned_relative(max_distance=16)+causal", kv_heads=2),
+    "grouped heads": _Case(
+        encoding="learned_relative(max_distance=16)+causal", kv_heads=2
+    ),
     "one head of keys": _Case(encoding="rope", kv_heads=1),
     "heads of 128": _Case(encoding="alibi", head_size=128),
     "tiles of 512": _Case(encoding="learned_relative(max_distance=16)", length=512),
@@ -87,7 +97,10 @@ class KernelDifference(Record):
         return not self.error and self.difference <= self.limit
 
     def __str__(self) -> str:
-        found = self.error or f"{self.difference:.1e} of at most {self.limit:.0e} in {self.array}"
+        found = (
+            self.error
+            or f"{self.difference:.1e} of at most {self.limit:.0e} in {self.array}"
+        )
         verdict = "agrees" if self.agrees else "DIFFERS"
         return f"{self.case:30s} {self.dtype:9s} {verdict:8s} {found}"
 
@@ -116,7 +129,9 @@ class KernelCheck(Record):
         return "\n".join([*map(str, self.differences), summary])
 
 
-def check_kernel(cases: Sequence[str] | None = None, *, interpret: bool = False) -> KernelCheck:
+def check_kernel(
+    cases: Sequence[str] | None = None, *, interpret: bool = False
+) -> KernelCheck:
     """Compare the TPU kernel with XLA's form: outputs and all gradients, in float32 and bfloat16.
 
     No TPU has run the kernel yet, so `implementation="auto"` takes it only in training, and there
@@ -135,7 +150,9 @@ def check_kernel(cases: Sequence[str] | None = None, *, interpret: bool = False)
     for name in names:
         if name not in _CASES:
             hint = did_you_mean(name, _CASES)
-            raise ValueError(f"cases must be of {', '.join(_CASES)}; got {name!r}.{hint}")
+            raise ValueError(
+                f"cases must be of {', '.join(_CASES)}; got {name!r}.{hint}"
+            )
     platform = target_platform()
     if platform != "tpu" and not interpret:
         raise ValueError(
@@ -144,7 +161,9 @@ def check_kernel(cases: Sequence[str] | None = None, *, interpret: bool = False)
         )
     on_device = emulated_devices() if interpret else contextlib.nullcontext()
     with on_device:
-        differences = [found for name in names for found in _compare(name, _CASES[name])]
+        differences = [
+            found for name in names for found in _compare(name, _CASES[name])
+        ]
     kind = f"{platform}, interpreted" if interpret else jax.devices()[0].device_kind
     return KernelCheck(device=kind, differences=tuple(differences))
 
@@ -156,10 +175,14 @@ def _compare(name: str, case: _Case) -> list[KernelDifference]:
     for dtype, limit in _LIMITS.items():
         try:
             results = jax.device_get(_run(loss, arrays, dtype, "kernel"))
-        except Exception as error:  # Whatever the TPU's compiler or runtime raises is a failure.
+        except (
+            Exception
+        ) as error:  # Whatever the TPU's compiler or runtime raises is a failure.
             first_line = (str(error).splitlines() or [""])[0]
             message = f"{type(error).__name__}: {first_line[:200]}"
-            found.append(KernelDifference(case=name, dtype=dtype, limit=limit, error=message))
+            found.append(
+                KernelDifference(case=name, dtype=dtype, limit=limit, error=message)
+            )
             continue
         array, difference = _largest_difference(results, expected)
         found.append(
@@ -197,17 +220,23 @@ def _inputs(case: _Case) -> tuple[dict[str, Any], Callable[..., tuple[Array, Arr
         "params": jax.tree.map(lambda x: normal(*x.shape), drawn),
     }
     to = normal(_ROWS, queries, _HEADS, case.head_size)
-    context = Context(positions_q=range(case.first_query, keys), positions_k=range(keys))
+    context = Context(
+        positions_q=range(case.first_query, keys), positions_k=range(keys)
+    )
     if case.documents:
         ends = np.array([[keys // 3, keys // 2], [keys // 5, keys - 30]])
         document_ids = 1 + (np.arange(keys)[:, None] >= ends[:, None]).sum(-1)
-        context = Context(positions_q=document_positions(document_ids), document_ids=document_ids)
+        context = Context(
+            positions_q=document_positions(document_ids), document_ids=document_ids
+        )
     mask = None
     if case.padding:
         valid = np.arange(keys) < np.array([[keys - 50], [0]])
         mask = jnp.asarray(valid)[:, None, None]
 
-    def loss(arrays: dict[str, Any], dtype: str, implementation: str) -> tuple[Array, Array]:
+    def loss(
+        arrays: dict[str, Any], dtype: str, implementation: str
+    ) -> tuple[Array, Array]:
         q, k, v = (arrays[name].astype(dtype) for name in "qkv")
         out = attention(
             q,
@@ -240,7 +269,9 @@ def _run(
     return {"output": out, "gradient": gradients}
 
 
-def _largest_difference(results: dict[str, Any], expected: dict[str, Any]) -> tuple[str, float]:
+def _largest_difference(
+    results: dict[str, Any], expected: dict[str, Any]
+) -> tuple[str, float]:
     """Return the array that differs most, and how far, relative to its largest entry."""
     largest, where = 0.0, "output"
     flat, _ = jax.tree_util.tree_flatten_with_path(results)
@@ -249,5 +280,8 @@ def _largest_difference(results: dict[str, Any], expected: dict[str, Any]) -> tu
         if not np.isfinite(difference):
             difference = float("inf")
         if difference > largest:
-            largest, where = difference, jax.tree_util.keystr(path, simple=True, separator=" ")
+            largest, where = (
+                difference,
+                jax.tree_util.keystr(path, simple=True, separator=" "),
+            )
     return where, largest

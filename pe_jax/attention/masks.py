@@ -52,7 +52,11 @@ def checked_document_ids(document_ids: Array, name: str) -> Int[jax.Array, "B L"
       ValueError: for ids that are not integers `[B, L]`, or that are known and not from 0 to
         2^31 - 2. One more than the highest id has to fit into int32.
     """
-    ids = document_ids if isinstance(document_ids, jax.Array) else np.asarray(document_ids)
+    ids = (
+        document_ids
+        if isinstance(document_ids, jax.Array)
+        else np.asarray(document_ids)
+    )
     if not jnp.issubdtype(ids.dtype, jnp.integer) or ids.ndim != 2:
         raise ValueError(
             f"{name} must be integers [B, L], the number of each token's document, got "
@@ -71,7 +75,9 @@ def checked_document_ids(document_ids: Array, name: str) -> Int[jax.Array, "B L"
     return jnp.asarray(ids, jnp.int32)
 
 
-def check_document_ids(document_ids: Int[Array, "B L"], positions: Positions | None) -> None:
+def check_document_ids(
+    document_ids: Int[Array, "B L"], positions: Positions | None
+) -> None:
     """Raise a ValueError for known documents whose tokens are not together or not consecutive."""
     if isinstance(document_ids, jax.core.Tracer):
         return
@@ -96,7 +102,9 @@ def check_document_ids(document_ids: Int[Array, "B L"], positions: Positions | N
         )
 
 
-def document_bounds(document_ids: Int[Array, "B L"]) -> tuple[Int[Array, "B L"], Int[Array, "B L"]]:
+def document_bounds(
+    document_ids: Int[Array, "B L"],
+) -> tuple[Int[Array, "B L"], Int[Array, "B L"]]:
     """Return where the document of each token starts, and one past its end."""
     length = document_ids.shape[1]
     place = jnp.arange(length)
@@ -124,7 +132,9 @@ def in_order(
     """True for queries to whose keys positions rise from key to key, leaving out masked keys."""
     x = jnp.asarray(positions)[:, None, None]
     mask = jnp.ones((1, 1, 1, x.shape[-1]), bool) if mask is None else jnp.asarray(mask)
-    lowest = jnp.iinfo(x.dtype).min if jnp.issubdtype(x.dtype, jnp.integer) else -jnp.inf
+    lowest = (
+        jnp.iinfo(x.dtype).min if jnp.issubdtype(x.dtype, jnp.integer) else -jnp.inf
+    )
     largest = jax.lax.cummax(jnp.where(mask, x, lowest), axis=3)
     return ~(mask[..., 1:] & (x[..., 1:] <= largest[..., :-1])).any((1, 3))
 
@@ -133,7 +143,9 @@ def index_offsets(
     rows: Size, columns: Size, shift: ArrayLike, sign: int = -1
 ) -> Int[Array, "Lq Lk"]:
     """column + sign · row + shift."""
-    row, column = (jax.lax.broadcasted_iota(jnp.int32, (rows, columns), axis) for axis in (0, 1))
+    row, column = (
+        jax.lax.broadcasted_iota(jnp.int32, (rows, columns), axis) for axis in (0, 1)
+    )
     return column + sign * row + shift
 
 
@@ -152,10 +164,14 @@ def whole_mask(
         `shift`.
     """
     for limit, positions_q, positions_k in position_windows:
-        mask = combine_masks(mask, limit.allows(offsets(positions_q, positions_k))[:, None])
+        mask = combine_masks(
+            mask, limit.allows(offsets(positions_q, positions_k))[:, None]
+        )
     if window is None or shift is None:
         return mask
-    return combine_masks(mask, window.allows(index_offsets(*lengths, shift))[None, None])
+    return combine_masks(
+        mask, window.allows(index_offsets(*lengths, shift))[None, None]
+    )
 
 
 def check_mask(mask: Any, shape: tuple[Size, Size, Size, Size]) -> None:
@@ -169,7 +185,9 @@ def check_mask(mask: Any, shape: tuple[Size, Size, Size, Size]) -> None:
             "additive mask that is 0 where allowed, pass `mask=additive == 0`. Pass a bias as an "
             "encoding."
         )
-    fits = mask.ndim == 4 and all(m in (1, n) for m, n in zip(mask.shape, shape, strict=True))
+    fits = mask.ndim == 4 and all(
+        m in (1, n) for m, n in zip(mask.shape, shape, strict=True)
+    )
     if not fits or mask.shape[3] != shape[3]:
         raise ValueError(
             f"mask must be [B or 1, H or 1, Lq or 1, Lk], here {list(shape)}; got "
@@ -177,17 +195,25 @@ def check_mask(mask: Any, shape: tuple[Size, Size, Size, Size]) -> None:
         )
 
 
-def combine_masks(mask: Bool[Array, "..."] | None, other: Bool[Array, "..."]) -> Bool[Array, "..."]:
+def combine_masks(
+    mask: Bool[Array, "..."] | None, other: Bool[Array, "..."]
+) -> Bool[Array, "..."]:
     """True where both allow; None allows everything."""
     return other if mask is None else mask & other
 
 
-def masked_logits(logits: Float[Array, "*B"], mask: Bool[Array, "..."] | None) -> jax.Array:
+def masked_logits(
+    logits: Float[Array, "*B"], mask: Bool[Array, "..."] | None
+) -> jax.Array:
     """A floor where the mask forbids. Finite: a row of -inf, and its gradient, would be NaN."""
-    return logits if mask is None else jnp.where(mask, logits, jnp.finfo(logits.dtype).min)
+    return (
+        logits if mask is None else jnp.where(mask, logits, jnp.finfo(logits.dtype).min)
+    )
 
 
-def masked_weights(weights: Float[Array, "*B"], mask: Bool[Array, "..."] | None) -> jax.Array:
+def masked_weights(
+    weights: Float[Array, "*B"], mask: Bool[Array, "..."] | None
+) -> jax.Array:
     """0 where the mask forbids, which the floor leaves above 0 in rows without any key."""
     return weights if mask is None else jnp.where(mask, weights, 0.0)
 
@@ -209,7 +235,9 @@ def masked_softmax(
     check_mask(mask, np.shape(logits))
     logits = masked_logits(jnp.asarray(logits), mask)
     if sink is not None:
-        column = jnp.broadcast_to(sink[:, None, None].astype(logits.dtype), (*logits.shape[:3], 1))
+        column = jnp.broadcast_to(
+            sink[:, None, None].astype(logits.dtype), (*logits.shape[:3], 1)
+        )
         logits = jnp.concatenate([logits, column], axis=-1)
     weights = jax.nn.softmax(logits, axis=-1)
     return masked_weights(weights if sink is None else weights[..., :-1], mask)

@@ -49,7 +49,9 @@ def attend(
     """
     x_q, x_k, x_v = inputs
     if x_k is None and x_v is not None:
-        raise ValueError("inputs_v was given without inputs_k; pass inputs_k to use it for both.")
+        raise ValueError(
+            "inputs_v was given without inputs_k; pass inputs_k to use it for both."
+        )
     if cache is not None and x_k is not None:
         raise ValueError(
             "decode is for self-attention only, where keys arrive step by step. For the keys of "
@@ -64,7 +66,15 @@ def attend(
     context = context.replace(x_q=x_q, projections=(to_queries, to_keys))
     if cache is not None:
         return cached_attention(
-            q, k, v, cache, encoding, params, context, mask=mask, implementation=implementation
+            q,
+            k,
+            v,
+            cache,
+            encoding,
+            params,
+            context,
+            mask=mask,
+            implementation=implementation,
         )
     out = attention(
         q,
@@ -81,7 +91,9 @@ def attend(
     return out, None
 
 
-def head_sizes(features: int, num_heads: int, num_kv_heads: int | None) -> tuple[int, int]:
+def head_sizes(
+    features: int, num_heads: int, num_kv_heads: int | None
+) -> tuple[int, int]:
     """d, and G, the number of heads of keys and values; a ValueError if they do not divide."""
     if features % num_heads:
         raise ValueError(
@@ -89,7 +101,9 @@ def head_sizes(features: int, num_heads: int, num_kv_heads: int | None) -> tuple
         )
     num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
     if num_kv_heads < 1 or num_heads % num_kv_heads:
-        raise ValueError(f"num_kv_heads must divide num_heads={num_heads}, got {num_kv_heads}.")
+        raise ValueError(
+            f"num_kv_heads must divide num_heads={num_heads}, got {num_kv_heads}."
+        )
     return features // num_heads, num_kv_heads
 
 

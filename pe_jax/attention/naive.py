@@ -22,10 +22,14 @@ from pe_jax.encodings.part import HookContext, LogitTerms, OffsetVectors, Params
 from pe_jax.encodings.positions import offsets
 
 
-def attend(x: AttentionInputs, drop: Callable[[Array], Array]) -> Float[Array, "B Lq H f"]:
+def attend(
+    x: AttentionInputs, drop: Callable[[Array], Array]
+) -> Float[Array, "B Lq H f"]:
     """Softmax attention with all terms of all parts, float32; `drop` is dropout of the weights."""
     weights = drop(masked_softmax(logits(x), x.whole_mask, x.sink))
-    out = head_product("bhqk,bkhf->bqhf", weights, x.v, x.q.shape[2], multiply=_products)
+    out = head_product(
+        "bhqk,bkhf->bqhf", weights, x.v, x.q.shape[2], multiply=_products
+    )
     for term, params, context in x.terms:
         if term.value_vectors:
             vectors, axes = _vectors(term.value_vectors, params, context)
@@ -109,10 +113,14 @@ def _bias(
 ) -> Float[Array, "#B #H #Lq #Lk"]:
     offset = offsets(i, j)
     biases = hook(params, offset, HookContext(positions_q=i, positions_k=j))
-    return jnp.moveaxis(biases if biases.ndim > offset.ndim else biases[..., None], -1, 1)
+    return jnp.moveaxis(
+        biases if biases.ndim > offset.ndim else biases[..., None], -1, 1
+    )
 
 
-def _vectors(vectors: OffsetVectors, params: Params, context: HookContext) -> tuple[Array, str]:
+def _vectors(
+    vectors: OffsetVectors, params: Params, context: HookContext
+) -> tuple[Array, str]:
     """Vectors of every pair of query and key, and the names of their axes but the last."""
     offset = offsets(context.positions_q, context.positions_k)
     pairs = vectors(params, offset, context)

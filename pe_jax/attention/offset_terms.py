@@ -38,7 +38,9 @@ from pe_jax.encodings.positions import offsets
 from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=("rows",), meta_fields=("clip",))
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=("rows",), meta_fields=("clip",)
+)
 @dataclasses.dataclass(frozen=True)
 class Tables:
     """Terms at the offsets -clip .. clip, added up over the parts of an encoding."""
@@ -68,7 +70,10 @@ class Rotation:
 
 
 def table_logits(
-    tables: Tables, q: Float[Array, "B Lq H d"], k: Float[Array, "B Lk G d"], offset: ArrayLike
+    tables: Tables,
+    q: Float[Array, "B Lq H d"],
+    k: Float[Array, "B Lk G d"],
+    offset: ArrayLike,
 ) -> list[Float[Array, "#B #H Lq Lk"]]:
     """Return the logits that tables of vectors and biases add, float32.
 
@@ -83,8 +88,14 @@ def table_logits(
             added.append(_tiled_logits(rows["queries"], clip, k, lengths[0], offset))
         else:
             # Queries and keys exchanged: offset j - i of one is i - j of the other.
-            exchanged = -jnp.swapaxes(offset, -1, -2) if np.ndim(offset) else -jnp.asarray(offset)
-            logits = _vector_logits(rows["queries"][::-1], clip, k, lengths[0], exchanged)
+            exchanged = (
+                -jnp.swapaxes(offset, -1, -2)
+                if np.ndim(offset)
+                else -jnp.asarray(offset)
+            )
+            logits = _vector_logits(
+                rows["queries"][::-1], clip, k, lengths[0], exchanged
+            )
             added.append(logits.swapaxes(2, 3))
     if "bias" in rows:
         added.append(_bias_logits(rows["bias"], clip, lengths, offset))
@@ -95,19 +106,28 @@ def table_values(
     tables: Tables, weights: Float[Array, "B H Lq Lk"], offset: ArrayLike
 ) -> Float[Array, "B Lq H f"]:
     """Return the outputs that the vectors of a table add, float32."""
-    rows, lay_out = _cut_table(tables.rows["values"], tables.clip, weights.shape[2:], offset)
+    rows, lay_out = _cut_table(
+        tables.rows["values"], tables.clip, weights.shape[2:], offset
+    )
     vectors = rows.astype(weights.dtype)
     by_offset = jnp.zeros((*weights.shape[:-1], len(vectors)), wide_dtype(weights))
     _, transpose = jax.vjp(lay_out, vary_alike(by_offset, weights))
     (summed,) = transpose(at_least_float32(weights))
-    return product(f"bhqm,{_axes(vectors)}->bqhd", summed.astype(weights.dtype), vectors)
+    return product(
+        f"bhqm,{_axes(vectors)}->bqhd", summed.astype(weights.dtype), vectors
+    )
 
 
 def rotated_logits(
-    rotation: Rotation, q: Float[Array, "B Lq H d"], positions_q: Array, positions_k: Array
+    rotation: Rotation,
+    q: Float[Array, "B Lq H d"],
+    positions_q: Array,
+    positions_k: Array,
 ) -> Float[Array, "B H Lq Lk"]:
     """Return the logits that sinusoids of the offset add by joining the keys, float32."""
-    rotated = rotate_pairs(q, positions_q[..., None], rotation.frequencies).astype(q.dtype)
+    rotated = rotate_pairs(q, positions_q[..., None], rotation.frequencies).astype(
+        q.dtype
+    )
     vectors = sinusoid(positions_k, rotation.frequencies).astype(q.dtype)  # [*B, Lk, d]
     near = product(f"bqhd,{_batch(vectors)}kd->bhqk", rotated, vectors)
     if rotation.ends is None:
@@ -118,7 +138,10 @@ def rotated_logits(
 
 
 def rotated_values(
-    rotation: Rotation, weights: Float[Array, "B H Lq Lk"], positions_q: Array, positions_k: Array
+    rotation: Rotation,
+    weights: Float[Array, "B H Lq Lk"],
+    positions_q: Array,
+    positions_k: Array,
 ) -> Float[Array, "B Lq H f"]:
     """Return the outputs that sinusoids of the offset add by joining the values, float32."""
     frequencies, ends = rotation.value_frequencies, rotation.value_ends
@@ -171,7 +194,9 @@ def _cut_table(
     return rows, functools.partial(_skew, keys)
 
 
-def _table_rows(table: Array, clip: int, first: ArrayLike, count: int) -> Float[Array, "N ..."]:
+def _table_rows(
+    table: Array, clip: int, first: ArrayLike, count: int
+) -> Float[Array, "N ..."]:
     """Return the rows of the offsets `first`, `first` + 1, ..., of which those beyond the clip have
     the end rows. This is `relative_shift` of one query, whose gradient is no scatter."""
     rows = relative_shift(clip, count, jnp.moveaxis(table, 0, -1)[..., None, :], first)
@@ -189,7 +214,9 @@ def _skew(keys: int, by_offset: Float[Array, "*B Lq M"]) -> Float[Array, "*B Lq 
     return flat.reshape(*batch, queries, count - 1)[..., :keys]
 
 
-def _rows(clip: int, lengths: tuple[Size, Size], offset: ArrayLike) -> Int[Array, "*B Lq Lk"]:
+def _rows(
+    clip: int, lengths: tuple[Size, Size], offset: ArrayLike
+) -> Int[Array, "*B Lq Lk"]:
     """The row of the tables of each pair of query and key."""
     by_pair = offset if np.ndim(offset) else index_offsets(*lengths, offset)
     return jnp.clip(by_pair, -clip, clip) + clip
@@ -202,7 +229,9 @@ def _shifted(
     if np.ndim(offset) == 0:
         return relative_shift(clip, keys, by_offset, offset)
     rows = _rows(clip, (by_offset.shape[-2], keys), offset)
-    return jnp.take_along_axis(by_offset, rows[None, None] if rows.ndim == 2 else rows[:, None], -1)
+    return jnp.take_along_axis(
+        by_offset, rows[None, None] if rows.ndim == 2 else rows[:, None], -1
+    )
 
 
 def _bias_logits(
@@ -213,7 +242,9 @@ def _bias_logits(
     heads = bias.shape[1]
     if np.ndim(offset) == 0:
         queries, keys = lengths
-        if queries + keys < 2 * clip:  # A block of a long input meets a part of the table.
+        if (
+            queries + keys < 2 * clip
+        ):  # A block of a long input meets a part of the table.
             farthest = (queries + keys) // 2
             bias = _table_rows(bias, clip, offset - (queries - 1), 2 * farthest + 1)
             clip, offset = farthest, queries - 1 - farthest

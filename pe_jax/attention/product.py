@@ -45,7 +45,12 @@ def product(spec: str, a: Array, b: Array) -> jax.Array:
 
 
 def head_product(
-    spec: str, a: Array, b: Array, heads: int, *, multiply: Callable[..., jax.Array] = product
+    spec: str,
+    a: Array,
+    b: Array,
+    heads: int,
+    *,
+    multiply: Callable[..., jax.Array] = product,
 ) -> jax.Array:
     """Return the product of terms of which some have fewer heads, the axis `h`, than others.
 
@@ -67,15 +72,24 @@ def head_product(
         shape = *x.shape[:axis], groups, -1, *x.shape[axis + 1 :]
         return x if count == groups else x.reshape(shape)
 
-    split = [term if n == groups else term.replace("h", "hr") for term, n in zip(terms, counts)]
+    split = [
+        term if n == groups else term.replace("h", "hr")
+        for term, n in zip(terms, counts)
+    ]
     operands = map(grouped, (a, b), terms, counts)
     out = multiply(f"{split[0]},{split[1]}->{split[2]}", *operands)
     axis = terms[2].index("h")
-    return out if heads == groups else out.reshape(*out.shape[:axis], -1, *out.shape[axis + 2 :])
+    return (
+        out
+        if heads == groups
+        else out.reshape(*out.shape[:axis], -1, *out.shape[axis + 2 :])
+    )
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def add_row(x: Float[Array, "M N"], row: Float[Array, " N"], dtype: DTypeLike) -> jax.Array:
+def add_row(
+    x: Float[Array, "M N"], row: Float[Array, " N"], dtype: DTypeLike
+) -> jax.Array:
     """Return `x + row`, float32 as both are.
 
     The gradient of the row is a sum over rows, rounded to `dtype` before and computed as a product
@@ -95,7 +109,9 @@ def _add_row_jvp(
     return add_row(*primals, dtype), dx + product("om,on->mn", ones, rows)
 
 
-def is_product_of_layers(primitive: Primitive, *_: object, spec: str = "", **__: object) -> bool:
+def is_product_of_layers(
+    primitive: Primitive, *_: object, spec: str = "", **__: object
+) -> bool:
     """Select products without a batch, for `jax.checkpoint(policy=...)`: those of dense layers."""
     if primitive is not product_p:
         return False
@@ -129,7 +145,9 @@ def _einsum(a: Array, b: Array, *, spec: str) -> jax.Array:
         for axes in (a_axes, b_axes)
     )
     a, b = jnp.einsum(f"{a_axes}->{a_first}", a), jnp.einsum(f"{b_axes}->{b_first}", b)
-    out = jnp.einsum(f"{a_first},{b_first}->{first}", a, b, preferred_element_type=wide_dtype(a, b))
+    out = jnp.einsum(
+        f"{a_first},{b_first}->{first}", a, b, preferred_element_type=wide_dtype(a, b)
+    )
     return jnp.einsum(f"{first}->{out_axes}", out)
 
 
@@ -139,7 +157,12 @@ def _einsum_on_cpu(a: Array, b: Array, *, spec: str) -> Array:
     batch = len(out_axes) - 2
     alike = a_axes[:batch] == b_axes[:batch] == out_axes[:batch]
     matrices = alike and len(a_axes) == len(b_axes) == batch + 2
-    if matrices and a_axes[-2] == b_axes[-2] and a.dtype == jnp.bfloat16 and multiplies_bfloat16():
+    if (
+        matrices
+        and a_axes[-2] == b_axes[-2]
+        and a.dtype == jnp.bfloat16
+        and multiplies_bfloat16()
+    ):
         if out_axes[-2] == a_axes[-1]:
             a, a_axes = _transposed(a), f"{a_axes[:-2]}{a_axes[-1]}{a_axes[-2]}"
         else:
@@ -156,12 +179,16 @@ def _transposed(x: Float[Array, "*B M N"]) -> Float[Array, "*B N M"]:
 
 def _transpose_a(g, a, b, *, spec):
     a_axes, b_axes, out_axes = _terms(spec)
-    return product(f"{out_axes},{b_axes}->{a_axes}", g.astype(b.dtype), b).astype(a.aval.dtype)
+    return product(f"{out_axes},{b_axes}->{a_axes}", g.astype(b.dtype), b).astype(
+        a.aval.dtype
+    )
 
 
 def _transpose_b(g, a, b, *, spec):
     a_axes, b_axes, out_axes = _terms(spec)
-    return product(f"{a_axes},{out_axes}->{b_axes}", a, g.astype(a.dtype)).astype(b.aval.dtype)
+    return product(f"{a_axes},{out_axes}->{b_axes}", a, g.astype(a.dtype)).astype(
+        b.aval.dtype
+    )
 
 
 def _batch(

@@ -32,20 +32,28 @@ def relative_shift_transpose(
     clip: int, keys: int, x: Float[Array, "*B Lq Lk"], shift: ArrayLike
 ) -> Float[Array, "*B Lq M"]:
     """Sum `x` over the keys of each offset; the transpose of `relative_shift`."""
-    return relative_shift_transpose_p.bind(*vary_alike((x, shift)), clip=clip, keys=keys)
+    return relative_shift_transpose_p.bind(
+        *vary_alike((x, shift)), clip=clip, keys=keys
+    )
 
 
-def _relative_shift(by_offset: Array, shift: ArrayLike, *, clip: int, keys: int) -> jax.Array:
+def _relative_shift(
+    by_offset: Array, shift: ArrayLike, *, clip: int, keys: int
+) -> jax.Array:
     rows = jnp.clip(index_offsets(by_offset.shape[-2], keys, shift), -clip, clip) + clip
     return _take(by_offset, rows)
 
 
-def _relative_shift_transpose(x: Array, shift: ArrayLike, *, clip: int, keys: int) -> jax.Array:
+def _relative_shift_transpose(
+    x: Array, shift: ArrayLike, *, clip: int, keys: int
+) -> jax.Array:
     # The key of offset m for query i: position i + m.
     key = index_offsets(x.shape[-2], 2 * clip - 1, 1 - clip, sign=1) - shift
     x = jax.lax.optimization_barrier(x)  # Or each of its uses recomputes it.
     near = jnp.where((key >= 0) & (key < keys), _take(x, jnp.clip(key, 0, keys - 1)), 0)
-    left = jnp.where(index_offsets(x.shape[-2], keys, shift) <= -clip, x, 0).sum(-1, keepdims=True)
+    left = jnp.where(index_offsets(x.shape[-2], keys, shift) <= -clip, x, 0).sum(
+        -1, keepdims=True
+    )
     # What is neither: a second masked sum takes longer than all else here.
     right = x.sum(-1, keepdims=True) - left - near.sum(-1, keepdims=True)
     return jnp.concatenate([left, near, right], axis=-1)
@@ -55,7 +63,9 @@ relative_shift_p = Primitive("relative_shift")
 relative_shift_transpose_p = Primitive("relative_shift_transpose")
 
 
-def _define(primitive: Primitive, function: Callable[..., jax.Array], transpose: Primitive) -> None:
+def _define(
+    primitive: Primitive, function: Callable[..., jax.Array], transpose: Primitive
+) -> None:
     """Define a primitive as `function(x, shift, clip=, keys=)`, which is linear in x."""
 
     def batch(operands, axes, **sizes):
@@ -65,11 +75,15 @@ def _define(primitive: Primitive, function: Callable[..., jax.Array], transpose:
         return jax.vmap(functools.partial(function, **sizes), axes)(*operands), 0
 
     def abstract(x, shift, **sizes):
-        return jax.make_jaxpr(functools.partial(function, **sizes))(x, shift).out_avals[0]
+        return jax.make_jaxpr(functools.partial(function, **sizes))(x, shift).out_avals[
+            0
+        ]
 
     primitive.def_impl(jax.jit(function, static_argnames=("clip", "keys")))
     primitive.def_abstract_eval(abstract)
-    ad.defjvp(primitive, lambda g, x, shift, **sizes: primitive.bind(g, shift, **sizes), None)
+    ad.defjvp(
+        primitive, lambda g, x, shift, **sizes: primitive.bind(g, shift, **sizes), None
+    )
     ad.primitive_transposes[primitive] = lambda g, x, shift, **sizes: (
         transpose.bind(g, shift, **sizes),
         None,

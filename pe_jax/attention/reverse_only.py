@@ -24,7 +24,9 @@ def reverse_only(x: Array) -> Array:
 
 
 @reverse_only.defjvp
-def _reverse_only_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+def _reverse_only_jvp(
+    primals: tuple[Array], tangents: tuple[Array]
+) -> tuple[Array, Array]:
     return primals[0], reverse_only_p.bind(tangents[0])
 
 
@@ -53,5 +55,8 @@ def _refuse(*_: object, **__: object) -> NoReturn:
 reverse_only_p.def_impl(_refuse)
 reverse_only_p.def_abstract_eval(lambda x: x)
 ad.deflinear(reverse_only_p, lambda cotangent: [cotangent])
-batching.primitive_batchers[reverse_only_p] = lambda x, axes: (reverse_only_p.bind(*x), *axes)
+batching.primitive_batchers[reverse_only_p] = lambda x, axes: (
+    reverse_only_p.bind(*x),
+    *axes,
+)
 mlir.register_lowering(reverse_only_p, _refuse)

@@ -65,25 +65,39 @@ class AttentionBlock:
     content_k: Leaf
     tables: Tables  # Terms of the offset.
     rotations: tuple[Rotation, ...]
-    logit_terms: tuple[LogitTerms, ...]  # Other terms, computed anew in the backward pass.
+    logit_terms: tuple[
+        LogitTerms, ...
+    ]  # Other terms, computed anew in the backward pass.
     added: Leaf  # `[#B, #H, #Lq, #Lk]`, to the logits as it is.
     sink: Leaf
     map_params: tuple[Params, ...]
-    positions_q: Leaf  # `[L]` or `[B, L]`, where they are no ranges and terms need them.
+    positions_q: (
+        Leaf  # `[L]` or `[B, L]`, where they are no ranges and terms need them.
+    )
     positions_k: Leaf
     document_ids_q: Leaf  # `[#B, Lq]` and `[#B, Lk]`, see `Context`, or None.
     document_ids_k: Leaf
-    limits_q: tuple[Leaf, ...]  # Positions that are no ranges, `[#B, Lq]` and `[#B, Lk]` each.
+    limits_q: tuple[
+        Leaf, ...
+    ]  # Positions that are no ranges, `[#B, Lq]` and `[#B, Lk]` each.
     limits_k: tuple[Leaf, ...]
     mask: Leaf  # `[B or 1, H or 1, Lq or 1, Lk]`.
     seed: Leaf  # Of dropout, see `dropout.seed`.
     rate: float  # Of dropout.
     window: AttentionWindow | None
-    ranges: tuple[range, range] | None  # Positions of queries and keys, where they are ranges.
+    ranges: (
+        tuple[range, range] | None
+    )  # Positions of queries and keys, where they are ranges.
     size: int  # Queries of a block; 0 takes all at once and saves their weights.
-    num_queries: Size  # Before they are cut into blocks, by which dropout numbers its rows.
-    maps: tuple[Callable[..., jax.Array], ...]  # Of the finished logits, see `Part.map_logits`.
-    position_windows: tuple[AttentionWindow, ...]  # Over the positions `limits_q` and `limits_k`.
+    num_queries: (
+        Size  # Before they are cut into blocks, by which dropout numbers its rows.
+    )
+    maps: tuple[
+        Callable[..., jax.Array], ...
+    ]  # Of the finished logits, see `Part.map_logits`.
+    position_windows: tuple[
+        AttentionWindow, ...
+    ]  # Over the positions `limits_q` and `limits_k`.
     # Numbers of the first query and key of a block among all; None without blocks.
     first: tuple[Leaf, Leaf] | None = None
 
@@ -113,7 +127,9 @@ class AttentionBlock:
         """The mask, within documents."""
         if self.document_ids_q is None:
             return self.mask
-        return combine_masks(self.mask, same_document(self.document_ids_q, self.document_ids_k))
+        return combine_masks(
+            self.mask, same_document(self.document_ids_q, self.document_ids_k)
+        )
 
     @property
     def whole_mask(self) -> Array | None:
@@ -128,7 +144,9 @@ class AttentionBlock:
         if self.seed is None:
             return x
         rows, heads, lq, lk = x.shape
-        first_query, first_key = (jnp.asarray(n, jnp.uint32) for n in self.first or (0, 0))
+        first_query, first_key = (
+            jnp.asarray(n, jnp.uint32) for n in self.first or (0, 0)
+        )
         head = jax.lax.iota(jnp.uint32, rows * heads).reshape(rows, heads, 1, 1)
         query = jax.lax.iota(jnp.uint32, lq)[:, None] + first_query
         row = head * np.uint32(self.num_queries) + query  # As rows of [B, H, Lq, Lk].
@@ -139,7 +157,11 @@ class AttentionBlock:
 
 jax.tree_util.register_dataclass(
     AttentionBlock,
-    [field.name for field in dataclasses.fields(AttentionBlock) if field.name not in _STATIC],
+    [
+        field.name
+        for field in dataclasses.fields(AttentionBlock)
+        if field.name not in _STATIC
+    ],
     _STATIC,
 )
 
@@ -149,14 +171,18 @@ def partition(x: AttentionBlock) -> tuple[AttentionBlock, AttentionBlock]:
 
     def half(inexact: bool) -> AttentionBlock:
         is_inexact = lambda leaf: jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
-        return jax.tree.map(lambda leaf: leaf if is_inexact(leaf) == inexact else None, x)
+        return jax.tree.map(
+            lambda leaf: leaf if is_inexact(leaf) == inexact else None, x
+        )
 
     return half(True), half(False)
 
 
 def combine(x: AttentionBlock, rest: AttentionBlock) -> AttentionBlock:
     """The arrays of `x`, and in the place of those that it lacks those of `rest`."""
-    return jax.tree.map(lambda a, b: b if a is None else a, x, rest, is_leaf=lambda a: a is None)
+    return jax.tree.map(
+        lambda a, b: b if a is None else a, x, rest, is_leaf=lambda a: a is None
+    )
 
 
 def logits(x: AttentionBlock) -> Float[Array, "B H Lq Lk"]:
@@ -177,7 +203,9 @@ def _finished(
     if not x.maps:
         return content if terms is None else content + terms
     terms = jnp.zeros_like(content) if terms is None else terms
-    return mapped_logits([*zip(x.maps, params, strict=True)], content, terms, x.whole_mask)
+    return mapped_logits(
+        [*zip(x.maps, params, strict=True)], content, terms, x.whole_mask
+    )
 
 
 def _term_logits(x: AttentionBlock) -> Float[Array, "B H Lq Lk"] | None:
@@ -202,8 +230,12 @@ def _term_values(
     x: AttentionBlock, weights: Float[Array, "B H Lq Lk"]
 ) -> Float[Array, "B Lq H f"] | None:
     """All that is added to weights·v, in the dtype of that; None if nothing is."""
-    terms = [table_values(x.tables, weights, x.offset)] if "values" in x.tables.rows else []
-    terms += [rotated_values(rotation, weights, *x.positions) for rotation in x.rotations]
+    terms = (
+        [table_values(x.tables, weights, x.offset)] if "values" in x.tables.rows else []
+    )
+    terms += [
+        rotated_values(rotation, weights, *x.positions) for rotation in x.rotations
+    ]
     return sum_of_terms(terms, wide_dtype(x.v)) if terms else None
 
 
@@ -230,7 +262,11 @@ def forward(x: AttentionBlock) -> tuple[Array, Array, Array]:
 
 
 def backward(
-    x: AttentionBlock, weights: Array, out: Array, g: Array, g_log_total: Array | None = None
+    x: AttentionBlock,
+    weights: Array,
+    out: Array,
+    g: Array,
+    g_log_total: Array | None = None,
 ) -> AttentionBlock:
     """Gradients, from those of the outputs and of the logarithm of the denominator."""
     arrays, rest = partition(x)
@@ -239,12 +275,16 @@ def backward(
     dw = head_product("bqhd,bkhd->bhqk", g, x.v, heads)
     dv = head_product("bqhd,bhqk->bkhd", g, dropped, x.v.shape[2])
     gradients = jax.tree.map(jnp.zeros_like, arrays)
-    values, transpose = jax.vjp(lambda a, w: _term_values(combine(a, rest), w), arrays, dropped)
+    values, transpose = jax.vjp(
+        lambda a, w: _term_values(combine(a, rest), w), arrays, dropped
+    )
     if values is not None:
         gradients, dw_more = transpose(g.astype(values.dtype))
         dw += dw_more
     wide = wide_dtype(g)
-    inner = (g.astype(wide) * out.astype(wide)).sum(-1).swapaxes(1, 2)[..., None]  # [B, H, Lq, 1]
+    inner = (
+        (g.astype(wide) * out.astype(wide)).sum(-1).swapaxes(1, 2)[..., None]
+    )  # [B, H, Lq, 1]
     if g_log_total is not None:  # Its derivative by the logits is the weights.
         inner = inner - g_log_total
     ds = weights * (x.drop(dw) - inner).astype(weights.dtype)

@@ -13,7 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.attention import blocks, naive, softmax
-from pe_jax.attention.inputs import AttentionInputs, Term, farthest, repeat_heads, tables
+from pe_jax.attention.inputs import (
+    AttentionInputs,
+    Term,
+    farthest,
+    repeat_heads,
+    tables,
+)
 from pe_jax.attention.offset_terms import Rotation, table_logits
 from pe_jax.attention.reverse_only import reverse_only
 from pe_jax.attention.softmax import AttentionBlock, combine, partition
@@ -29,7 +35,9 @@ from pe_jax.encodings.positions import offsets
 _BLOCK_OF_FUNCTIONS = 32
 
 
-def computation(term: Term, x: AttentionInputs) -> Literal["rotation", "tables", "added", "none"]:
+def computation(
+    term: Term, x: AttentionInputs
+) -> Literal["rotation", "tables", "added", "none"]:
     """Return the way in which terms of the offset are computed.
 
     - `"rotation"`: sinusoids without max_distance, or at positions that are no ranges.
@@ -43,7 +51,8 @@ def computation(term: Term, x: AttentionInputs) -> Literal["rotation", "tables",
     consecutive = context.shift is not None
     positions = context.positions_q, context.positions_k
     if context is x.context and all(
-        isinstance(p, range) or np.issubdtype(jnp.result_type(p), np.integer) for p in positions
+        isinstance(p, range) or np.issubdtype(jnp.result_type(p), np.integer)
+        for p in positions
     ):
         sinusoids = terms.frequencies and not terms.query_vectors and not terms.bias
         if sinusoids and (terms.max_distance is None or not consecutive):
@@ -51,11 +60,20 @@ def computation(term: Term, x: AttentionInputs) -> Literal["rotation", "tables",
         scaled_by_query = terms.query_vectors and jnp.ndim(x.scale)
         if (consecutive or terms.max_distance is not None) and not scaled_by_query:
             return "tables"
-    return "none" if any((terms.key_vectors, terms.query_vectors, terms.value_vectors)) else "added"
+    return (
+        "none"
+        if any((terms.key_vectors, terms.query_vectors, terms.value_vectors))
+        else "added"
+    )
 
 
 def _by_computation(x: AttentionInputs) -> dict[str, list[Term]]:
-    ways: dict[str, list[Term]] = {"rotation": [], "tables": [], "added": [], "none": []}
+    ways: dict[str, list[Term]] = {
+        "rotation": [],
+        "tables": [],
+        "added": [],
+        "none": [],
+    }
     for term in x.terms:
         ways[computation(term, x)].append(term)
     return ways
@@ -94,7 +112,9 @@ def attend(
     if block and block >= queries:
         block = None
     added = [] if x.added is None else [x.added]
-    if block is None:  # What the backward pass needs of them is saved, like the weights.
+    if (
+        block is None
+    ):  # What the backward pass needs of them is saved, like the weights.
         added += [naive.evaluated(terms, x.allowed) for terms in logit_terms]
         logit_terms = []
     offset_tables = tables(ways["tables"], x.scale)
@@ -164,7 +184,10 @@ def _rotation(term: Term) -> Rotation:
     """A sinusoidal term as arrays, with its clip unless no key is beyond it."""
     terms, params, context = term
     assert (
-        terms.frequencies and terms.value_frequencies and terms.key_vectors and terms.value_vectors
+        terms.frequencies
+        and terms.value_frequencies
+        and terms.key_vectors
+        and terms.value_vectors
     )
     frequencies = terms.frequencies(params), terms.value_frequencies(params)
     clip, most = terms.max_distance, farthest(context)

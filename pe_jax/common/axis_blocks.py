@@ -17,7 +17,9 @@ def cut_axis(x: Array, block: int, axis: int, mode: str = "constant") -> jax.Arr
     count = -(-x.shape[axis] // block)
     pad = [(0, 0)] * x.ndim
     pad[axis] = (0, count * block - x.shape[axis])
-    parts = jnp.pad(x, pad, mode).reshape(*x.shape[:axis], count, block, *x.shape[axis + 1 :])
+    parts = jnp.pad(x, pad, mode).reshape(
+        *x.shape[:axis], count, block, *x.shape[axis + 1 :]
+    )
     return jnp.moveaxis(parts, axis, 0)
 
 

@@ -21,7 +21,9 @@ def model() -> str:
 def instructions() -> frozenset[str]:
     """Return the extensions of its instructions, such as "avx512f"; empty where not known."""
     fields = _fields()
-    return frozenset(fields.get("flags", fields.get("Features", "")).split())  # x86; ARM.
+    return frozenset(
+        fields.get("flags", fields.get("Features", "")).split()
+    )  # x86; ARM.
 
 
 def multiplies_bfloat16() -> bool:
@@ -37,4 +39,7 @@ def _fields() -> dict[str, str]:
         lines = _CPUINFO.read_text(encoding="utf-8").splitlines()
     except OSError:
         return {}
-    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    return {
+        key.strip(): value.strip()
+        for key, _, value in (line.partition(":") for line in lines)
+    }

@@ -22,12 +22,17 @@ def check_floats(**arrays: object) -> None:
         if str(dtype) in _FLOATS:  # In the byte order of JAX.
             continue
         if dtype is None:
-            got, fix = type(x).__name__, f"Pass an array, such as jnp.asarray({name}, jnp.float32)"
+            got, fix = (
+                type(x).__name__,
+                f"Pass an array, such as jnp.asarray({name}, jnp.float32)",
+            )
         elif jnp.issubdtype(dtype, jnp.complexfloating):
             got, fix = str(dtype), f"Pass real numbers, such as {name}.real"
         else:
             got, fix = str(dtype), f"Convert it, such as {name}.astype(jnp.float32)"
-        raise ValueError(f"{name} must be {', '.join(_FLOATS[:-1])} or float64, got {got}. {fix}.")
+        raise ValueError(
+            f"{name} must be {', '.join(_FLOATS[:-1])} or float64, got {got}. {fix}."
+        )
 
 
 def wide_dtype(*arrays: Array) -> np.dtype:
@@ -35,7 +40,9 @@ def wide_dtype(*arrays: Array) -> np.dtype:
 
     Unlike `jnp.promote_types`, it allows `jax.numpy_dtype_promotion("strict")`.
     """
-    return np.dtype(np.float64 if any(x.dtype == np.float64 for x in arrays) else np.float32)
+    return np.dtype(
+        np.float64 if any(x.dtype == np.float64 for x in arrays) else np.float32
+    )
 
 
 def at_least_float32(x: Array) -> jax.Array:

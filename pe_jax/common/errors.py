@@ -17,7 +17,9 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 3) -> str:
     """` Did you mean tiny?`, or nothing where no known name begins so or is near."""
     name, known = name[:_LONGEST_NAME], list(known)
     longer = [other for other in known if len(name) > 3 and other.startswith(name)]
-    near = list(dict.fromkeys(longer + difflib.get_close_matches(name, known, most)))[:most]
+    near = list(dict.fromkeys(longer + difflib.get_close_matches(name, known, most)))[
+        :most
+    ]
     return f" Did you mean {' or '.join(near)}?" if near else ""
 
 
@@ -46,7 +48,9 @@ def former_arguments(**advice: str) -> Callable[[Callable[_P, _T]], Callable[_P,
         @functools.wraps(function)
         def call(*args: _P.args, **arguments: _P.kwargs) -> _T:
             for name in arguments.keys() & advice.keys():
-                raise TypeError(f"{function.__name__}() has no argument {name!r}. {advice[name]}")
+                raise TypeError(
+                    f"{function.__name__}() has no argument {name!r}. {advice[name]}"
+                )
             return function(*args, **arguments)
 
         return call
@@ -55,14 +59,19 @@ def former_arguments(**advice: str) -> Callable[[Callable[_P, _T]], Callable[_P,
 
 
 @contextlib.contextmanager
-def extra(name: str, error: Callable[[str], BaseException] = ModuleNotFoundError) -> Iterator[None]:
+def extra(
+    name: str, error: Callable[[str], BaseException] = ModuleNotFoundError
+) -> Iterator[None]:
     """Around imports of packages that the extra `name` installs: where one is missing, `error` with
     a message that names both."""
     try:
         yield
     except ModuleNotFoundError as missing:
         package = (missing.name or "").partition(".")[0]
-        if package in ("", __name__.partition(".")[0]):  # Not a package that pip would install.
+        if package in (
+            "",
+            __name__.partition(".")[0],
+        ):  # Not a package that pip would install.
             raise
         raise error(
             f"{package} is not installed. It is part of the extra {name!r}: in a checkout "

@@ -24,7 +24,9 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def automatic_sharding(specs: Callable[..., Any]) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+def automatic_sharding(
+    specs: Callable[..., Any],
+) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
     """Decorate a function so that explicit axes of the mesh are automatic inside of it.
 
     Without such axes the function is called as it is. Functions among its arguments, such as
@@ -42,11 +44,17 @@ def automatic_sharding(specs: Callable[..., Any]) -> Callable[[Callable[_P, _T]]
             if not axes:
                 return function(*args, **kwargs)
             leaves, tree = jax.tree.flatten((args, kwargs))
-            arrays = {i: x for i, x in enumerate(leaves) if isinstance(x, jax.Array | np.ndarray)}
+            arrays = {
+                i: x
+                for i, x in enumerate(leaves)
+                if isinstance(x, jax.Array | np.ndarray)
+            }
             called: list[Callable] = []
 
             def inside(arrays: dict[int, Array]) -> _T:
-                functions = [_explicit(x, axes, called) if callable(x) else x for x in leaves]
+                functions = [
+                    _explicit(x, axes, called) if callable(x) else x for x in leaves
+                ]
                 inputs = [arrays.get(i, x) for i, x in enumerate(functions)]
                 args, kwargs = jax.tree.unflatten(tree, inputs)
                 return function(*args, **kwargs)
@@ -54,7 +62,9 @@ def automatic_sharding(specs: Callable[..., Any]) -> Callable[[Callable[_P, _T]]
             out_sharding = specs(*args, **kwargs)
             if jax.sharding.get_abstract_mesh().manual_axes:
                 return _recomputed(inside, axes, out_sharding, arrays, called)
-            return jax.sharding.auto_axes(inside, axes=axes, out_sharding=out_sharding)(arrays)
+            return jax.sharding.auto_axes(inside, axes=axes, out_sharding=out_sharding)(
+                arrays
+            )
 
         return call
 
@@ -86,7 +96,9 @@ def _recomputed(
     @jax.custom_vjp
     def run(inexact: dict[int, Array], others: dict[int, Array]) -> _T:
         automatic = jax.sharding.auto_axes(
-            lambda inexact, others: function(inexact | others), axes=axes, out_sharding=out_sharding
+            lambda inexact, others: function(inexact | others),
+            axes=axes,
+            out_sharding=out_sharding,
         )
         return automatic(inexact, others)
 
@@ -117,9 +129,13 @@ def spec_of(x: Array, *axes: int) -> PartitionSpec:
     return PartitionSpec(*(spec[axis] for axis in axes))
 
 
-def _explicit(function: Callable, axes: tuple[str, ...], called: list[Callable]) -> Callable:
+def _explicit(
+    function: Callable, axes: tuple[str, ...], called: list[Callable]
+) -> Callable:
     """`function` with explicit `axes` of the mesh, on replicated arrays; adds it to `called`."""
-    explicit = jax.sharding.explicit_axes(function, axes=axes, in_sharding=PartitionSpec())
+    explicit = jax.sharding.explicit_axes(
+        function, axes=axes, in_sharding=PartitionSpec()
+    )
 
     def call(*args: Any) -> Any:
         called.append(function)

@@ -43,7 +43,9 @@ def to_path(text: str | Path) -> Path:
     if is_remote(text):
         return cast(Path, epath.Path(text))
     if match := re.match(f"({'|'.join(_STORES)}):/", str(text)):
-        raise ValueError(f"{text} has one slash after {match[1]}:, an object store has two.")
+        raise ValueError(
+            f"{text} has one slash after {match[1]}:, an object store has two."
+        )
     try:
         return Path(text).expanduser()
     except RuntimeError as error:  # Python's, for `~name` where nobody has that name.
@@ -60,7 +62,9 @@ def reachable_path(text: str | Path) -> Path:
     if store is not None and store not in _STORES:
         stores = ", ".join(f"{name}://" for name in _STORES)
         raise ValueError(f"{text} is not in a supported object store: {stores}.")
-    if store is not None and not any(map(importlib.util.find_spec, (_STORES[store], "tensorflow"))):
+    if store is not None and not any(
+        map(importlib.util.find_spec, (_STORES[store], "tensorflow"))
+    ):
         raise ValueError(
             f"{text} needs the package {_STORES[store]}, which is not installed: pip install "
             f"{_STORES[store]} (for gs://, it is in the extra 'gcs')."
@@ -125,7 +129,9 @@ def parse_json(text: str) -> Any:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
             half = ascii(error.object[error.start])[1:-1]
-            raise ValueError(f"{half} is half of a surrogate pair, not a character") from None
+            raise ValueError(
+                f"{half} is half of a surrogate pair, not a character"
+            ) from None
     return value
 
 
@@ -156,7 +162,9 @@ def writing(path: str | Path) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:  # Of safetensors and of buckets' packages: classes of their own.
+    except (
+        Exception
+    ) as error:  # Of safetensors and of buckets' packages: classes of their own.
         reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
         raise OSError(
             f"{path} was not written: {reason}. Free space there or make it writable, then run the "
@@ -185,7 +193,9 @@ def write_bytes(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.partial")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.unlink(missing_ok=True)  # A killed run's, or a link, which is not to be followed.
+        temporary.unlink(
+            missing_ok=True
+        )  # A killed run's, or a link, which is not to be followed.
         with temporary.open("wb" if is_remote(path) else "xb") as file:
             file.write(data)
         if not is_remote(path):

@@ -23,7 +23,9 @@ _SYNTAX = re.compile(
 _LIST_NUMBER = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
 _ESCAPE = re.compile(r"\\([!-/:-@\[-`{-~])")
 
-_IMAGE = re.compile(r"^!\[(?:\\.|[^\]\\])*\]\([^\n]*\)\n+", re.MULTILINE)  # On its own line.
+_IMAGE = re.compile(
+    r"^!\[(?:\\.|[^\]\\])*\]\([^\n]*\)\n+", re.MULTILINE
+)  # On its own line.
 
 _wrap = textwrap.TextWrapper(WIDTH, break_long_words=False, break_on_hyphens=False).wrap
 
@@ -45,7 +47,9 @@ def printable(value: str, keep: str = "") -> str:
     """Return a string with escapes, such as `\\x1b`, for characters that cannot be printed, but for
     those in `keep`: a terminal takes some of them for commands."""
     return "".join(
-        character if character.isprintable() or character in keep else _escaped(character)
+        character
+        if character.isprintable() or character in keep
+        else _escaped(character)
         for character in value
     )
 
@@ -68,10 +72,18 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def raw_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """The lines of a table whose cells are Markdown, or that is only printed."""
-    header, *rows = ([re.sub(_BORDER, r"\|", cell) for cell in row] for row in [header, *rows])
+    header, *rows = (
+        [re.sub(_BORDER, r"\|", cell) for cell in row] for row in [header, *rows]
+    )
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    line = lambda cells: "| " + " | ".join(c.ljust(w) for c, w in zip(cells, widths)) + " |"
-    return [line(header), "|" + "|".join("-" * (w + 2) for w in widths) + "|", *map(line, rows)]
+    line = lambda cells: (
+        "| " + " | ".join(c.ljust(w) for c, w in zip(cells, widths)) + " |"
+    )
+    return [
+        line(header),
+        "|" + "|".join("-" * (w + 2) for w in widths) + "|",
+        *map(line, rows),
+    ]
 
 
 def for_terminal(page: str) -> str:
@@ -90,7 +102,8 @@ def for_terminal(page: str) -> str:
 def _for_terminal(lines: Sequence[str]) -> list[str]:
     """A table of plain text; one that is too wide becomes several."""
     header, _, *rows = (
-        [plain(cell.strip()) for cell in re.split(_BORDER, line)[1:-1]] for line in lines
+        [plain(cell.strip()) for cell in re.split(_BORDER, line)[1:-1]]
+        for line in lines
     )
     whole = raw_table(header, rows)
     return whole if len(whole[0]) <= WIDTH else _folded(header, rows)
@@ -101,7 +114,9 @@ def _folded(header: list[str], rows: list[list[str]]) -> list[str]:
     columns = list(zip(header, *rows))
     sizes = [max(map(len, column)) + len(" | ") for column in columns]
     # The fewest columns in which rows differ are in every part, if there is room.
-    different = [len(set(zip(*columns[:n]))) == len(rows) + 1 for n in range(1, len(columns))]
+    different = [
+        len(set(zip(*columns[:n]))) == len(rows) + 1 for n in range(1, len(columns))
+    ]
     first = different.index(True) + 1 if True in different else 1
     if sum(sizes[:first]) > 2 * WIDTH // 3:
         first = 1

@@ -41,7 +41,9 @@ class Record:
         names = _field_names(cls)
         if args:
             form = ", ".join(f"{name}=..." for name in names)
-            raise TypeError(f"{cls.__name__} takes its fields by name: {cls.__name__}({form}).")
+            raise TypeError(
+                f"{cls.__name__} takes its fields by name: {cls.__name__}({form})."
+            )
         for name in fields.keys() - set(names):
             new_name = cls._renamed.get(name)
             hint = f" It is {new_name} now." if new_name else did_you_mean(name, names)

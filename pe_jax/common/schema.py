@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from ml_collections import ConfigDict
 
 
-def field(default: Any, kind: Validator, description: str = "", *, internal: bool = False) -> Any:
+def field(
+    default: Any, kind: Validator, description: str = "", *, internal: bool = False
+) -> Any:
     """A field of a `Config`.
 
     Args:
@@ -44,7 +46,12 @@ def field(default: Any, kind: Validator, description: str = "", *, internal: boo
 def task_field(*tasks: str) -> Any:
     """The field `task` of a `Config` for these tasks, the first of them by default."""
     about = "Kind of job, which decides the other keys."
-    metadata = {"kind": one_of(tasks), "description": about, "internal": False, "tasks": tasks}
+    metadata = {
+        "kind": one_of(tasks),
+        "description": about,
+        "internal": False,
+        "tasks": tasks,
+    }
     return dataclasses.field(default=tasks[0], metadata=metadata)
 
 
@@ -75,7 +82,9 @@ class Config:
         for old, new in RENAMED.items():
             old_name, new_name = old.rpartition(".")[2], new.rpartition(".")[2]
             if old_name in values and old_name not in names and new_name in names:
-                raise TypeError(f"{old_name} is now called {new_name}. Pass {new_name}=...")
+                raise TypeError(
+                    f"{old_name} is now called {new_name}. Pass {new_name}=..."
+                )
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -83,7 +92,9 @@ class Config:
             value = getattr(self, name)
             if fault := kind.error(value):
                 raise ValueError(f"{name} {fault}")
-            if isinstance(value, list | np.generic):  # As JSON, and as NumPy, have them.
+            if isinstance(
+                value, list | np.generic
+            ):  # As JSON, and as NumPy, have them.
                 plain = tuple(value) if isinstance(value, list) else value.item()
                 object.__setattr__(self, name, plain)
         for fault in self.errors():
@@ -103,10 +114,16 @@ Classes: TypeAlias = type[C] | Mapping[str, str]
 def kinds(config: type[Config]) -> dict[str, Validator]:
     """Return the kind of value of each key, without those of parts."""
     fields = dataclasses.fields(config)
-    return {field.name: field.metadata["kind"] for field in fields if "kind" in field.metadata}
+    return {
+        field.name: field.metadata["kind"]
+        for field in fields
+        if "kind" in field.metadata
+    }
 
 
-def fields_of_task(task: object, classes: Classes[C]) -> dict[str, dataclasses.Field[Any]]:
+def fields_of_task(
+    task: object, classes: Classes[C]
+) -> dict[str, dataclasses.Field[Any]]:
     """Return the field of each dotted key of a task's config; none if the task is not known."""
     known = task in classes_by_task(classes)
     return dict(fields_of(class_for(task, classes))) if known else {}
@@ -136,11 +153,15 @@ def optional_keys(config: type[C]) -> type[C]:
     fields = []
     for field in dataclasses.fields(config):
         metadata = {**field.metadata, "kind": optional(field.metadata["kind"])}
-        fields.append((field.name, Any, dataclasses.field(default=None, metadata=metadata)))
+        fields.append(
+            (field.name, Any, dataclasses.field(default=None, metadata=metadata))
+        )
     # How values of several keys relate is known once all of them are given.
     methods = {"errors": lambda self: iter(())}
     name = f"Optional{config.__name__}"
-    return dataclasses.make_dataclass(name, fields, bases=(config,), namespace=methods, frozen=True)
+    return dataclasses.make_dataclass(
+        name, fields, bases=(config,), namespace=methods, frozen=True
+    )
 
 
 def changed(config: C, values: Mapping[str, Any]) -> C:
@@ -207,7 +228,9 @@ def config_dict(config: type[Config], **defaults: Any) -> ConfigDict:
             value = defaults.get(field.name, field.default)
             if value is dataclasses.MISSING:
                 value = field.default_factory()  # type: ignore[operator]
-            values[field.name] = placeholder(metadata["kind"].type) if value is None else value
+            values[field.name] = (
+                placeholder(metadata["kind"].type) if value is None else value
+            )
     return values
 
 
@@ -215,7 +238,9 @@ def classes_by_task(classes: Classes[C]) -> Mapping[str, str | type[C]]:
     """Return the class for each value of `config.task`, or where it is."""
     if isinstance(classes, Mapping):
         return classes
-    return dict.fromkeys(classes.__dataclass_fields__["task"].metadata["tasks"], classes)
+    return dict.fromkeys(
+        classes.__dataclass_fields__["task"].metadata["tasks"], classes
+    )
 
 
 def class_for(task: object, classes: Classes[C], way_out: str = "") -> type[C]:
@@ -248,7 +273,9 @@ def from_values(
     """
     if hasattr(values, "to_dict"):
         values = values.to_dict()
-    if not isinstance(values, Mapping):  # Where the file is missing this raises an OSError.
+    if not isinstance(
+        values, Mapping
+    ):  # Where the file is missing this raises an OSError.
         raise ValueError(
             f"get_config() of a config file must return a ConfigDict, got {shown(values)}."
         )
@@ -268,7 +295,11 @@ def _build(config: type[C], values: Mapping[str, Any], path: str, complete: bool
         if field.name not in values:
             if complete or field.metadata.get("internal") or field.default is None:
                 continue
-            expected = field.metadata["kind"].describe() if "kind" in field.metadata else "a part"
+            expected = (
+                field.metadata["kind"].describe()
+                if "kind" in field.metadata
+                else "a part"
+            )
             raise ValueError(
                 f"{name} is missing. It must be {expected}. The files in configs/ have every key's "
                 "default."
@@ -294,8 +325,12 @@ def unknown_key(key: str, known: Iterable[str], of: str) -> str:
     if inner:
         return f"config.{key} is a part with keys of its own, such as {' and '.join(inner[:2])}."
     last = {name: name.rpartition(".")[2] for name in every}
-    ends = difflib.get_close_matches(key.rpartition(".")[2], set(last.values()), n=1, cutoff=0.75)
-    near = [name for name in every if last[name] in ends] or difflib.get_close_matches(key, every)
+    ends = difflib.get_close_matches(
+        key.rpartition(".")[2], set(last.values()), n=1, cutoff=0.75
+    )
+    near = [name for name in every if last[name] in ends] or difflib.get_close_matches(
+        key, every
+    )
     if near:
         hint = f"Did you mean {' or '.join(f'config.{name}' for name in near[:3])}?"
     else:

@@ -57,7 +57,9 @@ def _without_quotes(value: object) -> str:
         float(value) if isinstance(value, str) else float("")
     except ValueError:
         return ""
-    return f" Give the number, {reprlib.repr(str(value).strip())[1:-1]}, without quotes."
+    return (
+        f" Give the number, {reprlib.repr(str(value).strip())[1:-1]}, without quotes."
+    )
 
 
 def integer(least: int, most: int) -> Validator:
@@ -73,7 +75,9 @@ def integer(least: int, most: int) -> Validator:
             return f" The nearest is {round(value)}."
         return _without_quotes(value)
 
-    return Validator(int, lambda: f"an integer from {least:,} to {most:,}", accepts, hint)
+    return Validator(
+        int, lambda: f"an integer from {least:,} to {most:,}", accepts, hint
+    )
 
 
 def number(least: float, most: float, ends: str = "[]") -> Validator:
@@ -84,7 +88,9 @@ def number(least: float, most: float, ends: str = "[]") -> Validator:
     """
 
     def accepts(value: object) -> bool:
-        if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        if isinstance(value, bool) or not isinstance(
+            value, int | float | np.integer | np.floating
+        ):
             return False
         above = value >= least if ends[0] == "[" else value > least
         return bool(above and (value <= most if ends[1] == "]" else value < most))
@@ -106,7 +112,9 @@ def _resolve(names: Names) -> tuple[str, ...]:
     return tuple(pkgutil.resolve_name(names) if isinstance(names, str) else names)
 
 
-def one_of(names: Names, *others: str, renamed: Mapping[str, str] | None = None) -> Validator:
+def one_of(
+    names: Names, *others: str, renamed: Mapping[str, str] | None = None
+) -> Validator:
     """One of several names; an error lists close matches, or the name that replaced an old one."""
     new_names = renamed or {}
 
@@ -119,8 +127,12 @@ def one_of(names: Names, *others: str, renamed: Mapping[str, str] | None = None)
 
     return Validator(
         str,
-        lambda: f"one of {', '.join(name or repr(name) for name in (*others, *_resolve(names)))}",
-        lambda value: isinstance(value, str) and (value in others or value in _resolve(names)),
+        lambda: (
+            f"one of {', '.join(name or repr(name) for name in (*others, *_resolve(names)))}"
+        ),
+        lambda value: (
+            isinstance(value, str) and (value in others or value in _resolve(names))
+        ),
         hint,
     )
 
@@ -161,7 +173,9 @@ def text(way_out: str = "") -> Validator:
     """Any text that UTF-8 can hold; with a way out, one that is not empty."""
 
     def hint(value: object) -> str:
-        if isinstance(value, str) and not _is_unicode(value):  # Python's, for bytes of a file name.
+        if isinstance(value, str) and not _is_unicode(
+            value
+        ):  # Python's, for bytes of a file name.
             return " Set a locale with UTF-8, such as LC_ALL=C.UTF-8."
         return f" {way_out}" if way_out else ""
 
@@ -183,7 +197,9 @@ def _is_unicode(value: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in value)
 
 
-FLAG = Validator(bool, lambda: "True or False", lambda value: isinstance(value, bool | np.bool_))
+FLAG = Validator(
+    bool, lambda: "True or False", lambda value: isinstance(value, bool | np.bool_)
+)
 
 
 def optional(kind: Validator) -> Validator:
@@ -204,9 +220,13 @@ def several(
     def accepts(value: object) -> bool:
         if not isinstance(value, tuple | list) or not least <= len(value) <= most:
             return False
-        return all(map(kind.accepts, value)) and (repeated or len(set(value)) == len(value))
+        return all(map(kind.accepts, value)) and (
+            repeated or len(set(value)) == len(value)
+        )
 
-    return Validator(tuple, lambda: f"a tuple of {count} {values}, each {kind.describe()}", accepts)
+    return Validator(
+        tuple, lambda: f"a tuple of {count} {values}, each {kind.describe()}", accepts
+    )
 
 
 # What jax.random and NumPy's generators both take, without two that give the same numbers.

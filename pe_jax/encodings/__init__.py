@@ -120,6 +120,8 @@ if not typing.TYPE_CHECKING:  # To a type checker, any attribute would exist.
             "wrapper": "pe_jax.encodings.registry.register_wrapper",
         }
         if name in moved:
-            raise AttributeError(f"{__name__}.{name} does not exist. Use {moved[name]}.")
+            raise AttributeError(
+                f"{__name__}.{name} does not exist. Use {moved[name]}."
+            )
         hint = _suggestion(name, __all__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")

@@ -52,7 +52,9 @@ class PositionEncoding(Record, renamed={"reach": "window"}):
 
     def __post_init__(self) -> None:
         if any(layer.layers for layer in self.layers):
-            raise ValueError(f"{self.name}: 'cycle' and 'per_layer' cannot contain each other.")
+            raise ValueError(
+                f"{self.name}: 'cycle' and 'per_layer' cannot contain each other."
+            )
         for extra in [layer.parts for layer in self.layers] or [()]:
             keys = [part.key for part in self.parts + extra]
             if not all(keys):
@@ -73,19 +75,29 @@ class PositionEncoding(Record, renamed={"reach": "window"}):
 
     def _terms(self, text: Callable[[Any], str]) -> list[str]:
         layers = ", ".join(map(text, self.layers))
-        by_layer = [f"{'per_layer' if self.per_layer else 'cycle'}({layers})"] if layers else []
+        by_layer = (
+            [f"{'per_layer' if self.per_layer else 'cycle'}({layers})"]
+            if layers
+            else []
+        )
         return [*map(text, self.parts), *by_layer]
 
     def __add__(self, other: PositionEncoding) -> PositionEncoding:
         if callable(other):
-            raise TypeError(f"An encoding was added to a function. Call it: {_hint(other)}.")
+            raise TypeError(
+                f"An encoding was added to a function. Call it: {_hint(other)}."
+            )
         if not isinstance(other, PositionEncoding):
             return NotImplemented
         if self.layers and other.layers:
-            raise ValueError(f"{self.name}+{other.name} has more than one 'cycle' or 'per_layer'.")
+            raise ValueError(
+                f"{self.name}+{other.name} has more than one 'cycle' or 'per_layer'."
+            )
         layered = self if self.layers else other
         return PositionEncoding(
-            parts=self.parts + other.parts, layers=layered.layers, per_layer=layered.per_layer
+            parts=self.parts + other.parts,
+            layers=layered.layers,
+            per_layer=layered.per_layer,
         )
 
     def __radd__(self, other: object) -> PositionEncoding:
@@ -110,7 +122,9 @@ class PositionEncoding(Record, renamed={"reach": "window"}):
 
     def _at_layer(self, index: int) -> PositionEncoding:
         """Return a layer's encoding without `parts`; its `embed` acts at the layer's input."""
-        return self.layers[index % len(self.layers)] if self.layers else PositionEncoding()
+        return (
+            self.layers[index % len(self.layers)] if self.layers else PositionEncoding()
+        )
 
     # --- parameters ---
 
@@ -127,9 +141,13 @@ class PositionEncoding(Record, renamed={"reach": "window"}):
             inits = {part.key: part.init for part in self.parts}
             rngs = jax.random.split(rng, len(inits)) if len(inits) > 1 else [rng]
         elif num_layers is None:
-            raise ValueError(f"The layers of {self.name} differ: call init(rng, num_layers).")
+            raise ValueError(
+                f"The layers of {self.name} differ: call init(rng, num_layers)."
+            )
         else:
-            inits = {self._layer_key(i): self._at_layer(i).init for i in range(num_layers)}
+            inits = {
+                self._layer_key(i): self._at_layer(i).init for i in range(num_layers)
+            }
             rng, *rngs = jax.random.split(rng, 1 + len(inits))
             params = PositionEncoding(parts=self.parts).init(rng)
         params |= {name: inits[name](rng) for name, rng in zip(inits, rngs)}
@@ -139,7 +157,9 @@ class PositionEncoding(Record, renamed={"reach": "window"}):
         """The parameters of `layer(index)` within those of the whole encoding."""
         if not self.layers:
             return params
-        shared = {part.key: params[part.key] for part in self.parts if part.key in params}
+        shared = {
+            part.key: params[part.key] for part in self.parts if part.key in params
+        }
         return {**shared, **params.get(self._layer_key(index), {})}
 
     def resize(self, params: Params, length: int, method: str) -> Params:
@@ -201,7 +221,9 @@ class PositionEncoding(Record, renamed={"reach": "window"}):
     def window(self) -> AttentionWindow:
         """Window that every part allows a query."""
         windows = [
-            part.offsets.window for part in self.parts if part.offsets and part.offsets.window
+            part.offsets.window
+            for part in self.parts
+            if part.offsets and part.offsets.window
         ]
         return functools.reduce(AttentionWindow.within, windows, AttentionWindow())
 
@@ -211,11 +233,15 @@ class PositionEncoding(Record, renamed={"reach": "window"}):
         return self.window.right == 0
 
 
-def map_parts(function: Callable[[Part], Part], encoding: PositionEncoding) -> PositionEncoding:
+def map_parts(
+    function: Callable[[Part], Part], encoding: PositionEncoding
+) -> PositionEncoding:
     """Return `encoding` with `function(part)` in the place of each part."""
     layers = tuple(map_parts(function, layer) for layer in encoding.layers)
     return PositionEncoding(
-        parts=tuple(map(function, encoding.parts)), layers=layers, per_layer=encoding.per_layer
+        parts=tuple(map(function, encoding.parts)),
+        layers=layers,
+        per_layer=encoding.per_layer,
     )
 
 
@@ -232,7 +258,9 @@ def check_layer(encoding: PositionEncoding) -> None:
                 f"{part.name} needs causal attention: {part.traits.causal_only}. Combine it "
                 f"with causal: {encoding.name + '+causal'!r}."
             )
-    adds_to_values = any(part.offsets and part.offsets.value_vectors for part in encoding.parts)
+    adds_to_values = any(
+        part.offsets and part.offsets.value_vectors for part in encoding.parts
+    )
     if adds_to_values and any(part.map_output for part in encoding.parts):
         raise ValueError(
             f"{encoding.name} adds vectors to the values and undoes a map of the values (hook "
@@ -366,7 +394,9 @@ def embed(
     for part in encoding.parts:
         size = part.traits.hidden_size
         if part.embed and size not in (None, x.shape[-1]):
-            raise ValueError(f"x must be [B, L, {size}] for {part!r}, got {list(x.shape)}.")
+            raise ValueError(
+                f"x must be [B, L, {size}] for {part!r}, got {list(x.shape)}."
+            )
     context = check_context(context)
     if context.document_ids is not None and context.positions_q is None:
         raise ValueError(
@@ -381,11 +411,15 @@ def embed(
     out = x
     for part, part_params in split_params(encoding, params):
         if part.embed:
-            out = part.embed(part_params, out, apply_positions(part, hook_context, x.shape[0]))
+            out = part.embed(
+                part_params, out, apply_positions(part, hook_context, x.shape[0])
+            )
     return out.astype(x.dtype)
 
 
-def check_heads(encoding: PositionEncoding, q: ArrayLike, k: ArrayLike, v: ArrayLike) -> None:
+def check_heads(
+    encoding: PositionEncoding, q: ArrayLike, k: ArrayLike, v: ArrayLike
+) -> None:
     """Raise a ValueError unless the shapes of q, k and v fit one another and the encoding."""
     shapes = [np.shape(x) for x in (q, k, v)]
     problem = ""
@@ -399,7 +433,10 @@ def check_heads(encoding: PositionEncoding, q: ArrayLike, k: ArrayLike, v: Array
         _, _, heads, size = shapes[0]
         for part in encoding.parts:
             traits = part.traits
-            if traits.num_heads not in (None, heads) or traits.head_size not in (None, size):
+            if traits.num_heads not in (None, heads) or traits.head_size not in (
+                None,
+                size,
+            ):
                 expected = [traits.num_heads or heads, traits.head_size or size]
                 fix = (
                     "Build it for the sizes of the model; split heads among devices by jax.jit, "
@@ -407,7 +444,9 @@ def check_heads(encoding: PositionEncoding, q: ArrayLike, k: ArrayLike, v: Array
                 )
                 if expected == [shapes[0][1], size]:
                     fix = "jnp.swapaxes(x, 1, 2) makes them from [B, H, L, d]"
-                problem = f"{part!r} is for {expected[0]} heads of size {expected[1]}. {fix}"
+                problem = (
+                    f"{part!r} is for {expected[0]} heads of size {expected[1]}. {fix}"
+                )
     if problem:
         lists = ", ".join(str(list(shape)) for shape in shapes)
         raise ValueError(f"q, k and v must be [B, L, H, d], got {lists}: {problem}.")

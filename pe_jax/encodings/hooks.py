@@ -35,11 +35,15 @@ def with_notes(part: Part, name: str) -> Part:
     """`part` whose hooks add a note to their errors: hook, encoding and the last line outside of
     this library, JAX and NumPy. Terms of the offset of a wrong shape are errors."""
     hooks = {hook: getattr(part, hook) for hook in _HOOKS}
-    noted: dict[str, Any] = {h: _noted(f, f"hook {h!r} of {name}") for h, f in hooks.items() if f}
+    noted: dict[str, Any] = {
+        h: _noted(f, f"hook {h!r} of {name}") for h, f in hooks.items() if f
+    }
     if part.offsets:
         terms = {term: getattr(part.offsets, term) for term in _BY_OFFSET}
         changed: dict[str, Any] = {
-            term: _shaped(_noted(function, f"OffsetTerms({term}=...) of {name}"), term, name)
+            term: _shaped(
+                _noted(function, f"OffsetTerms({term}=...) of {name}"), term, name
+            )
             for term, function in terms.items()
             if function
         }
@@ -54,10 +58,14 @@ def _noted(hook: Callable[..., Any], where: str) -> Callable[..., Any]:
             result = hook(*args)
         except Exception as error:
             frames = traceback.extract_tb(error.__traceback__)
-            outside = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
+            outside = [
+                frame for frame in frames if not frame.filename.startswith(_LIBRARIES)
+            ]
             if outside:
                 last = outside[-1]
-                error.add_note(f"In {where}, {last.filename}:{last.lineno}: {last.line}")
+                error.add_note(
+                    f"In {where}, {last.filename}:{last.lineno}: {last.line}"
+                )
             raise
         if isinstance(result, LogitTerms):
             function = _noted(result.function, f"LogitTerms, {where}")
@@ -75,7 +83,9 @@ def _shaped(function: Callable[..., Any], term: str, name: str) -> Callable[...,
     def call(params: Any, offset: Any, context: Any) -> Any:
         result = function(params, offset, context)
         shape, axes = np.shape(result), np.ndim(offset) + (term != "bias")
-        if len(shape) not in (axes, axes + 1) or shape[: np.ndim(offset)] != np.shape(offset):
+        if len(shape) not in (axes, axes + 1) or shape[: np.ndim(offset)] != np.shape(
+            offset
+        ):
             of = str(list(np.shape(offset)))[1:-1]
             raise ValueError(
                 f"OffsetTerms({term}=...) of {name} must return [{of}{vector}] or "

@@ -43,7 +43,9 @@ def map_query_blocks(
     queries = leaves[0].shape[-2]
     if not all(isinstance(n, int) for leaf in leaves for n in leaf.shape):
         return network(params, arrays)  # A length is symbolic.
-    numbers_per_query = max(math.prod((*leaf.shape[:-2], leaf.shape[-1])) for leaf in leaves)
+    numbers_per_query = max(
+        math.prod((*leaf.shape[:-2], leaf.shape[-1])) for leaf in leaves
+    )
     rows = max(1, numbers_at_once() // max(1, numbers_per_query * width))
     if rows >= queries:
         return network(params, arrays)

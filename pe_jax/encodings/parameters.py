@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from pe_jax.encodings.encoding import PositionEncoding
 
 
-def split_params(encoding: PositionEncoding, params: Params | None) -> list[tuple[Part, Params]]:
+def split_params(
+    encoding: PositionEncoding, params: Params | None
+) -> list[tuple[Part, Params]]:
     """Return `encoding.parts`, each with its own parameters.
 
     Raises:
@@ -36,7 +38,9 @@ def split_params(encoding: PositionEncoding, params: Params | None) -> list[tupl
         _check_floats(part.key, part_params)
         for path, expected in _expected_shapes(part.init).items():
             place, shape = f"{part.key}/{path}", shapes.get(path)
-            rows = int(path == "table" and bool(part.traits.resize and part.traits.max_length))
+            rows = int(
+                path == "table" and bool(part.traits.resize and part.traits.max_length)
+            )
             if shape is None:
                 missing.append(place if part.key in params else part.key)
             elif shape[rows:] != expected[rows:] or len(shape) != len(expected):
@@ -54,12 +58,18 @@ def split_params(encoding: PositionEncoding, params: Params | None) -> list[tupl
     return split
 
 
-def bind_params(encoding: PositionEncoding, params: Params) -> dict[str, tuple[Part, Params]]:
+def bind_params(
+    encoding: PositionEncoding, params: Params
+) -> dict[str, tuple[Part, Params]]:
     """Return all parts with their parameters, by place: `rope`, or `cycle_1/rope` of layers."""
-    bound = {part.key: (part, values) for part, values in split_params(encoding, params)}
+    bound = {
+        part.key: (part, values) for part, values in split_params(encoding, params)
+    }
     names = params.keys() - bound.keys() if encoding.per_layer else ()
     numbers = sorted(int(name.removeprefix("layer_")) for name in names)
-    entries = {encoding._layer_key(number): encoding._at_layer(number) for number in numbers} or {
+    entries = {
+        encoding._layer_key(number): encoding._at_layer(number) for number in numbers
+    } or {
         encoding._layer_key(i): layer
         for i, layer in enumerate(encoding.layers)
         if encoding._layer_key(i) in params or not _has_params(layer)
@@ -81,7 +91,9 @@ def frequency_mask(encoding: PositionEncoding, params: Params) -> Params:
 
 
 def map_params(
-    function: Callable[[Part, Params], Params], encoding: PositionEncoding, params: Params
+    function: Callable[[Part, Params], Params],
+    encoding: PositionEncoding,
+    params: Params,
 ) -> Params:
     """Return a tree like `params`, with `function(part, its parameters)` for each part."""
     mapped: Params = {}

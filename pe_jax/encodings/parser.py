@@ -28,8 +28,16 @@ from pe_jax.encodings.registry import (
     suggestion,
 )
 
-_PAPERS_RELATIVE = ("learned_relative", "sinusoidal_relative", "learnable_sinusoidal_relative")
-_PAPERS_ABSOLUTE = ("learned_absolute", "sinusoidal_absolute", "learnable_sinusoidal_absolute")
+_PAPERS_RELATIVE = (
+    "learned_relative",
+    "sinusoidal_relative",
+    "learnable_sinusoidal_relative",
+)
+_PAPERS_ABSOLUTE = (
+    "learned_absolute",
+    "sinusoidal_absolute",
+    "learnable_sinusoidal_absolute",
+)
 
 # The paper's rows of tables 2 and 3, in its order.
 _PAPERS_SUMS = [f"{x}+{y}" for x in _PAPERS_ABSOLUTE[::2] for y in _PAPERS_RELATIVE]
@@ -37,7 +45,9 @@ PAPER: tuple[str, ...] = ("none", *_PAPERS_ABSOLUTE, *_PAPERS_RELATIVE, *_PAPERS
 _LAYERED = {"cycle": cycle, "per_layer": per_layer, "own": per_layer}
 _MOST_PARTS = 100  # Of a name; far more would exceed Python's depth of recursion.
 _LONGEST_SHOWN = 200  # Characters of a name in a message.
-_EXAMPLES = " Among others there are none, learned_absolute, learned_relative, rope and alibi."
+_EXAMPLES = (
+    " Among others there are none, learned_absolute, learned_relative, rope and alibi."
+)
 _FORM = "write names joined with '+', options in parentheses, as in 'rope(base=160000)+alibi'."
 
 
@@ -75,10 +85,16 @@ def for_text() -> list[str]:
     """Names of all encodings of tokens in a row that require no option, joined with `causal` if
     they need it. Encodings of positions of several axes are left out."""
     sizes = {"hidden_size": 8, "head_size": 4, "num_heads": 2, "max_length": 8}
-    plain = [name for name, make in ENCODINGS.items() if REQUIRED not in options_of(make).values()]
+    plain = [
+        name
+        for name, make in ENCODINGS.items()
+        if REQUIRED not in options_of(make).values()
+    ]
     built = {name: from_name(name, **sizes) for name in plain}
     return [
-        f"{name}+causal" if any(part.traits.causal_only for part in encoding.parts) else name
+        f"{name}+causal"
+        if any(part.traits.causal_only for part in encoding.parts)
+        else name
         for name, encoding in built.items()
         if encoding.axes == 1
     ]
@@ -90,7 +106,9 @@ def expand_names(text: str) -> list[str]:
     def members(name: str) -> Sequence[str]:
         return for_text() if name == "all" else PAPER if name == "paper" else [name]
 
-    return list(dict.fromkeys(member for name in split_names(text) for member in members(name)))
+    return list(
+        dict.fromkeys(member for name in split_names(text) for member in members(name))
+    )
 
 
 def without_options(name: str) -> str:
@@ -108,7 +126,9 @@ def without_options(name: str) -> str:
 
 
 def _parsed(name: str) -> ast.expr:
-    shown = repr(name) if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]!r}..."
+    shown = (
+        repr(name) if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]!r}..."
+    )
     parts = name.count("+") + name.count("(")
     if parts > _MOST_PARTS:
         raise ValueError(
@@ -119,7 +139,9 @@ def _parsed(name: str) -> ast.expr:
         expression = ast.parse(name.strip(), mode="eval").body
         ast.unparse(expression)  # Messages show parts of it.
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ValueError(f"Cannot read the position encoding {shown}: {_FORM}") from None
+        raise ValueError(
+            f"Cannot read the position encoding {shown}: {_FORM}"
+        ) from None
     return expression
 
 
@@ -142,7 +164,10 @@ def _read(node: ast.expr, sizes: dict[str, int]) -> PositionEncoding:
 
 
 def _call(
-    name: str, arguments: list[ast.expr], keywords: list[ast.keyword], sizes: dict[str, int]
+    name: str,
+    arguments: list[ast.expr],
+    keywords: list[ast.keyword],
+    sizes: dict[str, int],
 ) -> PositionEncoding:
     names = [*ENCODINGS, *WRAPPERS, *_LAYERED]
     if name not in names:
@@ -196,12 +221,16 @@ def _options(
             raise _Unreadable(problem) from None
         options[option] = _convert(option, value, option_types[option])
     if missing := [x for x in defaults if defaults[x] is REQUIRED and x not in options]:
-        raise _Unreadable(f"{name!r} needs the option {' and '.join(map(repr, missing))}")
+        raise _Unreadable(
+            f"{name!r} needs the option {' and '.join(map(repr, missing))}"
+        )
     return options
 
 
 def _convert(option: str, value: Any, kind: Any) -> Any:
-    for choice in typing.get_args(kind) if isinstance(kind, types.UnionType) else [kind]:
+    for choice in (
+        typing.get_args(kind) if isinstance(kind, types.UnionType) else [kind]
+    ):
         with contextlib.suppress(TypeError):
             return _as_kind(value, choice)
     kind_name = getattr(kind, "__name__", str(kind).replace("typing.", ""))
@@ -214,7 +243,11 @@ def _as_kind(value: Any, kind: Any) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is tuple and isinstance(value, tuple):
         return tuple(_as_kind(item, arguments[0]) for item in value)
-    if kind is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
+    if (
+        kind is float
+        and type(value) in (int, float)
+        and abs(value) <= sys.float_info.max
+    ):
         return float(value)
     if (origin is Literal and value in arguments) or type(value) is kind is not float:
         return value

@@ -39,7 +39,9 @@ from pe_jax.encodings.positions import AttentionWindow, Positions, as_array, spa
 if TYPE_CHECKING:
     from pe_jax.encodings.encoding import PositionEncoding
 
-Params = dict[str, Any]  # A plain pytree; learnable frequencies are ordinary leaves of it.
+Params = dict[
+    str, Any
+]  # A plain pytree; learnable frequencies are ordinary leaves of it.
 Projection = Callable[[Array], jax.Array]  # `[..., D] -> [..., H, d]`.
 Logits = Float[Array, "#B #H Lq Lk"]  # Of pairs of queries and keys, or terms of them.
 
@@ -95,9 +97,14 @@ class HookContext(Context, pytree=True):
     mask: Array | None = None
 
     @classmethod
-    def of(cls, context: Context, positions_q: Positions, positions_k: Positions) -> HookContext:
+    def of(
+        cls, context: Context, positions_q: Positions, positions_k: Positions
+    ) -> HookContext:
         """Return `context` with these positions, for hooks."""
-        fields = {field.name: getattr(context, field.name) for field in dataclasses.fields(Context)}
+        fields = {
+            field.name: getattr(context, field.name)
+            for field in dataclasses.fields(Context)
+        }
         return cls(**{**fields, "positions_q": positions_q, "positions_k": positions_k})
 
     def arrays(self) -> tuple[jax.Array | np.ndarray, jax.Array | np.ndarray]:
@@ -192,7 +199,9 @@ class OffsetTerms(Record, renamed=_RENAMED_TERMS):
     @property
     def has_terms(self) -> bool:
         """True if anything is added to logits or outputs; a window adds nothing."""
-        return any((self.key_vectors, self.query_vectors, self.value_vectors, self.bias))
+        return any(
+            (self.key_vectors, self.query_vectors, self.value_vectors, self.bias)
+        )
 
 
 class Traits(Record):
@@ -262,12 +271,17 @@ def no_parameters(rng: jax.Array) -> Params:
     return {}
 
 
-def normal_init(stddev: float, **shapes: tuple[int, ...]) -> Callable[[jax.Array], Params]:
+def normal_init(
+    stddev: float, **shapes: tuple[int, ...]
+) -> Callable[[jax.Array], Params]:
     """The `init` that draws parameters of these shapes, in order, from a normal of `stddev`."""
 
     def init(rng: jax.Array) -> Params:
         rngs = jax.random.split(rng, len(shapes)) if len(shapes) > 1 else [rng]
-        return {name: stddev * jax.random.normal(x, shapes[name]) for name, x in zip(shapes, rngs)}
+        return {
+            name: stddev * jax.random.normal(x, shapes[name])
+            for name, x in zip(shapes, rngs)
+        }
 
     return init
 
@@ -324,7 +338,9 @@ class Part(Record, renamed=_RENAMED_HOOKS):
     map_qkv: Callable[[Params, Array, Array, Array, HookContext], QKV] | None = None
     map_output: Callable[[Params, Array, HookContext], jax.Array] | None = None
     offsets: OffsetTerms | None = None
-    logits: Callable[[Params, Array, Array, HookContext], LogitTerms | jax.Array] | None = None
+    logits: (
+        Callable[[Params, Array, Array, HookContext], LogitTerms | jax.Array] | None
+    ) = None
     scale: Callable[[Params, HookContext], ArrayLike] | None = None
     sink: Callable[[Params, HookContext], ArrayLike] | None = None
     map_logits: Callable[[Params, Array, Array, Array], jax.Array] | None = None
@@ -359,7 +375,9 @@ class Part(Record, renamed=_RENAMED_HOOKS):
         call = self.constructor
         if call is None:
             return f"Part({self.name!r})"
-        options = (f"{key}={_SHORT.repr(value)}" for key, value in call.keywords.items())
+        options = (
+            f"{key}={_SHORT.repr(value)}" for key, value in call.keywords.items()
+        )
         return f"{call.func.__name__}({', '.join([*map(repr, call.args), *options])})"
 
     @property

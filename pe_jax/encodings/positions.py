@@ -51,7 +51,9 @@ def checked_positions(
         shape, rank = np.shape(positions), 1 if axes == 1 else 2
         if not rank <= len(shape) <= rank + 1 or (axes > 1 and shape[-1] != axes):
             last = "" if axes == 1 else f", {axes}"
-            raise ValueError(f"positions must be [L{last}] or [B, L{last}], got {list(shape)}.")
+            raise ValueError(
+                f"positions must be [L{last}] or [B, L{last}], got {list(shape)}."
+            )
     if length(positions, axes) != size:
         raise ValueError(
             f"positions must have one entry for each of {size} tokens of {name} (its axis 1), got "
@@ -101,7 +103,11 @@ def _signed(positions: Array, name: str) -> Array:
     if not np.issubdtype(x.dtype, np.integer):
         raise ValueError(
             f"positions of {name} must be integers, float32 or float64, got {x.dtype}."
-            + (" Its neighbouring positions are equal far out." if x.dtype != bool else "")
+            + (
+                " Its neighbouring positions are equal far out."
+                if x.dtype != bool
+                else ""
+            )
         )
     _check_size(x, _MOST, name)
     if np.issubdtype(x.dtype, np.signedinteger) and x.dtype.itemsize >= 4:
@@ -190,7 +196,11 @@ def span(positions_q: Array, positions_k: Array) -> Array:
 def as_array(positions: Positions | None) -> jax.Array | np.ndarray:
     """Positions as an array; a range as NumPy, so that it stays known while compiling."""
     assert positions is not None, "Context has no positions."
-    return np.arange(positions.start, positions.stop) if isinstance(positions, range) else positions
+    return (
+        np.arange(positions.start, positions.stop)
+        if isinstance(positions, range)
+        else positions
+    )
 
 
 def offsets(
@@ -219,14 +229,17 @@ class AttentionWindow(Record):
     @property
     def span(self) -> int | None:
         """left + right; None without a limit on both sides."""
-        return None if self.left is None or self.right is None else self.left + self.right
+        return (
+            None if self.left is None or self.right is None else self.left + self.right
+        )
 
     def within(self, other: AttentionWindow | None) -> AttentionWindow:
         """Return the window of the keys that both allow."""
         if other is None:
             return self
         return AttentionWindow(
-            left=_smaller(self.left, other.left), right=_smaller(self.right, other.right)
+            left=_smaller(self.left, other.left),
+            right=_smaller(self.right, other.right),
         )
 
     def allows(self, offset: Real[Array, "*B"]) -> Bool[jax.Array, "*B"]:

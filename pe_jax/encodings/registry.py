@@ -12,7 +12,12 @@ import jax
 import numpy as np
 
 from pe_jax.common.errors import did_you_mean
-from pe_jax.encodings.encoding import PositionEncoding, checked_encoding, map_parts, none
+from pe_jax.encodings.encoding import (
+    PositionEncoding,
+    checked_encoding,
+    map_parts,
+    none,
+)
 from pe_jax.encodings.hooks import with_notes
 from pe_jax.encodings.part import Part, no_parameters
 
@@ -24,7 +29,9 @@ WRAPPERS: dict[str, Callable[..., PositionEncoding]] = {}
 SIZES = ("hidden_size", "head_size", "num_heads", "max_length")
 # The largest integer of an encoding, and the largest array of its parameters: 2 GiB of float32.
 _MOST, _MOST_NUMBERS = 2**24, 2**29
-_SMALLEST, _LARGEST = (float(x) for x in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
+_SMALLEST, _LARGEST = (
+    float(x) for x in (np.finfo(np.float32).tiny, np.finfo(np.float32).max)
+)
 REQUIRED = inspect.Parameter.empty  # The default of an option that has none.
 
 # Names in other libraries and papers or former ones, and those here.
@@ -88,7 +95,9 @@ def define_encoding(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
 
 
 def _check_arguments(
-    build: Callable[..., PositionEncoding], arguments: Mapping[str, Any], args: tuple = ()
+    build: Callable[..., PositionEncoding],
+    arguments: Mapping[str, Any],
+    args: tuple = (),
 ) -> None:
     parameters = inspect.signature(build).parameters
     if args and all(each.kind is each.KEYWORD_ONLY for each in parameters.values()):
@@ -106,7 +115,11 @@ def _check_arguments(
     for name, value in arguments.items():
         _check_numbers(build.__name__, name, value, str(parameters[name].annotation))
         if isinstance(value, jax.Array):
-            how = "learnable=True" if "learnable" in parameters else "of an encoding that learns"
+            how = (
+                "learnable=True"
+                if "learnable" in parameters
+                else "of an encoding that learns"
+            )
             raise ValueError(
                 f"{name} of {build.__name__} must be a Python value, got {jax.typeof(value)}: "
                 "options are fixed when an encoding is built. Arrays, as under jax.vmap, go into "
@@ -141,7 +154,9 @@ def _check_parameters(encoding: str, part: Part, arguments: Mapping[str, Any]) -
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
         if leaf.size > _MOST_NUMBERS:
             key = jax.tree_util.keystr(path, simple=True, separator="/")
-            options = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+            options = ", ".join(
+                f"{name}={value!r}" for name, value in arguments.items()
+            )
             raise ValueError(
                 f"{encoding}({options}): the parameter {key} would have {leaf.size:,} numbers, at "
                 f"most {_MOST_NUMBERS:,} are allowed. Use smaller sizes."
@@ -184,19 +199,25 @@ def register_wrapper(
     configs as `name(encoding, option=...)`. Parameters keep their keys."""
 
     @functools.wraps(make)
-    def build(encoding: PositionEncoding, *args: _P.args, **options: _P.kwargs) -> PositionEncoding:
+    def build(
+        encoding: PositionEncoding, *args: _P.args, **options: _P.kwargs
+    ) -> PositionEncoding:
         _check_arguments(build, options)
         checked_encoding(encoding)
 
         def wrap(part: Part) -> Part:
             changed = make(part, *args, **options).replace(params_key=part.key)
-            return _encoding(changed, build, options, PositionEncoding(parts=(part,))).parts[0]
+            return _encoding(
+                changed, build, options, PositionEncoding(parts=(part,))
+            ).parts[0]
 
         return map_parts(wrap, encoding)
 
     part, *options = inspect.signature(make).parameters.values()
     encoding = part.replace(name="encoding", annotation=PositionEncoding)
-    signature = inspect.Signature([encoding, *options], return_annotation=PositionEncoding)
+    signature = inspect.Signature(
+        [encoding, *options], return_annotation=PositionEncoding
+    )
     build.__signature__ = signature  # type: ignore[attr-defined]
     WRAPPERS[make.__name__] = build
     return build
@@ -234,7 +255,12 @@ def call_text(name: str, options: Mapping[str, Any], *encodings: str) -> str:
     def text(value: Any) -> str:
         if isinstance(value, tuple):
             return f"({', '.join(map(text, value))}{',' if len(value) == 1 else ''})"
-        return repr(value).removesuffix(".0") if isinstance(value, float) else repr(value)
+        return (
+            repr(value).removesuffix(".0") if isinstance(value, float) else repr(value)
+        )
 
-    inside = *encodings, *(f"{option}={text(value)}" for option, value in options.items())
+    inside = (
+        *encodings,
+        *(f"{option}={text(value)}" for option, value in options.items()),
+    )
     return f"{name}({', '.join(inside)})" if inside else name

@@ -16,7 +16,9 @@ from pe_jax.common.shapes import Array, Float, Real
 
 # Up to here a float32 product w·x is precise to 2e-4 radians for w up to 1.
 _PRECISE = 4096
-_DIGIT = 1024  # Of multiples of that: products with a fraction of a turn keep 1e-4 radians.
+_DIGIT = (
+    1024  # Of multiples of that: products with a fraction of a turn keep 1e-4 radians.
+)
 
 
 def default_frequencies(
@@ -28,13 +30,17 @@ def default_frequencies(
       ValueError: if dim is odd or not positive, or for a base that is not positive.
     """
     if dim <= 0 or dim % 2:
-        raise ValueError(f"The dimension of a sinusoid must be even and positive, got {dim}.")
+        raise ValueError(
+            f"The dimension of a sinusoid must be even and positive, got {dim}."
+        )
     if not base > 0:
         raise ValueError(f"base must be positive, got {base}.")
     return (base ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)).astype(dtype)
 
 
-def sinusoid(x: Real[Array, "*B"], frequencies: Float[Array, " F"]) -> Float[jax.Array, "*B D"]:
+def sinusoid(
+    x: Real[Array, "*B"], frequencies: Float[Array, " F"]
+) -> Float[jax.Array, "*B D"]:
     """Position vectors P(x), sine and cosine interleaved in that order; float32 (see `angles`)."""
     angle = angles(x, frequencies)
     pairs = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1)
@@ -42,7 +48,9 @@ def sinusoid(x: Real[Array, "*B"], frequencies: Float[Array, " F"]) -> Float[jax
 
 
 def rotate_pairs(
-    x: Float[Array, "*B D"], positions: Real[Array, "*P"], frequencies: Float[Array, " F"]
+    x: Float[Array, "*B D"],
+    positions: Real[Array, "*P"],
+    frequencies: Float[Array, " F"],
 ) -> Float[jax.Array, "*B D"]:
     """Rotates each (sine, cosine) pair of `x` by the angle w_i · position; float32 (see `angles`).
 
@@ -61,7 +69,9 @@ def rotate_pairs(
     return rotated.reshape(*rotated.shape[:-2], x.shape[-1])
 
 
-def angles(x: Real[Array, "*B"], frequencies: Float[Array, "*F"]) -> Float[jax.Array, "..."]:
+def angles(
+    x: Real[Array, "*B"], frequencies: Float[Array, "*F"]
+) -> Float[jax.Array, "..."]:
     """w · x, `[*B, *F]`, up to whole turns where |x| > 4,096; float32, or float64 under
     `JAX_ENABLE_X64`.
 

@@ -11,7 +11,9 @@ from pe_jax.common.shapes import Array, Float, Real
 RESIZE_METHODS = ("truncate", "repeat", "interpolate")
 
 
-def look_up(table: Float[Array, " N *D"], positions: Real[Array, "*B"]) -> Float[jax.Array, "..."]:
+def look_up(
+    table: Float[Array, " N *D"], positions: Real[Array, "*B"]
+) -> Float[jax.Array, "..."]:
     """Rows of a learned table, `[*B, *D]`.
 
     Args:
@@ -37,8 +39,14 @@ def look_up(table: Float[Array, " N *D"], positions: Real[Array, "*B"]) -> Float
             "maximum length, or lengthen the table: pe_jax.encodings.resize_table(table, length, "
             f"method), with method one of {', '.join(RESIZE_METHODS)}."
         )
-    if rows.ndim == 1 and rows.size and np.array_equal(rows, rows[0] + np.arange(rows.size)):
-        return table[rows[0] : rows[0] + rows.size]  # A slice: its gradient needs no scatter.
+    if (
+        rows.ndim == 1
+        and rows.size
+        and np.array_equal(rows, rows[0] + np.arange(rows.size))
+    ):
+        return table[
+            rows[0] : rows[0] + rows.size
+        ]  # A slice: its gradient needs no scatter.
     return table[rows]
 
 
@@ -46,11 +54,15 @@ def look_up_traced(
     table: Real[Array, " N *D"], positions: Real[Array, "*B"], outside: int | float
 ) -> Real[Array, "..."]:
     """Rows of a table at integer positions, `outside` at those before and after it."""
-    past = jnp.where(positions < 0, table.shape[0], positions)  # -1 would be the last row.
+    past = jnp.where(
+        positions < 0, table.shape[0], positions
+    )  # -1 would be the last row.
     return jnp.asarray(table).at[past].get(mode="fill", fill_value=outside)
 
 
-def resize_table(table: Float[Array, "N D"], length: int, method: str) -> Float[jax.Array, "M D"]:
+def resize_table(
+    table: Float[Array, "N D"], length: int, method: str
+) -> Float[jax.Array, "M D"]:
     """A learned table, one row per position, for another number of positions.
 
     Args:
@@ -78,4 +90,6 @@ def resize_table(table: Float[Array, "N D"], length: int, method: str) -> Float[
         high = np.minimum(low + 1, rows - 1)
         part = jnp.asarray(places - low, table.dtype)[:, None]
         return table[low] * (1 - part) + table[high] * part
-    raise ValueError(f"method must be one of {', '.join(RESIZE_METHODS)}, got {method!r}.")
+    raise ValueError(
+        f"method must be one of {', '.join(RESIZE_METHODS)}, got {method!r}."
+    )

@@ -43,12 +43,17 @@ class Case(NamedTuple):
 
         The error of float32 angles grows with the position: frequency and product are rounded.
         """
-        return 8 * _EPSILON[dtype] + 8 * 2**-24 * (1 + int(np.abs(self.positions).max()))
+        return 8 * _EPSILON[dtype] + 8 * 2**-24 * (
+            1 + int(np.abs(self.positions).max())
+        )
 
 
 def is_causal(model: Mapping[str, Any]) -> bool:
     """Return False if tokens of a checked config's model attend to later ones as well."""
-    if model.get("use_bidirectional_attention") in (True, "all") or model.get("is_causal") is False:
+    if (
+        model.get("use_bidirectional_attention") in (True, "all")
+        or model.get("is_causal") is False
+    ):
         return False
     name = model.get("model_type")
     if not name:  # ModernBERT's key, which gives a window of both sides.
@@ -82,7 +87,9 @@ def cases_of(
     if causal:
         cases |= {
             "causal": Case(
-                plain, everything, what="Every token attends to itself and to those before."
+                plain,
+                everything,
+                what="Every token attends to itself and to those before.",
             ),
             "decoding": Case(
                 evicted,
@@ -90,7 +97,9 @@ def cases_of(
                 steps=True,
                 what="A token at a time: a cache, of which the second row has lost two tokens.",
             ),
-            "chunk": Case(evicted, everything, slice(3, None), what="The last three at once."),
+            "chunk": Case(
+                evicted, everything, slice(3, None), what="The last three at once."
+            ),
             "right_padding": Case(
                 _rows(index, [0, 1, 2, 2, 3, 4]),
                 everything & ~_rows(0 * index, index == 3)[:, None].astype(bool),
@@ -126,10 +135,15 @@ def cases_of(
             f"{first}, at positions up to more than twice the trained length.",
         ),
         "bfloat16": Case(
-            plain, everything, dtype="bfloat16", what=f"{first}, of inputs rounded to bfloat16."
+            plain,
+            everything,
+            dtype="bfloat16",
+            what=f"{first}, of inputs rounded to bfloat16.",
         ),
     }
-    for distance in sorted({layer.window.left for layer in layers if layer.window.left}):
+    for distance in sorted(
+        {layer.window.left for layer in layers if layer.window.left}
+    ):
         end = max(distance, 2)
         cases[f"window_{distance}"] = _case(
             [0, 1, end, end + 1, end + 2, 3 * end + 3],
@@ -155,9 +169,14 @@ def cases_of(
             for name, case in cases.items()
         }
         # The last two axes are row and column; a third, before them, is time.
-        grids = [[0 * index, index // 2, index % 2], [0 * index + 3, 4 + index // 3, 5 + index % 3]]
+        grids = [
+            [0 * index, index // 2, index % 2],
+            [0 * index + 3, 4 + index // 3, 5 + index % 3],
+        ]
         patches = np.stack([np.stack(grid[-axes:], -1) for grid in grids])
-        cases["image"] = Case(patches, everything, what="Six patches of an image in each row.")
+        cases["image"] = Case(
+            patches, everything, what="Six patches of an image in each row."
+        )
     return cases
 
 

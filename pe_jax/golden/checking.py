@@ -19,7 +19,17 @@ from pe_jax.golden.vectors import Golden, Layer, inputs_of
 
 # Takes arguments of `ARGUMENTS`; returns attention `[B, Lq, H, d]`, or rotated queries and keys.
 Function = Callable[..., Any]
-ARGUMENTS = ("q", "k", "v", "positions_q", "positions_k", "mask", "allowed", "layer", "config")
+ARGUMENTS = (
+    "q",
+    "k",
+    "v",
+    "positions_q",
+    "positions_k",
+    "mask",
+    "allowed",
+    "layer",
+    "config",
+)
 
 
 class Failure(Record):
@@ -41,7 +51,9 @@ class Failure(Record):
     error: str = ""
 
 
-def check(function: Function, file: str | Path, dtype: str = "float32") -> list[Failure]:
+def check(
+    function: Function, file: str | Path, dtype: str = "float32"
+) -> list[Failure]:
     """Compare a function with the golden vectors in NAME.safetensors, next to NAME.json.
 
     The function gets those of these arguments that it names:
@@ -81,7 +93,12 @@ def check(function: Function, file: str | Path, dtype: str = "float32") -> list[
 
 
 def _compare(
-    function: Function, names: tuple[str, ...], golden: Golden, name: str, kind: str, dtype: str
+    function: Function,
+    names: tuple[str, ...],
+    golden: Golden,
+    name: str,
+    kind: str,
+    dtype: str,
 ) -> Failure | None:
     """Return how a function differs in a case and a kind of layer; None if it passes."""
     case, right = golden.cases[name], golden.results[name][kind]
@@ -99,7 +116,9 @@ def _compare(
         result = _call(function, names, case, right.allowed, inputs, facts)
     except (Exception, SystemExit) as error:  # An exit would be a check that passed.
         text = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        return Failure(case=name, layer=kind, difference=np.nan, tolerance=tolerance, error=text)
+        return Failure(
+            case=name, layer=kind, difference=np.nan, tolerance=tolerance, error=text
+        )
     if not attends:
         result = np.where(right.allowed, result, 0)
     difference = _difference(result, compared(right))
@@ -118,7 +137,10 @@ def _compare(
     causes: list[str] = []
     with np.errstate(all="ignore"):  # Positions of float16 may be infinite.
         for cause, wrong in _mistakes(formulas, kind, case):
-            if cause not in causes and _difference(result, compared(evaluate(wrong))) <= tolerance:
+            if (
+                cause not in causes
+                and _difference(result, compared(evaluate(wrong))) <= tolerance
+            ):
                 causes.append(cause)
     return Failure(
         case=name,
@@ -129,7 +151,9 @@ def _compare(
     )
 
 
-def _mistakes(formulas: dict[str, Formula], kind: str, case: Case) -> Iterator[tuple[str, Formula]]:
+def _mistakes(
+    formulas: dict[str, Formula], kind: str, case: Case
+) -> Iterator[tuple[str, Formula]]:
     others = {other: formula for other, formula in formulas.items() if other != kind}
     length = int(case.positions.max()) + 1
     return mistakes(formulas[kind], others, length)
@@ -174,7 +198,9 @@ def _call(
         rotated_q = _checked("rotated queries", rotated_q, arguments["q"])
         rotated_k = _checked("rotated keys", rotated_k, arguments["k"])
         rotated_k = np.repeat(rotated_k, q.shape[2] // k.shape[2], axis=2)
-        logits = np.einsum("bqhd,bkhd->bhqk", rotated_q, rotated_k) / np.sqrt(q.shape[-1])
+        logits = np.einsum("bqhd,bkhd->bhqk", rotated_q, rotated_k) / np.sqrt(
+            q.shape[-1]
+        )
         results.append(_padded(logits, LENGTH))
     return np.concatenate(results, 1 if "v" in names else 2)
 

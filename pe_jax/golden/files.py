@@ -78,7 +78,9 @@ def _check_readme(path: Path, readme: str) -> None:
     """Raise a ValueError if the README of something else is in the folder."""
     title = readme.split("\n")[0].encode()
     if path.exists() and not path.read_bytes().startswith(title):
-        raise ValueError(f"{path} is not of golden vectors and would be lost. Pass another folder.")
+        raise ValueError(
+            f"{path} is not of golden vectors and would be lost. Pass another folder."
+        )
 
 
 def _check_config(path: Path, config: Mapping[str, Any]) -> None:
@@ -90,7 +92,9 @@ def _check_config(path: Path, config: Mapping[str, Any]) -> None:
     except ValueError:  # Damaged, as a run that writes it again finds it.
         return
     if not isinstance(about, dict) or "format" not in about:
-        raise ValueError(f"{path} is not of golden vectors and would be lost. Pass another folder.")
+        raise ValueError(
+            f"{path} is not of golden vectors and would be lost. Pass another folder."
+        )
     if about.get("config") != json.loads(json.dumps(dict(config))):
         raise ValueError(
             f"{path} is of another config, whose golden vectors would be lost. Pass another folder."
@@ -104,11 +108,15 @@ def read(path: Path) -> vectors.Golden:
       ValueError: for a file that is missing, damaged, or of another format; it names the file.
     """
     if path.suffix != ".safetensors":
-        raise ValueError(f"{path} must be a .safetensors file that pe-jax golden wrote.")
+        raise ValueError(
+            f"{path} must be a .safetensors file that pe-jax golden wrote."
+        )
     sidecar = path.with_suffix(".json")
     for file, other in ((path, sidecar), (sidecar, path)):
         if not file.is_file():
-            raise ValueError(f"{file} is missing; {other.name} is of no use alone. {_AGAIN}")
+            raise ValueError(
+                f"{file} is missing; {other.name} is of no use alone. {_AGAIN}"
+            )
     about = read_json(sidecar, _AGAIN)
     if about.get("format") != vectors.FORMAT:
         raise ValueError(
@@ -120,7 +128,9 @@ def read(path: Path) -> vectors.Golden:
     _check_arrays(path, golden, arrays)
     results = {
         name: {
-            kind: vectors.Layer(*(arrays[f"{name}/{kind}/{key}"] for key in vectors.Layer._fields))
+            kind: vectors.Layer(
+                *(arrays[f"{name}/{kind}/{key}"] for key in vectors.Layer._fields)
+            )
             for kind in golden.layers
         }
         for name in golden.cases
@@ -167,11 +177,17 @@ def _arrays(path: Path, about: Json) -> dict[str, np.ndarray]:
         )
     try:
         return load(data)
-    except Exception as error:  # Of safetensors: classes of its own, KeyError for a new dtype.
-        raise ValueError(f"{path} is damaged ({shown(str(error))}). {_AGAIN}") from error
+    except (
+        Exception
+    ) as error:  # Of safetensors: classes of its own, KeyError for a new dtype.
+        raise ValueError(
+            f"{path} is damaged ({shown(str(error))}). {_AGAIN}"
+        ) from error
 
 
-def _check_arrays(path: Path, golden: vectors.Golden, arrays: dict[str, np.ndarray]) -> None:
+def _check_arrays(
+    path: Path, golden: vectors.Golden, arrays: dict[str, np.ndarray]
+) -> None:
     """Raise a ValueError for arrays that are missing or that do not fit the config."""
     for name, (shape, dtype) in _specification(golden).items():
         array = arrays.get(name)
@@ -194,14 +210,20 @@ def _check_arrays(path: Path, golden: vectors.Golden, arrays: dict[str, np.ndarr
 
 def _specification(golden: vectors.Golden) -> dict[str, tuple[tuple[int, ...], str]]:
     """Return shape and dtype of the arrays that `read` needs, by name."""
-    needed = {name: (x.shape, "float32") for name, x in zip("qkv", (golden.q, golden.k, golden.v))}
+    needed = {
+        name: (x.shape, "float32")
+        for name, x in zip("qkv", (golden.q, golden.k, golden.v))
+    }
     rows, _, heads, _ = golden.q.shape
     for name, case in golden.cases.items():
         needed[f"{name}/positions"] = (case.positions.shape, "int32")
         needed[f"{name}/mask"] = (case.mask.shape, "bool")
         queries = len(range(LENGTH)[case.queries])
         for kind in golden.layers:
-            needed[f"{name}/{kind}/logits"] = ((rows, heads, queries, LENGTH), "float32")
+            needed[f"{name}/{kind}/logits"] = (
+                (rows, heads, queries, LENGTH),
+                "float32",
+            )
             needed[f"{name}/{kind}/allowed"] = ((rows, 1, queries, LENGTH), "bool")
             out = (rows, queries, heads, golden.v.shape[-1])
             needed[f"{name}/{kind}/out"] = (out, "float32")
@@ -211,7 +233,9 @@ def _specification(golden: vectors.Golden) -> dict[str, tuple[tuple[int, ...], s
 def _tensors(golden: vectors.Golden) -> dict[str, np.ndarray]:
     """Return all arrays by name; results are float32, as no reader needs more of them."""
     arrays = {"q": golden.q, "k": golden.k, "v": golden.v}
-    arrays |= {f"tables/{name}": array for name, array in vectors.tables(golden).items()}
+    arrays |= {
+        f"tables/{name}": array for name, array in vectors.tables(golden).items()
+    }
     for name, case in golden.cases.items():
         arrays[f"{name}/positions"] = case.positions.astype(np.int32)
         arrays[f"{name}/mask"] = case.mask
@@ -239,7 +263,9 @@ def _description(golden: vectors.Golden, data: bytes) -> str:
             "queries": list(case.queries.indices(LENGTH)[:2]),
             "one_query_at_a_time": case.steps,
             "inputs": case.dtype,
-            "tolerance": {dtype: case.tolerance(dtype) for dtype in ("float32", "bfloat16")},
+            "tolerance": {
+                dtype: case.tolerance(dtype) for dtype in ("float32", "bfloat16")
+            },
         }
         for name, case in golden.cases.items()
     }

@@ -75,7 +75,9 @@ class AxesRotation(NamedTuple):
 @functools.partial(jax.jit, static_argnames="part")
 def _turned(part: Part, x: jax.Array, positions: jax.Array) -> jax.Array:
     assert part.map_qkv is not None
-    return part.map_qkv({}, x, x, x, HookContext(positions_q=positions, positions_k=positions))[0]
+    return part.map_qkv(
+        {}, x, x, x, HookContext(positions_q=positions, positions_k=positions)
+    )[0]
 
 
 class Formula(NamedTuple):
@@ -124,7 +126,9 @@ def formula_of(
     positions_q = case.positions[:, case.queries]
     sizes = [part.constructor.keywords["size"] for part in _named(layer, "chunks")]
     length = int(case.positions.max()) + 1
-    rotations = [_rotation(part, length) for part in layer.parts if part.map_qkv is not None]
+    rotations = [
+        _rotation(part, length) for part in layer.parts if part.map_qkv is not None
+    ]
     biased = [part for part in layer.parts if part.offsets and part.offsets.bias]
     factors = [part.scale for part in layer.parts if part.scale]
 
@@ -181,7 +185,9 @@ def _rotation_of(part: Part, length: int) -> Rotation:
     positions = np.array([1, length - 1])
     with jax.enable_x64(True):
         turned = np.asarray(
-            part.map_qkv({}, x, x, x, HookContext(positions_q=positions, positions_k=positions))[0]
+            part.map_qkv(
+                {}, x, x, x, HookContext(positions_q=positions, positions_k=positions)
+            )[0]
         )[0, 0, 0]
     cos, sin = turned[pairs].T
     return Rotation(np.arctan2(sin, cos), pairs, float(np.hypot(cos, sin)[0]), part)
@@ -193,7 +199,9 @@ def _slopes(part: Part) -> np.ndarray:
     offset = np.array([-1])
     with jax.enable_x64(True):
         return -np.asarray(
-            part.offsets.bias({}, offset, HookContext(positions_q=offset, positions_k=offset))
+            part.offsets.bias(
+                {}, offset, HookContext(positions_q=offset, positions_k=offset)
+            )
         )[0]
 
 

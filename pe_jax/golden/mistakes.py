@@ -46,7 +46,9 @@ def mistakes(
         rotation = other.rotation
         if not isinstance(rotation, Rotation) or rotation.part == _part(formula):
             continue
-        if rotation.pairs.max() < formula.q.shape[-1]:  # Heads may be smaller than the other's.
+        if (
+            rotation.pairs.max() < formula.q.shape[-1]
+        ):  # Heads may be smaller than the other's.
             yield f"the rotation is that of {name}", formula._replace(rotation=rotation)
     if isinstance(formula.rotation, Rotation):
         for name, rotation in _wrong_frequencies(formula.rotation, length).items():
@@ -102,9 +104,14 @@ def _window(
     def mistake(formula: Formula) -> Formula | None:
         if formula.left is None or formula.right is None:
             return None
-        if right is not None and not (formula.mask & (_index_offsets(formula) > 0)).any():
+        if (
+            right is not None
+            and not (formula.mask & (_index_offsets(formula) > 0)).any()
+        ):
             return None
-        return formula._replace(left=left(formula.left), right=change_right(formula.right))
+        return formula._replace(
+            left=left(formula.left), right=change_right(formula.right)
+        )
 
     return mistake
 
@@ -134,11 +141,19 @@ def _chunk(change: Callable[[Formula, int], Formula]) -> Mistake:
 
 
 _CHUNKS: Mapping[str, Mistake] = {
-    "attention is not in chunks": _chunk(lambda formula, size: formula._replace(chunk=None)),
-    "chunks are one key longer": _chunk(lambda formula, size: formula._replace(chunk=size + 1)),
-    "chunks are one key shorter": _chunk(lambda formula, size: formula._replace(chunk=size - 1)),
+    "attention is not in chunks": _chunk(
+        lambda formula, size: formula._replace(chunk=None)
+    ),
+    "chunks are one key longer": _chunk(
+        lambda formula, size: formula._replace(chunk=size + 1)
+    ),
+    "chunks are one key shorter": _chunk(
+        lambda formula, size: formula._replace(chunk=size - 1)
+    ),
     "a window stands for chunks": _chunk(
-        lambda formula, size: formula._replace(chunk=None, left=size - 1, right=size - 1)
+        lambda formula, size: formula._replace(
+            chunk=None, left=size - 1, right=size - 1
+        )
     ),
 }
 
@@ -176,13 +191,17 @@ _HEADS: Mapping[str, Mistake] = {
     "key heads are tiled instead of repeated": _key_heads(
         lambda heads, key_heads: np.arange(heads) % key_heads
     ),
-    "all heads use the first key head": _key_heads(lambda heads, key_heads: np.zeros(heads, int)),
+    "all heads use the first key head": _key_heads(
+        lambda heads, key_heads: np.zeros(heads, int)
+    ),
 }
 _SCALES: Mapping[str, Mistake] = {
     "logits are not divided by sqrt(d)": _scaled(lambda formula: 1 / formula.divisor),
     "logits are divided by d": _scaled(lambda formula: formula.divisor),
     "logits are multiplied by sqrt(d)": _scaled(lambda formula: formula.divisor**-2),
-    "d of logits is that of all heads": _scaled(lambda formula: math.sqrt(formula.q.shape[2])),
+    "d of logits is that of all heads": _scaled(
+        lambda formula: math.sqrt(formula.q.shape[2])
+    ),
     "d of logits is the rotated dimensions alone": _rotated_share,
 }
 
@@ -203,7 +222,11 @@ def _temperature(
 
 def _slopes(change: Callable[[np.ndarray], np.ndarray]) -> Mistake:
     def mistake(formula: Formula) -> Formula | None:
-        return None if formula.slopes is None else formula._replace(slopes=change(formula.slopes))
+        return (
+            None
+            if formula.slopes is None
+            else formula._replace(slopes=change(formula.slopes))
+        )
 
     return mistake
 
@@ -299,16 +322,22 @@ def _low_precision(dtype: str, rounded: Round) -> dict[str, Mistake]:
 
 
 _ROTATIONS: Mapping[str, Mistake] = {
-    "nothing is rotated": lambda formula: formula.rotation and formula._replace(rotation=None),
+    "nothing is rotated": lambda formula: (
+        formula.rotation and formula._replace(rotation=None)
+    ),
     "rotations are in the opposite direction": _rotation(
         lambda rotation, formula: rotation._replace(frequencies=-rotation.frequencies)
     ),
     "the last dimensions rotate instead of the first": _rotation(_at_the_end),
     "frequencies are in reverse order": _rotation(
-        lambda rotation, formula: rotation._replace(frequencies=rotation.frequencies[::-1])
+        lambda rotation, formula: rotation._replace(
+            frequencies=rotation.frequencies[::-1]
+        )
     ),
     "frequencies are twice as high": _rotation(
-        lambda rotation, formula: rotation._replace(frequencies=2 * rotation.frequencies)
+        lambda rotation, formula: rotation._replace(
+            frequencies=2 * rotation.frequencies
+        )
     ),
     **_low_precision("bfloat16", _bfloat16),
     **_low_precision("float16", _float16),
@@ -319,19 +348,25 @@ def _wrong_frequencies(rotation: Rotation, length: int) -> dict[str, Rotation]:
     """Return wrong rotations whose names depend on the encoding and its options."""
     wrong: dict[str, Rotation] = {}
     halves = "halves rotate instead of neighbours"
-    what = halves if _are_neighbours(rotation) else "neighbours rotate instead of halves"
+    what = (
+        halves if _are_neighbours(rotation) else "neighbours rotate instead of halves"
+    )
     wrong[what] = _other_layout(rotation)
     if rotation.scale != 1:
         factor = f"the attention factor, {rotation.scale:.4g},"
         wrong[f"{factor} is missing"] = rotation._replace(scale=1.0)
         wrong[f"{factor} counts twice"] = rotation._replace(scale=rotation.scale**2)
-        wrong[f"{factor} is that of logits"] = rotation._replace(scale=rotation.scale**0.5)
+        wrong[f"{factor} is that of logits"] = rotation._replace(
+            scale=rotation.scale**0.5
+        )
     if rotation.part.constructor is None:
         return wrong
     make, options = rotation.part.constructor.func, rotation.part.constructor.keywords
     base = options.get("base", 10_000.0)
     with_options = {
-        f"the base is {other:,.0f}": {"base": other} for other in _BASES if other != base
+        f"the base is {other:,.0f}": {"base": other}
+        for other in _BASES
+        if other != base
     }
     if not rotation.part.traits.cacheable:
         wrong["frequencies are those of short inputs"] = rotation_of(rotation.part, 2)
@@ -350,12 +385,16 @@ def _wrong_frequencies(rotation: Rotation, length: int) -> dict[str, Rotation]:
         wrong[name] = rotation_of(part, length)
     if make.__name__ != "rope":
         kept = ("head_size", "base", "layout", "fraction", "proportional")
-        (part,) = rope(**{key: value for key, value in options.items() if key in kept}).parts
+        (part,) = rope(
+            **{key: value for key, value in options.items() if key in kept}
+        ).parts
         plain = rotation_of(part, length)
         if plain.scale != rotation.scale:
             wrong["frequencies and scale are those of unscaled RoPE"] = plain
         unscaled, scaled = plain.frequencies, rotation.frequencies
-        ratio = np.divide(scaled, unscaled, out=np.ones_like(scaled), where=unscaled != 0)
+        ratio = np.divide(
+            scaled, unscaled, out=np.ones_like(scaled), where=unscaled != 0
+        )
         for what, power in {
             "frequencies are those of unscaled RoPE": 0,
             "frequencies are scaled twice": 2,
@@ -372,9 +411,12 @@ def _wrong_positions(formula: Formula) -> dict[str, tuple[np.ndarray, np.ndarray
     """Return wrong positions of queries and keys."""
     q, k = formula.positions_q, formula.positions_k
     keys = np.arange(k.shape[1])
-    first = 0 * formula.index_q if formula.steps else formula.index_q - formula.index_q[0]
+    first = (
+        0 * formula.index_q if formula.steps else formula.index_q - formula.index_q[0]
+    )
     index_q, index_k, from_0 = (
-        _of_all_rows(x, like) for x, like in ((formula.index_q, q), (keys, k), (first, q))
+        _of_all_rows(x, like)
+        for x, like in ((formula.index_q, q), (keys, k), (first, q))
     )
     wrong = {
         "positions are rounded to bfloat16": (_bfloat16(q), _bfloat16(k)),
@@ -399,7 +441,10 @@ def _wrong_positions(formula: Formula) -> dict[str, tuple[np.ndarray, np.ndarray
         wrong["axes are in reverse order"] = (q[..., ::-1], k[..., ::-1])
         for axis in range(q.shape[-1]):
             only = [axis] * q.shape[-1]
-            wrong[f"all axes have the positions of axis {axis}"] = q[..., only], k[..., only]
+            wrong[f"all axes have the positions of axis {axis}"] = (
+                q[..., only],
+                k[..., only],
+            )
     return wrong
 
 

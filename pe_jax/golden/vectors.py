@@ -75,7 +75,9 @@ class Golden(NamedTuple):
     results: dict[str, dict[str, Layer]]
 
 
-def golden_vectors(config: Mapping[str, Any], cases: Collection[str] | None = None) -> Golden:
+def golden_vectors(
+    config: Mapping[str, Any], cases: Collection[str] | None = None
+) -> Golden:
     """Compute the golden vectors of a config.json; one with `model_type` alone has its defaults.
 
     Args:
@@ -85,7 +87,11 @@ def golden_vectors(config: Mapping[str, Any], cases: Collection[str] | None = No
       ValueError: for a config that `interop.from_hf` refuses, or whose positions are learned.
     """
     golden = golden_inputs(config)
-    used = {name: case for name, case in golden.cases.items() if cases is None or name in cases}
+    used = {
+        name: case
+        for name, case in golden.cases.items()
+        if cases is None or name in cases
+    }
     results = {
         name: {
             kind: attend(layer, case, golden.q, golden.k, golden.v)
@@ -118,10 +124,14 @@ def golden_inputs(config: Mapping[str, Any]) -> Golden:
     value_size = min(_VALUE_SIZE, *sizes)
     rng = np.random.default_rng(0)
     shapes = ((heads, max(sizes)), (key_heads, max(sizes)), (key_heads, value_size))
-    q, k, v = (rng.normal(size=(ROWS, LENGTH, *shape)).astype(np.float32) for shape in shapes)
+    q, k, v = (
+        rng.normal(size=(ROWS, LENGTH, *shape)).astype(np.float32) for shape in shapes
+    )
     trained_length = int(model.get("max_position_embeddings") or 2048)
     causal = is_causal(model)
-    cases = cases_of(list(layers.values()), trained_length, encoding.axes, causal=causal)
+    cases = cases_of(
+        list(layers.values()), trained_length, encoding.axes, causal=causal
+    )
     return Golden(config, layers, names, trained_length, causal, q, k, v, cases, {})
 
 
@@ -158,7 +168,9 @@ def attend(
     logits = np.moveaxis(logits[step, :, :, index], 0, 2)
     allowed = np.moveaxis(allowed[step, :, :, index], 0, 2)
     out = np.moveaxis(out[step, :, index], 0, 1)
-    return Layer(logits[:, :, case.queries], allowed[:, :, case.queries], out[:, case.queries])
+    return Layer(
+        logits[:, :, case.queries], allowed[:, :, case.queries], out[:, case.queries]
+    )
 
 
 @functools.partial(jax.jit, static_argnames="layer")
@@ -190,20 +202,29 @@ def tables(golden: Golden) -> dict[str, np.ndarray]:
     """Return what needs no queries and keys, by `KIND/NAME`: frequencies, angles, cos and sin of
     rotations `[P, F]` at `positions` `[P]`, and the bias of each offset `[H, P]`; float64."""
     longest = golden.trained_length
-    at = np.array(sorted({0, 1, 2, 7, 100, 1000, longest - 1, longest, 2 * longest, 131_071}))
+    at = np.array(
+        sorted({0, 1, 2, 7, 100, 1000, longest - 1, longest, 2 * longest, 131_071})
+    )
     found: dict[str, np.ndarray] = {"positions": at}
     for kind, layer in golden.layers.items():
         for part in layer.parts:
             with jax.enable_x64(True):
                 if part.metadata and part.metadata.frequencies:
-                    w = np.asarray(part.metadata.frequencies({}), np.float64).reshape(-1)
+                    w = np.asarray(part.metadata.frequencies({}), np.float64).reshape(
+                        -1
+                    )
                     angle = at[:, None] * w
                     found[f"{kind}/frequencies"] = w
                     found[f"{kind}/angles"] = angle
-                    found[f"{kind}/cos"], found[f"{kind}/sin"] = np.cos(angle), np.sin(angle)
+                    found[f"{kind}/cos"], found[f"{kind}/sin"] = (
+                        np.cos(angle),
+                        np.sin(angle),
+                    )
                 if part.offsets and part.offsets.bias:
                     bias = np.asarray(
-                        part.offsets.bias({}, -at, HookContext(positions_q=at, positions_k=at)),
+                        part.offsets.bias(
+                            {}, -at, HookContext(positions_q=at, positions_k=at)
+                        ),
                         np.float64,
                     )
                     found[f"{kind}/bias_to_the_left"] = np.moveaxis(bias, -1, 0)

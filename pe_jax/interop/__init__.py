@@ -39,5 +39,9 @@ else:
                     members = vars(importlib.import_module(f"{__name__}.{module}"))
                     if name in members:
                         return members[name]
-        hint = f" It is {_RENAMED[name]} now." if name in _RENAMED else did_you_mean(name, __all__)
+        hint = (
+            f" It is {_RENAMED[name]} now."
+            if name in _RENAMED
+            else did_you_mean(name, __all__)
+        )
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")

@@ -18,13 +18,22 @@ from pe_jax.encodings import Context, Params, convert_layout, embed
 from pe_jax.encodings.parameters import split_params
 from pe_jax.interop import layout
 from pe_jax.interop.bert_import import config_of
-from pe_jax.interop.export_folder import check_folder, new_folder, save_json, with_special_tokens
+from pe_jax.interop.export_folder import (
+    check_folder,
+    new_folder,
+    save_json,
+    with_special_tokens,
+)
 from pe_jax.interop.hf_encoders import ACTIVATIONS, EncoderFormat
 from pe_jax.interop.hf_keys import first_row
 from pe_jax.interop.hf_registry import ENCODERS, FAMILIES
 from pe_jax.interop.hf_rope import rope_keys
 from pe_jax.interop.special_tokens import NAMES, special_tokens
-from pe_jax.interop.tokenizer_classes import BERT_NAMES, BERT_SETTINGS, difference_from_class
+from pe_jax.interop.tokenizer_classes import (
+    BERT_NAMES,
+    BERT_SETTINGS,
+    difference_from_class,
+)
 from pe_jax.models import BertConfig, with_tokens
 from pe_jax.models.config import ARCHITECTURE
 
@@ -77,7 +86,9 @@ def save_encoder(
     tensors, errors = _tensors(encoder, config, params, heads, skipped)
     tokens, rows = tokenizer.get_vocab_size(), theirs["vocab_size"]
     if tokens > rows:
-        errors.append(f"the tokenizer has {tokens} tokens, the model {rows} rows of embeddings")
+        errors.append(
+            f"the tokenizer has {tokens} tokens, the model {rows} rows of embeddings"
+        )
     classes = len(params["classifier"]["bias"]) if "classifier" in heads else 0
     if labels and len(labels) != classes:
         errors.append(f"{len(labels)} labels for a classifier of {classes} outputs")
@@ -128,7 +139,9 @@ def their_config(
     """
     family, encoder = FAMILIES[model_type], ENCODERS[model_type]
     config = _in_layout_of(model_type, config)
-    config = with_tokens(config, config.vocab_size + config.unused_rows)  # Theirs have rows alone.
+    config = with_tokens(
+        config, config.vocab_size + config.unused_rows
+    )  # Theirs have rows alone.
     if not config.encoding().at_input.parts:  # Then it changes nothing.
         by_mask = encoder.settings.get("positions_from_mask", False)
         config = dataclasses.replace(config, positions_from_mask=by_mask)
@@ -137,7 +150,9 @@ def their_config(
     for name, key in keys.items():
         value = getattr(config, name)
         if name.endswith("activation"):
-            value = next(published for published, ours in ACTIVATIONS.items() if ours == value)
+            value = next(
+                published for published, ours in ACTIVATIONS.items() if ours == value
+            )
         theirs[key] = value
     if tokenizer is not None:
         theirs |= _token_ids(tokenizer)
@@ -147,7 +162,9 @@ def their_config(
     if encoder.has_table:
         _check_only_embeds(config)
     elif "rope" in family.encodings:
-        theirs |= rope_keys(config.encoding(), config.num_layers, family.is_full is not None)
+        theirs |= rope_keys(
+            config.encoding(), config.num_layers, family.is_full is not None
+        )
     back = config_of(theirs, "the exported model")
     differences = [
         f"{name} {getattr(config, name)!r}"
@@ -200,7 +217,10 @@ def _token_ids(tokenizer: Tokenizer) -> dict[str, int | None]:
     """Return the ids of special tokens, by their keys; else transformers assumes a family's own."""
     names = special_tokens(tokenizer)
     roles = {"pad": "pad", "cls": "cls", "bos": "cls", "sep": "sep", "eos": "sep"}
-    return {f"{key}_token_id": tokenizer.token_to_id(names[role]) for key, role in roles.items()}
+    return {
+        f"{key}_token_id": tokenizer.token_to_id(names[role])
+        for key, role in roles.items()
+    }
 
 
 def position_table(config: BertConfig, position: Params) -> np.ndarray:
@@ -261,13 +281,21 @@ def _compare(config: BertConfig, position: Params, table: np.ndarray) -> None:
 
 
 def _tensors(
-    encoder: EncoderFormat, config: BertConfig, params: Params, heads: tuple[str, ...], skipped: int
+    encoder: EncoderFormat,
+    config: BertConfig,
+    params: Params,
+    heads: tuple[str, ...],
+    skipped: int,
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Return the exported tensors by name, and one line per parameter that does not fit."""
     ours = flax.traverse_util.flatten_dict(params, sep="/")
     if encoder.has_table:
-        ours = {path: x for path, x in ours.items() if not path.startswith("bert/position/")}
-        ours[layout.POSITIONS] = position_table(config, params["bert"].get("position", {}))
+        ours = {
+            path: x for path, x in ours.items() if not path.startswith("bert/position/")
+        }
+        ours[layout.POSITIONS] = position_table(
+            config, params["bert"].get("position", {})
+        )
         config = dataclasses.replace(config, position="learned_absolute")
     classes = len(ours.get("classifier/bias", ()))
     leaves = layout.leaves(encoder, config, heads, classes, skipped)
@@ -290,9 +318,13 @@ def _tensors(
             start = prefix if leaf.ours.startswith(in_encoder) else ""
             names = [f"{start}{name}" for name in leaf.tensors]
             tensors |= zip(names, leaf.to_theirs(x), strict=True)
-    if not config.tied_decoder:  # A bias that transformers ties to another, or adds alone.
+    if (
+        not config.tied_decoder
+    ):  # A bias that transformers ties to another, or adds alone.
         copies = layout.tied(encoder, config)
-        tensors |= {own: tensors[first] for own, first in copies.items() if first in tensors}
+        tensors |= {
+            own: tensors[first] for own, first in copies.items() if first in tensors
+        }
     return tensors, errors
 
 
@@ -303,11 +335,15 @@ def _labels(labels: Sequence[str]) -> dict[str, Any]:
     return {
         "id2label": {str(i): label for i, label in enumerate(labels)},
         "label2id": {label: i for i, label in enumerate(labels)},
-        "problem_type": "regression" if len(labels) == 1 else "single_label_classification",
+        "problem_type": "regression"
+        if len(labels) == 1
+        else "single_label_classification",
     }
 
 
-def _save_tokenizer(folder: Path, tokenizer: Tokenizer, length: int, token_types: int) -> None:
+def _save_tokenizer(
+    folder: Path, tokenizer: Tokenizer, length: int, token_types: int
+) -> None:
     """Write `tokenizer.json`, and the class that reads it in transformers.
 
     Args:
@@ -336,7 +372,9 @@ def _save_tokenizer(folder: Path, tokenizer: Tokenizer, length: int, token_types
     (folder / "vocab.txt").write_text(vocabulary, encoding="utf-8")
 
 
-def _bert_settings(tokenizer: Tokenizer, names: Mapping[str, str]) -> dict[str, Any] | None:
+def _bert_settings(
+    tokenizer: Tokenizer, names: Mapping[str, str]
+) -> dict[str, Any] | None:
     """Return the settings of transformers' `BertTokenizer`, None if it builds another tokenizer of
     the same vocabulary: version 5 takes neither normalizer nor pre-tokenizer of a tokenizer.json.
     """
@@ -344,7 +382,9 @@ def _bert_settings(tokenizer: Tokenizer, names: Mapping[str, str]) -> dict[str, 
     has_roles = BERT_NAMES.keys() == {role for role in BERT_NAMES if names[role]}
     if not isinstance(normalizer, BertNormalizer) or not has_roles:
         return None
-    settings = {key: getattr(normalizer, name) for key, (name, _) in BERT_SETTINGS.items()}
+    settings = {
+        key: getattr(normalizer, name) for key, (name, _) in BERT_SETTINGS.items()
+    }
     difference = difference_from_class(tokenizer, "BertTokenizer", settings, names)
     has_words_alone = tokenizer.get_vocab_size() == tokenizer.get_vocab_size(
         with_added_tokens=False

@@ -18,7 +18,12 @@ from pe_jax.common.values import shown
 from pe_jax.encodings import Params
 from pe_jax.interop import layout
 from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
-from pe_jax.interop.hf_encoders import ACTIVATIONS, HEADS, POSITION_MODULE, EncoderFormat
+from pe_jax.interop.hf_encoders import (
+    ACTIVATIONS,
+    HEADS,
+    POSITION_MODULE,
+    EncoderFormat,
+)
 from pe_jax.interop.hf_encoding import from_hf
 from pe_jax.interop.hf_keys import first_row
 from pe_jax.interop.hf_registry import ENCODERS, FIRST_NAMES
@@ -27,7 +32,11 @@ from pe_jax.models import BertConfig
 
 # Keys of transformers' base class that change any model, with the only value that is supported.
 _ONLY = {"per_layer_config": None, "quantization_config": None}
-PRETRAINING_HEADS = ("pooler", "masked_lm", "next_sentence")  # The heads of BertForPretraining.
+PRETRAINING_HEADS = (
+    "pooler",
+    "masked_lm",
+    "next_sentence",
+)  # The heads of BertForPretraining.
 _MOST_LINES = 200  # Of an error: there are as many tensors in BERT-base.
 _OUTPUT = "classifier"  # The output layer in classes for sentences, tokens, choices and spans.
 
@@ -81,14 +90,22 @@ def load_encoder(path: str | Path, heads: Collection[str] = HEADS) -> PublishedE
     if not config.tied_decoder:  # Then transformers adds the decoder's own bias alone.
         names |= {first: names.pop(own) for own, first in ties.items() if own in names}
     head_tensors = {
-        head: {f"{module}.{kind}" for module in modules.values() for kind in ("weight", "bias")}
+        head: {
+            f"{module}.{kind}"
+            for module in modules.values()
+            for kind in ("weight", "bias")
+        }
         for head, modules in encoder.heads.items()
     }
     saved_heads = _heads(encoder, theirs, head_tensors, names.keys())
-    present = tuple(head for head in head_tensors if head in heads and head in saved_heads)
+    present = tuple(
+        head for head in head_tensors if head in heads and head in saved_heads
+    )
     classes = 0
     if "classifier" in present:
-        classifier = names.get(f"{encoder.heads['classifier']['classifier']}.weight", "")
+        classifier = names.get(
+            f"{encoder.heads['classifier']['classifier']}.weight", ""
+        )
         classes = _rows(checkpoint, classifier)
         errors += _other_labels(theirs, classifier, classes)
     skipped = first_row(theirs["model_type"], theirs)
@@ -97,7 +114,9 @@ def load_encoder(path: str | Path, heads: Collection[str] = HEADS) -> PublishedE
     unread = sorted(names.keys() - expected - {*encoder.constants, *ties})
     readable = set().union(*head_tensors.values())
     complete = _complete(encoder)
-    unknown = [name for name in unread if name.startswith(complete) and name not in readable]
+    unknown = [
+        name for name in unread if name.startswith(complete) and name not in readable
+    ]
     errors += [
         *_mismatches(checkpoint, names, leaves),
         *_untied(checkpoint, names, ties),
@@ -113,18 +132,26 @@ def load_encoder(path: str | Path, heads: Collection[str] = HEADS) -> PublishedE
     params = _read_params(checkpoint, names, leaves)
     absent = tuple(head for head in PRETRAINING_HEADS if head not in params)
     return PublishedEncoder(
-        config=config, params=params, absent=absent, unread=tuple(names[name] for name in unread)
+        config=config,
+        params=params,
+        absent=absent,
+        unread=tuple(names[name] for name in unread),
     )
 
 
 def _heads(
-    encoder: EncoderFormat, theirs: Mapping[str, Any], tensors: dict[str, set[str]], names: Set[str]
+    encoder: EncoderFormat,
+    theirs: Mapping[str, Any],
+    tensors: dict[str, set[str]],
+    names: Set[str],
 ) -> set[str]:
     """Return the heads of this model of which `names` has some of the `tensors`."""
     task = _task(theirs)
     heads_of_class: set[str] = set()
     for heads, end in encoder.classes.items():
-        complete = all(tensors[head] & names for head in heads)  # A classifier with its pooler.
+        complete = all(
+            tensors[head] & names for head in heads
+        )  # A classifier with its pooler.
         if end == task and complete:
             heads_of_class = set(heads)
     has_output = f"{_OUTPUT}.weight" in names or f"{_OUTPUT}.bias" in names
@@ -161,22 +188,30 @@ def _task(theirs: Mapping[str, Any]) -> str:
     return ends.pop() if len(ends) == 1 else ""
 
 
-def _other_labels(theirs: Mapping[str, Any], classifier: str, classes: int) -> list[str]:
+def _other_labels(
+    theirs: Mapping[str, Any], classifier: str, classes: int
+) -> list[str]:
     """Return a line if config.json has another number of labels than the classifier has rows."""
     key, labels = "id2label", theirs.get("id2label")
     count: Any = None
     if labels is None:
         key, count = "num_labels", theirs.get("num_labels")
     elif not isinstance(labels, Mapping):
-        return [f"{classifier}: {key} of config.json must be an object, got {shown(labels)}"]
+        return [
+            f"{classifier}: {key} of config.json must be an object, got {shown(labels)}"
+        ]
     else:
         count = len(labels)
         if set(map(str, labels)) != set(map(str, range(count))):
             numbers = shown([*labels])
-            return [f"{classifier}: {key} of config.json must count from 0, got {numbers}"]
+            return [
+                f"{classifier}: {key} of config.json must count from 0, got {numbers}"
+            ]
     if count in (None, classes):
         return []
-    return [f"{classifier}: {classes} classes, but {key} of config.json has {shown(count)}"]
+    return [
+        f"{classifier}: {classes} classes, but {key} of config.json has {shown(count)}"
+    ]
 
 
 def _rows(checkpoint: Checkpoint, name: str) -> int:
@@ -215,7 +250,9 @@ def _sizes(
 ) -> Iterator[tuple[str, int, str]]:
     """Yield the fields of `BertConfig` that tensors show, their sizes, and how an error says it."""
     beginning = next(iter(encoder.layer.values()))
-    beginning = (beginning if isinstance(beginning, str) else beginning[0]).partition("*")[0]
+    beginning = (beginning if isinstance(beginning, str) else beginning[0]).partition(
+        "*"
+    )[0]
     layers = [
         name.removeprefix(beginning).partition(".")[0]
         for name in names
@@ -234,9 +271,12 @@ def _sizes(
         ("intermediate_size", encoder.layer["down"], 1),
     ]
     tables = [
-        (field, f"{module}.weight".replace("*", "0"), axis) for field, module, axis in shown_by
+        (field, f"{module}.weight".replace("*", "0"), axis)
+        for field, module, axis in shown_by
     ]
-    tables += [("max_length", name, 0) for name, value in encoder.constants.items() if value]
+    tables += [
+        ("max_length", name, 0) for name, value in encoder.constants.items() if value
+    ]
     for field, tensor, axis in tables:
         name = names.get(tensor)
         if name is None or len(checkpoint.shape(name)) != 2:
@@ -252,18 +292,28 @@ def _title(encoder: EncoderFormat) -> str:
 def _complete(encoder: EncoderFormat) -> tuple[str, ...]:
     """Return the beginnings of names of which every tensor is read: `encoder.`, `cls.`."""
     tables = (encoder.embeddings, encoder.layer, *encoder.heads.values())
-    names = [x if isinstance(x, str) else x[0] for table in tables for x in table.values()]
-    return tuple({f"{name.split('.')[0]}." for name in names} - {"classifier.", "qa_outputs."})
+    names = [
+        x if isinstance(x, str) else x[0] for table in tables for x in table.values()
+    ]
+    return tuple(
+        {f"{name.split('.')[0]}." for name in names} - {"classifier.", "qa_outputs."}
+    )
 
 
-def _read_params(checkpoint: Checkpoint, names: dict[str, str], leaves: list[Leaf]) -> Params:
+def _read_params(
+    checkpoint: Checkpoint, names: dict[str, str], leaves: list[Leaf]
+) -> Params:
     flat: dict[str, np.ndarray] = {}
     broken: list[str] = []
     for leaf in leaves:
         with np.errstate(over="ignore"):  # Of float64: checked below.
-            tensors = [checkpoint.read(names[name]).astype(np.float32) for name in leaf.tensors]
+            tensors = [
+                checkpoint.read(names[name]).astype(np.float32) for name in leaf.tensors
+            ]
         finite = [np.isfinite(tensor).all() for tensor in tensors]
-        broken += [names[name] for name, right in zip(leaf.tensors, finite) if not right]
+        broken += [
+            names[name] for name, right in zip(leaf.tensors, finite) if not right
+        ]
         flat[leaf.ours] = leaf.to_ours(tensors)
     if broken:
         raise ValueError(
@@ -327,7 +377,9 @@ def config_of(theirs: Mapping[str, Any], path: str) -> BertConfig:
             ours[name] = ACTIVATIONS[published]
         else:
             accepted = ", ".join(ACTIVATIONS)
-            errors.append(f"{keys[name]} must be one of {accepted}, got {shown(published)}")
+            errors.append(
+                f"{keys[name]} must be one of {accepted}, got {shown(published)}"
+            )
     errors += [
         f"{keys[name]} {fault}"
         for name, value in ours.items()
@@ -397,40 +449,59 @@ def _conflicts(
     errors = []
     for name in checkpoint.names:
         first = names[_current_name(encoder, name)]
-        if first != name and not np.array_equal(checkpoint.read(first), checkpoint.read(name)):
-            errors.append(f"{name}: not the same as {first}, another name of the same tensor")
+        if first != name and not np.array_equal(
+            checkpoint.read(first), checkpoint.read(name)
+        ):
+            errors.append(
+                f"{name}: not the same as {first}, another name of the same tensor"
+            )
     return errors
 
 
-def _mismatches(checkpoint: Checkpoint, names: dict[str, str], leaves: list[Leaf]) -> list[str]:
+def _mismatches(
+    checkpoint: Checkpoint, names: dict[str, str], leaves: list[Leaf]
+) -> list[str]:
     """Return a line per tensor that is missing, or has another shape or dtype."""
     errors = []
     for leaf in leaves:
         shape = leaf.tensor_shape
         for name in leaf.tensors:
             if name not in names:
-                why = ", as tie_word_embeddings is False" if leaf.ours == layout.DECODER else ""
+                why = (
+                    ", as tie_word_embeddings is False"
+                    if leaf.ours == layout.DECODER
+                    else ""
+                )
                 errors.append(f"{name}: missing, {shape} expected{why}")
             elif checkpoint.shape(names[name]) != shape:
-                errors.append(f"{names[name]}: {checkpoint.shape(names[name])}, {shape} expected")
+                errors.append(
+                    f"{names[name]}: {checkpoint.shape(names[name])}, {shape} expected"
+                )
             elif not checkpoint.is_float(names[name]):
                 dtype = checkpoint.headers[names[name]].dtype
                 errors.append(f"{names[name]}: {dtype}, floats expected")
     return errors
 
 
-def _untied(checkpoint: Checkpoint, names: dict[str, str], ties: dict[str, str]) -> list[str]:
+def _untied(
+    checkpoint: Checkpoint, names: dict[str, str], ties: dict[str, str]
+) -> list[str]:
     """Return a line per tensor that should equal another one, and does not."""
     return [
         f"{names[again]}: not the same as {names[first]}, to which this model ties it"
         for again, first in ties.items()
         if again in names and first in names
-        if not np.array_equal(checkpoint.read(names[again]), checkpoint.read(names[first]))
+        if not np.array_equal(
+            checkpoint.read(names[again]), checkpoint.read(names[first])
+        )
     ]
 
 
 def _other_constants(
-    encoder: EncoderFormat, config: BertConfig, checkpoint: Checkpoint, names: dict[str, str]
+    encoder: EncoderFormat,
+    config: BertConfig,
+    checkpoint: Checkpoint,
+    names: dict[str, str],
 ) -> list[str]:
     """Return a line per tensor that has other values than the encoder's constant of that name."""
     values = {

@@ -74,7 +74,9 @@ class Checkpoint:
 
     def _header(self, name: str) -> Header:
         if name not in self.headers:
-            raise ValueError(f"{self.path} has no tensor {name!r}; see Checkpoint.names.")
+            raise ValueError(
+                f"{self.path} has no tensor {name!r}; see Checkpoint.names."
+            )
         return self.headers[name]
 
 
@@ -125,7 +127,9 @@ def _tensor_files(folder: Path) -> tuple[list[Path], dict[str, str]]:
         return _shards(folder / _INDEX)
     pickles = sorted(file for file in folder.iterdir() if file.suffix in _PICKLES)
     # Folders with weights also contain other pickles: optimizer.pt, training_args.bin.
-    weights = [file for file in pickles if file.name.startswith("pytorch_model")] or pickles
+    weights = [
+        file for file in pickles if file.name.startswith("pytorch_model")
+    ] or pickles
     if weights and not any(folder.glob("*.safetensors")):
         raise _pickle_error(weights, folder / _WHOLE)
     raise ValueError(
@@ -144,7 +148,9 @@ def _open_files(
         with _opened(file) as tensors:
             for name in tensors.keys():  # noqa: SIM118
                 if not name.isprintable():  # Messages and reports print it.
-                    raise ValueError(f"{file} has two tensors of the name {name!r}: it is damaged.")
+                    raise ValueError(
+                        f"{file} has two tensors of the name {name!r}: it is damaged."
+                    )
                 if file_of and file_of.get(name) != file.name:
                     continue  # A copy that the index does not name.
                 part = tensors.get_slice(name)
@@ -167,7 +173,9 @@ def _open_files(
 def _shards(index: Path) -> tuple[list[Path], dict[str, str]]:
     shards = _json(index).get("weight_map")
     if not isinstance(shards, dict) or not shards:
-        raise ValueError(f'{index} has no "weight_map" from tensors to files. Download it again.')
+        raise ValueError(
+            f'{index} has no "weight_map" from tensors to files. Download it again.'
+        )
     names = sorted({str(shard) for shard in shards.values()})
     outside = [name for name in names if Path(name).name != name]
     if outside:
@@ -201,7 +209,9 @@ def _json(file: Path) -> dict[str, Any]:
     try:
         return dict(parse_json(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{file} is not a JSON object ({error}). Download it again.") from error
+        raise ValueError(
+            f"{file} is not a JSON object ({error}). Download it again."
+        ) from error
 
 
 def _pickle_error(pickles: list[Path], to: Path) -> ValueError:

@@ -26,7 +26,9 @@ def check_folder(folder: str | Path) -> Path:
       ValueError: for any other.
     """
     if is_remote(folder):
-        raise ValueError(f"{folder} is not a local folder. Export to one, then copy it there.")
+        raise ValueError(
+            f"{folder} is not a local folder. Export to one, then copy it there."
+        )
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is not empty. Export to a new folder.")
@@ -66,7 +68,11 @@ def with_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def save_program(
-    folder: Path, file: str, program: bytes | bytearray, about: dict[str, Any], tokenizer: Tokenizer
+    folder: Path,
+    file: str,
+    program: bytes | bytearray,
+    about: dict[str, Any],
+    tokenizer: Tokenizer,
 ) -> str:
     """Write a model as a program: the program itself, `model.json`, the tokenizer and a README.
 
@@ -88,7 +94,8 @@ def save_program(
         tokenizer.enable_truncation(about["max_length"])
     tokenizer.save(str(folder / "tokenizer.json"))
     shutil.copyfile(
-        Path(__file__).with_name(f"readme_{Path(file).suffix[1:]}.md"), folder / "README.md"
+        Path(__file__).with_name(f"readme_{Path(file).suffix[1:]}.md"),
+        folder / "README.md",
     )
     return ", ".join(f"{name} {shape}" for name, shape in about["outputs"].items())
 

@@ -28,7 +28,9 @@ ACTIVATIONS = {
 }
 # A module of ours: the modules of theirs that hold it, concatenated along their outputs.
 Modules = Mapping[str, str | tuple[str, ...]]
-POSITION_MODULE = f"bert/position/{LEARNED_TABLE_PATH[0]}"  # The module of a learned table.
+POSITION_MODULE = (
+    f"bert/position/{LEARNED_TABLE_PATH[0]}"  # The module of a learned table.
+)
 
 
 class EncoderFormat(NamedTuple):
@@ -59,7 +61,9 @@ class EncoderFormat(NamedTuple):
     settings: Mapping[str, Any] = {}
     # Keys whose value follows from others: property of BertConfig that it must equal.
     derived: Mapping[str, str] = {}
-    types_are_optional: bool = False  # It may have no token types, where `keys` has their number.
+    types_are_optional: bool = (
+        False  # It may have no token types, where `keys` has their number.
+    )
     # `auto_map` may name models; their code computes what transformers' does.
     has_remote_code: bool = False
     # Packed tensors whose two halves are in the other order than ours.
@@ -74,7 +78,9 @@ class EncoderFormat(NamedTuple):
     @property
     def position_modules(self) -> tuple[str, ...]:
         """The modules of ours that have parameters of positions."""
-        return tuple(name for name in self.embeddings if name.startswith("bert/position/"))
+        return tuple(
+            name for name in self.embeddings if name.startswith("bert/position/")
+        )
 
     @property
     def has_table(self) -> bool:
@@ -86,12 +92,16 @@ class EncoderFormat(NamedTuple):
         return {path.split("/")[0] for head in heads for path in self.heads[head]}
 
 
-_DATA = json.loads(Path(__file__).with_name("hf_encoders.json").read_text(encoding="utf-8"))
+_DATA = json.loads(
+    Path(__file__).with_name("hf_encoders.json").read_text(encoding="utf-8")
+)
 
 
 def _sines_and_cosines(length: int, head_size: int) -> np.ndarray:
     """RoFormer's rotations: the sines of each position's angles, then the cosines, `[L, d]`."""
-    angles = np.arange(length)[:, None] / 10_000 ** (np.arange(0, head_size, 2) / head_size)
+    angles = np.arange(length)[:, None] / 10_000 ** (
+        np.arange(0, head_size, 2) / head_size
+    )
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
 
 
@@ -117,7 +127,9 @@ def _format(model_type: str) -> EncoderFormat:
             fields[name] = tuple(value)
         elif name != "name" and not isinstance(value, bool):
             fields[name] = _union(value)
-    fields["classes"] = {tuple(heads.split()): end for heads, end in fields["classes"].items()}
+    fields["classes"] = {
+        tuple(heads.split()): end for heads, end in fields["classes"].items()
+    }
     for table in (fields["embeddings"], fields["layer"], *fields["heads"].values()):
         table |= {ours: tuple(x) for ours, x in table.items() if isinstance(x, list)}
     return EncoderFormat(**fields)
@@ -126,7 +138,9 @@ def _format(model_type: str) -> EncoderFormat:
 # What the file leaves to code.
 _MORE: dict[str, dict[str, Any]] = {
     "modernbert": {
-        "settings": {k: x for k, x in MODERNBERT.items() if k not in ("position", "max_length")}
+        "settings": {
+            k: x for k, x in MODERNBERT.items() if k not in ("position", "max_length")
+        }
     },
     "roformer": {"constants": {"encoder.embed_positions.weight": _sines_and_cosines}},
 }

@@ -49,7 +49,9 @@ _PATTERNS: Mapping[str, str] = {
 
 class _Layer(NamedTuple):
     type: str  # One of the values of `LAYER_TYPES`.
-    base: float | None = None  # Of its rotations; None for the config's, 0 for no rotations.
+    base: float | None = (
+        None  # Of its rotations; None for the config's, 0 for no rotations.
+    )
     scaled: bool = True  # Whether the config's scaling of frequencies is its as well.
 
 
@@ -101,7 +103,9 @@ def from_hf(
     if family is None:
         raise ValueError(_unknown(config))
     if layout not in (None, "half", "interleaved"):
-        raise ValueError(f"layout must be half or interleaved, got {reprlib.repr(layout)}.")
+        raise ValueError(
+            f"layout must be half or interleaved, got {reprlib.repr(layout)}."
+        )
     if layer_type is not None:
         layer_type = _known_layer("layer_type", layer_type)
     name = family.encodings[0]
@@ -120,11 +124,16 @@ def from_hf(
     if layout is None and config.get("rope_interleave") is not None:
         pairs = "interleaved" if config["rope_interleave"] else "half"
     layers = _layers(config, family, layer_type)
-    built = {layer: _of_layer(config, family, layer, pairs) for layer in dict.fromkeys(layers)}
+    built = {
+        layer: _of_layer(config, family, layer, pairs)
+        for layer in dict.fromkeys(layers)
+    }
     turns = [built[layer] for layer in layers[: _period(layers)]]
     if family.encodings == (INKLING,):
         return per_layer(*turns)
-    return turns[0] if len({encoding.name for encoding in turns}) == 1 else cycle(*turns)
+    return (
+        turns[0] if len({encoding.name for encoding in turns}) == 1 else cycle(*turns)
+    )
 
 
 def _unknown(config: Config) -> str:
@@ -138,9 +147,17 @@ def _unknown(config: Config) -> str:
     except ValueError as reason:
         # MPNet is no MPT, and a model with code of its own is none whose name was mistyped.
         matches = difflib.get_close_matches(model_type[:40], FAMILIES, n=1, cutoff=0.85)
-        near = f" Did you mean {matches[0]}?" if matches and not config.get("auto_map") else ""
-        return f"{error}{near} Use that of a family that works alike. Without it: {reason}"
-    return f"{error} Leave it out if the model works like Llama: that gives {name[:120]}."
+        near = (
+            f" Did you mean {matches[0]}?"
+            if matches and not config.get("auto_map")
+            else ""
+        )
+        return (
+            f"{error}{near} Use that of a family that works alike. Without it: {reason}"
+        )
+    return (
+        f"{error} Leave it out if the model works like Llama: that gives {name[:120]}."
+    )
 
 
 def _without_rotation(config: Config, family: HFFamily, name: str) -> PositionEncoding:
@@ -149,13 +166,17 @@ def _without_rotation(config: Config, family: HFFamily, name: str) -> PositionEn
     heads = required(config, "num_attention_heads")
     if name == "alibi":
         exponent = (config.get("attn_config") or {}).get("alibi_bias_max")
-        return alibi(num_heads=heads, exponent=8.0 if exponent is None else float(exponent))
+        return alibi(
+            num_heads=heads, exponent=8.0 if exponent is None else float(exponent)
+        )
     rows = required(config, "max_position_embeddings")
     hidden_size = required(config, "hidden_size")
     if name in ("absolute", "absolute+t5"):
         first = first_row(config["model_type"], config)
         if first >= rows:
-            raise ValueError(f"max_position_embeddings must be above {first}, got {rows}.")
+            raise ValueError(
+                f"max_position_embeddings must be above {first}, got {rows}."
+            )
         size = config.get("embedding_size") or hidden_size
         table = learned_absolute(max_length=rows - first, hidden_size=size)
         return table + t5(num_heads=heads) if name == "absolute+t5" else table
@@ -177,14 +198,20 @@ def _layers(config: Config, family: HFFamily, layer_type: str | None) -> list[_L
     types = _layer_types(config, family)
     given = [len(listed) for listed in lists.values() if listed]
     scaled = config.get("rope_scaling_layers")
-    if len(types) == 1 and (given or scaled is not None or config.get("no_rope_layer_interval")):
+    if len(types) == 1 and (
+        given or scaled is not None or config.get("no_rope_layer_interval")
+    ):
         types *= given[0] if given else required(config, "num_hidden_layers")
-    only_sliding = family.only_sliding_rotates and has_window(config) and not any(lists.values())
+    only_sliding = (
+        family.only_sliding_rotates and has_window(config) and not any(lists.values())
+    )
     bases = lists["layer_rope_theta"] or [None] * len(types)
     layers = [
         _Layer(
             name,
-            base if has_rope(config, i) and (name == SLIDING or not only_sliding) else 0.0,
+            base
+            if has_rope(config, i) and (name == SLIDING or not only_sliding)
+            else 0.0,
             scaled is None or i in scaled,
         )
         for i, (name, base) in enumerate(zip(types, bases))
@@ -212,9 +239,12 @@ def _layer_types(config: Config, family: HFFamily) -> list[str]:
                 "sliding_window does not say for which layers it is. Add layer_types or "
                 "model_type, or build one kind of layer with from_hf(config, layer_type=...)."
             )
-        kinds = (is_full(config, i) for i in range(required(config, "num_hidden_layers")))
+        kinds = (
+            is_full(config, i) for i in range(required(config, "num_hidden_layers"))
+        )
         types = [
-            kind if isinstance(kind, str) else FULL if kind else family.other for kind in kinds
+            kind if isinstance(kind, str) else FULL if kind else family.other
+            for kind in kinds
         ]
     slide = family.slides and has_window(config)
     return [SLIDING if name == FULL and slide else name for name in types]
@@ -223,14 +253,18 @@ def _layer_types(config: Config, family: HFFamily) -> list[str]:
 def _known_layer(key: str, name: object) -> str:
     if not isinstance(name, str) or name not in LAYER_TYPES:
         near = did_you_mean(name[:40], LAYER_TYPES) if isinstance(name, str) else ""
-        raise ValueError(f"{key} must be {', '.join(LAYER_TYPES)}, got {reprlib.repr(name)}.{near}")
+        raise ValueError(
+            f"{key} must be {', '.join(LAYER_TYPES)}, got {reprlib.repr(name)}.{near}"
+        )
     return LAYER_TYPES[name]
 
 
 def _period(layers: list[_Layer]) -> int:
     """The shortest p such that layer i is layer i mod p."""
     letters = {kind: chr(i) for i, kind in enumerate(dict.fromkeys(layers))}
-    codes = "".join(letters[layer] for layer in layers)  # Compared fast, of thousands too.
+    codes = "".join(
+        letters[layer] for layer in layers
+    )  # Compared fast, of thousands too.
     return next(p for p in range(1, len(codes) + 1) if codes.startswith(codes[p:]))
 
 
@@ -247,7 +281,9 @@ def _of_layer(
         if not scaled:
             settings = {key: settings[key] for key in settings if key == "rope_theta"}
         own_base = {"rope_theta": base} if base else {}
-        encoding = rotation(config, family, {**settings, **own_base}, layer_type, layout)
+        encoding = rotation(
+            config, family, {**settings, **own_base}, layer_type, layout
+        )
     elif base == 0 and config.get("attn_temperature_tuning"):
         scale = {"original_length": "floor_scale", "coefficient": "attn_scale"}
         options = {option: required(config, key) for option, key in scale.items()}
@@ -280,12 +316,17 @@ def _reach(config: Config, family: HFFamily) -> int:
     size = required(config, key)
     if family.reach:
         reach = family.reach(size)
-    elif key == "local_attention" or config.get("use_bidirectional_attention") in (True, "all"):
+    elif key == "local_attention" or config.get("use_bidirectional_attention") in (
+        True,
+        "all",
+    ):
         reach = size // 2
     else:
         reach = size if config.get("is_causal") is False else size - 1
     if reach < 1:
-        raise ValueError(f"{key} must let a query see other keys than its own, got {size}.")
+        raise ValueError(
+            f"{key} must let a query see other keys than its own, got {size}."
+        )
     return reach
 
 
@@ -294,7 +335,9 @@ def _settings(config: Config, family: HFFamily, layer_type: str) -> Config | Non
     # Of both, transformers reads the old one.
     key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     settings = config.get(key) or {}
-    if not any(name in BASES or isinstance(value, Mapping) for name, value in settings.items()):
+    if not any(
+        name in BASES or isinstance(value, Mapping) for name, value in settings.items()
+    ):
         has_none = config.get("model_type") in (None, "olmo_hybrid")
         if has_none and settings.get("rope_theta", 1) is None:
             return None
@@ -321,4 +364,8 @@ def _settings(config: Config, family: HFFamily, layer_type: str) -> Config | Non
         return None
     # `truncate` is read next to the layer types, or not at all.
     nested = {key: value for key, value in of_type.items() if key != "truncate"}
-    return {**nested, "truncate": settings["truncate"]} if "truncate" in settings else nested
+    return (
+        {**nested, "truncate": settings["truncate"]}
+        if "truncate" in settings
+        else nested
+    )

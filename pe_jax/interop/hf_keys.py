@@ -38,11 +38,15 @@ def _is_text(value: Any) -> bool:
 
 def _list_of(item: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: (
-        isinstance(value, list | tuple) and len(value) <= _MOST_LAYERS and all(map(item, value))
+        isinstance(value, list | tuple)
+        and len(value) <= _MOST_LAYERS
+        and all(map(item, value))
     )
 
 
-def _whole(least: int, most: int) -> tuple[str, Callable[[Any], bool], Callable[[Any], Any]]:
+def _whole(
+    least: int, most: int
+) -> tuple[str, Callable[[Any], bool], Callable[[Any], Any]]:
     what = f"an integer from {least} to {most}"
     return what, lambda value: _is_whole(value) and least <= value <= most, int
 
@@ -56,7 +60,11 @@ _KINDS: Mapping[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = 
     "width": _whole(1, 2**20),
     "head": _whole(1, 2**16),
     "count": _whole(1, _MOST_LAYERS),
-    "positive": ("a positive number", lambda value: _is_number(value) and value > 0, float),
+    "positive": (
+        "a positive number",
+        lambda value: _is_number(value) and value > 0,
+        float,
+    ),
     "number": ("a number", _is_number, float),
     "flag": ("true or false", lambda value: value in (0, 1), bool),
     "text": ("a string", _is_text, str),
@@ -69,7 +77,11 @@ _KINDS: Mapping[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = 
     "texts": (f"{_ITEMS} strings", _list_of(_is_text), list),
     "flags": (f"{_ITEMS} times 0 or 1", _list_of(lambda item: item in (0, 1)), list),
     "wholes": (f"{_ITEMS} integers, 0 or more", _list_of(_is_whole), list),
-    "numbers": (f"{_ITEMS} numbers", _list_of(_is_number), lambda value: tuple(map(float, value))),
+    "numbers": (
+        f"{_ITEMS} numbers",
+        _list_of(_is_number),
+        lambda value: tuple(map(float, value)),
+    ),
 }
 _DATA = json.loads(Path(__file__).with_name("hf_keys.json").read_text(encoding="utf-8"))
 _KIND_OF = {key: kind for kind, keys in _DATA["kinds"].items() for key in keys}
@@ -94,7 +106,9 @@ def _inner(config: Config, key: str) -> Config:
     inner = {**({"model_type": outer} if known else {}), **config[key]}
     # Qwen2-VL's tower has the type of the whole, and others none.
     kind = f"{inner.get('model_type') or outer}_{key.removesuffix('_config')}"
-    return {**inner, "model_type": kind} if kind in FAMILIES or kind in REFUSED else inner
+    return (
+        {**inner, "model_type": kind} if kind in FAMILIES or kind in REFUSED else inner
+    )
 
 
 def parts_of(config: Config) -> list[str]:
@@ -102,7 +116,8 @@ def parts_of(config: Config) -> list[str]:
     return [
         key
         for key, value in config.items()
-        if isinstance(value, Mapping) and (value.get("model_type") or key == "vision_config")
+        if isinstance(value, Mapping)
+        and (value.get("model_type") or key == "vision_config")
     ]
 
 
@@ -111,7 +126,9 @@ def _part_of(config: Config, part: object) -> Config:
     keys = part.split(".") if isinstance(part, str) else [""]
     for key in keys:
         while not isinstance(config.get(key), Mapping):
-            outer = next((k for k in _TEXT_PARTS if isinstance(config.get(k), Mapping)), None)
+            outer = next(
+                (k for k in _TEXT_PARTS if isinstance(config.get(k), Mapping)), None
+            )
             if outer is None:
                 raise ValueError(
                     f"part must be {' or '.join(parts_of(config)) or 'left out'} for "
@@ -149,7 +166,9 @@ def checked_config(
     name = FIRST_NAMES.get(name, name)
     if name in REFUSED or name in WITHOUT:
         absent = "its code in transformers has no rotary, relative or bias positions"
-        raise ValueError(f"model_type {name!r} is not supported: {REFUSED.get(name, absent)}.")
+        raise ValueError(
+            f"model_type {name!r} is not supported: {REFUSED.get(name, absent)}."
+        )
     family = FAMILIES.get(name) if name else UNNAMED
     if family is None:
         return dict(config), None
@@ -200,7 +219,9 @@ def _refuse(values: Config, family: HFFamily) -> None:
         required(values, key)
     for key in _DATA["need_family"] if family is UNNAMED else ():
         if values.get(key):
-            alike = ", ".join(name for name in FAMILIES if key in FAMILIES[name].defaults)
+            alike = ", ".join(
+                name for name in FAMILIES if key in FAMILIES[name].defaults
+            )
             raise ValueError(
                 f"{key} is read only with a model_type that has it: {alike}. Add that of the model."
             )
@@ -211,7 +232,11 @@ def _fill(values: dict[str, Any], family: HFFamily) -> None:
     for key in ("layer_types", "no_rope_layers", "layer_rope_theta"):
         if isinstance(values.get(key), list | tuple) and values[key]:
             sizes["num_hidden_layers"] = len(values[key])
-    for key, default in {"rope_theta": family.theta, **family.defaults, **sizes}.items():
+    for key, default in {
+        "rope_theta": family.theta,
+        **family.defaults,
+        **sizes,
+    }.items():
         values.setdefault(key, default)
     if not values.get("rope_scaling") and not values.get("rope_parameters"):
         values["rope_parameters"] = family.settings
@@ -238,14 +263,23 @@ def described(config: Config) -> str:
 def _full_head_size(config: Config) -> int:
     """Gemma 4 in version 5: the head size of layers with full attention is an override of each."""
     overrides = config["per_layer_config"]
-    full = {str(i) for i, name in enumerate(config.get("layer_types") or ()) if name == FULL}
+    full = {
+        str(i) for i, name in enumerate(config.get("layer_types") or ()) if name == FULL
+    }
     readable = all(
         isinstance(values, Mapping)
         and {"head_dim"} <= set(values) <= {"head_dim", "num_key_value_heads"}
         for values in overrides.values()
     )
-    sizes = {str(values["head_dim"]) for values in overrides.values()} if readable else set()
-    if len(sizes) != 1 or {str(layer).lstrip("0") or "0" for layer in overrides} != full:
+    sizes = (
+        {str(values["head_dim"]) for values in overrides.values()}
+        if readable
+        else set()
+    )
+    if (
+        len(sizes) != 1
+        or {str(layer).lstrip("0") or "0" for layer in overrides} != full
+    ):
         raise ValueError(
             "per_layer_config is supported only if it gives all layers with full attention the "
             f"same head_dim, got {reprlib.repr(overrides)}."

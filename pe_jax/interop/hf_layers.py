@@ -26,7 +26,9 @@ IsFull = Callable[[Config, int], bool | str]
 
 def required(config: Config, key: str) -> Any:
     if config.get(key) is None:
-        raise ValueError(f"{key} is missing from the config; its position encoding needs it.")
+        raise ValueError(
+            f"{key} is missing from the config; its position encoding needs it."
+        )
     return config[key]
 
 
@@ -61,7 +63,10 @@ def by_pattern(config: Config, layer: int) -> bool:
     if not has_window(config) or not pattern:
         return True
     if isinstance(pattern, str):
-        return pattern[layer % len(pattern)] == "G" or layer == config["num_hidden_layers"] - 1
+        return (
+            pattern[layer % len(pattern)] == "G"
+            or layer == config["num_hidden_layers"] - 1
+        )
     return (layer + 1) % pattern == 0
 
 

@@ -17,7 +17,12 @@ from pe_jax.interop.hf_layers import REACHES, SLIDING, Config, IsFull, layer_rul
 
 AXIAL, INKLING = "axial", "inkling"
 BY_LAYER = ("rope", "rotary", "rope_gptj", AXIAL, INKLING)
-SIZE_KEYS = ("num_hidden_layers", "hidden_size", "num_attention_heads", "max_position_embeddings")
+SIZE_KEYS = (
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "max_position_embeddings",
+)
 _ROPE = {"head_dim", "rope_theta", "rope_scaling", "rope_parameters", "is_causal"}
 _ROPE |= {"original_max_position_embeddings"}
 
@@ -28,7 +33,9 @@ class HFFamily(NamedTuple):
     theta: float = 10_000.0  # The default of `rope_theta`.
     # Of the keys that the class has besides those of `reads`, None for no default.
     defaults: Config = {}
-    layout: AxialLayout = "half"  # Of the weights; `rope_interleave` in a config takes precedence.
+    layout: AxialLayout = (
+        "half"  # Of the weights; `rope_interleave` in a config takes precedence.
+    )
     # The layers with full attention where `layer_types` is missing; None for all.
     is_full: IsFull | None = None
     other: str = SLIDING  # The type of the other layers.
@@ -48,7 +55,9 @@ class HFFamily(NamedTuple):
     renamed: Mapping[str, str] = {}
     needs: tuple[str, ...] = ()  # Keys without which nothing is known.
     only: Config = {}  # Keys that are supported with this value alone, or left out.
-    padded_table: bool = False  # Rows up to `pad_token_id` of the learned table are of no position.
+    padded_table: bool = (
+        False  # Rows up to `pad_token_id` of the learned table are of no position.
+    )
     # Names that the learned table has in published checkpoints; none if it is not read.
     table: tuple[str, ...] = ()
     # How its encoders are read and written; None if they are not.
@@ -59,7 +68,8 @@ class HFFamily(NamedTuple):
         """Return the keys of a config that matter to positions; its class ignores all others."""
         some = {
             "layer_types": self.is_full is not None,
-            "sliding_window": self.slides or (self.is_full is not None and self.other == SLIDING),
+            "sliding_window": self.slides
+            or (self.is_full is not None and self.other == SLIDING),
             "position_embedding_type": len(self.encodings) > 1,
             "pad_token_id": self.padded_table,
         }
@@ -72,14 +82,18 @@ class HFFamily(NamedTuple):
 UNNAMED = HFFamily(encodings=("rope", "rotary", "rope_gptj"))
 
 
-_DATA = json.loads(Path(__file__).with_name("hf_families.json").read_text(encoding="utf-8"))
+_DATA = json.loads(
+    Path(__file__).with_name("hf_families.json").read_text(encoding="utf-8")
+)
 
 
 def _family(name: str, sizes: str, row: Mapping[str, Any]) -> HFFamily:
     facts = {key: value for key, value in row.items() if key not in ("models", "note")}
     facts |= {key: tuple(row[key]) for key in ("encodings", "needs") if key in row}
     if table := row.get("table"):
-        facts["table"] = tuple(_DATA["tables"][table] if isinstance(table, str) else table)
+        facts["table"] = tuple(
+            _DATA["tables"][table] if isinstance(table, str) else table
+        )
     if isinstance(settings := row.get("settings"), str):
         facts["settings"] = _DATA["settings"][settings]
     if "is_full" in row:
@@ -100,16 +114,22 @@ def _families(kind: str) -> dict[str, HFFamily]:
 
 
 DECODERS: Mapping[str, HFFamily] = _families("decoders")
-TOWERS: Mapping[str, HFFamily] = _families("towers")  # Models of images or speech inside others.
+TOWERS: Mapping[str, HFFamily] = _families(
+    "towers"
+)  # Models of images or speech inside others.
 FAMILIES: Mapping[str, HFFamily] = {**_families("encoders"), **DECODERS, **TOWERS}
 # Those whose encoders are read and written; an export tries them in this order.
 ENCODERS: Mapping[str, EncoderFormat] = {
-    name: family.encoder for name, family in FAMILIES.items() if family.encoder is not None
+    name: family.encoder
+    for name, family in FAMILIES.items()
+    if family.encoder is not None
 }
 # The reason, as the end of a sentence that names the model type.
 REFUSED: Mapping[str, str] = {
     name: reason for names, reason in _DATA["refused"].items() for name in names.split()
 }
-WITHOUT: tuple[str, ...] = tuple(_DATA["without"])  # Parts of models, without such positions.
+WITHOUT: tuple[str, ...] = tuple(
+    _DATA["without"]
+)  # Parts of models, without such positions.
 # Names in the first configs of a family.
 FIRST_NAMES = {"new": "gte"}

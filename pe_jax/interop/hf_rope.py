@@ -54,7 +54,11 @@ def _default(
     if interleaved and left >= 0:  # Time has all pairs that height and width leave.
         counts = (left, *counts[1:])
     return mrope(
-        head_size=head_size, sections=counts, interleaved=interleaved, layout=layout, **options
+        head_size=head_size,
+        sections=counts,
+        interleaved=interleaved,
+        layout=layout,
+        **options,
     )
 
 
@@ -65,9 +69,15 @@ def _proportional(*, factor: float = 1.0, **options: Any) -> PositionEncoding:
 
 
 def _yarn(
-    *, llama_4_scaling_beta: float = 0.0, original_length: int, factor: float, **options: Any
+    *,
+    llama_4_scaling_beta: float = 0.0,
+    original_length: int,
+    factor: float,
+    **options: Any,
 ) -> PositionEncoding:
-    yarn = rope_scaling.rope_yarn(original_length=original_length, factor=factor, **options)
+    yarn = rope_scaling.rope_yarn(
+        original_length=original_length, factor=factor, **options
+    )
     if not llama_4_scaling_beta:
         return yarn
     return yarn + log_n(
@@ -80,7 +90,12 @@ def _yarn(
 
 
 def _ntk_of_gte(
-    *, head_size: int, factor: float, base: float, fraction: float = 1.0, layout: Layout = "half"
+    *,
+    head_size: int,
+    factor: float,
+    base: float,
+    fraction: float = 1.0,
+    layout: Layout = "half",
 ) -> PositionEncoding:
     """ω_m / s^((m + 1)/(r/2)): the slowest frequency is divided by s = `factor`, and the fastest by
     the least; Su 2023, kexue.fm/archives/9706, eq. 6."""
@@ -95,7 +110,9 @@ def _ntk_of_gte(
 
 class _Type(NamedTuple):
     make: Callable[..., PositionEncoding]  # Our encoding.
-    options: Mapping[str, str]  # Its settings by their key, and what option each becomes.
+    options: Mapping[
+        str, str
+    ]  # Its settings by their key, and what option each becomes.
     # `(config, options) ->` options where the settings have none; None for no default.
     defaults: Callable[[Config, Options], Options] = lambda config, options: {}
 
@@ -114,22 +131,36 @@ _TYPES: Mapping[str, _Type] = {
     "default": _Type(_default, {**_BASE, **_SECTIONS}),
     "mrope": _Type(_default, {**_BASE, **_SECTIONS}),  # Qwen2-VL's first name for it.
     "axial of towers": _Type(rope_axial, {"rope_theta": "base"}),
-    "dynamic with alpha": _Type(rope_scaling.rope_ntk, {**_BASE, "alpha": "factor"}),  # HunYuan's.
+    "dynamic with alpha": _Type(
+        rope_scaling.rope_ntk, {**_BASE, "alpha": "factor"}
+    ),  # HunYuan's.
     # `ntk` of GTE's first configs, for code outside transformers.
     "ntk of GTE": _Type(_ntk_of_gte, _STRETCHED),
     "linear": _Type(rope_scaling.rope_linear, _STRETCHED),
-    "proportional": _Type(_proportional, {**_STRETCHED, "partial_rotary_factor": "proportional"}),
+    "proportional": _Type(
+        _proportional, {**_STRETCHED, "partial_rotary_factor": "proportional"}
+    ),
     "dynamic": _Type(rope_scaling.rope_dynamic_ntk, _STRETCHED, _trained_length),
     "yarn": _Type(
         _yarn,
         _SCALED
-        | {key: key for key in ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate")}
+        | {
+            key: key
+            for key in (
+                "beta_fast",
+                "beta_slow",
+                "mscale",
+                "mscale_all_dim",
+                "truncate",
+            )
+        }
         | {"llama_4_scaling_beta": "llama_4_scaling_beta"},
         _trained_length,
     ),
     "llama3": _Type(
         rope_scaling.rope_llama3,
-        _EXTENDED | {f"{end}_freq_factor": f"{end}_frequency_factor" for end in ("low", "high")},
+        _EXTENDED
+        | {f"{end}_freq_factor": f"{end}_frequency_factor" for end in ("low", "high")},
         _trained_length,
     ),
     "longrope": _LONGROPE,
@@ -157,7 +188,11 @@ BASES = {
 
 
 def rotation(
-    config: Config, family: HFFamily, settings: Config, layer_type: str, layout: AxialLayout
+    config: Config,
+    family: HFFamily,
+    settings: Config,
+    layer_type: str,
+    layout: AxialLayout,
 ) -> PositionEncoding:
     """Build the encoding of rope settings, completed from the config."""
     if settings.get("rope_theta", 1) is None:
@@ -181,7 +216,9 @@ def rotation(
         for key, option in kind.options.items()
         if values.get(key) is not None
     }
-    reads_share = family is UNNAMED or {"partial_rotary_factor", "rotary_dim"} & {*family.defaults}
+    reads_share = family is UNNAMED or {"partial_rotary_factor", "rotary_dim"} & {
+        *family.defaults
+    }
     if not reads_share:
         options.pop("fraction", None)
     options = {**_present(kind.defaults(config, options)), **options}
@@ -189,13 +226,21 @@ def rotation(
         options |= _nulls_of_yarn(config, settings, options)
     if family.scales_logits and options.get("mscale_all_dim"):
         options["scale_logits"] = True
-    needed = [name for name, default in options_of(kind.make).items() if default is REQUIRED]
+    needed = [
+        name for name, default in options_of(kind.make).items() if default is REQUIRED
+    ]
     keys = {"original_length": "max_position_embeddings", "head_size": "head_dim"}
     keys |= {option: key for key, option in kind.options.items()}
-    if missing := [keys[option] for option in (*needed, "base") if option not in options]:
-        raise ValueError(f"{' and '.join(missing)} is missing; rope_type {name!r} needs it.")
+    if missing := [
+        keys[option] for option in (*needed, "base") if option not in options
+    ]:
+        raise ValueError(
+            f"{' and '.join(missing)} is missing; rope_type {name!r} needs it."
+        )
     if head_size % 2 and options.get("fraction", 1) == 1:
-        raise ValueError(f"head_dim must be even, as pairs of dimensions rotate; got {head_size}.")
+        raise ValueError(
+            f"head_dim must be even, as pairs of dimensions rotate; got {head_size}."
+        )
     try:
         return kind.make(head_size=head_size, **options, layout=layout)
     except ValueError as error:
@@ -209,8 +254,12 @@ def _of_family(settings: Config, config: Config, family: HFFamily) -> Config:
     """Return the settings without those that only the code of other families reads."""
     if family is UNNAMED:
         return settings
-    unread = {key for key, types in _READERS.items() if config["model_type"] not in types}
-    unread.add("mrope_interleaved")  # A family's code decides it, whatever its configs say.
+    unread = {
+        key for key, types in _READERS.items() if config["model_type"] not in types
+    }
+    unread.add(
+        "mrope_interleaved"
+    )  # A family's code decides it, whatever its configs say.
     unread.add("interleaved" if _has_axes(family) else "mrope_section")
     return {key: value for key, value in settings.items() if key not in unread}
 
@@ -290,7 +339,9 @@ def _type_of(settings: Config, config: Config, family: HFFamily) -> tuple[str, _
 
 def _acts_beside(key: str, rope_type: str, family: HFFamily) -> bool:
     """Return whether code reads a setting that is none of the type's, so that it matters."""
-    if key == "mscale_all_dim":  # DeepSeek's attention has its factor with all types but one.
+    if (
+        key == "mscale_all_dim"
+    ):  # DeepSeek's attention has its factor with all types but one.
         return family.scales_logits and rope_type != "default"
     return key in (*_SECTIONS, "llama_4_scaling_beta")
 
@@ -308,7 +359,9 @@ def _present(options: Config) -> Options:
 _LAYER = re.compile(r"rope(?:\(base=([0-9.e+]+)\))?(?:\+window\(max_distance=(\d+)\))?")
 
 
-def rope_keys(encoding: PositionEncoding, num_layers: int, by_layer: bool) -> dict[str, Any]:
+def rope_keys(
+    encoding: PositionEncoding, num_layers: int, by_layer: bool
+) -> dict[str, Any]:
     """Return `rope` as keys of a config, the same in all layers or, with a window, in some.
 
     Args:

@@ -19,7 +19,12 @@ import numpy as np
 
 from pe_jax.encodings.absolute.position_vectors import LEARNED_TABLE_PATH
 from pe_jax.interop.hf_encoders import POSITION_MODULE, EncoderFormat, Modules
-from pe_jax.models import BertConfig, BertForClassification, BertForPretraining, BertForSpans
+from pe_jax.models import (
+    BertConfig,
+    BertForClassification,
+    BertForPretraining,
+    BertForSpans,
+)
 
 POSITIONS = f"{POSITION_MODULE}/{LEARNED_TABLE_PATH[1]}"
 DECODER = "masked_lm/decoder"
@@ -49,7 +54,9 @@ class Leaf(NamedTuple):
         """The size that a kernel contracts; 0 for other parameters."""
         if not self.ours.endswith("/kernel"):
             return 0
-        return math.prod(self.shape[: 2 if self.ours.endswith("attention/out/kernel") else 1])
+        return math.prod(
+            self.shape[: 2 if self.ours.endswith("attention/out/kernel") else 1]
+        )
 
     def to_ours(self, tensors: list[np.ndarray]) -> np.ndarray:
         """Return the parameter."""
@@ -63,7 +70,11 @@ class Leaf(NamedTuple):
         if self.ours.endswith("/bias"):
             x = x.reshape(-1)
         x = np.roll(x, len(x) // 2, axis=0) if self.swapped else x
-        x = np.pad(x, [(self.skipped, 0), *[(0, 0)] * (x.ndim - 1)]) if self.skipped else x
+        x = (
+            np.pad(x, [(self.skipped, 0), *[(0, 0)] * (x.ndim - 1)])
+            if self.skipped
+            else x
+        )
         return np.split(x, len(self.tensors))
 
 
@@ -89,7 +100,9 @@ def leaves(
         shapes.pop(DECODER, None)
     tables = [(encoder.embeddings, "")]
     for i in range(config.num_layers):
-        tables += [({f"bert/layer_{i}/{ours}": x for ours, x in encoder.layer.items()}, str(i))]
+        tables += [
+            ({f"bert/layer_{i}/{ours}": x for ours, x in encoder.layer.items()}, str(i))
+        ]
     tables += [(encoder.heads[head], "") for head in heads]
     model_leaves = [
         leaf._replace(skipped=skipped) if leaf.ours == POSITIONS else leaf
@@ -105,7 +118,10 @@ def leaves(
 
 
 def _of_table(
-    encoder: EncoderFormat, table: Modules, shapes: dict[str, tuple[int, ...]], layer: str
+    encoder: EncoderFormat,
+    table: Modules,
+    shapes: dict[str, tuple[int, ...]],
+    layer: str,
 ) -> Iterator[Leaf]:
     """Yield the parameters that modules of a table have in this model."""
     for ours, theirs in table.items():
@@ -114,7 +130,9 @@ def _of_table(
         for name in ("", "/kernel", "/embedding", "/table", "/scale", "/bias"):
             path, suffix = f"{ours}{name}", "bias" if name == "/bias" else "weight"
             if path in shapes:
-                names = tuple(f"{module}.{suffix}".replace("*", layer) for module in modules)
+                names = tuple(
+                    f"{module}.{suffix}".replace("*", layer) for module in modules
+                )
                 yield Leaf(path, names, shapes[path], swapped)
 
 
@@ -123,7 +141,9 @@ def parameter_shapes(
 ) -> dict[str, tuple[int, ...]]:
     """Return the shapes of all parameters by path, of positions only if the family has modules."""
     heads = encoder.head_parts(of_heads)
-    few = dataclasses.replace(config, num_layers=min(2, config.num_layers))  # Others are the same.
+    few = dataclasses.replace(
+        config, num_layers=min(2, config.num_layers)
+    )  # Others are the same.
     token = jnp.zeros((1, 1), jnp.int32)
     inits: dict[str, Callable[..., Any]] = {
         "bert": functools.partial(BertForPretraining(few).init, masked_positions=token),
@@ -138,9 +158,16 @@ def parameter_shapes(
         path: leaf.shape
         for path, leaf in flax.traverse_util.flatten_dict(tree, sep="/").items()
         if path.split("/")[0] in ("bert", *heads)
-        and (not path.startswith("bert/position/") or path.startswith(encoder.position_modules))
+        and (
+            not path.startswith("bert/position/")
+            or path.startswith(encoder.position_modules)
+        )
     }
-    second = {path: shape for path, shape in shapes.items() if path.startswith("bert/layer_1/")}
+    second = {
+        path: shape
+        for path, shape in shapes.items()
+        if path.startswith("bert/layer_1/")
+    }
     for i in range(2, config.num_layers):
         for path, shape in second.items():
             shapes[path.replace("layer_1", f"layer_{i}", 1)] = shape

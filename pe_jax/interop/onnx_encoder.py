@@ -24,14 +24,20 @@ class OnnxEncoder(torch.nn.Module):
         self.tokenizer = Tokenizer.from_file(str(self.folder / "tokenizer.json"))
         self.max_seq_length = (self.tokenizer.truncation or {}).get("max_length")
         providers = onnxruntime.get_available_providers()
-        self.session = onnxruntime.InferenceSession(self.folder / "model.onnx", providers=providers)
+        self.session = onnxruntime.InferenceSession(
+            self.folder / "model.onnx", providers=providers
+        )
 
     @classmethod
     def load(cls, folder: str) -> OnnxEncoder:
         return cls(folder)
 
-    def preprocess(self, texts: list[str], prompt: str | None = None, **_: object) -> dict:
-        encoded = self.tokenizer.encode_batch([f"{prompt or ''}{text}" for text in texts])
+    def preprocess(
+        self, texts: list[str], prompt: str | None = None, **_: object
+    ) -> dict:
+        encoded = self.tokenizer.encode_batch(
+            [f"{prompt or ''}{text}" for text in texts]
+        )
         names = {
             "input_ids": "ids",
             "token_type_ids": "type_ids",

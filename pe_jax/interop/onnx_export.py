@@ -19,7 +19,12 @@ from pe_jax.common.errors import extra
 from pe_jax.common.files import parse_json
 from pe_jax.common.shapes import Array
 from pe_jax.encodings import Params
-from pe_jax.interop.export_folder import check_folder, new_folder, save_json, save_program
+from pe_jax.interop.export_folder import (
+    check_folder,
+    new_folder,
+    save_json,
+    save_program,
+)
 from pe_jax.interop.plain_jax import plain
 from pe_jax.interop.programs import check_program, model_function, symbolic_inputs
 from pe_jax.models import BertConfig
@@ -27,7 +32,11 @@ from pe_jax.models import BertConfig
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-INPUTS = ("input_ids", "token_type_ids", "attention_mask")  # int64 [B, L], as tokenizers give them.
+INPUTS = (
+    "input_ids",
+    "token_type_ids",
+    "attention_mask",
+)  # int64 [B, L], as tokenizers give them.
 # Names of outputs elsewhere.
 _OUTPUTS = {"hidden": "last_hidden_state", "start": "start_logits", "end": "end_logits"}
 _ON_ELEMENTS = ("Where", "Add", "Sub", "Mul", "Div", "Max", "Min", "And", "Or", "Pow")
@@ -74,9 +83,14 @@ def save_onnx(
     check_folder(folder)
     settings = _pooling(sentences) if sentences else {}
     limits = _json(sentences / "sentence_bert_config.json") if sentences else {}
-    outputs = {_OUTPUTS.get(x, x): shape for x, shape in model_function(config, params)[1].items()}
+    outputs = {
+        _OUTPUTS.get(x, x): shape
+        for x, shape in model_function(config, params)[1].items()
+    }
     if sentences and "last_hidden_state" not in outputs:
-        raise ValueError(f"sentences={str(sentences)!r} is for an encoder alone, not {outputs}.")
+        raise ValueError(
+            f"sentences={str(sentences)!r} is for an encoder alone, not {outputs}."
+        )
     program, error = _program(config, params, dtype)
     about = {
         "position": config.encoding().name,
@@ -97,7 +111,9 @@ def save_onnx(
 def _program(config: BertConfig, params: Params, dtype: str) -> tuple[bytes, float]:
     """Return the serialized model, and how much it differs from `config` and `params`."""
     # jax2onnx is in no extra: it asks for an older Orbax than pe_jax, and works without it.
-    with extra("onnx", lambda missing: ValueError(f"{missing} Then {_INSTALL_JAX2ONNX}.")):
+    with extra(
+        "onnx", lambda missing: ValueError(f"{missing} Then {_INSTALL_JAX2ONNX}.")
+    ):
         import onnxruntime
         from onnxruntime.transformers.float16 import convert_float_to_float16
     if importlib.util.find_spec("jax2onnx") is None:
@@ -108,9 +124,13 @@ def _program(config: BertConfig, params: Params, dtype: str) -> tuple[bytes, flo
     import jax2onnx
 
     # As the formula stands: the other implementations have gradients in mind.
-    model, outputs = model_function(dataclasses.replace(config, implementation="naive"), params)
+    model, outputs = model_function(
+        dataclasses.replace(config, implementation="naive"), params
+    )
 
-    def of_integers(input_ids: Array, types: Array, mask: Array) -> tuple[jax.Array, ...]:
+    def of_integers(
+        input_ids: Array, types: Array, mask: Array
+    ) -> tuple[jax.Array, ...]:
         return model(input_ids, types, mask != 0)
 
     shapes = [jax.ShapeDtypeStruct(x.shape, jnp.int32) for x in symbolic_inputs(config)]
@@ -126,8 +146,14 @@ def _program(config: BertConfig, params: Params, dtype: str) -> tuple[bytes, flo
             model_name="pe_jax",
         )
     except (NotImplementedError, TypeError) as error:
-        raise ValueError(f"jax2onnx cannot convert {config.encoding().name!r}: {error}") from error
-    if not any(attribute.HasField("g") for node in made.graph.node for attribute in node.attribute):
+        raise ValueError(
+            f"jax2onnx cannot convert {config.encoding().name!r}: {error}"
+        ) from error
+    if not any(
+        attribute.HasField("g")
+        for node in made.graph.node
+        for attribute in node.attribute
+    ):
         made = _broadcast_late(made)  # A graph in a node could use what this removes.
     if dtype == "float16":
         made = convert_float_to_float16(made, keep_io_types=True)
@@ -154,7 +180,9 @@ def _broadcast_late(model: ModelProto) -> ModelProto:
     from onnx_ir.passes.common import RemoveUnusedNodesPass
 
     graph = model.graph
-    sources = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Expand"}
+    sources = {
+        node.output[0]: node.input[0] for node in graph.node if node.op_type == "Expand"
+    }
     values = [*graph.value_info, *graph.input, *graph.output]
     ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in values}
     for node in graph.node:
@@ -171,7 +199,9 @@ def _take_int64(model: ModelProto) -> None:
     for tensor in model.graph.input:
         inner, tensor.name = tensor.name, tensor.name.removesuffix("_int32")
         tensor.type.tensor_type.elem_type = onnx.TensorProto.INT64
-        cast = onnx.helper.make_node("Cast", [tensor.name], [inner], to=onnx.TensorProto.INT32)
+        cast = onnx.helper.make_node(
+            "Cast", [tensor.name], [inner], to=onnx.TensorProto.INT32
+        )
         model.graph.node.insert(0, cast)
 
 
@@ -195,7 +225,9 @@ def _modules_after_encoder(source: Path) -> list[dict[str, Any]]:
 def _pooling(source: Path) -> dict[str, Any]:
     """Return the settings of the modules after the encoder, by class."""
     return {
-        module["type"].rpartition(".")[2]: _json(source / module["path"] / "config.json")
+        module["type"].rpartition(".")[2]: _json(
+            source / module["path"] / "config.json"
+        )
         if module["path"]
         else {}
         for module in _modules_after_encoder(source)

@@ -18,7 +18,14 @@ from pe_jax.attention.relative_shift import relative_shift_p, relative_shift_tra
 from pe_jax.common.shapes import Array
 
 # Names of primitives that run the program in their parameters once.
-_CALLS = ("jit", "closed_call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call")
+_CALLS = (
+    "jit",
+    "closed_call",
+    "checkpoint",
+    "remat2",
+    "custom_jvp_call",
+    "custom_vjp_call",
+)
 
 
 def plain(
@@ -69,17 +76,27 @@ def _apply(equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
         )
     if primitive.name == "platform_index":
         platforms = params["platforms"]
-        return [next(i for i, names in enumerate(platforms) if names is None or "cpu" in names)]
+        return [
+            next(
+                i
+                for i, names in enumerate(platforms)
+                if names is None or "cpu" in names
+            )
+        ]
     if primitive.name == "cond" and isinstance(operands[0], int):
         return _evaluate(params["branches"][operands[0]], *operands[1:])
     if primitive.name == "scan":
         body = params["jaxpr"]
-        params["jaxpr"] = jax.make_jaxpr(functools.partial(_evaluate, body))(*body.in_avals)
+        params["jaxpr"] = jax.make_jaxpr(functools.partial(_evaluate, body))(
+            *body.in_avals
+        )
     results = primitive.bind(*operands, **params)
     return results if primitive.multiple_results else [results]
 
 
-def _dot_general(a: Array, b: Array, *, dimension_numbers: Any, **options: Any) -> Array:
+def _dot_general(
+    a: Array, b: Array, *, dimension_numbers: Any, **options: Any
+) -> Array:
     """A product of matrices or of batches of these: others become ONNX's Einsum, which is slow."""
     (sum_a, sum_b), (batch_a, batch_b) = dimension_numbers
     free_a, free_b = (
@@ -87,9 +104,15 @@ def _dot_general(a: Array, b: Array, *, dimension_numbers: Any, **options: Any) 
         for x, sums, batch in ((a, sum_a, batch_a), (b, sum_b, batch_b))
     )
     batch, summed = [a.shape[i] for i in batch_a], math.prod(a.shape[i] for i in sum_a)
-    rows, columns = ([x.shape[i] for i in free] for x, free in ((a, free_a), (b, free_b)))
-    a = lax.transpose(a, [*batch_a, *free_a, *sum_a]).reshape(*batch, math.prod(rows), summed)
-    b = lax.transpose(b, [*batch_b, *sum_b, *free_b]).reshape(*batch, summed, math.prod(columns))
+    rows, columns = (
+        [x.shape[i] for i in free] for x, free in ((a, free_a), (b, free_b))
+    )
+    a = lax.transpose(a, [*batch_a, *free_a, *sum_a]).reshape(
+        *batch, math.prod(rows), summed
+    )
+    b = lax.transpose(b, [*batch_b, *sum_b, *free_b]).reshape(
+        *batch, summed, math.prod(columns)
+    )
     n = len(batch)
     numbers = ((n + 1,), (n,)), (tuple(range(n)),) * 2
     return lax.dot_general(a, b, numbers, **options).reshape(*batch, *rows, *columns)
@@ -104,12 +127,18 @@ def _cummax(x: Array, *, axis: int, reverse: bool) -> Array:
     return jnp.moveaxis(jnp.where(before, x[..., None, :], x.min()).max(-1), -1, axis)
 
 
-def _pad(x: Array, value: Array, *, padding_config: Sequence[tuple[int, int, int]]) -> Array:
+def _pad(
+    x: Array, value: Array, *, padding_config: Sequence[tuple[int, int, int]]
+) -> Array:
     for axis, (before, after, between) in enumerate(padding_config):
         if between or before < 0 or after < 0:
             raise NotImplementedError(f"pad of {(before, after, between)}")
-        shapes = [[*x.shape[:axis], size, *x.shape[axis + 1 :]] for size in (before, after)]
-        x = lax.concatenate([lax.full(shapes[0], value), x, lax.full(shapes[1], value)], axis)
+        shapes = [
+            [*x.shape[:axis], size, *x.shape[axis + 1 :]] for size in (before, after)
+        ]
+        x = lax.concatenate(
+            [lax.full(shapes[0], value), x, lax.full(shapes[1], value)], axis
+        )
     return x
 
 
@@ -122,7 +151,10 @@ def _rem(x: Array, y: Array) -> Array:
 
 # What primitives stand for, by their names.
 _MEANINGS: dict[str, Callable[..., Any]] = {
-    **{p.name: p.impl for p in (product_p, relative_shift_p, relative_shift_transpose_p)},
+    **{
+        p.name: p.impl
+        for p in (product_p, relative_shift_p, relative_shift_transpose_p)
+    },
     "optimization_barrier": lambda *operands: operands,
     "cummax": _cummax,
     "pad": _pad,

@@ -15,7 +15,9 @@ from pe_jax.interop.hf_registry import FAMILIES
 MODEL_TYPES = tuple(name for name, family in FAMILIES.items() if family.table)
 # The first family with the same table names all of them.
 _FAMILY_OF = {
-    name: next(first for first in MODEL_TYPES if FAMILIES[first].table == FAMILIES[name].table)
+    name: next(
+        first for first in MODEL_TYPES if FAMILIES[first].table == FAMILIES[name].table
+    )
     for name in MODEL_TYPES
 }
 
@@ -66,7 +68,9 @@ def load_position_table(path: str | Path, family: str = "") -> PositionTable:
         )
     vectors = checkpoint.read(name)[first:].astype(np.float32, copy=False)
     if not np.isfinite(vectors).all():
-        raise ValueError(f"{name} of {path} has NaN or infinite values: the file is damaged.")
+        raise ValueError(
+            f"{name} of {path} has NaN or infinite values: the file is damaged."
+        )
     return PositionTable(name=name, family=family, vectors=vectors, first_row=first)
 
 
@@ -75,7 +79,10 @@ def _tables(checkpoint: Checkpoint) -> dict[str, str]:
     tables = {family: FAMILIES[family].table for family in _FAMILY_OF.values()}
     names = checkpoint.headers
     names_by_family = {
-        family: name for family, table in tables.items() for name in table if name in names
+        family: name
+        for family, table in tables.items()
+        for name in table
+        if name in names
     }
     if not names_by_family:
         near = [name for name in names if "pos" in name.lower()][:5]
@@ -87,20 +94,28 @@ def _tables(checkpoint: Checkpoint) -> dict[str, str]:
     return names_by_family
 
 
-def _family(checkpoint: Checkpoint, names_by_family: dict[str, str], family: str) -> str:
+def _family(
+    checkpoint: Checkpoint, names_by_family: dict[str, str], family: str
+) -> str:
     """Return the one family that agrees with the tensor's name, config.json and the argument."""
     if family and family not in _FAMILY_OF:
-        raise ValueError(f"Unknown family {family!r}: use one of {', '.join(MODEL_TYPES)}.")
+        raise ValueError(
+            f"Unknown family {family!r}: use one of {', '.join(MODEL_TYPES)}."
+        )
     said = checkpoint.config.get("model_type")
     both = {"config.json's model_type": said, "the argument": family}
     claims = {source: str(kind) for source, kind in both.items() if kind in MODEL_TYPES}
-    possible = set(names_by_family).intersection(*({_FAMILY_OF[kind]} for kind in claims.values()))
+    possible = set(names_by_family).intersection(
+        *({_FAMILY_OF[kind]} for kind in claims.values())
+    )
     if len(possible) == 1:
         return possible.pop()
     names = " and ".join(dict.fromkeys(names_by_family.values()))
     fits = f"{checkpoint.path}: {names} can be of {' or '.join(names_by_family)}"
     if claims:
-        listed = " and ".join(f"{source} is {kind!r}" for source, kind in claims.items())
+        listed = " and ".join(
+            f"{source} is {kind!r}" for source, kind in claims.items()
+        )
         raise ValueError(f"{fits}, but {listed}. Correct the one that is wrong.")
     raise ValueError(
         f"{fits}, which start positions at different rows, and config.json has no known "

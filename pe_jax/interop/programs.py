@@ -21,7 +21,9 @@ from pe_jax.interop.export_folder import check_folder, new_folder, save_program
 from pe_jax.models import Bert, BertConfig, BertForClassification, BertForSpans
 
 # `(tokens [B, L] int32, token_type_ids [B, L] int32, mask [B, L] bool) ->` outputs, float32.
-Model = Callable[[Int[Array, "B L"], Int[Array, "B L"], Bool[Array, "B L"]], tuple[jax.Array, ...]]
+Model = Callable[
+    [Int[Array, "B L"], Int[Array, "B L"], Bool[Array, "B L"]], tuple[jax.Array, ...]
+]
 # The same outputs from the exported program.
 Program = Callable[[np.ndarray, np.ndarray, np.ndarray], Sequence[np.ndarray]]
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -38,14 +40,19 @@ def model_function(config: BertConfig, params: Params) -> tuple[Model, dict[str,
     module: Bert | BertForClassification | BertForSpans
     if "classifier" in params:
         classes = len(params["classifier"]["bias"])
-        module, outputs = BertForClassification(config, classes), {"logits": f"[B, {classes}]"}
+        module, outputs = (
+            BertForClassification(config, classes),
+            {"logits": f"[B, {classes}]"},
+        )
     elif "spans" in params:
         module, outputs = BertForSpans(config), {"start": "[B, L]", "end": "[B, L]"}
     else:
         module, outputs = Bert(config), {"hidden": f"[B, L, {config.hidden_size}]"}
         params = params["bert"]
 
-    def model(tokens: Array, token_type_ids: Array, mask: Array) -> tuple[jax.Array, ...]:
+    def model(
+        tokens: Array, token_type_ids: Array, mask: Array
+    ) -> tuple[jax.Array, ...]:
         out = module.apply({"params": params}, tokens, token_type_ids, mask)
         return tuple(x.astype(jnp.float32) for x in jax.tree.leaves(out))
 
@@ -57,7 +64,10 @@ def symbolic_inputs(config: BertConfig) -> list[jax.ShapeDtypeStruct]:
     longest = config.encoding().max_length
     bounds = ["length >= 2", *([f"length <= {longest}"] if longest else [])]
     batch, length = jax.export.symbolic_shape("batch, length", constraints=bounds)
-    return [jax.ShapeDtypeStruct((batch, length), dtype) for dtype in (jnp.int32, jnp.int32, bool)]
+    return [
+        jax.ShapeDtypeStruct((batch, length), dtype)
+        for dtype in (jnp.int32, jnp.int32, bool)
+    ]
 
 
 def check_program(
@@ -80,8 +90,12 @@ def check_program(
         results = zip(jax.jit(model)(*arguments), program(*arguments), strict=True)
         for shape, (ours, theirs) in zip(outputs.values(), results, strict=True):
             of_tokens = shape.startswith("[B, L")
-            ours, theirs = (np.asarray(x)[mask] if of_tokens else x for x in (ours, theirs))
-            errors.append(float(np.abs(ours - theirs).max() / max(np.abs(ours).max(), 1e-30)))
+            ours, theirs = (
+                np.asarray(x)[mask] if of_tokens else x for x in (ours, theirs)
+            )
+            errors.append(
+                float(np.abs(ours - theirs).max() / max(np.abs(ours).max(), 1e-30))
+            )
     error = float(np.max(errors))  # NaN if one is.
     if not error <= tolerance:
         raise ValueError(
@@ -121,7 +135,9 @@ def save_stablehlo(
     """
     check_folder(folder)
     model, outputs = model_function(config, params)
-    exported = jax.export.export(jax.jit(model), platforms=PLATFORMS)(*symbolic_inputs(config))
+    exported = jax.export.export(jax.jit(model), platforms=PLATFORMS)(
+        *symbolic_inputs(config)
+    )
     with extra("stablehlo", ValueError):
         try:
             program = exported.serialize()

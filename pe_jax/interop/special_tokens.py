@@ -93,7 +93,9 @@ def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     size, names = tokenizer.get_vocab_size(), special_tokens(tokenizer)
     (pad,), (mask,) = (_ids(tokenizer, names[role]) or [-1] for role in ("pad", "mask"))
     if min(pad, mask) < 0:
-        raise ValueError(f"tokenizer: it needs special tokens for pad and mask, and has {names}.")
+        raise ValueError(
+            f"tokenizer: it needs special tokens for pad and mask, and has {names}."
+        )
     ordinary = np.setdiff1d(np.arange(size), _ids(tokenizer, *control_names(tokenizer)))
     templates = (row_template(tokenizer, pair=pair) for pair in (False, True))
     return Vocabulary(size, pad, mask, ordinary, *templates)
@@ -158,7 +160,10 @@ def control_names(tokenizer: Tokenizer) -> set[str]:
     They are those with a role, in the files or in the post-processor, and the special tokens with a
     well-known name. Other special tokens were added for texts.
     """
-    well_known = {*_BOUNDARY_NAMES, *itertools.chain.from_iterable(KNOWN_NAMES.values())}
+    well_known = {
+        *_BOUNDARY_NAMES,
+        *itertools.chain.from_iterable(KNOWN_NAMES.values()),
+    }
     names = {
         *special_tokens(tokenizer).values(),
         *getattr(tokenizer, NAMES, {}).values(),
@@ -204,13 +209,17 @@ def text_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
         token["content"] = renamed(token["content"])
     model = spec["model"]
     if isinstance(model["vocab"], dict):
-        model["vocab"] = {renamed(name): number for name, number in model["vocab"].items()}
+        model["vocab"] = {
+            renamed(name): number for name, number in model["vocab"].items()
+        }
     else:  # Of Unigram: its search prefers <s>, of score 0, to all other pieces.
         model["vocab"] = [[renamed(name), score] for name, score in model["vocab"]]
     if model.get("unk_token"):
         model["unk_token"] = renamed(model["unk_token"])
     if "merges" in model:
-        model["merges"] = [pair for pair in model["merges"] if "".join(pair) not in new_names]
+        model["merges"] = [
+            pair for pair in model["merges"] if "".join(pair) not in new_names
+        ]
     nothing = {"post_processor": None, "truncation": None, "padding": None}
     return Tokenizer.from_str(json.dumps({**spec, **nothing}))
 

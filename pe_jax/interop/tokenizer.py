@@ -11,7 +11,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 
 from pe_jax.common.files import to_path
 from pe_jax.interop.special_tokens import (
@@ -56,15 +63,23 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     """
     path = to_path(path)
     if not path.is_file():
-        raise ValueError(f"No tokenizer at {path}: give a tokenizer.json or a vocab.txt.")
+        raise ValueError(
+            f"No tokenizer at {path}: give a tokenizer.json or a vocab.txt."
+        )
     if path.suffix not in _READERS:
-        raise ValueError(f"{path} is neither a tokenizer.json nor a vocab.txt. Give one of them.")
+        raise ValueError(
+            f"{path} is neither a tokenizer.json nor a vocab.txt. Give one of them."
+        )
     beside = read_files_beside(path)
     try:
         tokenizer = _READERS[path.suffix](path, beside)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error}). Download it again.") from error
-    names = {role: token.content for role, token in beside.names.items() if role in ROLES}
+        raise ValueError(
+            f"{path} is not UTF-8 text ({error}). Download it again."
+        ) from error
+    names = {
+        role: token.content for role, token in beside.names.items() if role in ROLES
+    }
     setattr(tokenizer, NAMES, names)
     with _errors_of_the_library(f"{path} cannot encode a text"):
         tokenizer.encode("a \u2603", "a")  # A pair with an unknown word.
@@ -72,10 +87,14 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     missing = [role for role in ("pad", "mask") if not names[role]]
     if path.suffix == ".txt":
         tokens = tokenizer.get_vocab()
-        missing = [role for role, name in _bert_names(beside).items() if name not in tokens]
+        missing = [
+            role for role, name in _bert_names(beside).items() if name not in tokens
+        ]
     if missing:
         shown_names = 1 if is_word_piece(tokenizer) else None  # BERT's names.
-        lacking = ", ".join(" or ".join(KNOWN_NAMES[role][:shown_names]) for role in missing)
+        lacking = ", ".join(
+            " or ".join(KNOWN_NAMES[role][:shown_names]) for role in missing
+        )
         raise ValueError(
             f"The vocabulary of {path} lacks {lacking}, and the files next to it "
             f"({CONFIG}, {NAMES_MAP}, {ADDED_TOKENS}) name no other. Put the published ones there."
@@ -208,7 +227,9 @@ def _settings(
             f"{class_file}: tokenizer_class={name!r:.60} does not split a text by vocab.txt alone. "
             "Put its tokenizer.json next to it."
         )
-    has_upper_case = any(token != token.lower() for token in vocab if token not in special)
+    has_upper_case = any(
+        token != token.lower() for token in vocab if token not in special
+    )
     if config.get("do_lower_case") is None and has_upper_case:
         raise ValueError(
             f"{path} has tokens in upper case, but a vocab.txt alone is read as that of an "
@@ -223,9 +244,13 @@ _READERS: dict[str, Callable[[Path, FilesBeside], Tokenizer]] = {
 }
 
 
-def _word_piece(vocab: dict[str, int], settings: _Settings, unknown: str = "[UNK]") -> Tokenizer:
+def _word_piece(
+    vocab: dict[str, int], settings: _Settings, unknown: str = "[UNK]"
+) -> Tokenizer:
     """Return BERT's tokenizer: the longest match first; `settings` are of its normalizer."""
-    model = models.WordPiece(vocab, unk_token=unknown, max_input_chars_per_word=_LONGEST_WORD)
+    model = models.WordPiece(
+        vocab, unk_token=unknown, max_input_chars_per_word=_LONGEST_WORD
+    )
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.BertNormalizer(**settings)  # type: ignore[arg-type]
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -251,8 +276,12 @@ def train_tokenizer(
     # the characters, and the second is given them in a fixed order, as special tokens. The returned
     # tokenizer is built from the vocabulary alone, in which they are ordinary tokens.
     settings: _Settings = {"lowercase": True, "strip_accents": strip_accents}
-    characters = [token for token in _train(texts, 0, [], settings) if token.startswith("##")]
-    tokenizer = _word_piece(_train(texts, vocab_size, sorted(characters), settings), settings)
+    characters = [
+        token for token in _train(texts, 0, [], settings) if token.startswith("##")
+    ]
+    tokenizer = _word_piece(
+        _train(texts, vocab_size, sorted(characters), settings), settings
+    )
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     return tokenizer
 
@@ -275,7 +304,9 @@ def _train(
     # Words that no vocabulary can help would take time in proportion to the square of their length.
     texts = (piece for text in texts for piece in _pieces(_TOO_LONG.sub(" ", text)))
     trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size, special_tokens=[*SPECIAL_TOKENS, *first], show_progress=False
+        vocab_size=vocab_size,
+        special_tokens=[*SPECIAL_TOKENS, *first],
+        show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer.get_vocab(with_added_tokens=True)

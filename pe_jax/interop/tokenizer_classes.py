@@ -23,7 +23,12 @@ from tokenizers.normalizers import BertNormalizer, Normalizer
 from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer
 
 from pe_jax.common.files import Json
-from pe_jax.interop.special_tokens import Template, bert_template, control_names, row_template
+from pe_jax.interop.special_tokens import (
+    Template,
+    bert_template,
+    control_names,
+    row_template,
+)
 from pe_jax.interop.tokenizer_config import CONFIG, FilesBeside, read_object
 
 # By key of `tokenizer_config.json`: the argument of BERT's normalizer, and its default.
@@ -34,7 +39,13 @@ BERT_SETTINGS = {
 }
 PREFIX_SPACE = "add_prefix_space"
 
-BERT_NAMES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+BERT_NAMES = {
+    "pad": "[PAD]",
+    "unk": "[UNK]",
+    "cls": "[CLS]",
+    "sep": "[SEP]",
+    "mask": "[MASK]",
+}
 _ROBERTA_NAMES = {
     "bos": "<s>", "eos": "</s>", "unk": "<unk>", "sep": "</s>", "pad": "<pad>", "cls": "<s>",
     "mask": "<mask>",
@@ -69,7 +80,9 @@ _BY_CODE = (
 )  # fmt: skip
 # By `model_type` of config.json, where no file names the class.
 _CLASS_OF_MODEL = {
-    **dict.fromkeys(("bert", "distilbert", "electra", "mobilebert", "nomic_bert"), "BertTokenizer"),
+    **dict.fromkeys(
+        ("bert", "distilbert", "electra", "mobilebert", "nomic_bert"), "BertTokenizer"
+    ),
     **dict.fromkeys(("squeezebert", "layoutlm", "lxmert"), "BertTokenizer"),
     "convbert": "ConvBertTokenizer",
     **dict.fromkeys(("roberta", "longformer", "bart"), "RobertaTokenizer"),
@@ -77,7 +90,10 @@ _CLASS_OF_MODEL = {
     "mpnet": "MPNetTokenizer",
     "roformer": "RoFormerTokenizer",
 }
-_GENERIC_MODELS = ("modernbert", "modernbert-decoder")  # Whatever class their files name.
+_GENERIC_MODELS = (
+    "modernbert",
+    "modernbert-decoder",
+)  # Whatever class their files name.
 
 # Texts that pipelines of published tokenizers split differently.
 _PROBES = (
@@ -100,7 +116,9 @@ def declared_class(path: Path, beside: FilesBeside) -> tuple[str, Path]:
     for file, values in ((beside.config_file, beside.config), (model_file, model)):
         name = values.get("tokenizer_class")
         if name is not None and not isinstance(name, str):
-            raise ValueError(f"{file}: tokenizer_class must be a text, got {name!r:.40}.")
+            raise ValueError(
+                f"{file}: tokenizer_class must be a text, got {name!r:.40}."
+            )
         if name:
             return name, file
     return _CLASS_OF_MODEL.get(str(model.get("model_type")), ""), model_file
@@ -140,7 +158,9 @@ def follow_config(path: Path, tokenizer: Tokenizer, beside: FilesBeside) -> None
         the message names both files.
     """
     file, config = beside.config_file, beside.config
-    name, class_file = declared_class(path, beside)  # Without this file, by config.json alone.
+    name, class_file = declared_class(
+        path, beside
+    )  # Without this file, by config.json alone.
     if _stem(name) in _BY_CODE:
         raise ValueError(
             f"{class_file}: tokenizer_class={name!r} splits a text by code of its own, not as "
@@ -153,11 +173,15 @@ def follow_config(path: Path, tokenizer: Tokenizer, beside: FilesBeside) -> None
             _check_bert_settings(path, tokenizer, file, config)
         _check_prefix_space(path, tokenizer, file, config)
         return
-    if builder.model == "WordPiece" and isinstance(tokenizer.normalizer, BertNormalizer):
+    if builder.model == "WordPiece" and isinstance(
+        tokenizer.normalizer, BertNormalizer
+    ):
         _follow_bert(path, tokenizer, file, config)
     if builder is _ROBERTA and isinstance(tokenizer.pre_tokenizer, ByteLevel):
         _follow_prefix_space(path, tokenizer, file, config)
-    names = {role: beside.name(role, default) for role, default in builder.names.items()}
+    names = {
+        role: beside.name(role, default) for role, default in builder.names.items()
+    }
     difference = difference_from_class(tokenizer, name, config, names)
     if not difference:
         difference = _undeclared(tokenizer, beside)
@@ -235,7 +259,9 @@ def _follow_bert(path: Path, tokenizer: Tokenizer, file: Path, config: Json) -> 
     tokenizer.normalizer = BertNormalizer(clean_text=normalizer.clean_text, **settings)
 
 
-def _follow_prefix_space(path: Path, tokenizer: Tokenizer, file: Path, config: Json) -> None:
+def _follow_prefix_space(
+    path: Path, tokenizer: Tokenizer, file: Path, config: Json
+) -> None:
     splitter = tokenizer.pre_tokenizer
     assert isinstance(splitter, ByteLevel)
     adds_space = _flag(file, config, PREFIX_SPACE)
@@ -249,7 +275,9 @@ def _follow_prefix_space(path: Path, tokenizer: Tokenizer, file: Path, config: J
     )
 
 
-def _check_bert_settings(path: Path, tokenizer: Tokenizer, file: Path, config: Json) -> None:
+def _check_bert_settings(
+    path: Path, tokenizer: Tokenizer, file: Path, config: Json
+) -> None:
     """Raise ValueError for a setting that another class may follow or not."""
     normalizer = tokenizer.normalizer
     if not isinstance(normalizer, BertNormalizer):
@@ -260,17 +288,27 @@ def _check_bert_settings(path: Path, tokenizer: Tokenizer, file: Path, config: J
             _refuse_setting(path, file, key, value, argument, here)
 
 
-def _check_prefix_space(path: Path, tokenizer: Tokenizer, file: Path, config: Json) -> None:
+def _check_prefix_space(
+    path: Path, tokenizer: Tokenizer, file: Path, config: Json
+) -> None:
     """Raise ValueError if version 4 follows the setting and version 5 does not."""
     splitter = tokenizer.pre_tokenizer
     value = _flag(file, config, PREFIX_SPACE)
-    if isinstance(splitter, ByteLevel) and value not in (None, splitter.add_prefix_space):
+    if isinstance(splitter, ByteLevel) and value not in (
+        None,
+        splitter.add_prefix_space,
+    ):
         here = splitter.add_prefix_space
         _refuse_setting(path, file, PREFIX_SPACE, value, PREFIX_SPACE, here)
 
 
 def _refuse_setting(
-    path: Path, file: Path, key: str, value: bool | None, argument: str, here: bool | None
+    path: Path,
+    file: Path,
+    key: str,
+    value: bool | None,
+    argument: str,
+    here: bool | None,
 ) -> None:
     raise ValueError(
         f"{file} has {key}={json.dumps(value)}, but {path} has {argument}={json.dumps(here)}. "
@@ -312,7 +350,9 @@ def _components(
     normalizer = None if charsmap is None else normalizers.Precompiled(charsmap)
     scheme: Any = "never" if config.get(PREFIX_SPACE) is False else "always"
     pieces = pre_tokenizers.Metaspace(prepend_scheme=scheme)
-    return normalizer, pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pieces])
+    return normalizer, pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pieces]
+    )
 
 
 def _charsmaps(normalizer: Normalizer | None) -> Iterator[bytes]:
@@ -324,10 +364,16 @@ def _charsmaps(normalizer: Normalizer | None) -> Iterator[bytes]:
             yield base64.b64decode(part["precompiled_charsmap"])
 
 
-def _pieces(normalizer: Normalizer | None, splitter: PreTokenizer | None, text: str) -> list[str]:
+def _pieces(
+    normalizer: Normalizer | None, splitter: PreTokenizer | None, text: str
+) -> list[str]:
     if normalizer is not None:
         text = normalizer.normalize_str(text)
-    return [text] if splitter is None else [piece for piece, _ in splitter.pre_tokenize_str(text)]
+    return (
+        [text]
+        if splitter is None
+        else [piece for piece, _ in splitter.pre_tokenize_str(text)]
+    )
 
 
 def _template(builder: TokenizerClass, begin: int, end: int, *, pair: bool) -> Template:
@@ -361,4 +407,6 @@ def _undeclared(tokenizer: Tokenizer, beside: FilesBeside) -> str:
     ).keys()
     added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     lost = sorted(added - declared - by_role)
-    return f"it lacks the added token(s) {', '.join(map(repr, lost[:5]))}" if lost else ""
+    return (
+        f"it lacks the added token(s) {', '.join(map(repr, lost[:5]))}" if lost else ""
+    )

@@ -22,7 +22,10 @@ ADDED_TOKENS = "added_tokens.json"
 # The roles of special tokens, in the order in which transformers adds those that are no tokens yet.
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _ADDED = "added_tokens_decoder"  # The key of `CONFIG`.
-_EXTRA = ("extra_special_tokens", "additional_special_tokens")  # The first takes precedence.
+_EXTRA = (
+    "extra_special_tokens",
+    "additional_special_tokens",
+)  # The first takes precedence.
 _FLAGS = ("lstrip", "normalized", "rstrip", "single_word", "special")
 
 
@@ -63,7 +66,9 @@ def read_files_beside(path: Path) -> FilesBeside:
     config_file, map_file, added_file = (
         path.with_name(name) for name in (CONFIG, NAMES_MAP, ADDED_TOKENS)
     )
-    config, names_map, added = (read_object(file) for file in (config_file, map_file, added_file))
+    config, names_map, added = (
+        read_object(file) for file in (config_file, map_file, added_file)
+    )
     names, mapped_names = _names(config_file, config), _names(map_file, names_map)
     extra, mapped_extra = _extra(config_file, config), _extra(map_file, names_map)
     if _ADDED in config:
@@ -111,7 +116,11 @@ def add_declared_tokens(path: Path, tokenizer: Tokenizer, beside: FilesBeside) -
         assigned = tokenizer.token_to_id(token.content)
         if assigned != number:
             holder = tokenizer.id_to_token(number)
-            taken = "which is no token" if holder is None else f"which is that of {holder!r}"
+            taken = (
+                "which is no token"
+                if holder is None
+                else f"which is that of {holder!r}"
+            )
             raise ValueError(
                 f"{file}: {token.content!r} has the id {number}, {taken}: after {path} it gets "
                 f"{assigned}. The ids of added tokens must follow those of the vocabulary, each "
@@ -157,11 +166,15 @@ def _tokens_of_config(file: Path, tokens: object) -> Iterator[DeclaredToken]:
         raise ValueError(f"{file}: {_ADDED} must be an object, got {tokens!r:.40}.")
     for key, value in tokens.items():
         if not key.isdecimal():
-            raise ValueError(f"{file}: {_ADDED} must have ids as keys, got {key!r:.40}.")
+            raise ValueError(
+                f"{file}: {_ADDED} must have ids as keys, got {key!r:.40}."
+            )
         yield DeclaredToken(_token(f"{file}: {_ADDED}, {key}", value), int(key), file)
 
 
-def _tokens_of_file(file: Path, tokens: Json, special: set[str]) -> Iterator[DeclaredToken]:
+def _tokens_of_file(
+    file: Path, tokens: Json, special: set[str]
+) -> Iterator[DeclaredToken]:
     for content, number in tokens.items():
         _check_id(file, content, number)
         is_special = content in special
@@ -171,7 +184,9 @@ def _tokens_of_file(file: Path, tokens: Json, special: set[str]) -> Iterator[Dec
 
 def _check_id(file: Path, content: str, number: object) -> None:
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-        raise ValueError(f"{file}: the id of {content!r} must be a whole number, got {number!r}.")
+        raise ValueError(
+            f"{file}: the id of {content!r} must be a whole number, got {number!r}."
+        )
 
 
 def _check_agreement(file: Path, tokens: Json, declared: list[DeclaredToken]) -> None:
@@ -202,7 +217,9 @@ def _token(place: str, value: object) -> AddedToken:
     flags = {flag: value[flag] for flag in _FLAGS if flag in value}
     for flag, is_set in flags.items():
         if not isinstance(is_set, bool):
-            raise ValueError(f"{place}: {flag} must be true or false, got {is_set!r:.40}.")
+            raise ValueError(
+                f"{place}: {flag} must be true or false, got {is_set!r:.40}."
+            )
     return AddedToken(content, **flags)
 
 

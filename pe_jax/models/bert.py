@@ -43,11 +43,18 @@ class LayerOutputs(Record, pytree=True):
 
 
 def _check_rows(
-    tokens: Array, mask: Array | None, pair_mask: Array | None, document_ids: Array | None
+    tokens: Array,
+    mask: Array | None,
+    pair_mask: Array | None,
+    document_ids: Array | None,
 ) -> None:
     """Raise a ValueError for masks that are not bool, or arrays of other rows than the tokens."""
     for name, array in (("mask", mask), ("pair_mask", pair_mask)):
-        dtype = jnp.bool_ if array is None else getattr(array, "dtype", type(array).__name__)
+        dtype = (
+            jnp.bool_
+            if array is None
+            else getattr(array, "dtype", type(array).__name__)
+        )
         if dtype != jnp.bool_:
             raise ValueError(
                 f"{name} must be bool, got {dtype}. For a mask of 0 and 1 pass {name} == 1; for "
@@ -120,7 +127,9 @@ class Bert(BertModule):
             attention_mask = combine_masks(pair_mask, padding_mask(mask))
         input_positions = positions
         if positions is None and encoding.axes == 1:
-            positions, input_positions = self._default_positions(tokens, mask, document_ids)
+            positions, input_positions = self._default_positions(
+                tokens, mask, document_ids
+            )
         position_rng = None if rng is None else jax.random.fold_in(rng, c.num_layers)
         context = Context(
             positions_q=positions,
@@ -146,7 +155,9 @@ class Bert(BertModule):
         x = embed(x, encoding, position_params, input_context)
         x = self.norm("embedding_norm")(x) if c.embedding_norm else x.astype(c.dtype)
         x = dropout(x, c.dropout_rate, embedding_rng)
-        x, outputs = self._run_layers(x, position_params, context, attention_mask, layer_rngs)
+        x, outputs = self._run_layers(
+            x, position_params, context, attention_mask, layer_rngs
+        )
         x = self.norm("final_norm")(x) if c.final_norm else x
         if outputs is not None:
             if c.final_norm:
@@ -162,7 +173,9 @@ class Bert(BertModule):
         if document_ids is not None:
             by_document = document_positions(document_ids)
             return by_document, by_document
-        positions = default_positions(tokens.shape[1], self.config.encoding().max_length)
+        positions = default_positions(
+            tokens.shape[1], self.config.encoding().max_length
+        )
         if mask is None or not self.config.positions_from_mask:
             return positions, positions
         return positions, jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
@@ -183,7 +196,9 @@ class Bert(BertModule):
         """
         c, encoding, first = self.config, self.config.encoding(), x
         every_layer = self.is_mutable_collection("intermediates")
-        params = [encoding.layer_params(position_params, i) for i in range(c.num_layers)]
+        params = [
+            encoding.layer_params(position_params, i) for i in range(c.num_layers)
+        ]
         if self.is_initializing() or (c.remat == "none" and not c.scan_layers):
             by_layer = []
             for i in range(c.num_layers):
@@ -197,7 +212,9 @@ class Bert(BertModule):
             return x, None
         hidden = [first[None], *(group.hidden for group in groups)]
         attention = [group.attention for group in groups]
-        return x, LayerOutputs(hidden=jnp.concatenate(hidden), attention=jnp.concatenate(attention))
+        return x, LayerOutputs(
+            hidden=jnp.concatenate(hidden), attention=jnp.concatenate(attention)
+        )
 
     @nn.nowrap
     def _run_groups(
@@ -217,7 +234,11 @@ class Bert(BertModule):
             for i, (params, layer_params, layer_rng) in enumerate(group, start):
                 block = self._block(i, parent=None)
                 # What layers share is no input of the loop: its gradient is summed over them.
-                inputs = layer_params if encoding.per_layer else position_params[i], context, mask
+                inputs = (
+                    layer_params if encoding.per_layer else position_params[i],
+                    context,
+                    mask,
+                )
                 x, attended = block.apply({"params": params}, x, *inputs, layer_rng)
                 by_layer.append((x, attended))
             return x, _stack(by_layer) if every_layer else None
@@ -225,10 +246,17 @@ class Bert(BertModule):
         if c.remat != "none":
             # In a loop nothing could be merged with the forward pass: no need to prevent it.
             run = jax.checkpoint(
-                run, policy=REMAT[c.remat], prevent_cse=not c.scan_layers, static_argnums=0
+                run,
+                policy=REMAT[c.remat],
+                prevent_cse=not c.scan_layers,
+                static_argnums=0,
             )
         layers = [
-            (self.variables["params"][f"layer_{i}"], params if encoding.per_layer else {}, rng)
+            (
+                self.variables["params"][f"layer_{i}"],
+                params if encoding.per_layer else {},
+                rng,
+            )
             for i, (params, rng) in enumerate(zip(position_params, rngs, strict=True))
         ]
         # Layers before the loop: those left over, and a first one with other parameters.
@@ -241,8 +269,12 @@ class Bert(BertModule):
             outputs.append(lead_outputs)
         if c.scan_layers and groups:
             run_group = functools.partial(run, lead)
-            x, stacked = jax.lax.scan(run_group, x, jax.tree.map(lambda *x: jnp.stack(x), *groups))
-            outputs.append(jax.tree.map(lambda leaf: leaf.reshape(-1, *x.shape), stacked))
+            x, stacked = jax.lax.scan(
+                run_group, x, jax.tree.map(lambda *x: jnp.stack(x), *groups)
+            )
+            outputs.append(
+                jax.tree.map(lambda leaf: leaf.reshape(-1, *x.shape), stacked)
+            )
         else:
             for group in groups:
                 x, group_outputs = run(lead, x, group)
@@ -254,4 +286,6 @@ class Bert(BertModule):
         """The block of a layer; `arguments` are those of every Flax module."""
         c, encoding = self.config, self.config.encoding()
         own, has_norm = encoding._at_layer(index), index > 0 or c.first_norm
-        return Block(c, encoding.layer(index), own, has_attention_norm=has_norm, **arguments)
+        return Block(
+            c, encoding.layer(index), own, has_attention_norm=has_norm, **arguments
+        )

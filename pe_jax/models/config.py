@@ -32,7 +32,9 @@ def _is_position(value: object) -> bool:
     return isinstance(value, PositionEncoding)
 
 
-_POSITION = Validator(str, lambda: "the name of an encoding, or a PositionEncoding", _is_position)
+_POSITION = Validator(
+    str, lambda: "the name of an encoding, or a PositionEncoding", _is_position
+)
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 
@@ -121,10 +123,14 @@ class BertConfig(Config):
         encoding, with close matches.
     """
 
-    num_layers: int = field(12, LAYERS, "Replaces the value of the size, as do the other sizes.")
+    num_layers: int = field(
+        12, LAYERS, "Replaces the value of the size, as do the other sizes."
+    )
     hidden_size: int = field(768, WIDTH, "Dimension of hidden states.")
     num_heads: int = field(12, HEADS, "Divides hidden_size.")
-    intermediate_size: int = field(3072, INTERMEDIATE, "Width of the feed-forward layers.")
+    intermediate_size: int = field(
+        3072, INTERMEDIATE, "Width of the feed-forward layers."
+    )
     position: str | PositionEncoding = field(
         "learned_absolute",
         _POSITION,
@@ -134,21 +140,35 @@ class BertConfig(Config):
         512, integer(1, 10**7), "Rows of a learned table: 512; ModernBERT 8,192."
     )
     dropout_rate: float = field(
-        0.1, number(0, 1, "[)"), "Of embeddings and sublayers' outputs: 0.1, of a ModernBERT 0."
+        0.1,
+        number(0, 1, "[)"),
+        "Of embeddings and sublayers' outputs: 0.1, of a ModernBERT 0.",
     )
-    attention_dropout_rate: float = field(0.1, number(0, 1, "[)"), "Of weights: 0.1; ModernBERT 0.")
+    attention_dropout_rate: float = field(
+        0.1, number(0, 1, "[)"), "Of weights: 0.1; ModernBERT 0."
+    )
     initializer_stddev: float = field(
-        0.02, number(0, 100, "(]"), "Of initial weights: 0.02; if small, about 1/sqrt(hidden_size)."
+        0.02,
+        number(0, 100, "(]"),
+        "Of initial weights: 0.02; if small, about 1/sqrt(hidden_size).",
     )
     dtype: str = field(
-        "float32", one_of(("float32", "bfloat16")), 'Of the computation: "float32" or "bfloat16".'
+        "float32",
+        one_of(("float32", "bfloat16")),
+        'Of the computation: "float32" or "bfloat16".',
     )
     implementation: str = field(
         "auto",
-        one_of("pe_jax.attention.implementations:NAMES", "auto", renamed={"buckets": "table"}),
+        one_of(
+            "pe_jax.attention.implementations:NAMES",
+            "auto",
+            renamed={"buckets": "table"},
+        ),
         "Of attention: auto, naive, table, fused, kernel or cudnn.",
     )
-    scan_layers: bool = field(False, FLAG, "One program for all layers: compiles faster.")
+    scan_layers: bool = field(
+        False, FLAG, "One program for all layers: compiles faster."
+    )
     remat: str = field(
         "none",
         one_of("pe_jax.models.bert:REMAT"),
@@ -235,7 +255,9 @@ def preset(name: str, **changes: Any) -> BertConfig:
     """
     if name not in PRESETS:
         hint = did_you_mean(name, PRESETS)
-        raise ValueError(f"Unknown model size {name!r}.{hint} Use one of {', '.join(PRESETS)}.")
+        raise ValueError(
+            f"Unknown model size {name!r}.{hint} Use one of {', '.join(PRESETS)}."
+        )
     return BertConfig(**{**PRESETS[name], **changes})
 
 

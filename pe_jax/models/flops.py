@@ -19,14 +19,20 @@ from pe_jax.models.config import BertConfig
 
 
 @functools.cache  # The training loop asks at every step.
-def forward_flops(config: BertConfig, rows: int, length: int, predictions: int) -> float:
+def forward_flops(
+    config: BertConfig, rows: int, length: int, predictions: int
+) -> float:
     """Model FLOPs of one forward pass with both pretraining heads.
 
     Args:
       rows, length: of the batch.
       predictions: a row; the masked-LM head works at these positions only.
     """
-    d, inner, vocabulary = config.hidden_size, config.intermediate_size, config.vocab_size
+    d, inner, vocabulary = (
+        config.hidden_size,
+        config.intermediate_size,
+        config.vocab_size,
+    )
     # A token's queries, keys, values, out; up (and gate), down.
     attention = 2 * d + 2 * config.key_heads * config.head_size
     projections = 2 * d * (attention + (3 if config.gated_mlp else 2) * inner)
@@ -45,7 +51,9 @@ def train_flops(config: BertConfig, rows: int, length: int, predictions: int) ->
 def _attended(config: BertConfig, layer: int, length: int) -> int:
     """FLOPs of a layer's products over pairs of query and key."""
     encoding = config.encoding().layer(layer)
-    heads = jax.ShapeDtypeStruct((1, 1, config.num_heads, config.head_size), jnp.float32)
+    heads = jax.ShapeDtypeStruct(
+        (1, 1, config.num_heads, config.head_size), jnp.float32
+    )
     hidden = jax.ShapeDtypeStruct((1, 1, config.hidden_size), jnp.float32)
     params = jax.eval_shape(encoding.init, jax.random.key(0))
     q, v = jax.eval_shape(functools.partial(_operands, encoding), params, heads, hidden)
@@ -72,7 +80,11 @@ def _operands(
 
     positions = range(1) if encoding.axes == 1 else jnp.zeros((1, encoding.axes))
     context = HookContext(
-        positions_q=positions, positions_k=positions, x_q=x, x_k=x, projections=(project, project)
+        positions_q=positions,
+        positions_k=positions,
+        x_q=x,
+        x_k=x,
+        projections=(project, project),
     )
     inputs = apply_encoding(encoding, params, qkv, qkv, qkv, context, None)
     return inputs.q, inputs.v

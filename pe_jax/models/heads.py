@@ -20,7 +20,9 @@ from pe_jax.models.layers import BertModule, activate, check_ids, linear
 def _transform(head: BertModule, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
     """Apply the layers of a head before its output layer, see `config.head_...`."""
     c = head.config
-    x = activate(head.dense(c.hidden_size, "dense", has_bias=c.head_bias)(x), c.head_activation)
+    x = activate(
+        head.dense(c.hidden_size, "dense", has_bias=c.head_bias)(x), c.head_activation
+    )
     return head.norm("norm")(x) if c.head_norm else x
 
 
@@ -39,7 +41,9 @@ class Pooler(BertModule):
         return jnp.tanh(self.dense(c.hidden_size, "dense")(x))
 
 
-def _mean(hidden: Float[Array, "B L D"], mask: Bool[Array, "B L"] | None) -> Float[Array, "B D"]:
+def _mean(
+    hidden: Float[Array, "B L D"], mask: Bool[Array, "B L"] | None
+) -> Float[Array, "B D"]:
     """Return the mean over tokens that are not padding; zeros where all are."""
     mask = jnp.ones(hidden.shape[:2], bool) if mask is None else mask
     weights = mask.astype(jnp.float32)[:, :, None]
@@ -60,7 +64,10 @@ class MaskedLanguageHead(BertModule):
 
     @nn.compact
     def __call__(
-        self, hidden: Float[Array, "B L D"], at: Int[Array, "B P"], embedding: Float[Array, "V D"]
+        self,
+        hidden: Float[Array, "B L D"],
+        at: Int[Array, "B P"],
+        embedding: Float[Array, "V D"],
     ) -> Float[Array, "B P V"]:
         c = self.config
         if not self.is_initializing():  # There any positions do.
@@ -72,7 +79,9 @@ class MaskedLanguageHead(BertModule):
             embedding = self.param("decoder", draw, embedding.shape)
         bias = None
         if c.decoder_bias:
-            bias = self.param("bias", nn.initializers.zeros, (len(embedding),))[: c.vocab_size]
+            bias = self.param("bias", nn.initializers.zeros, (len(embedding),))[
+                : c.vocab_size
+            ]
         embedding = embedding[: c.vocab_size].astype(x.dtype)
         rows = linear(x.reshape(-1, x.shape[-1]), embedding, bias, tied=True)
         return rows.reshape(*x.shape[:-1], -1)

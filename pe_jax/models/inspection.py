@@ -99,12 +99,20 @@ def with_constants(
         shape = parts[0]["kernel"].shape
         no_bias = jnp.zeros(shape[1:])
         kernel = jnp.stack([_repeated(part["kernel"], shape[1]) for part in parts], 1)
-        bias = jnp.stack([_repeated(part.get("bias", no_bias), shape[1]) for part in parts])
+        bias = jnp.stack(
+            [_repeated(part.get("bias", no_bias), shape[1]) for part in parts]
+        )
         constant = jnp.concatenate([which[:, i], jnp.zeros_like(which[:1, i])])
         value = jnp.concatenate([values[:, i], jnp.zeros_like(values[:1, i])])
-        qkv = {"kernel": jnp.where(constant, 0, kernel), "bias": jnp.where(constant, value, bias)}
+        qkv = {
+            "kernel": jnp.where(constant, 0, kernel),
+            "bias": jnp.where(constant, value, bias),
+        }
         out = {"bias": jnp.zeros(shape[:1]), **attention["out"]}
-        changed[f"layer_{i}"] = {**params[f"layer_{i}"], "attention": {"qkv": qkv, "out": out}}
+        changed[f"layer_{i}"] = {
+            **params[f"layer_{i}"],
+            "attention": {"qkv": qkv, "out": out},
+        }
     return changed
 
 
@@ -124,7 +132,9 @@ def rotations(
         values = encoding.layer_params(params.get("position", {}), layer)
         for part, part_params in split_params(encoding.layer(layer), values):
             if part.metadata and part.metadata.pairs and part.metadata.frequencies:
-                return np.array(part.metadata.pairs), part.metadata.frequencies(part_params)
+                return np.array(part.metadata.pairs), part.metadata.frequencies(
+                    part_params
+                )
         return None
 
     return [rotated(layer) for layer in range(config.num_layers)]
@@ -134,7 +144,9 @@ def _compared(
     config: BertConfig, params: Params, tokens: Array, layers: int
 ) -> list[tuple[Array, ...]]:
     """Input of attention `[B, L, D]`, queries, keys, values, of each of the first `layers`."""
-    below = dataclasses.replace(config, num_layers=layers, scan_layers=False, remat="none")
+    below = dataclasses.replace(
+        config, num_layers=layers, scan_layers=False, remat="none"
+    )
     _, state = Bert(below).apply({"params": params}, tokens, mutable="intermediates")
     inside = state["intermediates"]
     return [inside[f"layer_{i}"]["attention"]["compared"][0] for i in range(layers)]
@@ -179,7 +191,10 @@ def attention_map(
         *_, (x, q, k, _) = _compared(config, params, tokens, layer + 1)
         if what == "weights":
             return _attention(attention_weights, config, params, layer, x, q, k)
-        return _attention(attention_logits, config, params, layer, x, q, k) * q.shape[-1] ** 0.5
+        return (
+            _attention(attention_logits, config, params, layer, x, q, k)
+            * q.shape[-1] ** 0.5
+        )
 
     return attend
 
@@ -207,10 +222,16 @@ def kernel_map(
         def mean_logits(layer, x, q, k):
             keys = next_text(x), q, next_text(k)
             logits = _attention(attention_logits, config, params, layer, *keys)
-            return (logits * q.shape[-1] ** 0.5).reshape(count, texts, *logits.shape[1:]).mean(1)
+            return (
+                (logits * q.shape[-1] ** 0.5)
+                .reshape(count, texts, *logits.shape[1:])
+                .mean(1)
+            )
 
         layers = _compared(config, params, tokens, config.num_layers)
-        return jnp.stack([mean_logits(i, x, q, k) for i, (x, q, k, _) in enumerate(layers)], axis=1)
+        return jnp.stack(
+            [mean_logits(i, x, q, k) for i, (x, q, k, _) in enumerate(layers)], axis=1
+        )
 
     return attend
 
@@ -234,7 +255,9 @@ def attended(config: BertConfig, length: int) -> Bool[np.ndarray, "N L L"]:
     """Return by layer where a query can attend to keys at other positions, by the window."""
     encoding, apart = config.encoding(), offsets(range(length), range(length))
     windows = [encoding.layer(layer).window for layer in range(config.num_layers)]
-    return np.stack([np.asarray(window.allows(apart)) & (apart != 0) for window in windows])
+    return np.stack(
+        [np.asarray(window.allows(apart)) & (apart != 0) for window in windows]
+    )
 
 
 def projections(

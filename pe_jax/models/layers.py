@@ -114,18 +114,27 @@ class DenseParts(Dense):
         kernel, bias = self.parameters(x.shape[-1:])
         x, (parts, *features) = x.astype(self.dtype), self.features
         kernels = (part.squeeze(1) for part in jnp.split(kernel, parts, axis=1))
-        biases = [None] * parts if bias is None else [b.squeeze(0) for b in jnp.split(bias, parts)]
+        biases = (
+            [None] * parts
+            if bias is None
+            else [b.squeeze(0) for b in jnp.split(bias, parts)]
+        )
         return tuple(
-            _dense(x, *part, tuple(features)) for part in zip(kernels, biases, strict=True)
+            _dense(x, *part, tuple(features))
+            for part in zip(kernels, biases, strict=True)
         )
 
 
-def _dense(x: Array, kernel: Array, bias: Array | None, features: tuple[int, ...]) -> jax.Array:
+def _dense(
+    x: Array, kernel: Array, bias: Array | None, features: tuple[int, ...]
+) -> jax.Array:
     """`x` times a kernel whose first axes are the last ones of `x`, in the dtype of `x`."""
     outer = x.shape[: x.ndim - (kernel.ndim - len(features))]
     rows = x.reshape(math.prod(outer), -1)
     kernel = kernel.astype(x.dtype).reshape(rows.shape[1], -1)
-    out = linear(rows, kernel, None if bias is None else bias.reshape(-1)).astype(x.dtype)
+    out = linear(rows, kernel, None if bias is None else bias.reshape(-1)).astype(
+        x.dtype
+    )
     return out.reshape(*outer, *features)
 
 
@@ -134,7 +143,10 @@ def projection_parameters(params: Mapping[str, Any]) -> tuple[Params, Params, Pa
     from the parameters of `SelfAttention`; of keys and values with their number of heads for H."""
 
     def part(dense: Params, index: int) -> Params:
-        return {name: x[:, index] if name == "kernel" else x[index] for name, x in dense.items()}
+        return {
+            name: x[:, index] if name == "kernel" else x[index]
+            for name, x in dense.items()
+        }
 
     if "qkv" in params:
         return part(params["qkv"], 0), part(params["qkv"], 1), part(params["qkv"], 2)
@@ -162,7 +174,9 @@ class BertModule(nn.Module):
 
     config: BertConfig
 
-    def dense(self, features: int | tuple[int, ...], name: str, kind=Dense, **options: Any):
+    def dense(
+        self, features: int | tuple[int, ...], name: str, kind=Dense, **options: Any
+    ):
         """A `Dense` of the config's dtype; `options` are its further attributes."""
         features = features if isinstance(features, tuple) else (features,)
         dtype, stddev = jnp.dtype(self.config.dtype), self.config.initializer_stddev
@@ -196,7 +210,9 @@ class SelfAttention(BertModule):
     ) -> Float[Array, "B L D"]:
         c = self.config
         q, k, v = self.projected(x)
-        self.sow("intermediates", "compared", (x, q, k, v))  # For inspection; costs nothing else.
+        self.sow(
+            "intermediates", "compared", (x, q, k, v)
+        )  # For inspection; costs nothing else.
         maps = query_key_maps(self.variables["params"])
         out = attention(
             q,
@@ -213,7 +229,9 @@ class SelfAttention(BertModule):
         return self.dense(c.hidden_size, "out", axes=2, has_bias=c.attention_bias)(out)
 
     @nn.nowrap
-    def projected(self, x: Float[Array, "B L D"]) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def projected(
+        self, x: Float[Array, "B L D"]
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Queries `[B, L, H, d]`, keys and values `[B, L, G, d]`."""
         c = self.config
         dense = functools.partial(self.dense, has_bias=c.attention_bias)
@@ -231,7 +249,9 @@ class Block(BertModule):
 
     encoding: PositionEncoding  # Acts in attention.
     at_input: PositionEncoding  # Acts at the input of this block, see `PositionEncoding.layers`.
-    has_attention_norm: bool = True  # False leaves out the normalisation that belongs to attention.
+    has_attention_norm: bool = (
+        True  # False leaves out the normalisation that belongs to attention.
+    )
 
     @nn.compact
     def __call__(
@@ -252,19 +272,27 @@ class Block(BertModule):
         attention_rng, first_rng, second_rng = split_rng(rng, 3)
         attend = SelfAttention(c, self.encoding, name="attention")
         x = embed(x, self.at_input, position_params, context)
-        attention_norm = self.norm("attention_norm") if self.has_attention_norm else _same
+        attention_norm = (
+            self.norm("attention_norm") if self.has_attention_norm else _same
+        )
         mlp_norm = self.norm("mlp_norm")
-        before, after = (attention_norm, _same) if c.pre_norm else (_same, attention_norm)
+        before, after = (
+            (attention_norm, _same) if c.pre_norm else (_same, attention_norm)
+        )
         attended = attend(before(x), position_params, context, mask, attention_rng)
         x = after(x + dropout(attended, c.dropout_rate, first_rng))
         before, after = (mlp_norm, _same) if c.pre_norm else (_same, mlp_norm)
-        return after(x + dropout(self.mlp(before(x)), c.dropout_rate, second_rng)), attended
+        return after(
+            x + dropout(self.mlp(before(x)), c.dropout_rate, second_rng)
+        ), attended
 
     @nn.nowrap
     def mlp(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
         c = self.config
         if c.gated_mlp:
-            up = self.dense((2, c.intermediate_size), "up", kind=DenseParts, has_bias=c.up_bias)
+            up = self.dense(
+                (2, c.intermediate_size), "up", kind=DenseParts, has_bias=c.up_bias
+            )
             gate, y = up(x)
             y = activate(gate, c.activation) * y
         else:

@@ -69,7 +69,11 @@ if typing.TYPE_CHECKING:
     from pe_jax.properties.probing import (
         identical_words, offset_curve, offset_kernel, position_products, random_texts, random_words,
     )  # fmt: skip
-    from pe_jax.properties.requirements import distinctness, norm_growth, relative_change
+    from pe_jax.properties.requirements import (
+        distinctness,
+        norm_growth,
+        relative_change,
+    )
     from pe_jax.properties.score_correlation import MINIMUM_RUNS, Correlation, correlate
     from pe_jax.properties.sweeps import compile_sweep, sweep
     from pe_jax.properties.toeplitz import Toeplitz, cosines, psi, turning_point

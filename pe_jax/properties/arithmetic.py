@@ -22,7 +22,10 @@ def ratio(
 
 
 def bounded_ratio(
-    part: Float[Array, "*B"], whole: Float[Array, "*B"], values: Float[Array, "*B N M"], count: int
+    part: Float[Array, "*B"],
+    whole: Float[Array, "*B"],
+    values: Float[Array, "*B N M"],
+    count: int,
 ) -> Float[Array, "*B"]:
     """Return part / whole of sums of squares, in [0, 1]; 0 if `whole` is rounding error.
 
@@ -30,9 +33,13 @@ def bounded_ratio(
       values: those whose deviations from their mean `whole` sums.
       count: the number of its terms.
     """
-    rounding = count * (8 * jnp.finfo(values.dtype).eps * jnp.abs(values).max((-2, -1))) ** 2
+    rounding = (
+        count * (8 * jnp.finfo(values.dtype).eps * jnp.abs(values).max((-2, -1))) ** 2
+    )
     constant = whole <= rounding
-    return jnp.where(constant, 0.0, jnp.clip(part / jnp.where(constant, 1.0, whole), 0.0, 1.0))
+    return jnp.where(
+        constant, 0.0, jnp.clip(part / jnp.where(constant, 1.0, whole), 0.0, 1.0)
+    )
 
 
 def to_unit_scale(matrix: Float[Array, "*B N M"]) -> Float[Array, "*B N M"]:

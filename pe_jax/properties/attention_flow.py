@@ -14,12 +14,18 @@ from pe_jax.properties.compiled import compiled
 
 
 @compiled()
-def attention_sinks(weights: Float[Array, "*B L L"]) -> dict[str, Float[jax.Array, "*B"]]:
+def attention_sinks(
+    weights: Float[Array, "*B L L"],
+) -> dict[str, Float[jax.Array, "*B"]]:
     """Return the mean attention over the queries of a text to the "first" key (Xiao et al. 2023,
     arXiv 2309.17453), to the "last", and to the "largest", the key that gets most of all queries
     together; from 0 to 1, 1 / L each where attention is even."""
     received = weights.mean(-2)
-    return {"first": received[..., 0], "last": received[..., -1], "largest": received.max(-1)}
+    return {
+        "first": received[..., 0],
+        "last": received[..., -1],
+        "largest": received.max(-1),
+    }
 
 
 @compiled()

@@ -72,7 +72,9 @@ def decompose(
 
     pos and resid have mean 0 over positions, ctx and resid over texts.
     """
-    first = hidden[..., :1, :1, :]  # Sums of what differs from it are exact for constant ones.
+    first = hidden[
+        ..., :1, :1, :
+    ]  # Sums of what differs from it are exact for constant ones.
     moved = hidden - first
     mean = moved.mean((-3, -2), keepdims=True)
     centered = moved - mean

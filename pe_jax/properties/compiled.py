@@ -47,7 +47,9 @@ def compiled(*static_argnames: str, refuse_nan: bool = False) -> Callable[[F], F
 
             return cast(F, mapped_call)
 
-        jitted = cast(F, jax.jit(mapped(_as_float, function), static_argnames=static_argnames))
+        jitted = cast(
+            F, jax.jit(mapped(_as_float, function), static_argnames=static_argnames)
+        )
         return mapped(_without_nan, jitted) if refuse_nan else jitted
 
     return decorate
@@ -63,10 +65,14 @@ def _as_float(name: str, x: Array) -> jax.Array:
 def refuse_complex(name: str, x: Array) -> None:
     """Raise `ValueError` for a complex array."""
     if jnp.iscomplexobj(x):
-        raise ValueError(f"{name} must be real, got {x.dtype}. Pass its real part or its modulus.")
+        raise ValueError(
+            f"{name} must be real, got {x.dtype}. Pass its real part or its modulus."
+        )
 
 
 def _without_nan(name: str, x: Array) -> Array:
     if not isinstance(x, jax.core.Tracer) and (count := int(jnp.isnan(x).sum())):
-        raise ValueError(f"{name} must not contain NaN, got {count} in {np.size(x)} values.")
+        raise ValueError(
+            f"{name} must not contain NaN, got {count} in {np.size(x)} values."
+        )
     return x

@@ -20,7 +20,12 @@ from pe_jax.common.records import Record
 from pe_jax.common.shapes import Array, Float, Int
 from pe_jax.encodings import Context, Params, Part, PositionEncoding
 from pe_jax.encodings.parameters import split_params
-from pe_jax.properties.metrics import monotonicity, proximity, symmetry, translation_invariance
+from pe_jax.properties.metrics import (
+    monotonicity,
+    proximity,
+    symmetry,
+    translation_invariance,
+)
 from pe_jax.properties.toeplitz import psi, turning_point
 
 WORDS = 4  # Each repeated over an input.
@@ -84,7 +89,9 @@ def measure(
       ('P·Pᵀ', 0.0, 43)
     """
     if isinstance(encoding, str):
-        encoding = encodings.from_name(encoding, **SIZES, max_length=max(length, MAX_LENGTH))
+        encoding = encodings.from_name(
+            encoding, **SIZES, max_length=max(length, MAX_LENGTH)
+        )
     count = encodings.parameter_count(encoding)
     encoding, params = one_layer(encoding, params, layer=layer, seed=seed)
     by, (phi,) = proximities(encoding, params, [length])
@@ -109,9 +116,14 @@ def one_layer(
 ) -> tuple[PositionEncoding, Params]:
     """Return a layer of an encoding, joined as in `measure`, and its parameters."""
     if params is None:
-        params = jax.jit(encoding.init, static_argnums=1)(jax.random.key(seed), layer + 1)
+        params = jax.jit(encoding.init, static_argnums=1)(
+            jax.random.key(seed), layer + 1
+        )
     encoding, params = encoding.layer(layer), encoding.layer_params(params, layer)
-    if any(part.traits.causal_only for part in encoding.parts) and not encoding.is_causal:
+    if (
+        any(part.traits.causal_only for part in encoding.parts)
+        and not encoding.is_causal
+    ):
         encoding += encodings.causal()
     return encoding, params
 
@@ -146,13 +158,17 @@ def proximities(
     inputs = [np.arange(length, dtype=np.int32) for length in lengths]
     vectors = position_vectors(encoding, sizes["hidden_size"])
     if vectors is not None:
-        return "P·Pᵀ", [proximity(vectors(params, positions))[None] for positions in inputs]
+        return "P·Pᵀ", [
+            proximity(vectors(params, positions))[None] for positions in inputs
+        ]
     logits = jax.jit(functools.partial(logits_of_copies, encoding))
     layer = random_layer(sizes, tied=True)
     return "logits", [mirrored(encoding, logits(params, layer, x)) for x in inputs]
 
 
-def frequencies(encoding: PositionEncoding, params: Params) -> Float[jax.Array, " F"] | None:
+def frequencies(
+    encoding: PositionEncoding, params: Params
+) -> Float[jax.Array, " F"] | None:
     """Return the frequencies of the first part of a layer that has any, in radians per position."""
     for part, values in split_params(encoding, params):
         if part.metadata and part.metadata.frequencies:
@@ -183,22 +199,33 @@ def random_layer(sizes: Mapping[str, int], *, tied: bool) -> RandomLayer:
 
 
 def logits_of_copies(
-    encoding: PositionEncoding, params: Params, layer: RandomLayer, positions: Int[Array, " L"]
+    encoding: PositionEncoding,
+    params: Params,
+    layer: RandomLayer,
+    positions: Int[Array, " L"],
 ) -> Float[jax.Array, "N L L"]:
     """Return the attention logits of inputs that repeat one word each; N is words × heads."""
     words, w_q, w_k = layer
     length, positions = len(positions), on_all_axes(positions, encoding)
     x = jnp.repeat(words[:, None], length, axis=1)
     tokens = jnp.repeat(jnp.arange(len(words))[:, None], length, axis=1)
-    x = encodings.embed(x, encoding, params, Context(positions_q=positions, tokens=tokens))
+    x = encodings.embed(
+        x, encoding, params, Context(positions_q=positions, tokens=tokens)
+    )
     project = lambda w: lambda x: jnp.einsum("...D,Dhd->...hd", x, w)
     maps = (project(w_q), project(w_k))
-    context = Context(positions_q=positions, positions_k=positions, x_q=x, x_k=x, projections=maps)
-    out = attention_logits(maps[0](x), maps[1](x), encoding.in_attention, params, context)
+    context = Context(
+        positions_q=positions, positions_k=positions, x_q=x, x_k=x, projections=maps
+    )
+    out = attention_logits(
+        maps[0](x), maps[1](x), encoding.in_attention, params, context
+    )
     return out.reshape(-1, length, length)
 
 
-def mirrored(encoding: PositionEncoding, phi: Float[Array, "N L L"]) -> Float[jax.Array, "N L L"]:
+def mirrored(
+    encoding: PositionEncoding, phi: Float[Array, "N L L"]
+) -> Float[jax.Array, "N L L"]:
     """Return Φ, of causal attention with the proximities to keys on the left on both sides."""
     if not encoding.is_causal:
         return jnp.asarray(phi)
@@ -211,7 +238,10 @@ def position_vectors(
     """Return `(params, positions) -> P`, the vectors added to the input; None for an encoding that
     adds none, or acts on logits in addition."""
     cards = [part.metadata for part in encoding.parts if part.embed]
-    adds = any(metadata and metadata.vectors and metadata.kind == "absolute" for metadata in cards)
+    adds = any(
+        metadata and metadata.vectors and metadata.kind == "absolute"
+        for metadata in cards
+    )
     if not adds or any(map(_acts_on_logits, encoding.parts)):
         return None
 
@@ -230,7 +260,9 @@ def _acts_on_logits(part: Part) -> bool:
     return bool(part.map_qkv or part.logits or part.map_logits or from_offsets)
 
 
-def on_all_axes(positions: Int[Array, " L"], encoding: PositionEncoding) -> Int[Array, " L *A"]:
+def on_all_axes(
+    positions: Int[Array, " L"], encoding: PositionEncoding
+) -> Int[Array, " L *A"]:
     """Return positions that are equal on all axes of an encoding, where it has several."""
     axes = encoding.axes
     return positions if axes == 1 else positions[:, None].repeat(axes, axis=1)

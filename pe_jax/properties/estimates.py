@@ -24,7 +24,9 @@ Score = Callable[[PyTree, PyTree, Int[Array, " L"]], PyTree]
 if TYPE_CHECKING:
     _Numbers = jax.Array
 else:
-    _Numbers = ArrayLike  # Reports make estimates of NumPy's and Python's numbers as well.
+    _Numbers = (
+        ArrayLike  # Reports make estimates of NumPy's and Python's numbers as well.
+    )
 
 
 class Estimate(Record, pytree=True):
@@ -47,7 +49,9 @@ def mean_over_texts(values: Float[Array, " N *S"]) -> Estimate:
     return Estimate(mean=mean, error=values.std(0, ddof=1) / count**0.5)
 
 
-def in_batches(function: Callable[[PyTree], PyTree], inputs: PyTree, batch: int) -> PyTree:
+def in_batches(
+    function: Callable[[PyTree], PyTree], inputs: PyTree, batch: int
+) -> PyTree:
     """Return `function(inputs)`, computed so many rows at a time, one batch after the other.
 
     Args:
@@ -110,7 +114,9 @@ def bin_edges(places: int, bins: int) -> Int[np.ndarray, " E"]:
 
 
 @compiled("bins")
-def losses_by_place(losses: Float[Array, "N P"], *, bins: int = 16) -> dict[str, Estimate]:
+def losses_by_place(
+    losses: Float[Array, "N P"], *, bins: int = 16
+) -> dict[str, Estimate]:
     """Return means over texts of the losses of tokens at P places, in bins of about equal width.
 
     Returns:
@@ -119,7 +125,9 @@ def losses_by_place(losses: Float[Array, "N P"], *, bins: int = 16) -> dict[str,
     """
     places = losses.shape[1]
     edges = bin_edges(places, bins)
-    by_bin = jnp.stack([losses[:, a:b].mean(1) for a, b in itertools.pairwise(edges)], axis=1)
+    by_bin = jnp.stack(
+        [losses[:, a:b].mean(1) for a, b in itertools.pairwise(edges)], axis=1
+    )
     middle = losses[:, places // 4 : places - places // 4].mean(1)
     return {
         "bins": mean_over_texts(by_bin),

@@ -21,7 +21,9 @@ from pe_jax.properties.compiled import compiled
 
 
 @compiled()
-def pair_norms(x: Float[Array, "*B d"], pairs: Int[Array, "F 2"]) -> Float[jax.Array, "*B F"]:
+def pair_norms(
+    x: Float[Array, "*B d"], pairs: Int[Array, "F 2"]
+) -> Float[jax.Array, "*B F"]:
     """Return ‖x^(m)‖ of each pair of dimensions; a rotation does not change it.
 
     Args:
@@ -32,7 +34,9 @@ def pair_norms(x: Float[Array, "*B d"], pairs: Int[Array, "F 2"]) -> Float[jax.A
 
 
 @compiled("count", refuse_nan=True)
-def frequency_bands(frequencies: Float[Array, "*B F"], *, count: int = 4) -> Int[jax.Array, "*B F"]:
+def frequency_bands(
+    frequencies: Float[Array, "*B F"], *, count: int = 4
+) -> Int[jax.Array, "*B F"]:
     """Return the band of each frequency, from 0 for the fastest F / `count` to `count` - 1.
 
     Of equal frequencies the first is the faster, so that bands are equally large (up to one) for
@@ -47,7 +51,9 @@ def frequency_bands(frequencies: Float[Array, "*B F"], *, count: int = 4) -> Int
 
 
 @compiled()
-def is_massive(norms: Float[Array, "*B d"], factor: ArrayLike = 5.0) -> Bool[jax.Array, "*B d"]:
+def is_massive(
+    norms: Float[Array, "*B d"], factor: ArrayLike = 5.0
+) -> Bool[jax.Array, "*B d"]:
     """Return whether M is above λ times its head's mean; False in heads that are 0 or not finite.
 
     Args:

@@ -74,7 +74,9 @@ def translation_invariance(
     """
     positions = phi.shape[-1] - skip
     if positions < 3:
-        raise ValueError(f"Translation invariance needs at least 3 positions, got {positions}.")
+        raise ValueError(
+            f"Translation invariance needs at least 3 positions, got {positions}."
+        )
     length = (phi.shape[-1] if length is None else length) - skip
     if isinstance(phi, Toeplitz):
         if where is None:
@@ -131,7 +133,9 @@ def monotonicity(
     positions = phi.shape[-1]
     window = positions - 1 if window is None else window
     if not 2 <= window <= positions - 1:
-        raise ValueError(f"window must be between 2 and L - 1 = {positions - 1}, got {window}.")
+        raise ValueError(
+            f"window must be between 2 and L - 1 = {positions - 1}, got {window}."
+        )
     if isinstance(phi, Toeplitz):
         if where is None:
             return toeplitz.monotonicity(phi, window, length, weighted=weighted)
@@ -158,7 +162,9 @@ def monotonicity(
 
 
 def _pairs(
-    values: Float[Array, "*B L N"], present: Bool[Array, "L N"], offsets: Int[Array, "L N"]
+    values: Float[Array, "*B L N"],
+    present: Bool[Array, "L N"],
+    offsets: Int[Array, "L N"],
 ) -> tuple[Float[Array, "*B"], Float[Array, ""]]:
     """(number of pairs in the wrong order, number of pairs), over pairs on one side; ties are 1/2.
 
@@ -175,7 +181,9 @@ def _pairs(
 
     def add(excess, k):
         other = jax.lax.dynamic_slice_in_dim(turned, k, width, axis=-1)
-        greater = (other > values).astype(jnp.int32) - (other < values).astype(jnp.int32)
+        greater = (other > values).astype(jnp.int32) - (other < values).astype(
+            jnp.int32
+        )
         return excess + jnp.where(column < width - k, greater, -greater), None
 
     distances = jnp.arange(1, width // 2 + 1)
@@ -189,7 +197,9 @@ def _pairs(
     return (total + row_excess.sum(-1)) / 2, total
 
 
-def _left_below_right(values: Float[Array, "*B L N"], right: Bool[Array, "L N"]) -> Array:
+def _left_below_right(
+    values: Float[Array, "*B L N"], right: Bool[Array, "L N"]
+) -> Array:
     """Numbers in the order of `values` on each side, and all those on the left below the others.
 
     Integers with the bits of floating-point numbers are in their order. So are, of values below 2,
@@ -221,11 +231,15 @@ def _weighted_pairs(
     @jax.checkpoint  # The backward pass recomputes the L³ differences instead of saving them.
     def add(sums, k):
         farther, farther_present = (
-            jax.lax.dynamic_slice_in_dim(x, k, width, axis=-1) for x in (beyond, present_beyond)
+            jax.lax.dynamic_slice_in_dim(x, k, width, axis=-1)
+            for x in (beyond, present_beyond)
         )
         compared = present & farther_present & ((offsets > 0) | (offsets + k < 0))
         difference = jnp.where(compared, farther - values, 0)
-        return (sums[0] + jnp.maximum(difference, 0), sums[1] + jnp.abs(difference)), None
+        return (
+            sums[0] + jnp.maximum(difference, 0),
+            sums[1] + jnp.abs(difference),
+        ), None
 
     zeros, distances = jnp.zeros_like(values), jnp.arange(1, window)
     unroll = min(8, len(distances))
@@ -279,7 +293,9 @@ def forward_share(weights: Float[Array, "*B L L"]) -> Float[jax.Array, "*B"]:
     return ratio(above - below, above + below, 0.0)
 
 
-def _inside(positions: int, length: Length, where: Array | None = None) -> Bool[Array, "L L"]:
+def _inside(
+    positions: int, length: Length, where: Array | None = None
+) -> Bool[Array, "L L"]:
     """True where both positions are among the first `length`, and `where` allows."""
     inside = jnp.arange(positions) < (positions if length is None else length)
     both = inside[:, None] & inside
@@ -298,7 +314,9 @@ def by_offset(
     length = phi.shape[-1]
 
     def skewed(matrix: Array) -> Array:
-        padded = jnp.pad(jnp.flip(matrix, -1), [(0, 0)] * (matrix.ndim - 1) + [(0, length)])
+        padded = jnp.pad(
+            jnp.flip(matrix, -1), [(0, 0)] * (matrix.ndim - 1) + [(0, length)]
+        )
         flat = padded.reshape(*matrix.shape[:-2], -1)[..., : length * (2 * length - 1)]
         return jnp.flip(flat.reshape(*matrix.shape[:-1], 2 * length - 1), -1)
 

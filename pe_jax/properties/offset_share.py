@@ -50,7 +50,9 @@ def _groups(present: Bool[Array, "L M"]) -> Int[Array, " M"]:
 
     own = jnp.arange(count)
     start = (jnp.full_like(own, -1), own)
-    _, labels = jax.lax.while_loop(lambda carry: (carry[0] != carry[1]).any(), step, start)
+    _, labels = jax.lax.while_loop(
+        lambda carry: (carry[0] != carry[1]).any(), step, start
+    )
     return labels
 
 
@@ -89,5 +91,7 @@ def centered_rows(
 ) -> tuple[Float[Array, "*B L M"], Bool[Array, "L M"]]:
     """Return Φ less the mean of each row, by row and offset, 0 at no entry; and the entries."""
     values, present = by_offset(phi, where)
-    mean = values.sum(-1, keepdims=True) / jnp.maximum(present.sum(-1, keepdims=True), 1)
+    mean = values.sum(-1, keepdims=True) / jnp.maximum(
+        present.sum(-1, keepdims=True), 1
+    )
     return jnp.where(present, values - mean, 0), present

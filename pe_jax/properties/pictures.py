@@ -50,12 +50,18 @@ def picture(
       ('P·Pᵀ', 43, 0.0)
     """
     if isinstance(encoding, str):
-        encoding = from_name(encoding, **encoding_measures.SIZES, max_length=max(lengths))
+        encoding = from_name(
+            encoding, **encoding_measures.SIZES, max_length=max(lengths)
+        )
     longest = checked_encoding(encoding).max_length
     possible = [length for length in lengths if longest is None or length <= longest]
     if not possible:
-        raise ValueError(f"lengths must be at most {longest} for {encoding.name}, got {lengths}.")
-    encoding, params = encoding_measures.one_layer(encoding, params, layer=layer, seed=seed)
+        raise ValueError(
+            f"lengths must be at most {longest} for {encoding.name}, got {lengths}."
+        )
+    encoding, params = encoding_measures.one_layer(
+        encoding, params, layer=layer, seed=seed
+    )
     by, matrices = encoding_measures.proximities(encoding, params, possible)
     return from_proximities(encoding, params, by, dict(zip(possible, matrices)))
 
@@ -140,4 +146,8 @@ def _rounded(values: Any, digits: int) -> Any:
     """Return lists of rounded numbers, None for NaN; no -0."""
     if isinstance(values, np.ndarray | list | tuple):
         return [_rounded(value, digits) for value in values]
-    return None if values is None or np.isnan(values) else round(float(values), digits) + 0.0
+    return (
+        None
+        if values is None or np.isnan(values)
+        else round(float(values), digits) + 0.0
+    )

@@ -97,7 +97,9 @@ def mlp_probe(
 
     tokens = unit(train), unit(choose), test[0]
     predicted, chosen = _networks(rng, tokens, width, steps, batch)
-    return _scored(test[1], np.asarray(predicted, np.float64) * scale + level, np.asarray(chosen))
+    return _scored(
+        test[1], np.asarray(predicted, np.float64) * scale + level, np.asarray(chosen)
+    )
 
 
 @partial(jax.jit, static_argnums=(2, 3, 4))
@@ -124,7 +126,8 @@ def _networks(
         mean, spread = states[0].mean(0), states[0].std(0)
         x, x_choose, x_test = (ratio(each - mean, spread, 0.0) for each in states)
         weights = {
-            "in": jax.random.normal(first, (x.shape[1], width)) * (2 / x.shape[1]) ** 0.5,
+            "in": jax.random.normal(first, (x.shape[1], width))
+            * (2 / x.shape[1]) ** 0.5,
             "in_bias": jnp.zeros(width),
             "out": jnp.zeros(width),  # It starts from a guess, the mean.
             "out_bias": jnp.zeros(()),
@@ -132,7 +135,9 @@ def _networks(
 
         def step(carry, number):
             weights, state = carry
-            rows = jax.random.randint(jax.random.fold_in(draw, number), (batch,), 0, len(x))
+            rows = jax.random.randint(
+                jax.random.fold_in(draw, number), (batch,), 0, len(x)
+            )
             slope = jax.grad(error)(weights, x[rows], train[1][rows])
             updates, state = optimizer.update(slope, state)
             return (optax.apply_updates(weights, updates), state), None
@@ -140,7 +145,11 @@ def _networks(
         def check(carry, numbers):
             trained, best = carry
             trained, _ = jax.lax.scan(step, trained, numbers)
-            now = (error(trained[0], x_choose, choose[1]), trained[0], numbers[-1] + 1.0)
+            now = (
+                error(trained[0], x_choose, choose[1]),
+                trained[0],
+                numbers[-1] + 1.0,
+            )
             best = jax.tree.map(partial(jnp.where, now[0] < best[0]), now, best)
             return (trained, best), None
 

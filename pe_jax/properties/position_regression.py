@@ -69,9 +69,13 @@ def regress(
         Fit(
             ridge=float(penalty),
             predicted=predicted,
-            r2={name: r_squared(y[subset], predicted[subset]) for name, subset in subsets.items()},
+            r2={
+                name: r_squared(y[subset], predicted[subset])
+                for name, subset in subsets.items()
+            },
             mean_absolute_error={
-                name: float(abs(y - predicted)[subset].mean()) for name, subset in subsets.items()
+                name: float(abs(y - predicted)[subset].mean())
+                for name, subset in subsets.items()
             },
         )
         for penalty, predicted in zip(ridge, predictions, strict=True)

@@ -59,20 +59,29 @@ def offset_kernel(
       single sample.
     """
     count, *shape = inputs.shape
-    result = jax.eval_shape(attend, params, jax.ShapeDtypeStruct((1, *shape), inputs.dtype))
-    present_entries = jnp.broadcast_to(True if where is None else where, result.shape[1:])
+    result = jax.eval_shape(
+        attend, params, jax.ShapeDtypeStruct((1, *shape), inputs.dtype)
+    )
+    present_entries = jnp.broadcast_to(
+        True if where is None else where, result.shape[1:]
+    )
     entries = jnp.maximum(present_entries.sum((-2, -1), keepdims=True), 1)
 
     def add(carry, step):
         tokens, counts = step
-        logits = jnp.where(present_entries, attend(params, tokens).astype(jnp.float32), 0)
+        logits = jnp.where(
+            present_entries, attend(params, tokens).astype(jnp.float32), 0
+        )
         levels = logits.sum((-2, -1), keepdims=True) / entries
         weights = counts.astype(jnp.float32).reshape(-1, *[1] * (logits.ndim - 1))
         return _add_samples(carry, levels, logits - levels, weights), None
 
     zeros = jnp.zeros(result.shape[1:], jnp.float32)
     start = (jnp.float32(0), zeros[..., :1, :1], zeros, zeros)
-    blocks = cut_axis(inputs, batch, 0, "edge"), cut_axis(jnp.ones(count, bool), batch, 0)
+    blocks = (
+        cut_axis(inputs, batch, 0, "edge"),
+        cut_axis(jnp.ones(count, bool), batch, 0),
+    )
     (_, level, mean, squares), _ = jax.lax.scan(add, start, blocks)
     variance = squares / (count - 1) if count > 1 else jnp.full_like(squares, jnp.nan)
     error = jnp.sqrt(variance / count)
@@ -127,7 +136,9 @@ def random_words(
     """
     size = len(words)
     if size < 2:
-        raise ValueError(f"Pairs of different words need at least two words, got {size}.")
+        raise ValueError(
+            f"Pairs of different words need at least two words, got {size}."
+        )
     first, further = jax.random.split(rng)
     a = jax.random.randint(first, (count,), 0, size)
     b = (a + jax.random.randint(further, (count,), 1, size)) % size
@@ -148,7 +159,9 @@ def random_texts(
     draws = -(-count // length)
 
     def draw(rng: jax.Array) -> jax.Array:
-        return jax.random.choice(rng, jnp.asarray(words), (length,), replace=len(words) < length)
+        return jax.random.choice(
+            rng, jnp.asarray(words), (length,), replace=len(words) < length
+        )
 
     texts = jax.vmap(draw)(jax.random.split(rng, draws))
     turns = (jnp.arange(length)[:, None] + jnp.arange(length)) % length
@@ -179,7 +192,9 @@ def identical_words(
         tokens = jnp.broadcast_to(ids[:, None], (batch, length))
         return total + jnp.einsum("b,bhxy->hxy", weight, attend(params, tokens)), None
 
-    result = jax.eval_shape(attend, params, jax.ShapeDtypeStruct((batch, length), words.dtype))
+    result = jax.eval_shape(
+        attend, params, jax.ShapeDtypeStruct((batch, length), words.dtype)
+    )
     blocks = cut_axis(words, batch, 0), cut_axis(jnp.ones(count, jnp.float32), batch, 0)
     total, _ = jax.lax.scan(add, jnp.zeros(result.shape[1:], jnp.float32), blocks)
     return total / count

@@ -29,7 +29,9 @@ def distinctness(points: Float[Array, "*B N D"]) -> Float[jax.Array, "*B"]:
     points = to_unit_scale(points)
     # Between the points themselves: distances from dot products would lose what is nearly equal.
     to_all = lambda point: ((points - point[..., None, :]) ** 2).sum(-1)
-    squares = jnp.moveaxis(jax.lax.map(to_all, jnp.moveaxis(points, -2, 0)), 0, -2)  # [*B, N, N]
+    squares = jnp.moveaxis(
+        jax.lax.map(to_all, jnp.moveaxis(points, -2, 0)), 0, -2
+    )  # [*B, N, N]
     nearest = jnp.where(jnp.eye(count, dtype=bool), jnp.inf, squares).min((-2, -1))
     mean = squares.sum((-2, -1)) / (count * (count - 1))
     return jnp.sqrt(ratio(nearest, mean, 0.0))
@@ -64,7 +66,9 @@ def relative_change(
     length = phi.shape[-1]
     count = length * (length - 1)
     off_diagonal = lambda x: jnp.where(jnp.eye(length, dtype=bool), 0.0, x)
-    both = to_unit_scale(jnp.concatenate([off_diagonal(phi), off_diagonal(other)], axis=-1))
+    both = to_unit_scale(
+        jnp.concatenate([off_diagonal(phi), off_diagonal(other)], axis=-1)
+    )
     phi, other = both[..., :length], both[..., length:]
     mean = phi.sum((-2, -1), keepdims=True) / max(count, 1)
     part = ((other - phi) ** 2).sum((-2, -1))

@@ -45,7 +45,9 @@ def correlate(
     columns = {**violations, **scores}
     lengths = {name: len(np.asarray(column)) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
-        raise ValueError(f"All columns of a table must have the same length, got {lengths}.")
+        raise ValueError(
+            f"All columns of a table must have the same length, got {lengths}."
+        )
     return [
         _correlation(violation, score, np.asarray(x, float), np.asarray(y, float))
         for violation, x in violations.items()
@@ -53,7 +55,9 @@ def correlate(
     ]
 
 
-def _correlation(violation: str, score: str, x: np.ndarray, y: np.ndarray) -> Correlation:
+def _correlation(
+    violation: str, score: str, x: np.ndarray, y: np.ndarray
+) -> Correlation:
     from scipy import stats  # As long to import as all of JAX, and only needed here.
 
     finite = np.isfinite(x) & np.isfinite(y)

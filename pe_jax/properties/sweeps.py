@@ -13,7 +13,9 @@ from jaxtyping import PyTree
 
 from pe_jax.common.errors import former_arguments
 
-MEMORY = 2**24  # Bytes per device: on a CPU chunks that fit its caches are twice as fast.
+MEMORY = (
+    2**24
+)  # Bytes per device: on a CPU chunks that fit its caches are twice as fast.
 
 
 @former_arguments(fn="It is function now.")
@@ -53,7 +55,9 @@ def sweep(
       >>> properties.sweep(turn, jnp.array([100.0, 10_000.0]))
       array([11,  5], dtype=int32)
     """
-    return compile_sweep(function, settings, memory=memory, devices=devices)(settings, progress)
+    return compile_sweep(function, settings, memory=memory, devices=devices)(
+        settings, progress
+    )
 
 
 @former_arguments(fn="It is function now.")
@@ -77,14 +81,20 @@ def compile_sweep(
     sharding = NamedSharding(mesh, PartitionSpec("settings"))
 
     def compiled(size: int, sharding: NamedSharding | None = None) -> Compiled:
-        shape = lambda x: jax.ShapeDtypeStruct((size, *np.shape(x)[1:]), jnp.asarray(x[:0]).dtype)
+        shape = lambda x: jax.ShapeDtypeStruct(
+            (size, *np.shape(x)[1:]), jnp.asarray(x[:0]).dtype
+        )
         shapes = jax.tree.map(shape, settings)
-        mapped = jax.jit(jax.vmap(function), in_shardings=sharding, out_shardings=sharding)
+        mapped = jax.jit(
+            jax.vmap(function), in_shardings=sharding, out_shardings=sharding
+        )
         return mapped.lower(shapes).compile()
 
     per_device = -(-count // len(devices))
     chunks = -(-per_device // _settings_at_once(compiled, memory, most=per_device))
-    chunk = -(-per_device // chunks) * len(devices)  # Of equal size, so that none is nearly empty.
+    chunk = -(-per_device // chunks) * len(
+        devices
+    )  # Of equal size, so that none is nearly empty.
     program = compiled(chunk, sharding)
 
     def run(settings: PyTree, progress: Callable[[int], None] | None = None) -> PyTree:
@@ -105,7 +115,9 @@ def compile_sweep(
             rows = np.where(rows < count, rows, start)
             part = jax.tree.map(lambda x: x[rows], settings)  # noqa: B023
             running.append(program(jax.device_put(part, sharding)))
-            if len(running) > 1:  # One chunk is always dispatched before the previous is fetched.
+            if (
+                len(running) > 1
+            ):  # One chunk is always dispatched before the previous is fetched.
                 fetch(running.pop(0))
         fetch(running.pop())
         return jax.tree.map(lambda *parts: np.concatenate(parts), *results)
@@ -123,11 +135,17 @@ def _count(settings: PyTree) -> int:
     return sizes.pop()[0]
 
 
-def _settings_at_once(compiled: Callable[[int], Compiled], memory: int, *, most: int) -> int:
+def _settings_at_once(
+    compiled: Callable[[int], Compiled], memory: int, *, most: int
+) -> int:
     """Return how many settings fit `memory`, by the compiler's analysis of a small program."""
     trial = min(4, most)
     used = compiled(trial).memory_analysis()
     if used is None:  # The backend has no memory analysis.
         return most
-    in_bytes = used.temp_size_in_bytes + used.argument_size_in_bytes + used.output_size_in_bytes
+    in_bytes = (
+        used.temp_size_in_bytes
+        + used.argument_size_in_bytes
+        + used.output_size_in_bytes
+    )
     return int(min(most, max(1, memory // max(in_bytes / trial, 1))))

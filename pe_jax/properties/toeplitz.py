@@ -44,7 +44,9 @@ def cosines(
 
 
 @compiled()
-def psi(frequencies: Float[Array, "*B F"], offsets: Int[Array, " M"]) -> Float[jax.Array, "*B M"]:
+def psi(
+    frequencies: Float[Array, "*B F"], offsets: Int[Array, " M"]
+) -> Float[jax.Array, "*B M"]:
     """ψ(m) = sum_i cos(w_i m), the dot product of sinusoids m apart (paper, section 3.2)."""
     return cosines(frequencies, offsets).sum(-2)
 
@@ -92,7 +94,10 @@ def monotonicity(
         near = jax.lax.dynamic_slice_in_dim(before, window - k, window, axis=-1)
         if weighted:
             difference = far - jnp.where(offset >= k, near, far)
-            return (sums[0] + jnp.maximum(difference, 0), sums[1] + jnp.abs(difference)), None
+            return (
+                sums[0] + jnp.maximum(difference, 0),
+                sums[1] + jnp.abs(difference),
+            ), None
         # A tie is half in the wrong order; counted twice, to stay integer. NaN compares as false.
         twice = (far > near).astype(jnp.int32) + (far >= near).astype(jnp.int32)
         return (sums[0] + twice, sums[1] + 2 * (offset >= k)), None
@@ -104,10 +109,14 @@ def monotonicity(
     return jnp.where(jnp.isnan(values).any(-1), jnp.nan, ratio(wrong, of, 0.5))
 
 
-def _unit_scaled(phi: Toeplitz, length: Length) -> tuple[Float[Array, "*B L"], Float[Array, " L"]]:
+def _unit_scaled(
+    phi: Toeplitz, length: Length
+) -> tuple[Float[Array, "*B L"], Float[Array, " L"]]:
     """ψ in one unit, and how many rows have an offset, on either side. From `length` on none has,
     and ψ, which is not read, is 0."""
     positions = phi.shape[-1]
-    rows = jnp.maximum((positions if length is None else length) - np.arange(positions), 0)
+    rows = jnp.maximum(
+        (positions if length is None else length) - np.arange(positions), 0
+    )
     values = to_unit_scale(jnp.where(rows > 0, phi.psi, 0)[..., None, :])[..., 0, :]
     return values, rows.astype(values.dtype)

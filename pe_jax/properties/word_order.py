@@ -80,7 +80,9 @@ def states_by_order(
     """
     shuffles = jnp.take_along_axis(tokens[None], orders, -1)
     rows = jnp.concatenate([tokens[None], shuffles])
-    flat = in_batches(lambda each: states(params, each), rows.reshape(-1, rows.shape[-1]), batch)
+    flat = in_batches(
+        lambda each: states(params, each), rows.reshape(-1, rows.shape[-1]), batch
+    )
     by_order = flat.reshape(*rows.shape, -1)
     back = jnp.take_along_axis(by_order[1:], jnp.argsort(orders, -1)[..., None], -2)
     return jnp.concatenate([by_order[:1], back])
@@ -111,7 +113,9 @@ def order_sensitivity(
     if teacher is None:
         return sensitivity
     pooled_r2 = _r2_of_changes(pooled, teacher.mean(-2))
-    return sensitivity.replace(pooled_r2=pooled_r2, token_r2=_r2_of_changes(states, teacher))
+    return sensitivity.replace(
+        pooled_r2=pooled_r2, token_r2=_r2_of_changes(states, teacher)
+    )
 
 
 def _r2_of_changes(

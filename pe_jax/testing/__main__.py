@@ -13,11 +13,17 @@ from pe_jax.testing.subject import SIZES
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser("python -m pe_jax.testing", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="such as rope or alibi+causal")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="such as rope or alibi+causal"
+    )
     names = parser.parse_args().names or for_text()
     try:
         subjects = [from_name(name, **SIZES) for name in names]
     except ValueError as error:
         parser.error(str(error))
     print(for_terminal(table(subjects)))
-    print(for_terminal("\n".join(f"- {name}: {check.__doc__}" for name, check in CHECKS.items())))
+    print(
+        for_terminal(
+            "\n".join(f"- {name}: {check.__doc__}" for name, check in CHECKS.items())
+        )
+    )

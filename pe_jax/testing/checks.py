@@ -42,11 +42,16 @@ def two_layouts(s: Subject) -> dict[str, tuple[Array, Mask]]:
     """Positions and masks: consecutive positions, and any at all, of each row its own, in order if
     the encoding needs that; keys masked at random, a query that attends to nothing."""
     rng = np.random.default_rng(3)
-    index = np.stack([rng.permutation(s.sizes["max_length"])[:LENGTH] for _ in range(ROWS)])
+    index = np.stack(
+        [rng.permutation(s.sizes["max_length"])[:LENGTH] for _ in range(ROWS)]
+    )
     index = np.sort(index) if s.ordered else index
     mask = rng.random(s.everything.shape) < 0.7
     mask[0, :, 2] = False
-    return {"consecutive positions": (s.positions, mask), "any positions": (s.at(index), mask)}
+    return {
+        "consecutive positions": (s.positions, mask),
+        "any positions": (s.at(index), mask),
+    }
 
 
 @check
@@ -76,14 +81,18 @@ def implementations(s: Subject) -> Problems:
             continue
         yield from result_differences(name, values, expected, 1e-4)
     if terms:
-        clipped = any(part.offsets and part.offsets.max_distance for part in s.encoding.parts)
+        clipped = any(
+            part.offsets and part.offsets.max_distance for part in s.encoding.parts
+        )
         run = s.compiled("table" if clipped else "fused")
         arguments = s.layer, s.tokens, positions, mask, s.to
         try:
             values = run(*arguments)
         except UnsupportedError:
             return
-        yield from result_differences("any positions", values, s.naive(*arguments), 1e-4)
+        yield from result_differences(
+            "any positions", values, s.naive(*arguments), 1e-4
+        )
 
 
 # --- documents in rows, padding, tokens that come one at a time ---
@@ -136,7 +145,12 @@ def decoding(s: Subject) -> Problems:
     if in_attention.axes == 1 and not in_attention.is_causal:
         in_attention = in_attention + causal()
     empty = init_cache(
-        in_attention, ROWS, LENGTH, num_kv_heads=s.heads, head_size=s.head_size, hidden_size=s.width
+        in_attention,
+        ROWS,
+        LENGTH,
+        num_kv_heads=s.heads,
+        head_size=s.head_size,
+        hidden_size=s.width,
     )
 
     @jax.jit
@@ -148,7 +162,9 @@ def decoding(s: Subject) -> Problems:
 
         layer = s.taken(slice_of)
         position = slice_of(jnp.asarray(s.positions[0]), axis=0)
-        _, (q, k, v), context = projected(s.encoding, layer, slice_of(s.tokens), position)
+        _, (q, k, v), context = projected(
+            s.encoding, layer, slice_of(s.tokens), position
+        )
         # Positions of several axes are those of the input alone.
         if not s.encoding.in_attention.parts:
             context = context.replace(positions_q=None)
@@ -160,7 +176,9 @@ def decoding(s: Subject) -> Problems:
         outputs.append(out)
     earlier = np.tril(np.ones((LENGTH, LENGTH), bool))
     expected = s.run(mask=np.broadcast_to(earlier, s.everything.shape))
-    yield from differences("token by token", np.concatenate(outputs, axis=1), expected, 1e-4)
+    yield from differences(
+        "token by token", np.concatenate(outputs, axis=1), expected, 1e-4
+    )
 
 
 # --- positions ---
@@ -191,7 +209,9 @@ def shift(s: Subject) -> Problems:
         return
     yield from differences(f"shifted by {by}", shifted, outputs, 1e-3)
     both = s.positions, s.positions + by
-    outputs, shifted = (s.outputs(half(s.layer), s.tokens, positions) for positions in both)
+    outputs, shifted = (
+        s.outputs(half(s.layer), s.tokens, positions) for positions in both
+    )
     yield from differences(f"bfloat16, shifted by {by}", shifted, outputs, 0.03)
     if s.encoding.axes == 1:
         far = range(by, by + LENGTH)
@@ -292,7 +312,9 @@ def scan(s: Subject) -> Problems:
 
     @jax.checkpoint
     def body(x: Array, layer: Layer) -> tuple[Array, None]:
-        out = apply(s.encoding, layer._replace(x=x), s.tokens, s.positions, s.everything)
+        out = apply(
+            s.encoding, layer._replace(x=x), s.tokens, s.positions, s.everything
+        )
         return out.reshape(flat), None
 
     def loss(layers: Layer) -> tuple[Array, Array]:
@@ -306,7 +328,9 @@ def scan(s: Subject) -> Problems:
     last, of_second = s.naive(
         layers[1]._replace(x=np.asarray(between).reshape(flat)), *arguments, s.to
     )
-    _, of_first = s.naive(layers[0], *arguments, np.asarray(of_second.x).reshape(s.to.shape))
+    _, of_first = s.naive(
+        layers[0], *arguments, np.asarray(of_second.x).reshape(s.to.shape)
+    )
     yield from differences("out", out, last.reshape(flat), 1e-4)
     for i, expected in enumerate((of_first, of_second)):
         layer_grads = jax.tree.map(lambda x: x[i], grads)._replace(x=expected.x)  # noqa: B023
@@ -318,12 +342,21 @@ def derivatives(s: Subject) -> Problems:
     """Forward mode equals reverse mode, the Hessian is symmetric."""
 
     def loss(layer: Layer) -> Array:
-        out = apply(s.encoding, layer, s.tokens, s.positions, s.everything, implementation="naive")
+        out = apply(
+            s.encoding,
+            layer,
+            s.tokens,
+            s.positions,
+            s.everything,
+            implementation="naive",
+        )
         return (out * s.to).sum()
 
     def tangent(seed: int) -> Layer:
         rng = np.random.default_rng(seed)
-        return jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), s.layer)
+        return jax.tree.map(
+            lambda x: rng.normal(size=x.shape).astype(np.float32), s.layer
+        )
 
     @jax.jit
     def run(along: Layer) -> tuple[Array, Layer]:
@@ -379,13 +412,18 @@ def parameters(s: Subject) -> Problems:
     if count != parameter_count(s.encoding):
         yield f"init made {count} parameters, its shapes say {parameter_count(s.encoding)}"
     parts = {part.key: part for part in s.encoding.parts}
-    if strange := [k for k, values in params.items() if k not in parts or type(values) is not dict]:
+    if strange := [
+        k for k, values in params.items() if k not in parts or type(values) is not dict
+    ]:
         yield f"parameters are nested by name, {sorted(parts)}; {strange} are not"
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if leaf.dtype != jnp.float32:
             yield f"{jax.tree_util.keystr(path)} is {leaf.dtype}, not float32"
     for key, part in parts.items():
-        leaves = {path[-1].key for path, _ in jax.tree_util.tree_leaves_with_path(params.get(key))}
+        leaves = {
+            path[-1].key
+            for path, _ in jax.tree_util.tree_leaves_with_path(params.get(key))
+        }
         if strange := sorted(set(part.traits.frequency_params) - leaves):
             yield f"frequency_params has {strange}; the parameters are {sorted(leaves)}"
 
@@ -399,6 +437,8 @@ def name(s: Subject) -> Problems:
     again = from_name(s.name, **s.sizes)
     if again.name != s.name:
         yield f"the name parses to {again.name!r}"
-    shapes, expected = (jax.eval_shape(e.init, jax.random.key(0)) for e in (again, s.encoding))
+    shapes, expected = (
+        jax.eval_shape(e.init, jax.random.key(0)) for e in (again, s.encoding)
+    )
     if shapes != expected:
         yield f"what the name parses to has parameters {shapes}, not {expected}"

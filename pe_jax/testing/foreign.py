@@ -37,7 +37,9 @@ from pe_jax.testing.subject import LENGTH, ROWS, Mask
 __all__ = ["CHECKS", "Attention", "check", "table"]
 
 # Takes x `[B, L, D]`, positions `[B, L]` and a mask `[B, 1, L, L]`; returns `[B, L, *E]`.
-Attend = Callable[[Float[Array, "B L D"], Int[Array, "B L"], Mask], Float[Array, "B L *E"]]
+Attend = Callable[
+    [Float[Array, "B L D"], Int[Array, "B L"], Mask], Float[Array, "B L *E"]
+]
 # The same for new tokens `[B, T, D]`, with a mask over the whole cache, `[B, 1, T, length]`.
 Step = Attend
 
@@ -107,13 +109,16 @@ CHECKS: Checks = {}
 _check = functools.partial(add_check, CHECKS)
 
 
-def check(attention: Attention, excused: Mapping[str, str] | None = None) -> dict[str, str]:
+def check(
+    attention: Attention, excused: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """Run every check in `CHECKS` on attention, as `pe_jax.testing.check` does on an encoding."""
     return check_all(attention, CHECKS, excused or {})
 
 
 def table(
-    attentions: Iterable[Attention], excused: Mapping[str, Mapping[str, str]] | None = None
+    attentions: Iterable[Attention],
+    excused: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
     """Return attentions × checks as Markdown, with notes on failures, as `pe_jax.testing.table`."""
     return check_table("attention", attentions, CHECKS, excused or {})
@@ -189,7 +194,9 @@ def masked_queries(a: Attention) -> Problems:
         yield f"its output has a gradient of {largest:.2g} to other tokens"
 
 
-def _decoded(a: Attention, prompt: int, positions: Array, mask: Mask) -> Float[Array, "B L *E"]:
+def _decoded(
+    a: Attention, prompt: int, positions: Array, mask: Mask
+) -> Float[Array, "B L *E"]:
     """Outputs of a prompt that comes at once, and of the tokens after it one at a time."""
     if a.decode is None:
         raise NotApplicable("no decode was given")
@@ -197,7 +204,9 @@ def _decoded(a: Attention, prompt: int, positions: Array, mask: Mask) -> Float[A
     outputs = []
     for start, stop in [(0, prompt), *((i, i + 1) for i in range(prompt, LENGTH))]:
         part = slice(start, stop)
-        outputs.append(np.asarray(step(a.x[:, part], positions[:, part], mask[:, :, part])))
+        outputs.append(
+            np.asarray(step(a.x[:, part], positions[:, part], mask[:, :, part]))
+        )
     return np.concatenate(outputs, axis=1)
 
 
@@ -251,10 +260,13 @@ def derivatives(a: Attention) -> Problems:
     slope, curvature = jax.jit(lambda x: (push(loss, x), push(jax.grad(loss), x)))(a.x)
     step = 1e-2
     below, at, above = (
-        a.gradient(a.to, a.x + move * along, POSITIONS, CAUSAL) for move in (-step, 0.0, step)
+        a.gradient(a.to, a.x + move * along, POSITIONS, CAUSAL)
+        for move in (-step, 0.0, step)
     )
     yield from differences("forward mode", slope, (at * along).sum(), 1e-3)
-    yield from differences("second derivative", curvature, (above - below) / (2 * step), 0.02)
+    yield from differences(
+        "second derivative", curvature, (above - below) / (2 * step), 0.02
+    )
 
 
 @_check
@@ -267,7 +279,9 @@ def window(a: Attention) -> Problems:
     other = a.x.copy()
     other[:, 0] += 1
     before, after = (np.asarray(a.run(x, POSITIONS, CAUSAL)) for x in (a.x, other))
-    yield from differences("beyond the window", after[:, a.window :], before[:, a.window :], 1e-5)
+    yield from differences(
+        "beyond the window", after[:, a.window :], before[:, a.window :], 1e-5
+    )
     last = a.window - 1
     if np.abs(after[:, last] - before[:, last]).max() < 1e-5:
         yield f"query {last} does not see key 0, the last of {a.window} keys"
@@ -283,7 +297,9 @@ def sinks(a: Attention) -> Problems:
         values = jax.jit(a.with_sink(logit))(a.x, POSITIONS, CAUSAL)
         yield from differences(f"a sink of {logit:g}", values, plain, 1e-5)
     out = np.asarray(jax.jit(a.with_sink(1e4))(a.x, POSITIONS, CAUSAL))
-    yield from differences("a sink of 1e4", out, np.broadcast_to(out[:1, :1], out.shape), 1e-5)
+    yield from differences(
+        "a sink of 1e4", out, np.broadcast_to(out[:1, :1], out.shape), 1e-5
+    )
     half = np.asarray(jax.jit(a.with_sink(0.0))(a.x, POSITIONS, CAUSAL))
     if np.abs(half - plain).max() < 1e-3 or np.abs(half - out).max() < 1e-3:
         yield "a sink of 0 takes no part of the weight"
@@ -300,7 +316,9 @@ def capping(a: Attention) -> Problems:
     other = a.x.copy()
     other[:, -1] += 1
     before, after = (np.asarray(capped(x, POSITIONS, CAUSAL)) for x in (a.x, other))
-    yield from differences("before a changed token", after[:, :-1], before[:, :-1], 1e-5)
+    yield from differences(
+        "before a changed token", after[:, :-1], before[:, :-1], 1e-5
+    )
     other = a.x.copy()
     other[:, 0] += 1
     after = np.asarray(capped(other, POSITIONS, CAUSAL))
@@ -308,4 +326,6 @@ def capping(a: Attention) -> Problems:
     count = np.arange(1, LENGTH + 1).reshape(-1, *[1] * (before.ndim - 2))
     moved = count * (after - before)
     if a.window is None:
-        yield from differences("means", moved, np.broadcast_to(moved[:, :1], moved.shape), 1e-3)
+        yield from differences(
+            "means", moved, np.broadcast_to(moved[:, :1], moved.shape), 1e-3
+        )

@@ -24,7 +24,9 @@ class NotApplicable(Exception):
     """A check does not apply to a subject; the message is the reason."""
 
 
-def add_check(checks: Checks, problems: Callable[[Any], Problems]) -> Callable[..., str]:
+def add_check(
+    checks: Checks, problems: Callable[[Any], Problems]
+) -> Callable[..., str]:
     """Turn a function that yields the problems of a subject into a check, added by its name."""
     claim = " ".join(str(problems.__doc__).split())
 
@@ -35,14 +37,27 @@ def add_check(checks: Checks, problems: Callable[[Any], Problems]) -> Callable[.
             lines = list(problems(subject))
         except NotApplicable as reason:
             return str(reason)
-        except Exception as error:  # An encoding that fails is reported like any other mistake.
-            notes = [note for note in getattr(error, "__notes__", ()) if note.startswith("In ")]
-            lines, cause = [": ".join([type(error).__name__, str(error), *notes])], error
+        except (
+            Exception
+        ) as error:  # An encoding that fails is reported like any other mistake.
+            notes = [
+                note
+                for note in getattr(error, "__notes__", ())
+                if note.startswith("In ")
+            ]
+            lines, cause = (
+                [": ".join([type(error).__name__, str(error), *notes])],
+                error,
+            )
         if excuse:
-            assert lines, f"{subject.name} is excused from {claim!r} ({excuse}), but has it."
+            assert lines, (
+                f"{subject.name} is excused from {claim!r} ({excuse}), but has it."
+            )
             return excuse
         if lines:
-            raise AssertionError("\n  ".join([f"{subject.name}: {claim} But:", *lines])) from cause
+            raise AssertionError(
+                "\n  ".join([f"{subject.name}: {claim} But:", *lines])
+            ) from cause
         return "ok"
 
     run.__doc__ = claim
@@ -74,14 +89,22 @@ def differences(name: str, values: Any, expected: Any, tolerance: float) -> Prob
 
 
 def result_differences(
-    name: str, values: Result, expected: Result, tolerance: float, of_grads: float | None = None
+    name: str,
+    values: Result,
+    expected: Result,
+    tolerance: float,
+    of_grads: float | None = None,
 ) -> Problems:
     """Yield what differs between two results of a layer."""
     yield from differences(f"{name}: out", values[0], expected[0], tolerance)
-    yield from differences(f"{name}: gradient of ", values[1], expected[1], of_grads or tolerance)
+    yield from differences(
+        f"{name}: gradient of ", values[1], expected[1], of_grads or tolerance
+    )
 
 
-def check_all(subject: Any, checks: Checks, excused: Mapping[str, str]) -> dict[str, str]:
+def check_all(
+    subject: Any, checks: Checks, excused: Mapping[str, str]
+) -> dict[str, str]:
     """Run all checks on a subject; see `pe_jax.testing.check`."""
     if unknown := [name for name in excused if name not in checks]:
         raise ValueError(
@@ -94,7 +117,10 @@ def check_all(subject: Any, checks: Checks, excused: Mapping[str, str]) -> dict[
 
 
 def check_table(
-    title: str, subjects: Iterable[Any], checks: Checks, excused: Mapping[str, Mapping[str, str]]
+    title: str,
+    subjects: Iterable[Any],
+    checks: Checks,
+    excused: Mapping[str, Mapping[str, str]],
 ) -> str:
     """Return subjects × checks as Markdown, with a title of the subjects; see `testing.table`."""
     rows: list[list[str]] = []
@@ -103,11 +129,18 @@ def check_table(
         reasons = excused.get(subject.name, {})
         results, wrong = _results(subject, checks, reasons)
         words = {"ok": "ok", **dict.fromkeys(reasons.values(), "no")}
-        cells = ["WRONG" if c in wrong else words.get(results[c].strip(), "–") for c in checks]
+        cells = [
+            "WRONG" if c in wrong else words.get(results[c].strip(), "–")
+            for c in checks
+        ]
         rows.append([f"`{subject.name}`", *cells])
-        notes += [f"`{subject.name}`, {name}: {reason}." for name, reason in reasons.items()]
+        notes += [
+            f"`{subject.name}`, {name}: {reason}." for name, reason in reasons.items()
+        ]
         notes += wrong.values()
-    return "\n".join([*markdown([title, *checks], rows), *(f"\n{note}" for note in notes)])
+    return "\n".join(
+        [*markdown([title, *checks], rows), *(f"\n{note}" for note in notes)]
+    )
 
 
 def _results(

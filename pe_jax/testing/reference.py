@@ -92,7 +92,9 @@ class Reference(Record):
     embed: Callable[[Params, jax.Array, jax.Array, jax.Array], jax.Array] = (
         lambda params, x, position, token: x
     )
-    embed_row: Callable[[Params, jax.Array, jax.Array], jax.Array] = lambda params, x, positions: x
+    embed_row: Callable[[Params, jax.Array, jax.Array], jax.Array] = (
+        lambda params, x, positions: x
+    )
     positions: Callable[[jax.Array], jax.Array] = lambda positions: positions
     sink: Callable[[Params, jax.Array], ArrayLike] = lambda params, head: -np.inf
 
@@ -108,7 +110,8 @@ def joined(references: Mapping[str, Reference]) -> Reference:
     def score(params: Params, p: Pair) -> jax.Array:
         plain = content({}, p)
         return plain + sum(
-            part.score(params.get(key, {}), p) - plain for key, part in references.items()
+            part.score(params.get(key, {}), p) - plain
+            for key, part in references.items()
         )
 
     def of_value(params: Params, p: Pair) -> jax.Array:
@@ -116,7 +119,9 @@ def joined(references: Mapping[str, Reference]) -> Reference:
             part.value(params.get(key, {}), p) - p.v for key, part in references.items()
         )
 
-    def embed(params: Params, x: jax.Array, position: jax.Array, token: jax.Array) -> jax.Array:
+    def embed(
+        params: Params, x: jax.Array, position: jax.Array, token: jax.Array
+    ) -> jax.Array:
         for key, part in references.items():
             x = part.embed(params.get(key, {}), x, position, token)
         return x
@@ -193,7 +198,9 @@ def _row(reference, layer, x, q, k, v, tokens, positions, mask):
         # A row without any key gives zeros; both selections keep its gradient from being NaN.
         finite_scores = jnp.where(allowed, scores, 0.0)
         raised = jnp.where(allowed, jnp.exp(finite_scores - finite_scores.max()), 0.0)
-        total = raised.sum() + jnp.exp(reference.sink(params, head) - finite_scores.max())
+        total = raised.sum() + jnp.exp(
+            reference.sink(params, head) - finite_scores.max()
+        )
         return raised @ values / jnp.where(allowed.any(), total, 1.0)
 
     # Mapped over arrays: to index them would compile slowly, above all for gradients.

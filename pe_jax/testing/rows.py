@@ -41,4 +41,6 @@ def padded(first: int) -> tuple[Bool[Array, " L"], dict[str, Int[Array, "B L"]]]
     index = np.arange(LENGTH) - first
     valid = (index >= 0) & (index < ALONE)
     kinds = {"at 0": 0 * index, "counted on": index, "far away": 1000 * index}
-    return valid, {k: np.tile(np.where(valid, index, x), (ROWS, 1)) for k, x in kinds.items()}
+    return valid, {
+        k: np.tile(np.where(valid, index, x), (ROWS, 1)) for k, x in kinds.items()
+    }

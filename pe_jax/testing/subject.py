@@ -29,15 +29,21 @@ _BLOCK_SIZE = 3  # Queries at a time in "fused": several blocks, the last one sh
 Mask = Bool[Array, "B 1 L L"]
 
 
-Result = tuple[Array, Layer]  # A layer's output `[B, L, H, d]`, and the gradients of <out, to>.
+Result = tuple[
+    Array, Layer
+]  # A layer's output `[B, L, H, d]`, and the gradients of <out, to>.
 
 
 def _sizes_of(encoding: PositionEncoding) -> Sizes:
     """Return the sizes that an encoding was built for, and those of `SIZES` that it leaves open."""
     names = ("hidden_size", "head_size", "num_heads")
-    values = {n: v for part in encoding.parts for n in names if (v := getattr(part.traits, n))}
+    values = {
+        n: v for part in encoding.parts for n in names if (v := getattr(part.traits, n))
+    }
     width, size, heads = map(values.get, names)
-    size = size or (width // (heads or SIZES["num_heads"]) if width else SIZES["head_size"])
+    size = size or (
+        width // (heads or SIZES["num_heads"]) if width else SIZES["head_size"]
+    )
     heads = heads or (width // size if width else SIZES["num_heads"])
     longest = encoding.max_length or SIZES["max_length"]
     return dict(zip(SIZES, (size * heads, size, heads, longest), strict=True))
@@ -66,7 +72,9 @@ class Subject:
         sizes: Sizes | None = None,
     ):
         sizes = sizes or _sizes_of(encoding)
-        self.width, self.head_size, self.heads, longest = (sizes[name] for name in SIZES)
+        self.width, self.head_size, self.heads, longest = (
+            sizes[name] for name in SIZES
+        )
         if self.width != self.heads * self.head_size or longest < LENGTH:
             raise ValueError(
                 f"sizes must have hidden_size = num_heads * head_size and max_length >= {LENGTH}, "
@@ -77,7 +85,9 @@ class Subject:
         self.layer = self.draw(0)
         rng = np.random.default_rng(9)
         self.tokens = rng.integers(0, 8, (ROWS, LENGTH))
-        self.to = rng.normal(size=(ROWS, LENGTH, self.heads, self.head_size)).astype(np.float32)
+        self.to = rng.normal(size=(ROWS, LENGTH, self.heads, self.head_size)).astype(
+            np.float32
+        )
         self.positions = self.at(np.tile(np.arange(LENGTH), (ROWS, 1)))
         self.everything: Mask = np.ones((ROWS, 1, LENGTH, LENGTH), bool)
 
@@ -127,7 +137,9 @@ class Subject:
         """`(layer, tokens, positions [B, L], mask, to) -> Result`, as the formula stands."""
         return self.compiled("naive")
 
-    def compiled(self, implementation: str, **arguments: Positions) -> Callable[..., Result]:
+    def compiled(
+        self, implementation: str, **arguments: Positions
+    ) -> Callable[..., Result]:
         """`naive` by another implementation, some of its arguments known while compiling."""
         model = functools.partial(result, self.encoding, implementation=implementation)
         return jax.jit(functools.partial(model, **arguments))
@@ -137,7 +149,9 @@ class Subject:
         layers = [self.layer, self.draw(1)]
         return layers, jax.tree.map(lambda *x: np.stack(x), *layers)
 
-    def run(self, positions: Positions | None = None, mask: Mask | None = None) -> jax.Array:
+    def run(
+        self, positions: Positions | None = None, mask: Mask | None = None
+    ) -> jax.Array:
         """Outputs of the naive implementation."""
         positions = self.positions if positions is None else positions
         mask = self.everything if mask is None else mask
@@ -145,7 +159,9 @@ class Subject:
 
     def taken(self, some: Callable[[Array], Array]) -> Layer:
         """The layer with some of its tokens."""
-        arrays = {name: some(getattr(self.layer, name)) for name in ("x", "q", "k", "v")}
+        arrays = {
+            name: some(getattr(self.layer, name)) for name in ("x", "q", "k", "v")
+        }
         return self.layer._replace(**arrays)
 
     @functools.cached_property
@@ -160,7 +176,9 @@ class Subject:
         reference, parts = self.reference, self.encoding.parts
 
         def loss(layer, tokens, positions, mask, to):
-            params = layer.params.get(parts[0].key, {}) if len(parts) == 1 else layer.params
+            params = (
+                layer.params.get(parts[0].key, {}) if len(parts) == 1 else layer.params
+            )
             layer = layer._replace(params=params)
             out = attend(reference, layer, tokens, positions, mask)
             return (out * to).sum(), out
@@ -170,7 +188,8 @@ class Subject:
         def precise(layer, tokens, positions, mask, to):
             with jax.enable_x64(True):
                 layer, positions, to = jax.tree.map(
-                    lambda x: jnp.asarray(np.asarray(x), jnp.float64), (layer, positions, to)
+                    lambda x: jnp.asarray(np.asarray(x), jnp.float64),
+                    (layer, positions, to),
                 )
                 grads, out = run(layer, tokens, positions, mask, to)
                 return jax.tree.map(np.asarray, (out, grads))
@@ -191,7 +210,9 @@ def result(
     """A layer's output and gradients; those of "fused" in several blocks."""
 
     def loss(layer: Layer) -> tuple[Array, Array]:
-        out = apply(encoding, layer, tokens, positions, mask, implementation=implementation)
+        out = apply(
+            encoding, layer, tokens, positions, mask, implementation=implementation
+        )
         return (out.astype(jnp.float32) * to).sum(), out
 
     with implementations.queries_per_block(_BLOCK_SIZE):
@@ -238,11 +259,18 @@ def projected(
     return (
         x,
         heads,
-        Context(positions_q=positions, x_q=x, projections=(maps[0], maps[1]), position_rng=rng),
+        Context(
+            positions_q=positions,
+            x_q=x,
+            projections=(maps[0], maps[1]),
+            position_rng=rng,
+        ),
     )
 
 
-def _project(w: Float[Array, "D H d"], x: Float[Array, "*B D"]) -> Float[Array, "*B H d"]:
+def _project(
+    w: Float[Array, "D H d"], x: Float[Array, "*B D"]
+) -> Float[Array, "*B H d"]:
     return jnp.einsum("...D,Dhd->...hd", x.astype(w.dtype), w)
 
 

@@ -47,7 +47,9 @@ def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
 def write_folder(folder: Path, make: Callable[[Path], None]) -> None:
     """Write `folder` by `make(temporary folder)`, unless another process has done so."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    new = folder.with_name(f".{folder.name}.unfinished")  # With the lock, no other process has it.
+    new = folder.with_name(
+        f".{folder.name}.unfinished"
+    )  # With the lock, no other process has it.
     with exclusive(folder):
         damaged = damaged_file(folder)
         if damaged is None:  # It was made in the meantime.
@@ -59,7 +61,9 @@ def write_folder(folder: Path, make: Callable[[Path], None]) -> None:
         try:
             make(new)
             share_with_group(new, folder.parent)
-            (new / DIGESTS).write_text(json.dumps(_digests(new), indent=2), encoding="utf-8")
+            (new / DIGESTS).write_text(
+                json.dumps(_digests(new), indent=2), encoding="utf-8"
+            )
             for path in (*new.iterdir(), new):
                 flush_to_disk(path)
             shutil.rmtree(folder, ignore_errors=True)
@@ -95,6 +99,14 @@ def damaged_file(folder: Path) -> str | None:
         present = _digests(folder)
         del present[DIGESTS]
         names = {**written, **present}
-        return next((name for name in names if written.get(name) != present.get(name)), None)
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError, TypeError):
+        return next(
+            (name for name in names if written.get(name) != present.get(name)), None
+        )
+    except (
+        FileNotFoundError,
+        IsADirectoryError,
+        NotADirectoryError,
+        ValueError,
+        TypeError,
+    ):
         return DIGESTS  # Missing; or not JSON, not text, or not an object.

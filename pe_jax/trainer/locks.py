@@ -25,7 +25,9 @@ def lock(path: Path, *, wait: bool = False) -> int | None:
     Raises:
       OSError: if the file cannot be opened, such as a link; `NoLocksError`.
     """
-    flags = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK  # A pipe would wait for a reader.
+    flags = (
+        os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    )  # A pipe would wait for a reader.
     try:
         descriptor = os.open(path, flags | os.O_RDWR, 0o666)
     except PermissionError:  # Of another user: it can be locked all the same.
@@ -36,7 +38,9 @@ def lock(path: Path, *, wait: bool = False) -> int | None:
         os.close(descriptor)
         if isinstance(error, BlockingIOError):
             return None
-        raise NoLocksError(error.errno, "the file system has no locks", str(path)) from error
+        raise NoLocksError(
+            error.errno, "the file system has no locks", str(path)
+        ) from error
     return descriptor
 
 
@@ -60,7 +64,9 @@ def exclusive(folder: Path) -> Iterator[None]:
     path = folder.with_name(f".{folder.name}.lock")
     descriptor = lock(path)
     if descriptor is None:
-        log(f"Waiting for another process, which is making {folder} (fuser {path} names it).")
+        log(
+            f"Waiting for another process, which is making {folder} (fuser {path} names it)."
+        )
         descriptor = lock(path, wait=True)
     assert descriptor is not None
     try:

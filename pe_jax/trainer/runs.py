@@ -30,5 +30,7 @@ def load_run(workdir: str | Path) -> tuple[BertConfig, Params]:
     config: Any = load_config(folder, ENCODERS)
     model: BertConfig = config.model.applied()
     _, params = newest_params(folder)
-    rows = len(params["bert"]["token"]["embedding"])  # The config has none of a run's own text.
+    rows = len(
+        params["bert"]["token"]["embedding"]
+    )  # The config has none of a run's own text.
     return dataclasses.replace(model, vocab_size=rows), params

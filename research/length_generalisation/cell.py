@@ -28,7 +28,14 @@ from pe_jax.trainer.tasks.seeds import SeedsProgram, seed_mesh
 from pe_jax.trainer.tasks.train import train
 from pe_jax.trainer.training.loop import Stage
 from pe_jax.trainer.training.optimizer import make_optimizer
-from pe_jax.trainer.training.pytrees import Batch, HostBatch, Params, PyTree, Scalars, Sums
+from pe_jax.trainer.training.pytrees import (
+    Batch,
+    HostBatch,
+    Params,
+    PyTree,
+    Scalars,
+    Sums,
+)
 from pe_jax.trainer.training.step import Task, cache_by_arguments, make_task
 from research.json_files import read_series
 from research.length_generalisation.config import LengthGeneralisationConfig
@@ -110,7 +117,10 @@ def _make_answers(config: BertConfig) -> Callable[[Params, Batch], Sums]:
 
 
 def run(
-    task: AlgorithmicTask, model: BertConfig, config: LengthGeneralisationConfig, folder: Path
+    task: AlgorithmicTask,
+    model: BertConfig,
+    config: LengthGeneralisationConfig,
+    folder: Path,
 ) -> Cell:
     """Train and test all seeds, or resume the run in `folder`.
 
@@ -166,7 +176,10 @@ def run(
     way_out = f"Delete {folder}, and the same command trains that model again."
 
     def by_seed(name: str) -> list[float]:
-        series = (read_series(folder, f"{name}/{i}", way_out) for i in range(len(config.seeds)))
+        series = (
+            read_series(folder, f"{name}/{i}", way_out)
+            for i in range(len(config.seeds))
+        )
         return [[*by_step.values()][-1] for by_step in series]
 
     lengths = sorted(config.test_lengths)
@@ -194,7 +207,9 @@ def _training_batches(
         return jax.tree.map(lambda *arrays: np.stack(arrays), *by_seed)
 
     batches = grain.MapDataset.range(begin, config.steps).map(make_batch)
-    return batches.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=4))
+    return batches.to_iter_dataset(
+        grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
+    )
 
 
 def _score(
@@ -212,4 +227,7 @@ def _score(
         symbols += batch["asked"].sum()
         scored = jax.device_get(answers(batch))
         right, exact = right + scored["right"].sum(1), exact + scored["exact"].sum(1)
-    return {f"accuracy/{length}": right / symbols, f"exact/{length}": exact / config.test_examples}
+    return {
+        f"accuracy/{length}": right / symbols,
+        f"exact/{length}": exact / config.test_examples,
+    }

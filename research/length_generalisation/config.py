@@ -44,11 +44,17 @@ class LengthGeneralisationConfig(Config):
         some_of("research.length_generalisation.tasks:TASKS"),
         "Tasks, separated by commas; empty: all 19.",
     )
-    position: str = field("", text(), "The encoding of one run of the suite.", internal=True)
-    seeds: tuple[int, ...] = field(
-        (0, 1, 2), several(SEED, least=1), "Seeds of parameters and data, trained in one program."
+    position: str = field(
+        "", text(), "The encoding of one run of the suite.", internal=True
     )
-    length: int = field(20, integer(1, 10**4), "Length of the longest training inputs, in symbols.")
+    seeds: tuple[int, ...] = field(
+        (0, 1, 2),
+        several(SEED, least=1),
+        "Seeds of parameters and data, trained in one program.",
+    )
+    length: int = field(
+        20, integer(1, 10**4), "Length of the longest training inputs, in symbols."
+    )
     test_lengths: tuple[int, ...] = field(
         (10, 20, 30, 40, 80, 160), several(integer(1, 10**5), least=1)
     )

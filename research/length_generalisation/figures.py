@@ -13,7 +13,9 @@ from pe_jax.trainer.figures import style
 
 @style.applied
 def length_curves(
-    panels: Sequence[tuple[str, Mapping[str, Mapping[int, Sequence[float]]], float | None]],
+    panels: Sequence[
+        tuple[str, Mapping[str, Mapping[int, Sequence[float]]], float | None]
+    ],
     *,
     title: str,
     trained: int,
@@ -30,12 +32,19 @@ def length_curves(
     )
     lines = {}
     for axes, (task, curves, chance) in zip(grid, panels, strict=True):
-        for (name, curve), look in zip(curves.items(), style.encoding_styles([*curves])):
+        for (name, curve), look in zip(
+            curves.items(), style.encoding_styles([*curves])
+        ):
             lengths = np.array(sorted(curve))
             scores = np.array([curve[length] for length in lengths])  # [M, S]
             (lines[name],) = axes.plot(lengths, scores.mean(1), lw=1.2, **look)
             axes.fill_between(
-                lengths, scores.min(1), scores.max(1), color=look["color"], alpha=0.12, lw=0
+                lengths,
+                scores.min(1),
+                scores.max(1),
+                color=look["color"],
+                alpha=0.12,
+                lw=0,
             )
         axes.set_xscale("log")
         axes.set_xticks(lengths, [str(length) for length in lengths], fontsize=7)
@@ -67,7 +76,13 @@ def score_map(
     for (row, column), value in np.ndenumerate(scores):
         colour = "white" if value < 0.6 else "black"
         axes.text(
-            column, row, f"{100 * value:.0f}", ha="center", va="center", color=colour, fontsize=7
+            column,
+            row,
+            f"{100 * value:.0f}",
+            ha="center",
+            va="center",
+            color=colour,
+            fontsize=7,
         )
     bar = figure.colorbar(image, ax=axes, fraction=0.04, label="right answers")
     bar.ax.yaxis.set_major_formatter(PercentFormatter(1))

@@ -14,7 +14,11 @@ from pe_jax.common.shapes import Int
 from pe_jax.trainer.training.pytrees import HostBatch
 from research.length_generalisation.tasks import AlgorithmicTask
 
-PAD, BLANK, FIRST = 0, 1, 2  # The separator is a blank; symbols are numbered from FIRST.
+PAD, BLANK, FIRST = (
+    0,
+    1,
+    2,
+)  # The separator is a blank; symbols are numbered from FIRST.
 
 
 def row_length(task: AlgorithmicTask, length: int) -> int:
@@ -29,7 +33,10 @@ def vocabulary_size(tasks: dict[str, AlgorithmicTask]) -> int:
 
 
 def rows(
-    task: AlgorithmicTask, rng: np.random.Generator, lengths: Int[np.ndarray, " N"], size: int
+    task: AlgorithmicTask,
+    rng: np.random.Generator,
+    lengths: Int[np.ndarray, " N"],
+    size: int,
 ) -> HostBatch:
     """A row of `size` tokens for an input of each of these lengths.
 

@@ -32,20 +32,29 @@ with extra("train", SystemExit):
     from research.length_generalisation.config import LengthGeneralisationConfig
 
 _FLAGS = flags.FlagValues()
-_CONFIG = define_config(_FLAGS, "The suite, such as research/length_generalisation/config.py.")
+_CONFIG = define_config(
+    _FLAGS, "The suite, such as research/length_generalisation/config.py."
+)
 _WORKDIR = flags.DEFINE_string(
     "workdir", None, "Folder of the suite and its report.", flag_values=_FLAGS
 )
 _ENCODINGS = flags.DEFINE_string(
-    "encodings", "", "Encodings to train; 'all', or 'paper' for its 13.", flag_values=_FLAGS
+    "encodings",
+    "",
+    "Encodings to train; 'all', or 'paper' for its 13.",
+    flag_values=_FLAGS,
 )
 
 
 def run() -> None:
     if _CONFIG.value is None:
-        raise ValueError("--config is required: research/length_generalisation/config.py.")
+        raise ValueError(
+            "--config is required: research/length_generalisation/config.py."
+        )
     if not _WORKDIR.value:
-        raise ValueError("--workdir is required: the folder of the suite and its report.")
+        raise ValueError(
+            "--workdir is required: the folder of the suite and its report."
+        )
     config = from_values(_CONFIG.value, LengthGeneralisationConfig)
     from pe_jax.encodings.parser import expand_names
     from research.length_generalisation.suite import run_suite

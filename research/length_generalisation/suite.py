@@ -59,9 +59,14 @@ def run_suite(names: list[str], config: LengthGeneralisationConfig, out: Path) -
         other settings.
     """
     if not names:
-        raise ValueError("--encodings is required: a list such as none,rope,alibi, or 'all'.")
+        raise ValueError(
+            "--encodings is required: a list such as none,rope,alibi, or 'all'."
+        )
     chosen = tasks(config)
-    models = {name: {task: _model(name, TASKS[task], config) for task in chosen} for name in names}
+    models = {
+        name: {task: _model(name, TASKS[task], config) for task in chosen}
+        for name in names
+    }
     _check_settings(config, out)
     paths = {
         (name, task): out / "cells" / task / f"{file_name(name)}.json"
@@ -80,15 +85,23 @@ def run_suite(names: list[str], config: LengthGeneralisationConfig, out: Path) -
             f"{done} of {len(missing)}  {name} on {task}: {beyond:.0%} beyond length "
             f"{config.length}, {cell.seconds:.0f} s; about {minutes:.0f} min left"
         )
-    cells = {name: {task: _read(paths[name, task], config) for task in chosen} for name in names}
+    cells = {
+        name: {task: _read(paths[name, task], config) for task in chosen}
+        for name in names
+    }
     write_text(out / "scores.csv", _csv(cells, config.seeds))
     figure_lines = [
-        f"{markdown.image(path.stem, path.name)}\n" for path in _draw(cells, config, out)
+        f"{markdown.image(path.stem, path.name)}\n"
+        for path in _draw(cells, config, out)
     ]
-    return write_page(out / "report.md", "\n".join([*_page(cells, config), *figure_lines, ""]))
+    return write_page(
+        out / "report.md", "\n".join([*_page(cells, config), *figure_lines, ""])
+    )
 
 
-def _train(model: BertConfig, task: str, config: LengthGeneralisationConfig, path: Path) -> Cell:
+def _train(
+    model: BertConfig, task: str, config: LengthGeneralisationConfig, path: Path
+) -> Cell:
     """Train and test one cell and write it to `path`."""
     workdir = path.with_suffix("")
     cell = run(TASKS[task], model, changed(config, {"tasks": task}), workdir)
@@ -103,7 +116,9 @@ def tasks(config: LengthGeneralisationConfig) -> list[str]:
     return [name for name in TASKS if not names or name in names]
 
 
-def _model(name: str, task: AlgorithmicTask, config: LengthGeneralisationConfig) -> BertConfig:
+def _model(
+    name: str, task: AlgorithmicTask, config: LengthGeneralisationConfig
+) -> BertConfig:
     """Return the model of a cell: the same for all tasks of a kind, so that they share programs.
 
     Raises:
@@ -111,7 +126,9 @@ def _model(name: str, task: AlgorithmicTask, config: LengthGeneralisationConfig)
     """
     model = BertConfig(
         vocab_size=vocabulary_size(TASKS),
-        max_length=max(row_length(each, max(config.test_lengths)) for each in TASKS.values()),
+        max_length=max(
+            row_length(each, max(config.test_lengths)) for each in TASKS.values()
+        ),
         dropout_rate=0.0,
         attention_dropout_rate=0.0,
         initializer_stddev=config.model.hidden_size**-0.5,
@@ -134,7 +151,9 @@ def _check_settings(config: LengthGeneralisationConfig, out: Path) -> None:
     if not path.exists():
         write_text(path, json.dumps(settings, indent=2) + "\n")
         return
-    old = read_json(path, "The results next to it have unknown settings. Give another --out.")
+    old = read_json(
+        path, "The results next to it have unknown settings. Give another --out."
+    )
     differences = [
         f"  {key}: {old.get(key)!r} there, {settings.get(key)!r} now"
         for key in sorted(old.keys() | settings.keys())
@@ -169,7 +188,11 @@ def _read(path: Path, config: LengthGeneralisationConfig) -> Cell:
                 f"{path} is damaged ({name!r} must have the lengths {lengths}, got "
                 f"{shown(sorted(by_length))}). {way_out}"
             )
-    for values in (saved["losses"], *saved["accuracy"].values(), *saved["exact"].values()):
+    for values in (
+        saved["losses"],
+        *saved["accuracy"].values(),
+        *saved["exact"].values(),
+    ):
         if len(values) != seeds:
             raise ValueError(
                 f"{path} is damaged (there must be {seeds} values, one a seed, got "
@@ -188,7 +211,9 @@ def _scores(cell: Cell, task: AlgorithmicTask) -> dict[int, list[float]]:
     return cell.exact if task.causal else cell.accuracy
 
 
-def _split_scores(cell: Cell, task: AlgorithmicTask, length: int) -> tuple[np.ndarray, np.ndarray]:
+def _split_scores(
+    cell: Cell, task: AlgorithmicTask, length: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Return each seed's mean score over the lengths trained on, and over longer ones."""
     scores = _scores(cell, task)
     within = [values for n, values in scores.items() if n <= length]
@@ -203,8 +228,12 @@ def _csv(cells: Cells, seeds: Sequence[int]) -> str:
     for name, by_task in cells.items():
         for task, cell in by_task.items():
             for length, accuracy in cell.accuracy.items():
-                for seed, *pair in zip(seeds, accuracy, cell.exact[length], strict=True):
-                    writer.writerow([name, task, length, seed, *(f"{x:.4f}" for x in pair)])
+                for seed, *pair in zip(
+                    seeds, accuracy, cell.exact[length], strict=True
+                ):
+                    writer.writerow(
+                        [name, task, length, seed, *(f"{x:.4f}" for x in pair)]
+                    )
     return text.getvalue()
 
 
@@ -229,7 +258,8 @@ def _page(cells: Cells, config: LengthGeneralisationConfig) -> list[str]:
         rows = [["encoding", *level_tasks]]
         for name, by_task in cells.items():
             both = [
-                _split_scores(by_task[task], TASKS[task], config.length) for task in level_tasks
+                _split_scores(by_task[task], TASKS[task], config.length)
+                for task in level_tasks
             ]
             texts = (
                 f"{100 * within.mean():.0f} → {mean_and_spread(100 * beyond, digits=0)}"
@@ -259,7 +289,10 @@ def _draw(cells: Cells, config: LengthGeneralisationConfig, out: Path) -> list[P
         for title, (name, task) in zip(titles, chosen.items())
     ]
     beyond = [
-        [_split_scores(cell[name], task, config.length)[1].mean() for name, task in chosen.items()]
+        [
+            _split_scores(cell[name], task, config.length)[1].mean()
+            for name, task in chosen.items()
+        ]
         for cell in cells.values()
     ]
     title = "Scores by the length of inputs; shaded: lengths trained on"

@@ -73,7 +73,9 @@ def _task(level: Level, symbols: int, answers: int) -> Callable[[_Sample], _Samp
     return register
 
 
-def _ended(answers: list[list[int]], width: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+def _ended(
+    answers: list[list[int]], width: int, end: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Answers of different lengths, each with `end` behind it: `[N, width]`, and which symbols are
     asked for."""
     padded = np.zeros((len(answers), width), np.int32)
@@ -101,11 +103,16 @@ def even_pairs(rng: np.random.Generator, count: int, length: int) -> Strings:
 @_task("regular", _MULTIPLY + 1, MODULUS)
 def modular_arithmetic(rng: np.random.Generator, count: int, length: int) -> Strings:
     """1+2·3 → 2 (mod 5)."""
-    size = length - (length + 1) % 2  # Digits and operators alternate: an odd number of symbols.
+    size = (
+        length - (length + 1) % 2
+    )  # Digits and operators alternate: an odd number of symbols.
     symbols = np.empty((count, size), np.int64)
     symbols[:, ::2] = rng.integers(0, MODULUS, (count, size // 2 + 1))
     symbols[:, 1::2] = rng.integers(_ADD, _MULTIPLY + 1, (count, size // 2))
-    total, product = np.zeros(count, np.int64), symbols[:, 0]  # Of finished terms; of the last one.
+    total, product = (
+        np.zeros(count, np.int64),
+        symbols[:, 0],
+    )  # Of finished terms; of the last one.
     for index in range(1, size, 2):
         operator, digit = symbols[:, index], symbols[:, index + 1]
         times = operator == _MULTIPLY
@@ -159,7 +166,9 @@ def stack_manipulation(rng: np.random.Generator, count: int, length: int) -> Str
         top = np.where(pops, np.maximum(top - 1, 0), top + 1)
     place = np.arange(length + 1)
     below = top[:, None] - 1 - place
-    answers = np.where(below >= 0, np.take_along_axis(stack, np.maximum(below, 0), 1), 0)
+    answers = np.where(
+        below >= 0, np.take_along_axis(stack, np.maximum(below, 0), 1), 0
+    )
     answers[row, top] = _END
     return Strings(symbols, answers, place <= top[:, None])
 
@@ -171,13 +180,17 @@ def reverse_string(rng: np.random.Generator, count: int, length: int) -> Strings
     return Strings(bits, bits[:, ::-1])
 
 
-def _expression(rng: np.random.Generator, length: int, operators: str) -> tuple[str, int]:
+def _expression(
+    rng: np.random.Generator, length: int, operators: str
+) -> tuple[str, int]:
     """An expression of so many characters, its operands in brackets, and its value modulo 5."""
     if length <= _BRACKETS + 1:
         digit = int(rng.integers(MODULUS))
         sign = "" if length % 2 else "-"
         inside = f"{sign}{digit}"
-        return (f"({inside})" if length > 2 else inside), (-digit if sign else digit) % MODULUS
+        return (f"({inside})" if length > 2 else inside), (
+            -digit if sign else digit
+        ) % MODULUS
     first = int(rng.integers(1, length - _BRACKETS))
     left, a = _expression(rng, first, operators)
     right, b = _expression(rng, length - _BRACKETS - first, operators)
@@ -191,9 +204,13 @@ def _numbered(texts: list[str]) -> np.ndarray:
 
 
 @_task("context-free", _CHARACTERS["x"], MODULUS)
-def modular_arithmetic_brackets(rng: np.random.Generator, count: int, length: int) -> Strings:
+def modular_arithmetic_brackets(
+    rng: np.random.Generator, count: int, length: int
+) -> Strings:
     """((-3)+(1*4)) → 1 (mod 5)."""
-    texts, values = zip(*(_expression(rng, length, "+-*") for _ in range(count)), strict=True)
+    texts, values = zip(
+        *(_expression(rng, length, "+-*") for _ in range(count)), strict=True
+    )
     return Strings(_numbered(list(texts)), np.array(values)[:, None])
 
 
@@ -239,7 +256,9 @@ def missing_duplicate(rng: np.random.Generator, count: int, length: int) -> Stri
     if length == 1:
         return Strings(np.ones((count, 1), int), np.ones((count, 1), int))
     bits = rng.integers(0, 2, (count, length // 2))
-    symbols = np.concatenate([bits, bits, np.full((count, length % 2), _FILLER)], axis=1)
+    symbols = np.concatenate(
+        [bits, bits, np.full((count, length % 2), _FILLER)], axis=1
+    )
     index = rng.integers(0, 2 * (length // 2), (count, 1))
     answers = np.take_along_axis(symbols, index, 1)
     np.put_along_axis(symbols, index, _MISSING, 1)
@@ -264,13 +283,20 @@ def _digits(number: int) -> list[int]:
 
 
 def _binary(
-    compute: Callable[[int, int], int], rng: np.random.Generator, count: int, length: int
+    compute: Callable[[int, int], int],
+    rng: np.random.Generator,
+    count: int,
+    length: int,
 ) -> Strings:
     """Two binary numbers, an operator between them. Inputs too short for that are one number, to
     be answered by itself."""
     symbols = rng.integers(0, 2, (count, length))
-    operator_at = rng.integers(1, length - 1, count) if length > 2 else np.full(count, length)
-    symbols[np.arange(count)[operator_at < length], operator_at[operator_at < length]] = _OPERATOR
+    operator_at = (
+        rng.integers(1, length - 1, count) if length > 2 else np.full(count, length)
+    )
+    symbols[
+        np.arange(count)[operator_at < length], operator_at[operator_at < length]
+    ] = _OPERATOR
     results = [
         compute(_number(row[:i]), _number(row[i + 1 :])) if i < length else _number(row)
         for row, i in zip(symbols, operator_at, strict=True)
@@ -279,7 +305,10 @@ def _binary(
 
 
 # 1001+01 → 1101 end (9 + 2 = 11) and 1001·01 → 01001 end (9 · 2 = 18), least digit first.
-for _name, _compute in {"addition": operator.add, "multiplication": operator.mul}.items():
+for _name, _compute in {
+    "addition": operator.add,
+    "multiplication": operator.mul,
+}.items():
     TASKS[f"binary_{_name}"] = AlgorithmicTask(
         "context-sensitive", partial(_binary, _compute), 3, 3
     )
@@ -294,7 +323,9 @@ def compute_sqrt(rng: np.random.Generator, count: int, length: int) -> Strings:
     symbols = rng.integers(0, 2, (count, length))
     width = -(-length // 2)
     roots = [math.isqrt(_number(row[::-1])) for row in symbols]
-    return Strings(symbols, np.array([[int(c) for c in f"{root:0{width}b}"] for root in roots]))
+    return Strings(
+        symbols, np.array([[int(c) for c in f"{root:0{width}b}"] for root in roots])
+    )
 
 
 @_task("context-sensitive", _BUCKETS, _BUCKETS)
@@ -311,7 +342,10 @@ _DIGITS, _PLUS = 10, 10
 
 
 def _rearranged(
-    arrange: Callable[[np.ndarray], np.ndarray], rng: np.random.Generator, count: int, length: int
+    arrange: Callable[[np.ndarray], np.ndarray],
+    rng: np.random.Generator,
+    count: int,
+    length: int,
 ) -> Strings:
     words = rng.integers(0, _WORDS, (count, length))
     end = np.full((count, 1), _WORDS)

@@ -42,7 +42,9 @@ from research.reproduction.verdict_tables import TITLES, effects, members
 _COMMAND = "python research/reproduction/run.py"
 SETTINGS = "settings.md"  # Beside the page: its section on settings, written by hand.
 FINDINGS = "findings.toml"  # Beside the page: what opens a section, by its heading.
-_ABOUT_SCORES = "The table has means ± sample standard deviations over seeds, scores in points."
+_ABOUT_SCORES = (
+    "The table has means ± sample standard deviations over seeds, scores in points."
+)
 _ABOUT_MEASURE = {
     LOSS: "Losses are in nats, at the length of the last stage.",
     LOSS_UNSEEN: "*Added by unseen lengths* is the loss at that length of the last checkpoint "
@@ -113,7 +115,9 @@ def _section(title: str, *blocks: Sequence[str]) -> str:
     """Return a heading and blocks of lines between empty lines; nothing if a block is empty."""
     if not all(blocks):
         return ""
-    return "\n".join([f"## {title}", "", *(line for block in blocks for line in (*block, ""))])
+    return "\n".join(
+        [f"## {title}", "", *(line for block in blocks for line in (*block, ""))]
+    )
 
 
 def _head(results: Results, arms: Sequence[str]) -> str:
@@ -145,10 +149,14 @@ def _head(results: Results, arms: Sequence[str]) -> str:
 
 def _missing(results: Results) -> str:
     """Return a phrase for the missing runs: how many of each kind, by arm."""
-    names = [name.split("/") for name, entry in results["runs"].items() if entry is None]
+    names = [
+        name.split("/") for name, entry in results["runs"].items() if entry is None
+    ]
     arms: dict[str, list[str]] = {}
     for (arm, kind), count in Counter((arm, kind) for arm, kind, _ in names).items():
-        arms.setdefault(arm.replace("_", " "), []).append(f"{counted(count, 'run')} of {kind}")
+        arms.setdefault(arm.replace("_", " "), []).append(
+            f"{counted(count, 'run')} of {kind}"
+        )
     return "; ".join(f"{arm}, {', '.join(kinds)}" for arm, kinds in arms.items())
 
 
@@ -157,17 +165,26 @@ def _scores(arm: str, results: Results, every: Values) -> str:
     changes = [CHANGE.format(length) for length in sorted(results["config"]["lengths"])]
     measures = [R2, LOSS, ACCURACY, LOSS_UNSEEN, SQUAD_F1, SQUAD_EXACT, *changes]
     measures += every.classification_measures(arm)
-    shown = [name for name in measures if any(every.by_seed(arm, model, name) for model in models)]
+    shown = [
+        name
+        for name in measures
+        if any(every.by_seed(arm, model, name) for model in models)
+    ]
     rows = [[model, *(_score(every.by_seed(arm, model, name), name) for name in shown)]
             for model in models]  # fmt: skip
-    about = [_ABOUT_SCORES, *(text for name, text in _ABOUT_MEASURE.items() if name in shown)]
+    about = [
+        _ABOUT_SCORES,
+        *(text for name, text in _ABOUT_MEASURE.items() if name in shown),
+    ]
     if trivial:
         about.append(_ABOUT_TRIVIAL)
         rows.append([_TRIVIAL, *(f"{trivial[name]:.1f}" if name in trivial else "–"
                                  for name in shown)])  # fmt: skip
         rows.append([_ABOVE, *("{} of {}".format(*models_above(every, arm, name, trivial[name]))
                                if name in trivial else "–" for name in shown)])  # fmt: skip
-    return _section(f"{TITLES[arm]}: scores", [" ".join(about)], raw_table(["model", *shown], rows))
+    return _section(
+        f"{TITLES[arm]}: scores", [" ".join(about)], raw_table(["model", *shown], rows)
+    )
 
 
 def _properties(arm: str, every: Values) -> str:
@@ -176,7 +193,8 @@ def _properties(arm: str, every: Values) -> str:
         f"{probe}, {name}"
         for probe in ("vectors at the start", "vectors trained", "words", "kernel")
         for name in PROPERTIES
-        if name != "symmetry" or not probe.startswith("vectors")  # Dot products are symmetric.
+        if name != "symmetry"
+        or not probe.startswith("vectors")  # Dot products are symmetric.
     ]
     rows = [
         [model, *(_mean(column, 3) for column in columns)]
@@ -205,7 +223,9 @@ def _paper_tables(arm: str, results: Results) -> str:
         return ""
     config = TablesConfig()
     tables = build_all(runs, config).items()
-    text = "\n".join(table_formats.to_markdown(*table, config.p_value) for table in tables)
+    text = "\n".join(
+        table_formats.to_markdown(*table, config.p_value) for table in tables
+    )
     return f"## {TITLES[arm]}: the paper's tables\n\n{re.sub('^#', '###', text, flags=re.M)}"
 
 
@@ -233,7 +253,9 @@ def _selection_bias(arms: Sequence[str], every: Values) -> str:
 def _origin(results: Results) -> str:
     entries = [entry for *_, entry in finished(results)]
     hours = sum(run["seconds"] for run in entries) / 3600
-    machines = Counter(f"{run['device']} with {counted(run['cores'], 'core')}" for run in entries)
+    machines = Counter(
+        f"{run['device']} with {counted(run['cores'], 'core')}" for run in entries
+    )
     code = Counter(run["code"] for run in entries)
     options = map(shlex.quote, results["options"])
     return "\n".join(
@@ -254,7 +276,10 @@ def _origin(results: Results) -> str:
             "",
             "```sh",
             " \\\n    ".join(
-                [f"{_COMMAND} --config=research/reproduction/config.py --workdir=S", *options]
+                [
+                    f"{_COMMAND} --config=research/reproduction/config.py --workdir=S",
+                    *options,
+                ]
             ),
             f"{_COMMAND} --workdir=S --out=research/reproduction",
             "```",
@@ -264,7 +289,9 @@ def _origin(results: Results) -> str:
 
 
 def _counts(counter: Counter[str]) -> str:
-    return ", ".join(f"{name} ({counted(number, 'run')})" for name, number in counter.items())
+    return ", ".join(
+        f"{name} ({counted(number, 'run')})" for name, number in counter.items()
+    )
 
 
 def _score(column: BySeed, measure: str) -> str:

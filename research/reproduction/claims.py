@@ -57,7 +57,9 @@ _LOCAL, _INVARIANT = "local monotonicity", "translation invariance"
 
 def _by_training(name: str) -> Difference:
     """Violation of a property by a learned absolute table, trained minus at the start."""
-    return Difference(_TRAINED.format(name), (LEARNED,), other_measure=_START.format(name))
+    return Difference(
+        _TRAINED.format(name), (LEARNED,), other_measure=_START.format(name)
+    )
 
 
 _SYMMETRY = Difference("words, symmetry", ("learned_relative",), ABSOLUTE)
@@ -158,9 +160,13 @@ CLAIMS: tuple[Claim, ...] = (
 
 def judge(values: Values, arms: Sequence[str]) -> list[Verdict]:
     """Judge the claims of these arms."""
-    verdicts = [claim.effect.verdict(claim, values) for claim in CLAIMS if claim.arm in arms]
+    verdicts = [
+        claim.effect.verdict(claim, values) for claim in CLAIMS if claim.arm in arms
+    ]
     for family in dict.fromkeys((v.claim.family, v.claim.arm) for v in verdicts):
-        members = [n for n, v in enumerate(verdicts) if (v.claim.family, v.claim.arm) == family]
+        members = [
+            n for n, v in enumerate(verdicts) if (v.claim.family, v.claim.arm) == family
+        ]
         # Claims that cannot be tested yet count with p = 1: more runs do not change the family.
         every_p = [1.0 if (p := verdicts[n].p) is None else p for n in members]
         correct = benjamini_hochberg if family[0] == EXPLORATORY else holm
@@ -175,7 +181,9 @@ def holm(p: Sequence[float]) -> list[float]:
     order = np.argsort(p)
     factors = len(p) - np.arange(len(p))
     corrected = np.empty(len(p))
-    corrected[order] = np.minimum(1, np.maximum.accumulate(np.asarray(p)[order] * factors))
+    corrected[order] = np.minimum(
+        1, np.maximum.accumulate(np.asarray(p)[order] * factors)
+    )
     return corrected.tolist()
 
 
@@ -199,12 +207,16 @@ def detectable(seeds: int, level: float) -> float:
     return float(optimize.brentq(missing, 0, 100))
 
 
-def models_above(values: Values, arm: str, measure: str, score: float) -> tuple[int, int]:
+def models_above(
+    values: Values, arm: str, measure: str, score: float
+) -> tuple[int, int]:
     """Return how many models of an arm are above `score` by more than chance, and how many have
     several seeds: by Student's one-sided t-test over seeds, p < 0.025."""
     from scipy import stats
 
-    columns = [[*values.by_seed(arm, model, measure).values()] for model in values.models(arm)]
+    columns = [
+        [*values.by_seed(arm, model, measure).values()] for model in values.models(arm)
+    ]
     repeated = [column for column in columns if len(column) > 1]
     above = [
         column

@@ -31,9 +31,17 @@ _RELATIVE = ("learned_relative", "sinusoidal_relative", "learnable_sinusoidal_re
 # Sinusoids of size 1 drown words: new embeddings are of size 0.02, a published BERT's of 0.05.
 _SINUSOIDS = "sinusoidal_absolute(scale=0.03)"
 # The paper's 13: none, one of each kind, and what it combines.
-_SINGLES = ("none", "learned_absolute", *_RELATIVE, _SINUSOIDS, f"learnable_{_SINUSOIDS}")
+_SINGLES = (
+    "none",
+    "learned_absolute",
+    *_RELATIVE,
+    _SINUSOIDS,
+    f"learnable_{_SINUSOIDS}",
+)
 _COMBINED = tuple(
-    f"{one}+{two}" for one in ("learned_absolute", f"learnable_{_SINUSOIDS}") for two in _RELATIVE
+    f"{one}+{two}"
+    for one in ("learned_absolute", f"learnable_{_SINUSOIDS}")
+    for two in _RELATIVE
 )
 
 
@@ -58,14 +66,18 @@ class ArmConfig(Config):
         "Encodings to begin with, joined by commas. Empty leaves out the arm `from_scratch`.",
     )
     then: str = field(
-        "", any_text(), "Encodings that follow once `first` are done, fine-tuning included."
+        "",
+        any_text(),
+        "Encodings that follow once `first` are done, fine-tuning included.",
     )
     repeats: tuple[int, ...] = field(
         (),
         several(SEED),
         "Seeds to train `first` again with, at the end; distilled models are fine-tuned as well.",
     )
-    tasks: str = field("", some_of("research.reproduction.plan:TASKS"), "Tasks to fine-tune on.")
+    tasks: str = field(
+        "", some_of("research.reproduction.plan:TASKS"), "Tasks to fine-tune on."
+    )
     # A study sets model.position, seed, init and the text of each run.
     training: EncoderTrainingConfig = subconfig(EncoderTrainingConfig)
 
@@ -95,7 +107,9 @@ class ReproductionConfig(Config):
 
     task: str = task_field("reproduction")
     published: str = field(
-        "", any_text(), "Folder of a published BERT, or of a run; empty: no arm `replaced`."
+        "",
+        any_text(),
+        "Folder of a published BERT, or of a run; empty: no arm `replaced`.",
     )
     text: str = field(
         "pydoc",
@@ -105,8 +119,12 @@ class ReproductionConfig(Config):
     held_out_text: str = field(
         "", any_text(), "Another source; empty holds out documents of `text`."
     )
-    data_dir: str = field("", any_text(), "Folder of tfds datasets; empty means tfds's default.")
-    jobs: int = field(1, integer(1, 10**4), "Parallel runs, each on a share of the CPU's cores.")
+    data_dir: str = field(
+        "", any_text(), "Folder of tfds datasets; empty means tfds's default."
+    )
+    jobs: int = field(
+        1, integer(1, 10**4), "Parallel runs, each on a share of the CPU's cores."
+    )
     from_scratch: FromScratchConfig = subconfig(FromScratchConfig)
     replaced: ReplacedConfig = subconfig(ReplacedConfig)
     steps: FinetuningSteps = subconfig(FinetuningSteps)
@@ -131,7 +149,9 @@ def get_config():
     config.glue.data.update(length=128, buckets=(16, 32, 64, 96), batch_size=32)
     # The step that counts is chosen on training data that is held out, never on what is reported.
     config.glue.update(select="held_out", eval_every=250)
-    config.glue.optimizer.learning_rate = 5e-5  # At 2e-4 MiniLM does not leave the plateau.
+    config.glue.optimizer.learning_rate = (
+        5e-5  # At 2e-4 MiniLM does not leave the plateau.
+    )
     config.glue.data.held_out = 0.05
     _set_finetuning(config.squad)
     config.squad.data.train = "squad_shifts:new_wiki+reddit"
@@ -141,7 +161,9 @@ def get_config():
     config.measures.parts = "vectors,words,offset_kernel,scores"
     config.measures.words = 100
     config.measures.score_examples = 256
-    config.figures = "learned_absolute,learned_relative,learnable_sinusoidal_absolute,rope,alibi,t5"
+    config.figures = (
+        "learned_absolute,learned_relative,learnable_sinusoidal_absolute,rope,alibi,t5"
+    )
     return config
 
 
@@ -180,6 +202,8 @@ def _set_replaced(arm):
 
 
 def _set_finetuning(config):
-    config.optimizer.learning_rate = 2e-4  # Ten times the paper's, which are for BERT-base.
+    config.optimizer.learning_rate = (
+        2e-4  # Ten times the paper's, which are for BERT-base.
+    )
     config.model.dropout_rate = 0.0  # One epoch at most.
     config.model.attention_dropout_rate = 0.0

@@ -95,7 +95,9 @@ def costs(runs: list[Run], done: dict[str, Entry], jobs: int) -> Costs:
     flops = {run.name: _flops(run, configs[run.arm], models[run.arm]) for run in runs}
     stages = {arm: next(iter(config.stages.values())) for arm, config in first.items()}
     left = {run.arm for run in to_execute(runs, done)}
-    rates = {arm: _rate(stage, models[arm]) for arm, stage in stages.items() if arm in left}
+    rates = {
+        arm: _rate(stage, models[arm]) for arm, stage in stages.items() if arm in left
+    }
     return Costs(runs, done, flops, rates, jobs)
 
 
@@ -118,12 +120,15 @@ def _flops(run: Run, trained: _TextConfig, model: BertConfig) -> float:
     if isinstance(config, DistillationConfig):
         return sum(
             stage.steps
-            * distillation.step_flops(config, model, model, stage.batch_size, stage.length)
+            * distillation.step_flops(
+                config, model, model, stage.batch_size, stage.length
+            )
             for stage in config.stages.values()
         )
     if isinstance(config, PretrainingConfig):
         return sum(
-            stage.steps * train_flops(model, stage.batch_size, stage.length, stage.max_predictions)
+            stage.steps
+            * train_flops(model, stage.batch_size, stage.length, stage.max_predictions)
             for stage in config.stages.values()
         )
     if isinstance(config, PropertiesConfig):
@@ -143,13 +148,16 @@ def _flops(run: Run, trained: _TextConfig, model: BertConfig) -> float:
 def _rate(rows: StageConfig, model: BertConfig) -> float:
     """Return the FLOPs a second of a pretraining step of `model`, on `rows` of one token."""
     predictions = max(1, rows.length * 15 // 100)
-    stage = PretrainingStageConfig(rows.length, rows.batch_size, 1, max_predictions=predictions)
+    stage = PretrainingStageConfig(
+        rows.length, rows.batch_size, 1, max_predictions=predictions
+    )
     timed = PretrainingConfig(stage1=stage)
     program = pretraining.make_program(timed, sharding.data_mesh(), model, 1)
     state = program.init()
     spec = PretrainingExamples.element_spec(stage.length, stage.max_predictions)
     arrays = {
-        name: np.ones((stage.batch_size, *shape), dtype) for name, (shape, dtype) in spec.items()
+        name: np.ones((stage.batch_size, *shape), dtype)
+        for name, (shape, dtype) in spec.items()
     }
     batch = jax.device_put(arrays, sharding.by_rows(program.mesh))
     step = program.train_step()
@@ -164,7 +172,9 @@ def _rate(rows: StageConfig, model: BertConfig) -> float:
 
 def cost_table(costs: Costs) -> str:
     """Return a table of the remaining runs and their time: a row for each arm and kind."""
-    left = to_execute(costs.runs, costs.done)  # A model may be retrained for runs of other kinds.
+    left = to_execute(
+        costs.runs, costs.done
+    )  # A model may be retrained for runs of other kinds.
     rows = []
     for arm, kind in dict.fromkeys((run.arm, run.kind) for run in costs.runs):
         group, group_left = (
@@ -178,4 +188,6 @@ def cost_table(costs: Costs) -> str:
         rows.append([arm.replace("_", " "), kind, *counts, tera, hours])
     totals = [f"{len(some):,}" for some in (costs.runs, costs.done, left)]
     rows.append(["all", "", *totals, "", f"{costs.hours(left):.2f}"])
-    return "\n".join(raw_table(["arm", "", "runs", "done", "left", "TFLOPs", "hours to go"], rows))
+    return "\n".join(
+        raw_table(["arm", "", "runs", "done", "left", "TFLOPs", "hours to go"], rows)
+    )

@@ -79,7 +79,9 @@ def _shown(arm: str) -> str:
 def _draw_scores(arm: str, results: Results, every: Values, folder: Path) -> None:
     trivial = trivial_scores(results, arm)
     for measure in (SQUAD_F1, CLASSIFICATION, LOSS):
-        models = [name for name in every.models(arm) if every.by_seed(arm, name, measure)]
+        models = [
+            name for name in every.models(arm) if every.by_seed(arm, name, measure)
+        ]
         if not models:
             continue
         marks = {}
@@ -113,9 +115,13 @@ def _score_intervals(
     figure = style.new(6.4, 1.2 + 0.24 * len(models), title)
     axes = figure.subplots()
     rows = sorted(models, key=lambda model: _mean(every, arm, model, measure))
-    for y, (model, look) in enumerate(zip(rows, style.encoding_styles(rows), strict=True)):
+    for y, (model, look) in enumerate(
+        zip(rows, style.encoding_styles(rows), strict=True)
+    ):
         _draw_row(axes, y, every, arm, model, measure, look["color"])
-    for (name, value), look in zip(marks.items(), style.encoding_styles(["", "", ""])[1:]):
+    for (name, value), look in zip(
+        marks.items(), style.encoding_styles(["", "", ""])[1:]
+    ):
         axes.axvline(value, label=name, lw=1, zorder=0, **look)
     axes.set(xlabel=measure, yticks=range(len(rows)), yticklabels=rows)
     axes.grid(alpha=0.3, axis="x")
@@ -151,7 +157,11 @@ def draw_summary(every: Values, path: Path) -> None:
         "masked-LM loss in nats, from scratch": (SCRATCH, LOSS),
     }
     models = {
-        label: [name for name in every.distinct_models(arm) if every.by_seed(arm, name, measure)]
+        label: [
+            name
+            for name in every.distinct_models(arm)
+            if every.by_seed(arm, name, measure)
+        ]
         for label, (arm, measure) in panels.items()
     }
     panels = {label: panel for label, panel in panels.items() if models[label]}
@@ -208,7 +218,9 @@ def draw_model(model: Run, measures: PropertiesConfig, folder: Path) -> None:
     log(f"Drawing {model.name}")
     measures = changed(measures, {"parts": _PARTS})
     with tempfile.TemporaryDirectory() as report:
-        measure_properties([from_run(model.folder)], measures, Path(report), where_possible=True)
+        measure_properties(
+            [from_run(model.folder)], measures, Path(report), where_possible=True
+        )
         folder.mkdir(parents=True, exist_ok=True)
         for path in sorted(Path(report).glob("*.png")):
             shutil.copyfile(path, folder / path.name)

@@ -28,7 +28,9 @@ RELATIVE = ("learned_relative", "sinusoidal_relative", "learnable_sinusoidal_rel
 SINGLES = (*ABSOLUTE, *RELATIVE)
 OTHERS = tuple(name for name in SINGLES if name != LEARNED)
 # The paper's combinations, and for each its absolute and its relative part.
-_PARTS = tuple((a, r) for a in (LEARNED, "learnable_sinusoidal_absolute") for r in RELATIVE)
+_PARTS = tuple(
+    (a, r) for a in (LEARNED, "learnable_sinusoidal_absolute") for r in RELATIVE
+)
 COMBINED = tuple("+".join(parts) for parts in _PARTS)
 THEIR_ABSOLUTE, THEIR_RELATIVE = (tuple(part) for part in zip(*_PARTS, strict=True))
 
@@ -49,7 +51,12 @@ LEVEL = 0.05
 # with four: 0.0294 at each time keeps errors at 5 % in all (Pocock 1977).
 LEVELS = {SCRATCH: 0.0294, REPLACED: LEVEL}
 # ADDED claims were chosen when their scores were known.
-PRIMARY, ADDED, EXPLORATORY, UNMEASURED = "primary", "added", "exploratory", "unmeasured"
+PRIMARY, ADDED, EXPLORATORY, UNMEASURED = (
+    "primary",
+    "added",
+    "exploratory",
+    "unmeasured",
+)
 PAPER, ARTICLE, OURS = "the paper", "the article", "ours"
 ONE_MODEL = " in one model"
 
@@ -70,7 +77,9 @@ class Difference(NamedTuple):
 
     def verdict(self, claim: Claim, values: Values) -> Verdict:
         others = self.other_models or self.models
-        if not (mean := interval(values, claim.arm, self._weights(self.models, others))):
+        if not (
+            mean := interval(values, claim.arm, self._weights(self.models, others))
+        ):
             return Verdict(claim, 0)
         pairs = [*zip(self.models, others, strict=True)] if len(others) == len(self.models) else [
             (one, other) for one in self.models for other in others
@@ -79,14 +88,20 @@ class Difference(NamedTuple):
             self._named(*pair): member
             for pair in pairs
             if len(pairs) > 1
-            and (member := interval(values, claim.arm, self._weights(*((one,) for one in pair))))
+            and (
+                member := interval(
+                    values, claim.arm, self._weights(*((one,) for one in pair))
+                )
+            )
         }
         columns = [
             values.mean(claim.arm, self.models, self.measure),
             values.mean(claim.arm, others, self.other_measure or self.measure),
         ]
         seeds = columns[0].keys() & columns[1].keys()
-        first, second = (float(np.mean([column[seed] for seed in seeds])) for column in columns)
+        first, second = (
+            float(np.mean([column[seed] for seed in seeds])) for column in columns
+        )
         return Verdict(
             claim, mean.n, mean.mean, mean.low, mean.high, mean.size, mean.p,
             between=(first, second), members=members, alone=mean.alone,
@@ -104,14 +119,17 @@ class Difference(NamedTuple):
 
     def _named(self, model: str, other: str) -> str:
         """Return the name of a pair: of what differs between the pairs."""
-        fixed = {len(group) == 1 for group in (self.models, self.other_models or self.models)}
+        fixed = {
+            len(group) == 1 for group in (self.models, self.other_models or self.models)
+        }
         if fixed == {True, False}:
             return other if len(self.models) == 1 else model
         return f"{model} − {other}" if self.other_models else model
 
     def __str__(self) -> str:
         models, others = (
-            _GROUPS.get(group, ", ".join(group)) for group in (self.models, self.other_models)
+            _GROUPS.get(group, ", ".join(group))
+            for group in (self.models, self.other_models)
         )
         if others:
             return f"{self.measure}: {models} minus {others}"
@@ -137,12 +155,18 @@ class Ranks(NamedTuple):
             return Verdict(claim, 0)
         violations = values.model_means(claim.arm, models, self.violation)
         scores = values.model_means(claim.arm, models, self.score)
-        (row,) = properties.correlate({self.violation: violations}, {self.score: scores})
+        (row,) = properties.correlate(
+            {self.violation: violations}, {self.score: scores}
+        )
         if row.spearman is None:
             return Verdict(claim, 0)
-        seeds = min(len(values.by_seed(claim.arm, model, self.score)) for model in models)
+        seeds = min(
+            len(values.by_seed(claim.arm, model, self.score)) for model in models
+        )
         influence = _influence(models, violations, scores)
-        return Verdict(claim, seeds, row.spearman, p=row.spearman_p, influence=influence)
+        return Verdict(
+            claim, seeds, row.spearman, p=row.spearman_p, influence=influence
+        )
 
     def __str__(self) -> str:
         return f"rank correlation of {self.violation} with {self.score}"
@@ -160,7 +184,9 @@ def _influence(
         varies = np.ptp(x) > 0 and np.ptp(y) > 0
         return float(stats.spearmanr(x, y).statistic) if varies else 0.0
 
-    most = max(range(len(models)), key=lambda n: abs(correlation([n]) - correlation([])))
+    most = max(
+        range(len(models)), key=lambda n: abs(correlation([n]) - correlation([]))
+    )
     return len(models), models[most], correlation([most])
 
 
@@ -240,12 +266,20 @@ class Verdict(NamedTuple):
         if mean.within(margin):
             if all(member.within(margin) for member in members):
                 return f"equivalent within ±{margin:g}"
-            return "mixed" if any(member.beyond(margin) for member in members) else "undecided"
-        word = "reproduced" if np.sign(self.effect) == self.claim.sign else "contradicted"
+            return (
+                "mixed"
+                if any(member.beyond(margin) for member in members)
+                else "undecided"
+            )
+        word = (
+            "reproduced" if np.sign(self.effect) == self.claim.sign else "contradicted"
+        )
         once = self.p is None and self.low is None
         if once and (self.claim.margin is None or abs(self.effect) <= margin):
             return "undecided"
-        if not once and (self.corrected is None or self.corrected >= LEVELS[self.claim.arm]):
+        if not once and (
+            self.corrected is None or self.corrected >= LEVELS[self.claim.arm]
+        ):
             return "undecided"
         if any(member.opposes(np.sign(self.effect), margin) for member in members):
             return "mixed"

@@ -85,13 +85,17 @@ def interval(values: Values, arm: str, weights: Weights) -> Interval | None:
     seeds = sorted(set.intersection(*map(set, columns)))
     if not seeds:
         return None
-    effects = np.array([np.dot([*weights.values()], [c[seed] for c in columns]) for seed in seeds])
+    effects = np.array(
+        [np.dot([*weights.values()], [c[seed] for c in columns]) for seed in seeds]
+    )
     n, mean = len(effects), float(effects.mean())
     if n < 2:
         return Interval(n, mean)
     deviation = float(effects.std(ddof=1)) if np.ptp(effects) > 0 else 0.0
     over_seeds = Spread(deviation**2 / n, n - 1)
-    distilled: dict[str, float] = {}  # By measure: its σ² is one estimate, whatever it is used for.
+    distilled: dict[
+        str, float
+    ] = {}  # By measure: its σ² is one estimate, whatever it is used for.
     for (model, measure), weight in weights.items():
         if arm == REPLACED and (spread := values.spreads.get(measure)):
             share = weight**2 / values.distillations(model, measure)
@@ -101,5 +105,11 @@ def interval(values: Values, arm: str, weights: Weights) -> Interval | None:
     half = parts.half_width()
     size = mean / deviation if deviation else None
     return Interval(
-        n, mean, mean - half, mean + half, parts.p(mean), (mean - alone, mean + alone), size
+        n,
+        mean,
+        mean - half,
+        mean + half,
+        parts.p(mean),
+        (mean - alone, mean + alone),
+        size,
     )

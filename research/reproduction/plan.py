@@ -91,7 +91,12 @@ def plan(config: ReproductionConfig, folder: Path) -> list[Run]:
             "Give encodings to pretrain in the first, or the folder of a BERT in the second."
         )
     rounds = [_rounds(config, arm, folder) for arm in arms]
-    runs = [run for arms_round in zip(*rounds) for arm_runs in arms_round for run in arm_runs]
+    runs = [
+        run
+        for arms_round in zip(*rounds)
+        for arm_runs in arms_round
+        for run in arm_runs
+    ]
     models = [run.name for run in runs if run.kind in TRAINED]
     if twice := sorted({name for name in models if models.count(name) > 1}):
         raise ValueError(
@@ -102,24 +107,35 @@ def plan(config: ReproductionConfig, folder: Path) -> list[Run]:
     return runs
 
 
-def _rounds(config: ReproductionConfig, arm: str, folder: Path) -> tuple[list[Run], ...]:
+def _rounds(
+    config: ReproductionConfig, arm: str, folder: Path
+) -> tuple[list[Run], ...]:
     """Return the runs of `first`, of `then`, and of the repeated seeds."""
     settings = getattr(config, arm)
     first, then = expand_names(settings.first), expand_names(settings.then)
     tasks = split_names(settings.tasks)
 
-    def trained(names: Sequence[str], tasks: Sequence[str], seed: int = 0) -> Iterator[Run]:
+    def trained(
+        names: Sequence[str], tasks: Sequence[str], seed: int = 0
+    ) -> Iterator[Run]:
         for name in names:
             model = _training(config, arm, folder, name, seed)
             yield from (model, _measures(config, model))
             yield from _finetuning(config, folder, model, tasks)
 
     untouched: list[Run] = []
-    repeated = tasks if arm == REPLACED else []  # A distilled model is known by its scores.
+    repeated = (
+        tasks if arm == REPLACED else []
+    )  # A distilled model is known by its scores.
     if arm == REPLACED:
         published = Path(config.published)
-        model = Run(arm, "", UNTOUCHED, UNTOUCHED, 0, published, None, settings.training)
-        untouched = [run._replace(needs=None) for run in _finetuning(config, folder, model, tasks)]
+        model = Run(
+            arm, "", UNTOUCHED, UNTOUCHED, 0, published, None, settings.training
+        )
+        untouched = [
+            run._replace(needs=None)
+            for run in _finetuning(config, folder, model, tasks)
+        ]
     return (
         [*untouched, *trained(first, tasks)],
         [*trained(then, tasks)],
@@ -127,7 +143,9 @@ def _rounds(config: ReproductionConfig, arm: str, folder: Path) -> tuple[list[Ru
     )
 
 
-def _training(config: ReproductionConfig, arm: str, folder: Path, position: str, seed: int) -> Run:
+def _training(
+    config: ReproductionConfig, arm: str, folder: Path, position: str, seed: int
+) -> Run:
     text, held_out = config.text, config.held_out_text
     if arm == REPLACED and config.replaced.text:
         text, held_out = config.replaced.text, ""
@@ -142,12 +160,16 @@ def _training(config: ReproductionConfig, arm: str, folder: Path, position: str,
     settings = changed(getattr(config, arm).training, changes)
     model = without_options(position) + f", seed {seed}" * bool(seed)
     kind = settings.task
-    return Run(arm, kind, model, position, seed, folder / arm / kind / model, None, settings)
+    return Run(
+        arm, kind, model, position, seed, folder / arm / kind / model, None, settings
+    )
 
 
 def _measures(config: ReproductionConfig, model: Run) -> Run:
     folder = model.folder.parent.parent / MEASURES / model.folder.name
-    return model._replace(kind=MEASURES, folder=folder, needs=model.folder, config=config.measures)
+    return model._replace(
+        kind=MEASURES, folder=folder, needs=model.folder, config=config.measures
+    )
 
 
 def _finetuning(

@@ -39,7 +39,10 @@ from research.reproduction.results_file import (
 )
 
 _FIX = "Remove the folder, and start the study again."
-_LIKENESS = {"likeness of near offsets": "likeness_near", "likeness of far offsets": "likeness_far"}
+_LIKENESS = {
+    "likeness of near offsets": "likeness_near",
+    "likeness of far offsets": "likeness_far",
+}
 _PACKAGE = Path(pe_jax.__file__).resolve().parent
 # The packages that scores and measures depend on; not how they are shown.
 _CODE = (
@@ -104,7 +107,10 @@ def execute_run(folder: Path, name: str) -> None:
 
 def _check_steps(run: Run) -> None:
     """Raise ValueError if the run began with other steps: its learning rate followed those."""
-    if isinstance(run.config, PropertiesConfig) or not (run.folder / "config.json").exists():
+    if (
+        isinstance(run.config, PropertiesConfig)
+        or not (run.folder / "config.json").exists()
+    ):
         return
     old, new = flatten(saved_values(run.folder)), values_of(run.config)
     for key in STEPS:
@@ -118,8 +124,12 @@ def _check_steps(run: Run) -> None:
 def code_digest() -> str:
     """Return a digest of the sources that the numbers of a study depend on."""
     digest = hashlib.sha256()
-    for path in sorted(path for part in _CODE for path in (_PACKAGE / part).rglob("*.py")):
-        digest.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + path.read_bytes())
+    for path in sorted(
+        path for part in _CODE for path in (_PACKAGE / part).rglob("*.py")
+    ):
+        digest.update(
+            str(path.relative_to(_PACKAGE)).encode() + b"\0" + path.read_bytes()
+        )
     return digest.hexdigest()[:12]
 
 
@@ -164,19 +174,27 @@ def _measure(config: PropertiesConfig, run: Run) -> Json:
         """Return what a part says of the model; None if it does not apply."""
         path = folder / f"{part}.json"
         numbers = read_json(path, _FIX) if path.is_file() else {}
-        return check(numbers[model.name], kind, path, _FIX) if model.name in numbers else None
+        return (
+            check(numbers[model.name], kind, path, _FIX)
+            if model.name in numbers
+            else None
+        )
 
     words, kernel = section("words", _Words), section("offset_kernel", _Kernel)
     assert words is not None and kernel is not None
     averages = [layer["average"] for layer in kernel["layers"]]
-    values = {f"words, {name}": words["average"][key] for name, key in PROPERTIES.items()}
+    values = {
+        f"words, {name}": words["average"][key] for name, key in PROPERTIES.items()
+    }
     values |= {
         f"kernel, {name}": sum(average[key] for average in averages) / len(averages)
         for name, key in PROPERTIES.items()
     }
     values |= {
         f"vectors {when}, {name}": violations[key]
-        for when, violations in (section("vectors", dict[str, dict[str, Any]]) or {}).items()
+        for when, violations in (
+            section("vectors", dict[str, dict[str, Any]]) or {}
+        ).items()
         for name, key in (PROPERTIES | _LIKENESS).items()
         if key in violations
     }
@@ -190,7 +208,9 @@ def _measure(config: PropertiesConfig, run: Run) -> Json:
 def _loss_at_unseen_length(scores: Scores, model: Path) -> float:
     """Return the loss that the last stage's length adds before any training at that length."""
     *_, short, long = scores["stages"]
-    unseen = [row for row in scores["checkpoints"] if row["stage_length"] == short["length"]][-1]
+    unseen = [
+        row for row in scores["checkpoints"] if row["stage_length"] == short["length"]
+    ][-1]
     losses = read_series(model, f"{HELD_OUT}masked_lm_loss", _FIX)
     if long["step"] not in losses:
         raise ValueError(

@@ -13,7 +13,9 @@ from research.reproduction.plan import REPLACED, TASKS, UNTOUCHED
 from research.reproduction.results_file import SQUAD_EXACT, SQUAD_F1, Entry, Results
 
 GLUE = tuple(task for task in TASKS if task != "squad")
-CLASSIFICATION = "classification"  # The mean over those of GLUE's tasks that an arm has.
+CLASSIFICATION = (
+    "classification"  # The mean over those of GLUE's tasks that an arm has.
+)
 R2 = "R² of the hidden states"  # To the untouched model, in the last layer.
 LOSS, ACCURACY = "masked-LM loss", "masked-LM accuracy"
 LOSS_UNSEEN = "masked-LM loss added by unseen lengths"
@@ -70,14 +72,21 @@ class Values(NamedTuple):
         """Return each model's mean over its seeds, NaN without any, to five decimals: zeros that
         are exact but for rounding errors have the same rank."""
         columns = [[*self.by_seed(arm, model, measure).values()] for model in models]
-        return [round(sum(column) / len(column), 5) if column else math.nan for column in columns]
+        return [
+            round(sum(column) / len(column), 5) if column else math.nan
+            for column in columns
+        ]
 
     def models(self, arm: str) -> list[str]:
-        return list(dict.fromkeys(model for other, model, _ in self.by_key if other == arm))
+        return list(
+            dict.fromkeys(model for other, model, _ in self.by_key if other == arm)
+        )
 
     def distinct_models(self, arm: str) -> list[str]:
         """Return the models with positions of their own, no combinations of others'."""
-        return [name for name in self.models(arm) if name != UNTOUCHED and "+" not in name]
+        return [
+            name for name in self.models(arm) if name != UNTOUCHED and "+" not in name
+        ]
 
     def classification_measures(self, arm: str) -> list[str]:
         """Return the tasks of GLUE that an arm has scores of, then their mean if it has several."""
@@ -88,7 +97,10 @@ class Values(NamedTuple):
 
 def _mean(columns: Sequence[BySeed]) -> BySeed:
     seeds = set.intersection(*map(set, columns)) if columns else set()
-    return {seed: sum(column[seed] for column in columns) / len(columns) for seed in sorted(seeds)}
+    return {
+        seed: sum(column[seed] for column in columns) / len(columns)
+        for seed in sorted(seeds)
+    }
 
 
 def finished(results: Results) -> Iterator[tuple[str, str, str, Entry]]:
@@ -112,7 +124,9 @@ def values(results: Results) -> Values:
         model = name.removesuffix(f", seed {entry['seed']}")
         for measure, by_seed in entry["values"].items():
             columns = by_run.setdefault((arm, model, measure), {})
-            columns[entry["seed"]] = {int(seed): value for seed, value in by_seed.items()}
+            columns[entry["seed"]] = {
+                int(seed): value for seed, value in by_seed.items()
+            }
             if kind in TASKS:
                 tuned.add((arm, model, measure))
     for arm, model in dict.fromkeys((arm, model) for arm, model, _ in by_run):
@@ -125,7 +139,9 @@ def values(results: Results) -> Values:
     by_key = {
         key: _mean([*columns.values()])
         if key in tuned
-        else {seed: value for column in columns.values() for seed, value in column.items()}
+        else {
+            seed: value for column in columns.values() for seed, value in column.items()
+        }
         for key, columns in by_run.items()
     }
     spreads, counts = _distillations(by_run)
@@ -138,9 +154,13 @@ def values(results: Results) -> Values:
         if scale <= 0:  # The untouched model is no better: nothing can be kept of it.
             continue
         kept = KEPT.format(measure)
-        for arm, model, _ in [key for key in by_key if key[0] == REPLACED and key[2] == measure]:
+        for arm, model, _ in [
+            key for key in by_key if key[0] == REPLACED and key[2] == measure
+        ]:
             column = by_key[arm, model, measure]
-            by_key[arm, model, kept] = {s: (x - trivial) / scale for s, x in column.items()}
+            by_key[arm, model, kept] = {
+                s: (x - trivial) / scale for s, x in column.items()
+            }
             counts[model, kept] = counts.get((model, measure), 1)
         spread = spreads[measure]
         spreads[kept] = spread._replace(variance=spread.variance / scale**2)
@@ -159,7 +179,9 @@ def _distillations(
         squares, freedom = 0.0, 0
         for (arm, model, name), columns in by_run.items():
             if arm == REPLACED and name == measure and len(columns) > 1:
-                means = [sum(column.values()) / len(column) for column in columns.values()]
+                means = [
+                    sum(column.values()) / len(column) for column in columns.values()
+                ]
                 centre = sum(means) / len(means)
                 squares += sum((one - centre) ** 2 for one in means)
                 freedom += len(means) - 1
@@ -191,7 +213,9 @@ def trivial_scores(results: Results, arm: str) -> dict[str, float]:
 
 
 def _glue(results: Results, arm: str) -> list[str]:
-    return [task for task in split_names(results["config"][arm]["tasks"]) if task in GLUE]
+    return [
+        task for task in split_names(results["config"][arm]["tasks"]) if task in GLUE
+    ]
 
 
 def task_results(arm: str, kind: str, model: str, entry: Entry) -> TaskResults:

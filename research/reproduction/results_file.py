@@ -106,7 +106,10 @@ def read_results(folder: Path) -> Results:
     Raises:
       ValueError: if there is no study, or its results file is damaged.
     """
-    path, way_out = folder / FILE, "Remove it: the study's command writes it again from its runs."
+    path, way_out = (
+        folder / FILE,
+        "Remove it: the study's command writes it again from its runs.",
+    )
     if not path.is_file():
         raise ValueError(
             f"{folder} holds no study: {path} is missing. Give the --workdir of a study that was "
@@ -119,7 +122,9 @@ def read_results(folder: Path) -> Results:
         raise ValueError(f"{path}: {error}") from None
     for name, entry in results["runs"].items():
         if name not in planned:
-            raise ValueError(f"{path} is damaged (its config has no run {shown(name)}). {way_out}")
+            raise ValueError(
+                f"{path} is damaged (its config has no run {shown(name)}). {way_out}"
+            )
         if entry is not None:
             check_values(entry, name, path, way_out)
     return results

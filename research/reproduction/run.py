@@ -34,12 +34,17 @@ with extra("train", SystemExit):
 
 _FLAGS = flags.FlagValues()
 _CONFIG = define_config(_FLAGS, "The study, such as research/reproduction/config.py.")
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the study.", flag_values=_FLAGS)
+_WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Folder of the study.", flag_values=_FLAGS
+)
 _DRY_RUN = flags.DEFINE_bool(
     "dry_run", False, "Only print the plan and its time.", flag_values=_FLAGS
 )
 _OUT = flags.DEFINE_string(
-    "out", None, "Execute nothing: write the page of the study to this folder.", flag_values=_FLAGS
+    "out",
+    None,
+    "Execute nothing: write the page of the study to this folder.",
+    flag_values=_FLAGS,
 )
 
 
@@ -49,7 +54,9 @@ def run() -> None:
     workdir = out = reachable_path(_WORKDIR.value)
     if _OUT.value:
         if _CONFIG.value is not None or _DRY_RUN.value:
-            raise ValueError(f"--out takes the study in {workdir} as it is: remove other flags.")
+            raise ValueError(
+                f"--out takes the study in {workdir} as it is: remove other flags."
+            )
         from research.reproduction.report import report
 
         out = reachable_path(_OUT.value)

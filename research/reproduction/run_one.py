@@ -26,7 +26,9 @@ from research.reproduction.process import execute_run
 
 def _stop_with_the_study() -> None:
     def wait() -> None:
-        while os.read(sys.stdin.fileno(), 1):  # Without Python's lock, which it needs at its end.
+        while os.read(
+            sys.stdin.fileno(), 1
+        ):  # Without Python's lock, which it needs at its end.
             pass
         os.kill(os.getpid(), signal.SIGTERM)
 

@@ -27,7 +27,10 @@ _FIX = "Remove it, and start the study again."
 
 
 def save(
-    config: ReproductionConfig, runs: Sequence[Run], done: Mapping[str, Entry], folder: Path
+    config: ReproductionConfig,
+    runs: Sequence[Run],
+    done: Mapping[str, Entry],
+    folder: Path,
 ) -> None:
     """Write the results file of the study in `folder`; `done` has the entries of finished runs."""
     path = folder / FILE
@@ -120,7 +123,8 @@ def to_execute(runs: Sequence[Run], done: Collection[str]) -> list[Run]:
     return [
         run
         for run in runs
-        if run.name not in done or (run.folder in needed and not has_weights(run.folder))
+        if run.name not in done
+        or (run.folder in needed and not has_weights(run.folder))
     ]
 
 
@@ -131,7 +135,9 @@ def has_weights(folder: Path) -> bool:
 
 def is_ready(run: Run) -> bool:
     """Return whether the model that the run needs is complete."""
-    return run.needs is None or ((run.needs / RESULT).is_file() and has_weights(run.needs))
+    return run.needs is None or (
+        (run.needs / RESULT).is_file() and has_weights(run.needs)
+    )
 
 
 def progress_table(
@@ -157,6 +163,9 @@ def progress_table(
     for arm in dict.fromkeys(run.arm for run in runs):
         models = dict.fromkeys(run.model for run in runs if run.arm == arm)
         kinds = list(dict.fromkeys(run.kind for run in runs if run.arm == arm))
-        rows = [[model, *(mark(f"{arm}/{kind}/{model}") for kind in kinds)] for model in models]
+        rows = [
+            [model, *(mark(f"{arm}/{kind}/{model}") for kind in kinds)]
+            for model in models
+        ]
         tables.append("\n".join(raw_table([arm.replace("_", " "), *kinds], rows)))
     return "\n\n".join(tables)

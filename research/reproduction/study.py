@@ -45,7 +45,10 @@ def execute(config: ReproductionConfig, folder: Path) -> str:
     _share_memory()
     runs = plan(config, folder)
     state.check(runs, state.finished_entries(runs, folder))
-    with workdir.lock_workdir(folder) as check_lock, stopping.deferred() as stop_requests:
+    with (
+        workdir.lock_workdir(folder) as check_lock,
+        stopping.deferred() as stop_requests,
+    ):
         done = state.finished_entries(runs, folder)
         log_field("Study", f"{folder}: {len(runs):,} runs, {len(done):,} of them done")
 
@@ -53,12 +56,16 @@ def execute(config: ReproductionConfig, folder: Path) -> str:
             check_lock()
             state.save(config, runs, done, folder)
             names = ([run.name for run in some] for some in (running, failed))
-            write_text(folder / "progress.md", state.progress_table(runs, done, *names) + "\n")
+            write_text(
+                folder / "progress.md", state.progress_table(runs, done, *names) + "\n"
+            )
 
         failed = _execute(folder, costs(runs, done, config.jobs), stop_requests, save)
     if failed:
         logs = "\n".join(f"  {run.name}: {run.folder / LOG}" for run in failed)
-        raise OSError(f"{len(failed)} runs failed. The same command retries them:\n{logs}")
+        raise OSError(
+            f"{len(failed)} runs failed. The same command retries them:\n{logs}"
+        )
     return state.progress_table(runs, done)
 
 
@@ -98,7 +105,9 @@ def _execute(
         return [process.run for process in processes.values()]
 
     for run in waiting:
-        if not state.has_weights(run.folder):  # A model is not complete while it is retrained.
+        if not state.has_weights(
+            run.folder
+        ):  # A model is not complete while it is retrained.
             (run.folder / RESULT).unlink(missing_ok=True)
     save([], failed)
     while processes or (not stop_requests() and any(map(state.is_ready, waiting))):
@@ -110,7 +119,9 @@ def _execute(
                 processes[share] = _start(folder, ready, _cores(share, costs.jobs))
         time.sleep(_POLL)
         for share, (run, process, since) in list(processes.items()):
-            if stop_requests() and share not in terminated:  # A second signal ends it at once.
+            if (
+                stop_requests() and share not in terminated
+            ):  # A second signal ends it at once.
                 process.terminate()
                 terminated.add(share)
             if process.poll() is not None:
@@ -129,7 +140,14 @@ def _start(folder: Path, run: Run, cores: Sequence[int]) -> _Process:
     run.folder.mkdir(parents=True, exist_ok=True)
     with open(run.folder / LOG, "ab") as file:
         # -P: the working directory, which may hold modules of the same names, is not searched.
-        command = [sys.executable, "-P", str(_RUN_ONE), str(folder), run.name, *map(str, cores)]
+        command = [
+            sys.executable,
+            "-P",
+            str(_RUN_ONE),
+            str(folder),
+            run.name,
+            *map(str, cores),
+        ]
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -148,7 +166,9 @@ def _cores(share: int, jobs: int) -> list[int]:
     return cores[share::jobs] or [cores[share % len(cores)]]
 
 
-def _report_end(run: Run, entry: Entry | None, costs: Costs, left: Sequence[Run]) -> None:
+def _report_end(
+    run: Run, entry: Entry | None, costs: Costs, left: Sequence[Run]
+) -> None:
     log_field(
         f"{len(costs.done):,}/{len(costs.runs):,}",
         f"{run.name}: {'done' if entry else 'stopped, or failed'} after "

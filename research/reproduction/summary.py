@@ -51,7 +51,9 @@ def summary(results: Results, out: Path) -> str:
         between two distillations; and `{claims}`, the tables.
     """
     every = values(results)
-    verdicts = judge(every, list(dict.fromkeys(name.partition("/")[0] for name in results["runs"])))
+    verdicts = judge(
+        every, list(dict.fromkeys(name.partition("/")[0] for name in results["runs"]))
+    )
     template = out / TEMPLATE
     text = template.read_text(encoding="utf-8") if template.is_file() else _PLAIN
     scores = {"f1": SQUAD_F1, "cola": CLASSIFICATION}
@@ -91,8 +93,12 @@ def _counts(verdicts: Sequence[Verdict], source: str) -> str:
 
 def _claims(verdicts: Sequence[Verdict]) -> list[str]:
     """Return a table of verdicts for each source of claims."""
-    texts = [verdict.claim.text for verdict in verdicts]  # One claim's arms follow each other.
-    numbered = sorted(enumerate(verdicts, 1), key=lambda row: texts.index(row[1].claim.text))
+    texts = [
+        verdict.claim.text for verdict in verdicts
+    ]  # One claim's arms follow each other.
+    numbered = sorted(
+        enumerate(verdicts, 1), key=lambda row: texts.index(row[1].claim.text)
+    )
     lines = []
     for source, title in ((PAPER, "The paper's"), (OURS, "Ours")):
         rows = [
@@ -100,7 +106,14 @@ def _claims(verdicts: Sequence[Verdict]) -> list[str]:
              _range(verdict), f"**{verdict.outcome}**"]
             for n, verdict in numbered if verdict.claim.source == source
         ]  # fmt: skip
-        header = ["", title, "models", "mean (95 % interval)", "members, range", "verdict"]
+        header = [
+            "",
+            title,
+            "models",
+            "mean (95 % interval)",
+            "members, range",
+            "verdict",
+        ]
         lines += [*raw_table(header, rows), ""] if rows else []
     return [*lines, *_article(numbered)]
 
@@ -112,18 +125,33 @@ def _article(numbered: Sequence[tuple[int, Verdict]]) -> list[str]:
         if verdict.claim.source == ARTICLE and isinstance(verdict.claim.effect, Ranks):
             text, _, probe = verdict.claim.text.rstrip(")").partition(" (")
             column = f"{_ARMS[verdict.claim.arm]}, {probe}"
-            outcome = "" if verdict.outcome == "undecided" else f", **{verdict.outcome}**"
-            cells.setdefault(text, {})[column] = f"{_mean(verdict.effect)} ({n}){outcome}"
+            outcome = (
+                "" if verdict.outcome == "undecided" else f", **{verdict.outcome}**"
+            )
+            cells.setdefault(text, {})[column] = (
+                f"{_mean(verdict.effect)} ({n}){outcome}"
+            )
     columns = list(dict.fromkeys(column for row in cells.values() for column in row))
-    rows = [[text, *(row.get(column, "–") for column in columns)] for text, row in cells.items()]
-    return raw_table(["The article's rank correlations (claim)", *columns], rows) if rows else []
+    rows = [
+        [text, *(row.get(column, "–") for column in columns)]
+        for text, row in cells.items()
+    ]
+    return (
+        raw_table(["The article's rank correlations (claim)", *columns], rows)
+        if rows
+        else []
+    )
 
 
 def _effect(verdict: Verdict) -> str:
     if verdict.effect is None:
         effect = verdict.claim.effect
         return effect.reason if isinstance(effect, NotMeasured) else "runs are missing"
-    interval = f" ({_mean(verdict.low)}, {_mean(verdict.high)})" if verdict.low is not None else ""
+    interval = (
+        f" ({_mean(verdict.low)}, {_mean(verdict.high)})"
+        if verdict.low is not None
+        else ""
+    )
     return _mean(verdict.effect) + interval
 
 

@@ -75,7 +75,9 @@ def _power(verdicts: Sequence[Verdict], every: Values) -> list[str]:
         if isinstance(verdict.claim.effect, Difference)
         and verdict.n > 1 and verdict.claim.arm == SCRATCH
     }  # fmt: skip
-    differences = [f"{detectable(n, LEVELS[SCRATCH]):.1f} with {n} seeds" for n in sorted(numbers)]
+    differences = [
+        f"{detectable(n, LEVELS[SCRATCH]):.1f} with {n} seeds" for n in sorted(numbers)
+    ]
     lines = [
         "- From scratch, differences that a test finds four times of five, before correction, in "
         f"standard deviations over seeds: {', '.join(differences)}."
@@ -106,11 +108,17 @@ def number(value: float | None) -> str:
 def _compared(verdict: Verdict) -> str:
     if verdict.influence:
         return "{} models; without `{}` {:+.3g}".format(*verdict.influence)
-    return "–" if verdict.between is None else "{:.3g} and {:.3g}".format(*verdict.between)
+    return (
+        "–" if verdict.between is None else "{:.3g} and {:.3g}".format(*verdict.between)
+    )
 
 
 def interval_text(verdict: Verdict | Interval) -> str:
-    return "–" if verdict.low is None else f"{number(verdict.low)} to {number(verdict.high)}"
+    return (
+        "–"
+        if verdict.low is None
+        else f"{number(verdict.low)} to {number(verdict.high)}"
+    )
 
 
 def _seeds_alone(verdict: Verdict) -> str:

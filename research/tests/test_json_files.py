@@ -7,7 +7,12 @@ from research.json_files import read_series
 
 def test_values_of_a_log(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    lines = ['{"step": 1, "loss": 3}', '{"step": 2, "other": null}', '{"step": 3, "loss": 2.5}', ""]
+    lines = [
+        '{"step": 1, "loss": 3}',
+        '{"step": 2, "other": null}',
+        '{"step": 3, "loss": 2.5}',
+        "",
+    ]
     path.write_text("\n".join(lines))
     assert read_series(tmp_path, "loss", "Fix it.") == {1: 3, 3: 2.5}
     for name, says in {

@@ -17,11 +17,22 @@ OTHERS = (
     "rove(rope)",    "lerope(rope)", "randomized(rope)",
 )  # fmt: skip
 # These change attention without telling positions apart.
-NOT_POSITIONS = {"log_n", "ssmax", "sink", "window", "chunks", "causal", "dape", "dape_v2"}
+NOT_POSITIONS = {
+    "log_n",
+    "ssmax",
+    "sink",
+    "window",
+    "chunks",
+    "causal",
+    "dape",
+    "dape_v2",
+}
 
 
 def encodings_to_compare() -> list[str]:
     """Return the names of all encodings of text, controls first."""
     first = ["none", "learned_absolute", "rope", "learned_relative", "t5", "alibi"]
     names = [*first, *OTHERS[:2], *for_text(), *OTHERS]
-    return list(dict.fromkeys(OPTIONS.get(x, x) for x in names if x not in NOT_POSITIONS))
+    return list(
+        dict.fromkeys(OPTIONS.get(x, x) for x in names if x not in NOT_POSITIONS)
+    )

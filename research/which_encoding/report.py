@@ -23,7 +23,13 @@ from scipy import stats
 
 from pe_jax.common.files import write_text
 from pe_jax.common.markdown import raw_table
-from pe_jax.trainer.figures.style import FAMILIES, encoding_family, legend_below, new, save
+from pe_jax.trainer.figures.style import (
+    FAMILIES,
+    encoding_family,
+    legend_below,
+    new,
+    save,
+)
 from research.which_encoding.names import OPTIONS, encodings_to_compare
 from research.which_encoding.results import FOLDER, Lines, read_lines
 
@@ -87,7 +93,9 @@ def mean(records: Sequence[Mapping[str, float]], score: str) -> float:
 
 def costs() -> dict[str, float]:
     """Return times of attention, 512 tokens, forward and backward, over that of `none`."""
-    rows = json.loads((ROOT / "docs/catalogue.json").read_text(encoding="utf-8"))["rows"]
+    rows = json.loads((ROOT / "docs/catalogue.json").read_text(encoding="utf-8"))[
+        "rows"
+    ]
     by_title = {title: row["cost"][0] for title, row in rows.items()}
     by_title |= {options: by_title[name] for name, options in OPTIONS.items()}
     return by_title | json.loads((FOLDER / "times.json").read_text(encoding="utf-8"))
@@ -96,7 +104,11 @@ def costs() -> dict[str, float]:
 def deviation(by_name: Lines) -> tuple[float, int]:
     """Return the standard deviation of a loss at 64 tokens over seeds, pooled over encodings, and
     its degrees of freedom."""
-    several = [[r["loss/64"] for r in records] for records in by_name.values() if len(records) > 1]
+    several = [
+        [r["loss/64"] for r in records]
+        for records in by_name.values()
+        if len(records) > 1
+    ]
     squares = sum((len(values) - 1) * statistics.variance(values) for values in several)
     freedom = sum(len(values) - 1 for values in several)
     return (squares / freedom) ** 0.5, freedom
@@ -128,7 +140,9 @@ def page(by_name: Lines, times: Mapping[str, float]) -> str:
     return "\n".join([about, *raw_table(header, rows), "", _COMMANDS])
 
 
-def label(axes: Axes, marks: dict[str, tuple[float, float]], canvas: FigureCanvasAgg) -> None:
+def label(
+    axes: Axes, marks: dict[str, tuple[float, float]], canvas: FigureCanvasAgg
+) -> None:
     """Write each name beside its mark, where no other name or mark is."""
     renderer = canvas.get_renderer()
     at = axes.transData.transform(list(marks.values()))
@@ -136,7 +150,12 @@ def label(axes: Axes, marks: dict[str, tuple[float, float]], canvas: FigureCanva
     limits = axes.get_window_extent(renderer)
     for name, place in marks.items():
         for x, y in _PLACES:
-            line = {"arrowstyle": "-", "color": "0.7", "lw": 0.5, "relpos": (float(x < 0), 0.5)}
+            line = {
+                "arrowstyle": "-",
+                "color": "0.7",
+                "lw": 0.5,
+                "relpos": (float(x < 0), 0.5),
+            }
             text = axes.annotate(
                 name, place, (x, y), textcoords="offset points", fontsize=9, va="center",
                 ha="left" if x > 0 else "right",
@@ -151,11 +170,16 @@ def label(axes: Axes, marks: dict[str, tuple[float, float]], canvas: FigureCanva
             text.remove()
 
 
-def marks_of(by_name: Lines, times: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+def marks_of(
+    by_name: Lines, times: Mapping[str, float]
+) -> dict[str, tuple[float, float]]:
     """Return cost and loss of the encodings in the figure: without the options of others, and of
     those that learn at least as much as `none`."""
     plain = {options: name for name, options in OPTIONS.items()}
-    losses = {plain.get(name, name): mean(records, "loss/64") for name, records in by_name.items()}
+    losses = {
+        plain.get(name, name): mean(records, "loss/64")
+        for name, records in by_name.items()
+    }
     return {
         name: (times[name], loss)
         for name, loss in losses.items()
@@ -175,7 +199,9 @@ def draw(marks: dict[str, tuple[float, float]]) -> None:
     shown = {}
     for name, (cost, loss) in marks.items():
         family = encoding_family(name)
-        shown[family] = axes.plot(cost, loss, "o", color=FAMILIES[family], markersize=6)[0]
+        shown[family] = axes.plot(
+            cost, loss, "o", color=FAMILIES[family], markersize=6
+        )[0]
     axes.set_xlabel(
         "time of attention (one CPU, 512 tokens, with gradients) over that without positions"
     )

@@ -10,7 +10,9 @@ from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
 
-Lines = Mapping[str, Sequence[Mapping[str, Any]]]  # Of each seed, by the name of an encoding.
+Lines = Mapping[
+    str, Sequence[Mapping[str, Any]]
+]  # Of each seed, by the name of an encoding.
 
 
 def read_lines(name: str, folder: Path = FOLDER) -> Lines:

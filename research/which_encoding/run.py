@@ -42,9 +42,13 @@ from pe_jax.trainer.training.metrics import read_metrics
 from research.which_encoding.names import encodings_to_compare
 from research.which_encoding.trained_model import trained_picture
 
-_BOOKS = flags.DEFINE_string("books", None, "Folder of books as JSON lines.", required=True)
+_BOOKS = flags.DEFINE_string(
+    "books", None, "Folder of books as JSON lines.", required=True
+)
 _OUT = flags.DEFINE_string("out", None, "JSON lines, to go on from.", required=True)
-_SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Of models and of the order of the text.")
+_SEEDS = flags.DEFINE_list(
+    "seeds", ["0", "1", "2"], "Of models and of the order of the text."
+)
 _ENCODINGS = flags.DEFINE_list("encodings", [], "Names without commas; default: all.")
 _PART = flags.DEFINE_string("part", "0/1", "Which share of the models, as 0/2 and 1/2.")
 _RATE = flags.DEFINE_float("learning_rate", 1e-3, "Of all models.")
@@ -75,7 +79,9 @@ def rows(stage: str, length: int, batch_size: int, steps: int) -> dict[str, obje
     return {f"{stage}.{key}": value for key, value in sizes.items()}
 
 
-def measure(position: str, seed: int, folder: Path) -> tuple[dict[str, object], Picture]:
+def measure(
+    position: str, seed: int, folder: Path
+) -> tuple[dict[str, object], Picture]:
     """Return the scores of one encoding and seed, and its picture after training."""
     common, start = settings(position, seed), time.monotonic()
     short = rows("stage1", 16, 64, 500) | rows("stage2", TRAINED, 16, 500)
@@ -93,11 +99,16 @@ def measure(position: str, seed: int, folder: Path) -> tuple[dict[str, object], 
 
     keep(str(TRAINED), read_metrics(folder / "run")[-1], "held_out/")
     _, params = newest_params(folder / "run", run.program.shardings_of)
-    long = rows("stage1", LONG, 4, 60) | {"stage2.steps": 0, "optimizer.learning_rate": 3e-4}
+    long = rows("stage1", LONG, 4, 60) | {
+        "stage2.steps": 0,
+        "optimizer.learning_rate": 3e-4,
+    }
     long |= {"init": str(folder / "run"), "eval_examples": 2**15 // LONG}
     longer = long | rows("stage1", LONGER, 4, 1) | {"eval_examples": 2**15 // LONGER}
     for length, changes in ((LONG, long), (LONGER, longer)):
-        untrained = pretraining.build(config(common | changes), saved_tokenizer(folder / "run"))
+        untrained = pretraining.build(
+            config(common | changes), saved_tokenizer(folder / "run")
+        )
         keep(str(length), untrained.stages[0].evaluate(0, params))
     pretraining.run(config(common | long), folder / "long")
     keep(f"{LONG} after 60 steps", read_metrics(folder / "long")[-1], "held_out/")
@@ -106,7 +117,9 @@ def measure(position: str, seed: int, folder: Path) -> tuple[dict[str, object], 
 
 def append(path: Path, record: dict[str, object]) -> None:
     """Add a line to a file, which is read again: another process may have added lines."""
-    write_text(path, "".join(f"{line}\n" for line in (*lines_of(path), json.dumps(record))))
+    write_text(
+        path, "".join(f"{line}\n" for line in (*lines_of(path), json.dumps(record)))
+    )
 
 
 def lines_of(path: Path) -> list[str]:
@@ -119,7 +132,9 @@ def main(_: list[str]) -> None:
     names = _ENCODINGS.value or encodings_to_compare()
     models = [(name, int(seed)) for seed in _SEEDS.value for name in names][part::parts]
     for position, seed in models:
-        known = {(line["position"], line["seed"]) for line in map(json.loads, lines_of(out))}
+        known = {
+            (line["position"], line["seed"]) for line in map(json.loads, lines_of(out))
+        }
         if (position, seed) in known:
             continue
         print(f"== {position}, seed {seed}", flush=True)

@@ -19,5 +19,7 @@ def trained_picture(folder: Path) -> Picture:
     if position_vectors(subject.encoding, subject.bert.hidden_size):
         return picture(subject.encoding, subject.position, lengths=[64])
     encoding, params = one_layer(subject.encoding, subject.position)
-    phi = attention_among_copies(subject, PropertiesConfig(length=64, words=50), "logits")
+    phi = attention_among_copies(
+        subject, PropertiesConfig(length=64, words=50), "logits"
+    )
     return from_proximities(encoding, params, "logits", {64: mirrored(encoding, phi)})

@@ -11,7 +11,13 @@ import pytest
 from helpers import paper_attention
 
 from pe_jax import encodings
-from pe_jax.attention import attention, document_mask, dropout, masked_softmax, padding_mask
+from pe_jax.attention import (
+    attention,
+    document_mask,
+    dropout,
+    masked_softmax,
+    padding_mask,
+)
 from pe_jax.attention.implementations import queries_per_block
 from pe_jax.encodings.parameters import split_params
 from pe_jax.encodings.parser import PAPER
@@ -35,14 +41,24 @@ def test_clip_shorter_and_longer_than_the_sequence(name, clip):
 @pytest.mark.parametrize("name", RELATIVE)
 def test_one_position(name):
     paper_attention.check_attention(
-        name, draw(2, 1, 1), np.arange(1), np.arange(1), np.ones((2, 1, 1), bool), clip=3
+        name,
+        draw(2, 1, 1),
+        np.arange(1),
+        np.arange(1),
+        np.ones((2, 1, 1), bool),
+        clip=3,
     )
 
 
 @pytest.mark.parametrize("name", RELATIVE)
 def test_queries_and_keys_of_other_lengths_and_places(name):
     paper_attention.check_attention(
-        name, draw(2, 3, 8), np.arange(3) + 4, np.arange(8), np.ones((2, 3, 8), bool), clip=2
+        name,
+        draw(2, 3, 8),
+        np.arange(3) + 4,
+        np.arange(8),
+        np.ones((2, 3, 8), bool),
+        clip=2,
     )
 
 
@@ -51,20 +67,30 @@ def test_packed_documents_and_rows_that_see_nothing(name):
     """Two sequences in a row, positions starting again; then padding, which sees nothing."""
     document_ids = np.array([[1, 1, 1, 2, 2, 2, 0], [1, 1, 1, 1, 1, 0, 0]])
     positions = np.array([[0, 1, 2, 0, 1, 2, 0], [0, 1, 2, 3, 4, 0, 0]])
-    mask = np.asarray(document_mask(jnp.asarray(document_ids), jnp.asarray(document_ids)))[:, 0]
+    mask = np.asarray(
+        document_mask(jnp.asarray(document_ids), jnp.asarray(document_ids))
+    )[:, 0]
     assert not mask[0, 6].any()
-    paper_attention.check_attention(name, draw(2, 7, 7), positions, positions, mask, clip=2)
+    paper_attention.check_attention(
+        name, draw(2, 7, 7), positions, positions, mask, clip=2
+    )
 
 
 @pytest.mark.parametrize("name", RELATIVE)
 def test_positions_known_only_at_run_time(name):
     """Traced positions give what concrete ones give: nothing is left out by mistake."""
     encoding = encodings.from_name(
-        paper_attention.clipped(name, 3), hidden_size=8, head_size=d, num_heads=H, max_length=16
+        paper_attention.clipped(name, 3),
+        hidden_size=8,
+        head_size=d,
+        num_heads=H,
+        max_length=16,
     )
     params = encoding.init(jax.random.key(0))
     q, k, v = draw(2, 7, 7)
-    run = lambda p: attention(q, k, v, encoding, params, encodings.Context(positions_q=p))
+    run = lambda p: attention(
+        q, k, v, encoding, params, encodings.Context(positions_q=p)
+    )
     concrete = run(range(7))
     np.testing.assert_allclose(run(np.arange(7)), concrete, atol=1e-6)
     np.testing.assert_allclose(jax.jit(run)(jnp.arange(7)), concrete, atol=1e-6)
@@ -101,15 +127,22 @@ def test_unclipped_sinusoid(clip):
     out = attention(q, k, v, encoding, params)
     ((part, own),) = split_params(encoding, params)
     p = part.metadata.vectors(own, encodings.offsets(range(300), range(300)))
-    logits = np.einsum("bqhd,bqkhd->bhqk", q, k[:, None] + np.asarray(p)[None, :, :, None]) / 2
+    logits = (
+        np.einsum("bqhd,bqkhd->bhqk", q, k[:, None] + np.asarray(p)[None, :, :, None])
+        / 2
+    )
     weights = np.asarray(jax.nn.softmax(logits))
-    expected = np.einsum("bhqk,bqkhd->bqhd", weights, v[:, None] + np.asarray(p)[None, :, :, None])
+    expected = np.einsum(
+        "bhqk,bqkhd->bqhd", weights, v[:, None] + np.asarray(p)[None, :, :, None]
+    )
     np.testing.assert_allclose(out, expected, atol=2e-4)
 
 
 @pytest.mark.parametrize("name", PAPER)
 def test_bfloat16_stays_near_float32(name):
-    encoding = encodings.from_name(name, hidden_size=8, head_size=d, num_heads=H, max_length=512)
+    encoding = encodings.from_name(
+        name, hidden_size=8, head_size=d, num_heads=H, max_length=512
+    )
     params = encoding.init(jax.random.key(0))
     q, k, v = draw(2, 300, 300)
     run = jax.jit(lambda *qkv: attention(*qkv, encoding.in_attention, params))
@@ -171,14 +204,28 @@ def test_what_attention_refuses():
     none = encodings.none()
 
     def at(positions_q, positions_k=None, **more):
-        return encodings.Context(positions_q=positions_q, positions_k=positions_k, **more)
+        return encodings.Context(
+            positions_q=positions_q, positions_k=positions_k, **more
+        )
 
     for message, arguments, more in (
         ("of learned_relative", (encoding, None, at(range(3), range(5))), {}),
         ("3 queries to 5 keys needs the positions of both", (encoding, params), {}),
-        ("each of 3 tokens of q .*got 4", (encoding, params, at(range(4), range(5))), {}),
-        ("each of 5 tokens of k .*got 4", (encoding, params, at(range(3), range(4))), {}),
-        ("3 queries to 5 keys needs the positions", (encoding, params, at(range(3))), {}),
+        (
+            "each of 3 tokens of q .*got 4",
+            (encoding, params, at(range(4), range(5))),
+            {},
+        ),
+        (
+            "each of 5 tokens of k .*got 4",
+            (encoding, params, at(range(3), range(4))),
+            {},
+        ),
+        (
+            "3 queries to 5 keys needs the positions",
+            (encoding, params, at(range(3))),
+            {},
+        ),
         ("mask must be bool.*additive == 0", (none,), {"mask": np.zeros((1, 1, 3, 5))}),
         ("mask must be .*here", (none,), {"mask": np.ones((3, 5), bool)}),
         ("mask must be .*Lk", (none,), {"mask": np.ones((1, 1, 3, 1), bool)}),
@@ -217,7 +264,9 @@ for call in calls:
     except ValueError as error:
         print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     told = done.stdout.splitlines()
     wrong = (*["str"] * 4, "None", *["str"] * 4, "range", "list", "Context")
     for line, name in zip(told, wrong, strict=True):
@@ -227,7 +276,9 @@ for call in calls:
 def test_attention_takes_the_encoding_of_one_layer():
     x = jnp.zeros((1, 2, 1, 4))
     encoding = encodings.cycle(encodings.rope(head_size=4), encodings.none())
-    with pytest.raises(ValueError, match=r"layers of cycle\(rope, none\) differ.*layer\(i\)"):
+    with pytest.raises(
+        ValueError, match=r"layers of cycle\(rope, none\) differ.*layer\(i\)"
+    ):
         attention(x, x, x, encoding)
     attention(x, x, x, encoding.layer(0))
 
@@ -237,7 +288,9 @@ def test_forward_mode_and_second_derivatives_of_the_naive_implementation():
     encoding = encodings.learnable_sinusoidal_relative(head_size=d, max_distance=3)
     params = encoding.init(jax.random.key(0))
     q, k, v = (jnp.asarray(x) for x in draw(1, 4, 4))
-    f = lambda q: (attention(q, k, v, encoding, params, implementation="naive") ** 2).sum()
+    f = lambda q: (
+        attention(q, k, v, encoding, params, implementation="naive") ** 2
+    ).sum()
     to = jax.random.normal(jax.random.key(1), q.shape)
     value, slope = jax.jit(lambda q: jax.jvp(f, (q,), (to,)))(q)
     np.testing.assert_allclose(value, jax.jit(f)(q), rtol=1e-6)

@@ -21,11 +21,15 @@ DOCUMENT_IDS = np.array([[1, 1, 1, 2, 2, 2, 2, 0], [1, 1, 2, 2, 2, 3, 3, 3]])
 def build(name):
     encoding = encodings.from_name(name, **SIZES)
     params = encoding.init(jax.random.key(0))
-    return encoding.in_attention, jax.tree.map(lambda x: x + 0.3 * RNG.normal(size=x.shape), params)
+    return encoding.in_attention, jax.tree.map(
+        lambda x: x + 0.3 * RNG.normal(size=x.shape), params
+    )
 
 
 def draw(heads, dtype=jnp.bfloat16):
-    return tuple(jnp.asarray(RNG.normal(size=(B, L, n, d)), dtype) for n in (H, heads, heads))
+    return tuple(
+        jnp.asarray(RNG.normal(size=(B, L, n, d)), dtype) for n in (H, heads, heads)
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,7 +81,9 @@ def test_outputs_and_gradients(name, case):
     with emulated_devices():
         grads, out = run("cudnn")
     expected_grads, expected = run("naive")
-    np.testing.assert_allclose(out.astype("float32"), expected.astype("float32"), atol=0.03)
+    np.testing.assert_allclose(
+        out.astype("float32"), expected.astype("float32"), atol=0.03
+    )
     nothing = (expected == 0).all(-1)
     assert (out[nothing] == 0).all() and (grads[0][nothing] == 0).all()
 
@@ -108,7 +114,9 @@ def test_outputs_and_gradients(name, case):
 def test_what_cudnn_cannot_compute(name, dtype, length, options, needs):
     encoding, params = build(name)
     q, k, v = (x[:, :length].astype(dtype) for x in draw(H))
-    with pytest.raises(ValueError, match=f"'cudnn' needs {needs}, .*Use 'auto', or 'naive'"):
+    with pytest.raises(
+        ValueError, match=f"'cudnn' needs {needs}, .*Use 'auto', or 'naive'"
+    ):
         attention(q, k, v, encoding, params, implementation="cudnn", **options)
 
 

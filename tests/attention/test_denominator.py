@@ -64,8 +64,13 @@ def test_pieces_of_the_keys_make_the_whole(name, sink, implementation):
         loss = lambda *args: (function(*args) ** 2).sum()
         return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3)))(params, Q, K, V)
 
-    got, expected = run(functools.partial(in_pieces, name, sink, implementation)), run(of_whole)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), got, expected)
+    got, expected = (
+        run(functools.partial(in_pieces, name, sink, implementation)),
+        run(of_whole),
+    )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), got, expected
+    )
 
 
 def test_it_is_the_logarithm_of_the_sum_of_exponentials():
@@ -79,6 +84,7 @@ def test_it_is_the_logarithm_of_the_sum_of_exponentials():
 def test_implementations_without_one():
     for implementation in ("cudnn", "kernel"):
         with pytest.raises(
-            ValueError, match=f"implementation='{implementation}' needs return_lse=False"
+            ValueError,
+            match=f"implementation='{implementation}' needs return_lse=False",
         ):
             attention(Q, K, V, implementation=implementation, return_lse=True)

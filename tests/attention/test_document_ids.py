@@ -76,7 +76,9 @@ def draw(kv_heads=H):
 
 
 def places():
-    return np.arange(L) - np.argmax(DOCUMENT_IDS[:, None] == DOCUMENT_IDS[:, :, None], axis=-1)
+    return np.arange(L) - np.argmax(
+        DOCUMENT_IDS[:, None] == DOCUMENT_IDS[:, :, None], axis=-1
+    )
 
 
 def context(x, **fields):
@@ -89,7 +91,10 @@ def projection(name, implementation, mask, **fields):
     encoding, _ = build(name)
     to = np.random.default_rng(1).normal(size=(B, L, H, d))
     how = dict(
-        implementation=implementation, mask=mask, dropout_rate=0.2, dropout_rng=jax.random.key(7)
+        implementation=implementation,
+        mask=mask,
+        dropout_rate=0.2,
+        dropout_rng=jax.random.key(7),
     )
     return lambda qkv, params, x: (
         attention(*qkv, encoding, params, context(x, **fields), **how) * to
@@ -110,7 +115,9 @@ def check(name, implementation, kv_heads=H, keys_masked=False):
     qkv, x = draw(kv_heads)
     mask = jnp.asarray(VALID) if keys_masked else None
     ours = projection(name, implementation, mask, document_ids=DOCUMENT_IDS)
-    actual = jax.jit(jax.value_and_grad(ours, argnums=(0, 1, 2)))(qkv, build(name)[1], x)
+    actual = jax.jit(jax.value_and_grad(ours, argnums=(0, 1, 2)))(
+        qkv, build(name)[1], x
+    )
     assert_close(actual, expected(name, kv_heads, keys_masked))
 
 
@@ -149,7 +156,10 @@ def test_documents_in_the_kernel(name):
 @pytest.mark.usefixtures("quick_kernel")
 @pytest.mark.parametrize(
     "window",
-    [pytest.param(None, marks=pytest.mark.slow), encodings.AttentionWindow(left=40, right=150)],
+    [
+        pytest.param(None, marks=pytest.mark.slow),
+        encodings.AttentionWindow(left=40, right=150),
+    ],
 )
 def test_tiles_of_the_kernel(window):
     """Several tiles, of which documents leave out some; NaN in these shows it."""
@@ -160,14 +170,22 @@ def test_tiles_of_the_kernel(window):
     )
     rng = np.random.default_rng(0)
     q, k, v = rng.normal(size=(3, 2, length, 2, 64)).astype(np.float32)
-    table, bias = rng.normal(size=(7, 64)).astype(np.float32), np.float32([3, 1, 2, 0, 1, 2, 1])
+    table, bias = (
+        rng.normal(size=(7, 64)).astype(np.float32),
+        np.float32([3, 1, 2, 0, 1, 2, 1]),
+    )
     encoding = encodings.PositionEncoding(
         parts=(
             encodings.Part(
                 name="tables",
-                init=lambda key: {"table": jnp.asarray(table), "bias": jnp.asarray(bias)},
+                init=lambda key: {
+                    "table": jnp.asarray(table),
+                    "bias": jnp.asarray(bias),
+                },
                 offsets=encodings.OffsetTerms(
-                    key_vectors=lambda params, m, _: params["table"][jnp.clip(m, -3, 3) + 3],
+                    key_vectors=lambda params, m, _: params["table"][
+                        jnp.clip(m, -3, 3) + 3
+                    ],
                     bias=lambda params, m, _: params["bias"][jnp.clip(m, -3, 3) + 3],
                     max_distance=3,
                     window=window,
@@ -180,13 +198,17 @@ def test_tiles_of_the_kernel(window):
     mask = jnp.asarray(document_mask(document_ids, document_ids))
 
     def naive(q, k, v, params):
-        return attention(q, k, v, encoding, params, at, mask=mask, implementation="naive")
+        return attention(
+            q, k, v, encoding, params, at, mask=mask, implementation="naive"
+        )
 
     def kernel(q, k, v, params):
         terms = params["tables"]
         tables = {"key_table": terms["table"], "bias": terms["bias"]}
         options = {"window": window, "block": (128, 128), "interpret": True}
-        return flash_attention(q, k, v, **tables, document_ids=jnp.asarray(document_ids), **options)
+        return flash_attention(
+            q, k, v, **tables, document_ids=jnp.asarray(document_ids), **options
+        )
 
     def compiled(function):
         loss = lambda *args: (jnp.sin(out := function(*args)).sum(), out)
@@ -209,12 +231,18 @@ def test_each_document_is_as_alone():
     document_ids = np.repeat([[1, 2, 3], [4, 5, 0], [0, 6, 7]], 7, axis=1)
     document_ids = np.pad(document_ids, ((0, 0), (2, 1)))
     at = encodings.Context(document_ids=document_ids)
-    out = jax.jit(lambda *qkv: attention(*qkv, encoding, params, at, implementation="fused"))(*qkv)
-    alone = jax.jit(lambda *qkv: attention(*qkv, encoding, params, implementation="naive"))
+    out = jax.jit(
+        lambda *qkv: attention(*qkv, encoding, params, at, implementation="fused")
+    )(*qkv)
+    alone = jax.jit(
+        lambda *qkv: attention(*qkv, encoding, params, implementation="naive")
+    )
     for number in range(1, 8):
         row, inside = np.nonzero(document_ids == number)
         expected = alone(*(x[row[:1], inside][None] for x in qkv))
-        np.testing.assert_allclose(out[row[0], inside], expected[0], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(
+            out[row[0], inside], expected[0], rtol=1e-5, atol=1e-5
+        )
     after_one = (document_ids == 0) & (np.cumsum(document_ids, axis=1) > 0)
     np.testing.assert_array_equal(np.asarray(out)[after_one], 0)
 
@@ -275,7 +303,9 @@ def test_several_seeds_at_once():
     def run(params, document_ids):
         def loss(q, params):
             at = encodings.Context(document_ids=document_ids)
-            return (attention(q, k, v, encoding, params, at, implementation="fused") ** 2).sum()
+            return (
+                attention(q, k, v, encoding, params, at, implementation="fused") ** 2
+            ).sum()
 
         return jax.value_and_grad(loss, argnums=(0, 1))(q, params)
 
@@ -292,7 +322,9 @@ def test_weights_and_defaults():
     encoding, params = build("learned_relative(max_distance=3)")
     (q, k, _), _ = draw()
     weights = jax.jit(
-        lambda q, k, at, mask=None: attention_weights(q, k, encoding, params, at, mask=mask)
+        lambda q, k, at, mask=None: attention_weights(
+            q, k, encoding, params, at, mask=mask
+        )
     )
     by_default = weights(q, k, encodings.Context(document_ids=DOCUMENT_IDS))
     mask = document_mask(DOCUMENT_IDS, DOCUMENT_IDS)
@@ -312,7 +344,12 @@ def test_weights_and_defaults():
 def test_documents_that_do_not_fit(document_ids, keys, message):
     (q, k, v), _ = draw()
     with pytest.raises(ValueError, match=message):
-        attention(q, k[:, :keys], v[:, :keys], context=encodings.Context(document_ids=document_ids))
+        attention(
+            q,
+            k[:, :keys],
+            v[:, :keys],
+            context=encodings.Context(document_ids=document_ids),
+        )
 
 
 def test_positions_within_documents_are_consecutive():

@@ -34,7 +34,9 @@ def repeat(x):
 
 def compare(found, expected, tolerance=3e-4):
     def check(a, b):
-        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * max(1, np.abs(b).max()))
+        np.testing.assert_allclose(
+            a, b, rtol=tolerance, atol=tolerance * max(1, np.abs(b).max())
+        )
 
     jax.tree.map(check, found, expected)
 
@@ -68,7 +70,13 @@ def test_relative_vectors_against_the_loops(implementation, kv_heads):
 
     def loss(q, k, v, params):
         out = attention(
-            q, k, v, encoding, params, mask=jnp.asarray(VALID), implementation=implementation
+            q,
+            k,
+            v,
+            encoding,
+            params,
+            mask=jnp.asarray(VALID),
+            implementation=implementation,
         )
         return (out * TO).sum()
 
@@ -91,25 +99,33 @@ ENCODINGS = {
 
 @pytest.mark.usefixtures("quick_kernel")
 @pytest.mark.parametrize(
-    "name", slow_except(["rope+t5+relative_key", "relative_key_query", "cope+causal"], ENCODINGS)
+    "name",
+    slow_except(
+        ["rope+t5+relative_key", "relative_key_query", "cope+causal"], ENCODINGS
+    ),
 )
 def test_encodings_against_repeated_keys_in_float64(name):
     """Biases, vectors, maps, terms that read keys and projections."""
     encoding = encodings.from_name(name, **SIZES)
     drawn = jax.jit(encoding.init)(jax.random.key(1))
     noise = np.random.default_rng(1)
-    params = jax.tree.map(lambda x: np.asarray(x) + 0.1 * noise.normal(size=x.shape), drawn)
+    params = jax.tree.map(
+        lambda x: np.asarray(x) + 0.1 * noise.normal(size=x.shape), drawn
+    )
     w_q = noise.normal(size=(D, H, d)) / 6
     w_k = noise.normal(size=(D, 2, d)) / 6
 
     def loss(q, k, v, params, x, w_q, w_k, *, whole=False, **how):
         w_k = repeat(w_k) if whole else w_k
         maps = [
-            lambda x, w=w: jnp.einsum("...D,Dhd->...hd", x, w.astype(x.dtype)) for w in (w_q, w_k)
+            lambda x, w=w: jnp.einsum("...D,Dhd->...hd", x, w.astype(x.dtype))
+            for w in (w_q, w_k)
         ]
         context = encodings.Context(x_q=x, x_k=x, projections=tuple(maps))
         k, v = (repeat(k), repeat(v)) if whole else (k, v)
-        out = attention(q, k, v, encoding, params, context, mask=jnp.asarray(VALID), **how)
+        out = attention(
+            q, k, v, encoding, params, context, mask=jnp.asarray(VALID), **how
+        )
         return (out * TO).sum()
 
     arguments = Q, *KV, params, X, w_q, w_k
@@ -126,7 +142,9 @@ def test_encodings_against_repeated_keys_in_float64(name):
 @pytest.mark.parametrize("kv_heads", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_bfloat16_stays_near_float32(kv_heads):
     """Gradients at sizes of real heads: XLA lacks some bfloat16 products on CPUs, see `product`."""
-    encoding = encodings.learned_relative(head_size=64, max_distance=5) + encodings.causal()
+    encoding = (
+        encodings.learned_relative(head_size=64, max_distance=5) + encodings.causal()
+    )
     params = encoding.init(jax.random.key(0))
     shapes = [(2, 48, heads, 64) for heads in (H, kv_heads, kv_heads)]
     qkv = [np.random.default_rng(0).normal(size=shape) / 2 for shape in shapes]
@@ -142,19 +160,27 @@ def test_bfloat16_stays_near_float32(kv_heads):
 
     expected = gradients(jnp.float32, "table")
     for implementation in ("naive", "table", "fused"):
-        for a, b in zip(*map(jax.tree.leaves, (gradients(jnp.bfloat16, implementation), expected))):
-            assert np.linalg.norm(np.asarray(a, np.float32) - b) < 0.02 * np.linalg.norm(b)
+        for a, b in zip(
+            *map(jax.tree.leaves, (gradients(jnp.bfloat16, implementation), expected))
+        ):
+            assert np.linalg.norm(
+                np.asarray(a, np.float32) - b
+            ) < 0.02 * np.linalg.norm(b)
 
 
 @pytest.mark.parametrize("implementation", ["naive", "table", "fused"])
 def test_keys_are_not_repeated(implementation):
     """Forward and backward, no array has the shape of keys with the heads of queries."""
-    shape = jax.ShapeDtypeStruct((2, 11, H, d), jnp.float32)  # Of 11 keys for 7 queries.
+    shape = jax.ShapeDtypeStruct(
+        (2, 11, H, d), jnp.float32
+    )  # Of 11 keys for 7 queries.
     encoding, params = relative_vectors()
     context = encodings.Context(positions_q=range(L), positions_k=range(11))
 
     def loss(q, k, v):
-        return attention(q, k, v, encoding, params, context, implementation=implementation).sum()
+        return attention(
+            q, k, v, encoding, params, context, implementation=implementation
+        ).sum()
 
     q, k = (jax.ShapeDtypeStruct(x, jnp.float32) for x in (Q.shape, (2, 11, 2, d)))
     program = str(jax.make_jaxpr(jax.grad(loss, argnums=(0, 1, 2)))(q, k, k))
@@ -189,7 +215,13 @@ def dense(q, k, v, key_table=None, value_table=None, *, bias=None, valid, scale)
 def test_the_kernel_against_the_dense_formula(kv_heads, size, quick_kernel):
     """Heads that fill the lanes alone, two by two, and not at all; several tiles."""
     rng = np.random.default_rng(2)
-    shapes = (1, 140, H, size), *[(1, 200, kv_heads, size)] * 2, (11, H, size), (11, size), (11, H)
+    shapes = (
+        (1, 140, H, size),
+        *[(1, 200, kv_heads, size)] * 2,
+        (11, H, size),
+        (11, size),
+        (11, H),
+    )
     arguments = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
     to, valid = rng.normal(size=shapes[0]), jnp.asarray(rng.random((1, 200)) < 0.8)
 
@@ -213,7 +245,9 @@ def test_the_kernel_refuses():
         fits(q, jax.ShapeDtypeStruct((1, 8, 3, 8), jnp.float32))
     per_head = jax.ShapeDtypeStruct((5, 4, 8), jnp.float32)
     assert fits(q, k, per_head)
-    with pytest.raises(ValueError, match="for each of 4 heads, but they share 2 heads of values"):
+    with pytest.raises(
+        ValueError, match="for each of 4 heads, but they share 2 heads of values"
+    ):
         fits(q, k, value_table=per_head)
 
 
@@ -225,18 +259,30 @@ def test_heads_that_do_not_fit():
     per_head = encodings.rope(head_size=d, learnable=True, per_head=True, num_heads=H)
     params = jax.eval_shape(per_head.init, jax.random.key(0))
     for count in (1, 2):
-        with pytest.raises(ValueError, match=f"cannot map {count} heads of keys with 4 heads"):
+        with pytest.raises(
+            ValueError, match=f"cannot map {count} heads of keys with 4 heads"
+        ):
             attention(Q, k[:, :, :count], v[:, :, :count], per_head, params)
-    for name in ("pope", "grape_m", "string(per_head=True)"):  # These broadcast one head of keys.
+    for name in (
+        "pope",
+        "grape_m",
+        "string(per_head=True)",
+    ):  # These broadcast one head of keys.
         per_head = encodings.from_name(name, **SIZES)
         params = per_head.init(jax.random.key(0))
-        with pytest.raises(ValueError, match="cannot map 1 heads of keys .*Repeat the keys"):
+        with pytest.raises(
+            ValueError, match="cannot map 1 heads of keys .*Repeat the keys"
+        ):
             attention(Q, k[:, :, :1], v[:, :, :1], per_head, params)
     for make in (
         lambda: pe_jax.nnx.MultiHeadAttention(H, D, num_kv_heads=3, rngs=nnx.Rngs(0)),
-        lambda: pe_jax.linen.MultiHeadAttention(H, num_kv_heads=3).init(jax.random.key(0), X),
+        lambda: pe_jax.linen.MultiHeadAttention(H, num_kv_heads=3).init(
+            jax.random.key(0), X
+        ),
     ):
-        with pytest.raises(ValueError, match="num_kv_heads must divide num_heads=4, got 3"):
+        with pytest.raises(
+            ValueError, match="num_kv_heads must divide num_heads=4, got 3"
+        ):
             make()
 
 
@@ -252,19 +298,25 @@ def test_modules_are_those_with_repeated_kernels(kv_heads):
     repeated = {name: jax.tree.map(repeat, params[name]) for name in ("key", "value")}
     compare(out, jax.jit(whole.apply)({"params": {**params, **repeated}}, X), 1e-5)
 
-    layer = pe_jax.nnx.MultiHeadAttention(H, D, encoding, num_kv_heads=kv_heads, rngs=nnx.Rngs(0))
+    layer = pe_jax.nnx.MultiHeadAttention(
+        H, D, encoding, num_kv_heads=kv_heads, rngs=nnx.Rngs(0)
+    )
     nnx.update(layer, nnx.State(params))
     run = nnx.jit(lambda layer, x: layer(x))
     compare(run(layer, X), out, 1e-5)
     layer.init_cache(2, L)
     assert layer.cache.get_value().keys.shape == (2, L, kv_heads, d)
     decode = nnx.jit(lambda layer, x: layer(x, decode=True))
-    steps = [decode(layer, x) for x in (X[:, :4], *(X[:, i : i + 1] for i in range(4, L)))]
+    steps = [
+        decode(layer, x) for x in (X[:, :4], *(X[:, i : i + 1] for i in range(4, L)))
+    ]
     compare(np.concatenate(steps, axis=1), out, 1e-5)
 
 
 def test_a_cache_in_plain_jax():
-    encoding = encodings.from_name("rope+learned_relative(max_distance=3)+causal", **SIZES)
+    encoding = encodings.from_name(
+        "rope+learned_relative(max_distance=3)+causal", **SIZES
+    )
     params = jax.jit(encoding.init)(jax.random.key(0))
     k, v = KV
     full = jax.jit(lambda *qkv: attention(*qkv, encoding, params))(Q, k, v)

@@ -44,7 +44,9 @@ SOFT_CAP = PositionEncoding(
     parts=(
         Part(
             name="soft_cap",
-            map_logits=lambda params, content, terms, mask: capped(params, content, terms),
+            map_logits=lambda params, content, terms, mask: capped(
+                params, content, terms
+            ),
         ),
     )
 )
@@ -95,7 +97,9 @@ def formula(q, k, v, params, *, finish=lambda params, content, bias: content + b
     offset = np.arange(L) - np.arange(L)[:, None]
     slopes = 2.0 ** (-8 * np.arange(1, H + 1) / H)
     bias = jnp.asarray(-slopes[:, None, None] * np.abs(offset))
-    logits = finish(params, jnp.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(d), bias[None])
+    logits = finish(
+        params, jnp.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(d), bias[None]
+    )
     exp = jnp.where(MASK, jnp.exp(logits), 0)
     total = exp.sum(-1, keepdims=True)
     if "sink" in params:
@@ -109,7 +113,9 @@ def expected_results(encoding, finish):
     """Parameters; value and gradients by the formula, the same for every implementation."""
     params = encoding.init(jax.random.key(0))
     finished = {} if finish is None else {"finish": finish}
-    results = paper_attention.in_float64(lambda *args: formula(*args, **finished), Q, K, V, params)
+    results = paper_attention.in_float64(
+        lambda *args: formula(*args, **finished), Q, K, V, params
+    )
     return params, results
 
 
@@ -118,13 +124,21 @@ def check(encoding, implementation, finish=None):
 
     def loss(q, k, v, params):
         out = attention(
-            q, k, v, encoding, params, mask=jnp.asarray(MASK), implementation=implementation
+            q,
+            k,
+            v,
+            encoding,
+            params,
+            mask=jnp.asarray(MASK),
+            implementation=implementation,
         )
         return (out * TO).sum()
 
     found = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3)))(Q, K, V, params)
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), found, expected
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5),
+        found,
+        expected,
     )
 
 
@@ -146,7 +160,9 @@ def test_sinks_in_the_kernel(kv_heads):
     k, v = K[:, :, :kv_heads], V[:, :, :kv_heads]
 
     def run(implementation):
-        out = lambda *x: attention(*x[:3], encoding, x[3], mask=mask, implementation=implementation)
+        out = lambda *x: attention(
+            *x[:3], encoding, x[3], mask=mask, implementation=implementation
+        )
         loss = lambda *x: (out(*x) * TO).sum()
         return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3)))(Q, k, v, params)
 
@@ -164,7 +180,9 @@ def test_weights_leave_room_for_a_sink():
     params = {"sink": {"logit": jnp.full(H, 50.0)}}
     assert attention_weights(Q, K, SINK, params).max() < 1e-6
     params = {"sink": {"logit": jnp.full(H, -50.0)}}
-    np.testing.assert_allclose(attention_weights(Q, K, SINK, params).sum(-1), 1, atol=1e-6)
+    np.testing.assert_allclose(
+        attention_weights(Q, K, SINK, params).sum(-1), 1, atol=1e-6
+    )
 
 
 @pytest.mark.usefixtures("quick_kernel")
@@ -176,7 +194,10 @@ def test_sinks_with_dropout_in_every_implementation():
 
     def run(implementation):
         loss = lambda *args: (
-            attention(*args[:3], encoding, args[3], implementation=implementation, **how) ** 2
+            attention(
+                *args[:3], encoding, args[3], implementation=implementation, **how
+            )
+            ** 2
         ).sum()
         return jax.jit(jax.value_and_grad(loss, argnums=(0, 3)))(Q, K, V, params)
 
@@ -230,9 +251,13 @@ def test_a_map_of_values_that_is_undone_refuses_vectors_added_to_values():
         map_output=lambda p, o, _: -o,
     )
     undone = PositionEncoding(parts=(negated,))
-    np.testing.assert_allclose(attention(Q, K, V, undone), attention(Q, K, V), rtol=1e-5)
+    np.testing.assert_allclose(
+        attention(Q, K, V, undone), attention(Q, K, V), rtol=1e-5
+    )
     both = undone + encodings.learned_relative(head_size=d, max_distance=2)
-    with pytest.raises(ValueError, match=r"negated.*adds vectors to the values.*`map_output`"):
+    with pytest.raises(
+        ValueError, match=r"negated.*adds vectors to the values.*`map_output`"
+    ):
         attention(Q, K, V, both, both.init(jax.random.key(0)))
 
 
@@ -244,4 +269,6 @@ def test_maps_follow_one_another(implementation):
         attention(Q, K, V, both, implementation="kernel")
     assert "maps the finished logits" in both.parts[0].effects
     assert "adds to the denominator of the softmax" in SINK.parts[0].effects
-    attention(Q, K, V, SINK, {"sink": {"logit": jnp.zeros(H)}}, Context(positions_q=range(L)))
+    attention(
+        Q, K, V, SINK, {"sink": {"logit": jnp.zeros(H)}}, Context(positions_q=range(L))
+    )

@@ -13,14 +13,22 @@ from helpers import paper_attention
 from helpers.slow import slow_except
 
 from pe_jax import encodings
-from pe_jax.attention import attention, dropout, implementations, offset_terms, relative_shift
+from pe_jax.attention import (
+    attention,
+    dropout,
+    implementations,
+    offset_terms,
+    relative_shift,
+)
 from pe_jax.common.axis_blocks import cut_axis, join_axis
 from pe_jax.encodings.parser import PAPER
 
 H, d = 2, 4
 RELATIVE = [n for n in PAPER if n.endswith("relative") and "+" not in n]
 SERVED = [
-    (implementation, name) for implementation in ("naive", "table", "fused") for name in RELATIVE
+    (implementation, name)
+    for implementation in ("naive", "table", "fused")
+    for name in RELATIVE
 ]
 
 
@@ -42,12 +50,16 @@ def small_blocks():
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(("implementation", "name"), SERVED)
 @pytest.mark.parametrize(("lq", "lk", "first", "clip"), [(5, 8, 2, 2)])
-def test_every_implementation_against_the_formula(implementation, name, lq, lk, first, clip):
+def test_every_implementation_against_the_formula(
+    implementation, name, lq, lk, first, clip
+):
     """Clips within and beyond the length, queries that start elsewhere, masked keys."""
     mask = np.ones((2, lq, lk), bool)
     mask[1, :, -2:] = False
     at_q, at_k = np.arange(lq) + first, np.arange(lk)
-    paper_attention.check_attention(name, draw(2, lq, lk), at_q, at_k, mask, clip, implementation)
+    paper_attention.check_attention(
+        name, draw(2, lq, lk), at_q, at_k, mask, clip, implementation
+    )
 
 
 @pytest.mark.usefixtures("small_blocks", "quick_kernel")
@@ -57,7 +69,10 @@ def test_every_implementation_drops_the_same_weights():
 
     def run(implementation):
         call = lambda *args: attention(
-            *args, dropout_rate=0.4, dropout_rng=jax.random.key(5), implementation=implementation
+            *args,
+            dropout_rate=0.4,
+            dropout_rng=jax.random.key(5),
+            implementation=implementation,
         )
         loss = lambda q, k, v, params: (call(q, k, v, encoding, params) ** 2).sum()
         return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3)))(q, k, v, params)
@@ -77,7 +92,9 @@ def test_every_implementation_drops_the_same_weights():
     slow_except([case for case in SERVED if case[1] != "sinusoidal_relative"], SERVED),
 )
 @pytest.mark.parametrize(
-    "per_row", [pytest.param(False, marks=pytest.mark.slow), True], ids=["shared", "per row"]
+    "per_row",
+    [pytest.param(False, marks=pytest.mark.slow), True],
+    ids=["shared", "per row"],
 )
 def test_bfloat16_gradients_stay_near_float32(implementation, name, per_row):
     """At sizes of real heads: XLA lacks some bfloat16 products on CPUs, see `product`."""
@@ -86,7 +103,9 @@ def test_bfloat16_gradients_stay_near_float32(implementation, name, per_row):
         a, b = np.asarray(a, np.float32), np.asarray(b)
         assert np.linalg.norm(a - b) < 0.05 * np.linalg.norm(b)
 
-    jax.tree.map(near, gradients(jnp.bfloat16, implementation, name, per_row), in_float32(name))
+    jax.tree.map(
+        near, gradients(jnp.bfloat16, implementation, name, per_row), in_float32(name)
+    )
 
 
 def test_bfloat16_gradients_of_several_rows_in_several_blocks():
@@ -94,10 +113,14 @@ def test_bfloat16_gradients_of_several_rows_in_several_blocks():
     q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 256, 2, 32))
 
     def gradients(dtype, implementation):
-        loss = lambda *qkv: jnp.float32(attention(*qkv, implementation=implementation)).var()
+        loss = lambda *qkv: jnp.float32(
+            attention(*qkv, implementation=implementation)
+        ).var()
         return jax.jit(jax.grad(loss, (0, 1, 2)))(*(x.astype(dtype) for x in (q, k, v)))
 
-    for ours, exact in zip(gradients("bfloat16", "fused"), gradients("float32", "naive")):
+    for ours, exact in zip(
+        gradients("bfloat16", "fused"), gradients("float32", "naive")
+    ):
         assert np.linalg.norm(np.float32(ours) - exact) < 0.05 * np.linalg.norm(exact)
 
 
@@ -135,7 +158,9 @@ def test_dropped_weights_are_those_of_dropout():
     key = jax.random.key(0)
     run = jax.jit(lambda *qkv: attention(*qkv, dropout_rate=0.5, dropout_rng=key))
     out = run(zero, zero, v)  # [B, Lq, H, Lk]
-    expected = np.asarray(jax.jit(dropout, static_argnums=1)(zero.swapaxes(1, 2) + 0.25, 0.5, key))
+    expected = np.asarray(
+        jax.jit(dropout, static_argnums=1)(zero.swapaxes(1, 2) + 0.25, 0.5, key)
+    )
     np.testing.assert_allclose(out, expected.swapaxes(1, 2), atol=1e-7)
     assert 0 < (expected == 0).mean() < 1
 
@@ -145,7 +170,10 @@ def test_gradient_through_dropout_is_the_derivative():
     ((name, own),) = params.items()
     q, k, v = (jnp.asarray(x, jnp.float32) for x in draw(1, 6, 6))
     loss = lambda params: (
-        attention(q, k, v, encoding, params, dropout_rate=0.3, dropout_rng=jax.random.key(1)) ** 2
+        attention(
+            q, k, v, encoding, params, dropout_rate=0.3, dropout_rng=jax.random.key(1)
+        )
+        ** 2
     ).sum()
     loss = jax.jit(loss)
     slope = jax.jit(jax.grad(loss))(params)[name]["frequencies"][1]
@@ -155,10 +183,17 @@ def test_gradient_through_dropout_is_the_derivative():
 
 def test_relative_shift_and_its_transpose():
     rng = np.random.default_rng(0)
-    for clip, lq, lk, shift in ((3, 5, 7, 0), (3, 5, 7, -2), (9, 4, 4, 1), (1, 6, 3, 4)):
+    for clip, lq, lk, shift in (
+        (3, 5, 7, 0),
+        (3, 5, 7, -2),
+        (9, 4, 4, 1),
+        (1, 6, 3, 4),
+    ):
         by_offset = rng.normal(size=(2, lq, 2 * clip + 1)).astype(np.float32)
         x = rng.normal(size=(2, lq, lk)).astype(np.float32)
-        out = np.asarray(relative_shift.relative_shift(clip, lk, jnp.asarray(by_offset), shift))
+        out = np.asarray(
+            relative_shift.relative_shift(clip, lk, jnp.asarray(by_offset), shift)
+        )
         collected = np.asarray(
             relative_shift.relative_shift_transpose(clip, lk, jnp.asarray(x), shift)
         )
@@ -194,8 +229,13 @@ def test_blocks_of_queries_meet_the_rows_of_their_pairs(clip, per_head):
     def loss_of_pairs(arrays, offset):
         """The same, with the row of each pair of query and key."""
         tables, values, q, k, weights = arrays
-        row = jnp.clip(jnp.arange(lk) - jnp.arange(lq)[:, None] + offset, -clip, clip) + clip
-        keys, queries, bias = (tables[name][row] for name in ("keys", "queries", "bias"))
+        row = (
+            jnp.clip(jnp.arange(lk) - jnp.arange(lq)[:, None] + offset, -clip, clip)
+            + clip
+        )
+        keys, queries, bias = (
+            tables[name][row] for name in ("keys", "queries", "bias")
+        )
         h = "h" if per_head else ""
         logits = jnp.einsum(f"bqhd,qk{h}d->bhqk", q, keys)
         logits += jnp.einsum(f"bkhd,qk{h}d->bhqk", k, queries)
@@ -238,7 +278,9 @@ def test_fused_memory_is_linear_in_the_length(name):
             dropout_rng=jax.random.key(0),
             implementation="fused",
         ).sum()
-        step = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3))).lower(shape, shape, shape, params)
+        step = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3))).lower(
+            shape, shape, shape, params
+        )
         return step.compile().memory_analysis().temp_size_in_bytes
 
     assert temporaries(4096) < 2.2 * temporaries(2048)
@@ -258,7 +300,9 @@ def test_fused_memory_is_far_below_that_of_all_weights():
 @pytest.fixture
 def on(monkeypatch):
     """A function that sets the platform for which `"auto"` chooses."""
-    return lambda name: monkeypatch.setattr(implementations, "target_platform", lambda: name)
+    return lambda name: monkeypatch.setattr(
+        implementations, "target_platform", lambda: name
+    )
 
 
 @pytest.mark.parametrize(
@@ -286,14 +330,18 @@ def test_auto_takes_the_kernel_on_a_tpu_where_that_is_allowed(on):
     short = jax.ShapeDtypeStruct((1, 20, H, d), jnp.float32)
 
     def in_kernel(x, **more):
-        return "pallas_call" in str(jax.make_jaxpr(lambda x: attention(x, x, x, **more))(x))
+        return "pallas_call" in str(
+            jax.make_jaxpr(lambda x: attention(x, x, x, **more))(x)
+        )
 
     on("tpu")
     assert not in_kernel(x)
     with implementations.kernel_in_auto():
         assert in_kernel(x) and not in_kernel(short)
         assert not in_kernel(x, mask=jnp.ones((1, 1, 130, 130), bool))
-        assert not in_kernel(x, return_lse=True) and not in_kernel(x, implementation="table")
+        assert not in_kernel(x, return_lse=True) and not in_kernel(
+            x, implementation="table"
+        )
         on("gpu")
         assert not in_kernel(x)
     on("tpu")
@@ -311,16 +359,22 @@ def test_the_platform_is_of_the_mesh_or_the_default_device():
         assert implementations.target_platform() == "cpu"
 
 
-@pytest.mark.parametrize("implementation", [None, 5, ["naive"], "flash", "", "Naive", "buckets"])
+@pytest.mark.parametrize(
+    "implementation", [None, 5, ["naive"], "flash", "", "Naive", "buckets"]
+)
 def test_names_that_are_none(implementation):
-    with pytest.raises(ValueError, match=r"^implementation must be one of auto, naive, .*; got "):
+    with pytest.raises(
+        ValueError, match=r"^implementation must be one of auto, naive, .*; got "
+    ):
         implementations.check_name(implementation)
 
 
 @pytest.mark.parametrize("shape", [(1, 6, H, d), (0, 6, H, d)])
 def test_an_unknown_name_without_anything_to_compute(shape):
     x = jnp.zeros(shape)
-    with pytest.raises(ValueError, match="^implementation must be one of .*got 'flash'"):
+    with pytest.raises(
+        ValueError, match="^implementation must be one of .*got 'flash'"
+    ):
         attention(x, x, x, implementation="flash")
 
 
@@ -334,7 +388,9 @@ def test_the_kernel_needs_a_tpu(transform):
         rows = x.reshape(-1, 6, H, d)
         return attention(rows, rows, rows, implementation="kernel")
 
-    with pytest.raises(ValueError, match="'kernel' needs a TPU, but .* for cpu. Use 'auto'"):
+    with pytest.raises(
+        ValueError, match="'kernel' needs a TPU, but .* for cpu. Use 'auto'"
+    ):
         transform(run)(jnp.zeros((2, 1, 6, H, d)))
 
 
@@ -343,7 +399,9 @@ def test_the_kernel_is_compiled_for_a_tpu_that_is_not_there():
     call = jax.jit(functools.partial(attention, implementation="kernel"))
     program = jax.export.export(call, platforms=["tpu"])(x, x, x)
     assert "tpu_custom_call" in program.mlir_module()
-    with pytest.raises(ValueError, match="needs a TPU, but this program is compiled for cpu"):
+    with pytest.raises(
+        ValueError, match="needs a TPU, but this program is compiled for cpu"
+    ):
         jax.export.export(call, platforms=["tpu", "cpu"])(x, x, x)
 
 
@@ -353,7 +411,11 @@ def test_the_kernel_is_compiled_for_a_tpu_that_is_not_there():
 )
 def test_values_that_the_kernel_does_not_take(change, needs):
     q, k, v = draw(1, 6, 6)
-    v = np.repeat(v, 2, axis=-1) if change == "wide values" else jnp.asarray(v, jnp.bfloat16)
+    v = (
+        np.repeat(v, 2, axis=-1)
+        if change == "wide values"
+        else jnp.asarray(v, jnp.bfloat16)
+    )
     with pytest.raises(ValueError, match=f"implementation='kernel' needs .*{needs}"):
         attention(q, k, v, implementation="kernel")
 
@@ -376,13 +438,15 @@ def test_auto_names_no_implementation_that_cannot_serve(on):
 
 @pytest.mark.usefixtures("quick_kernel")
 def test_two_relative_terms_at_once():
-    both = encodings.learned_relative(head_size=d, max_distance=2) + encodings.sinusoidal_relative(
-        head_size=d, max_distance=None
-    )
+    both = encodings.learned_relative(
+        head_size=d, max_distance=2
+    ) + encodings.sinusoidal_relative(head_size=d, max_distance=None)
     params = jax.jit(both.init)(jax.random.key(0))
     q, k, v = draw(1, 9, 9)
     run = jax.jit(
-        lambda implementation: attention(q, k, v, both, params, implementation=implementation),
+        lambda implementation: attention(
+            q, k, v, both, params, implementation=implementation
+        ),
         static_argnums=0,
     )
     expected = run("naive")
@@ -403,7 +467,8 @@ def test_implementations_that_cannot():
     real = encodings.Context(positions_q=np.arange(6) / 2)
     for implementation in ("table", "fused"):
         with pytest.raises(
-            ValueError, match=f"{implementation!r} needs vectors at integer.*sinusoidal_rel"
+            ValueError,
+            match=f"{implementation!r} needs vectors at integer.*sinusoidal_rel",
         ):
             attention(q, k, v, unclipped, None, real, implementation=implementation)
     chosen = attention(q, k, v, unclipped, None, real)
@@ -424,7 +489,9 @@ def test_arrays_of_logits_leave_out_axes_or_have_one_entry(shape):
     """Outputs and gradients in blocks of queries, which meet the keys of a window alone."""
     init = lambda key: {"bias": jax.random.normal(key, shape)}
     part = encodings.Part(name="table", init=init, logits=lambda p, *_: p["bias"])
-    encoding = encodings.PositionEncoding(parts=(part,)) + encodings.window(max_distance=1)
+    encoding = encodings.PositionEncoding(parts=(part,)) + encodings.window(
+        max_distance=1
+    )
     params = encoding.init(jax.random.key(0))
     q, k, v = draw(2, 7, 7)
 

@@ -23,7 +23,9 @@ def wrong(monkeypatch):
 
     def put(change):
         monkeypatch.setattr(
-            adapter, "flash_attention", lambda *args, **more: change(right(*args, **more))
+            adapter,
+            "flash_attention",
+            lambda *args, **more: change(right(*args, **more)),
         )
 
     return put
@@ -37,9 +39,14 @@ def test_the_kernel_agrees_when_interpreted():
     ]
     assert all(0 < each.difference < each.limit / 2 for each in checked.differences)
     lines = str(checked).splitlines()
-    assert lines[0].startswith("causal") and " agrees " in lines[0] and "gradient" in lines[0]
     assert (
-        lines[-1] == "cpu, interpreted: the kernel differs from XLA's form in 0 of 4 comparisons."
+        lines[0].startswith("causal")
+        and " agrees " in lines[0]
+        and "gradient" in lines[0]
+    )
+    assert (
+        lines[-1]
+        == "cpu, interpreted: the kernel differs from XLA's form in 0 of 4 comparisons."
     )
 
 
@@ -85,5 +92,7 @@ def test_without_a_tpu():
 
 
 def test_unknown_cases():
-    with pytest.raises(ValueError, match="^cases must be of no position terms, .*mean causal?"):
+    with pytest.raises(
+        ValueError, match="^cases must be of no position terms, .*mean causal?"
+    ):
         check_kernel(["causl"], interpret=True)

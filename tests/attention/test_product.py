@@ -39,7 +39,8 @@ def test_value_and_gradients_are_those_of_einsum(spec, dtype):
     rng = np.random.default_rng(0)
     terms = spec.replace("->", ",").split(",")
     a, b, to = (
-        jnp.asarray(rng.normal(size=[SIZES[axis] for axis in term]), dtype) for term in terms
+        jnp.asarray(rng.normal(size=[SIZES[axis] for axis in term]), dtype)
+        for term in terms
     )
     a32, b32, to = (x.astype(jnp.float32) for x in (a, b, to))
     out, grads = value_and_pullback(lambda *args: product(spec, *args), (a, b), to)
@@ -48,14 +49,21 @@ def test_value_and_gradients_are_those_of_einsum(spec, dtype):
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
     for grad, wanted in zip(grads, expected_grads, strict=True):
         assert grad.dtype == dtype
-        tolerance = 1e-5 if dtype == "float32" else 1e-2  # Gradients are rounded to bfloat16.
-        np.testing.assert_allclose(grad.astype(jnp.float32), wanted, rtol=tolerance, atol=tolerance)
+        tolerance = (
+            1e-5 if dtype == "float32" else 1e-2
+        )  # Gradients are rounded to bfloat16.
+        np.testing.assert_allclose(
+            grad.astype(jnp.float32), wanted, rtol=tolerance, atol=tolerance
+        )
 
 
 def test_derivatives_of_every_kind_and_vmap():
     """Forward mode, second derivatives, and either operand mapped, as of einsum."""
     rng = np.random.default_rng(0)
-    a, b = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((3, 2, 4), (3, 5, 4)))
+    a, b = (
+        jnp.asarray(rng.normal(size=shape), jnp.float32)
+        for shape in ((3, 2, 4), (3, 5, 4))
+    )
     loss = lambda dot, a, b: (dot(a, b) ** 3).sum()
     ours = functools.partial(loss, functools.partial(product, "qd,kd->qk"))
     formula = functools.partial(loss, lambda a, b: jnp.einsum("qd,kd->qk", a, b))
@@ -65,7 +73,10 @@ def test_derivatives_of_every_kind_and_vmap():
         bend = jax.jvp(jax.grad(loss, argnums=(0, 1)), (a[0], b[0]), (a[1], b[1]))
         mapped = [
             jax.vmap(jax.value_and_grad(loss), axes)(
-                *(x if axis == 0 else x[0] for x, axis in zip((a, b), axes, strict=True))
+                *(
+                    x if axis == 0 else x[0]
+                    for x, axis in zip((a, b), axes, strict=True)
+                )
             )
             for axes in ((0, None), (None, 0), (0, 0))
         ]
@@ -104,10 +115,16 @@ def test_gradients_of_kernels_on_a_cpu_with_bfloat16_units(spec, monkeypatch):
     ):
         grads, loops = [], []
         for has in (True, False):
-            monkeypatch.setattr("pe_jax.attention.product.multiplies_bfloat16", lambda has=has: has)
-            anew = functools.partial(function)  # Another function, so JAX traces it again.
+            monkeypatch.setattr(
+                "pe_jax.attention.product.multiplies_bfloat16", lambda has=has: has
+            )
+            anew = functools.partial(
+                function
+            )  # Another function, so JAX traces it again.
             compiled = jax.jit(anew).lower(*args).compile()
             grads.append(compiled(*args))
             loops.append(compiled.as_text().count(" while("))
         assert loops[0] > loops[1]
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0.02, atol=0.05), *grads)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=0.02, atol=0.05), *grads
+        )

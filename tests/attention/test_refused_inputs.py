@@ -48,7 +48,9 @@ def without_shape_checks():
 def run(name="none", q=Q, k=K, v=V, implementation="auto", **context):
     encoding = build(name)
     params = encoding.init(jax.random.key(0))
-    return attention(q, k, v, encoding, params, Context(**context), implementation=implementation)
+    return attention(
+        q, k, v, encoding, params, Context(**context), implementation=implementation
+    )
 
 
 def cached(q, k, v):
@@ -60,13 +62,27 @@ def cached(q, k, v):
 # Each takes three arrays of heads, which it calls by these names.
 ENTRIES = {
     "attention": (lambda q, k, v: run(q=q, k=k, v=v), "qkv"),
-    "attention_logits": (lambda q, k, v: attention_logits(q, k, build("rope"), {}), "qk"),
-    "attention_weights": (lambda q, k, v: attention_weights(q, k, build("rope"), {}), "qk"),
-    "attention_inputs": (lambda q, k, v: adapters.attention_inputs(q, k, v, build("rope")), "qkv"),
+    "attention_logits": (
+        lambda q, k, v: attention_logits(q, k, build("rope"), {}),
+        "qk",
+    ),
+    "attention_weights": (
+        lambda q, k, v: attention_weights(q, k, build("rope"), {}),
+        "qk",
+    ),
+    "attention_inputs": (
+        lambda q, k, v: adapters.attention_inputs(q, k, v, build("rope")),
+        "qkv",
+    ),
     "cached_attention": (cached, "qkv"),
-    "flash_attention": (lambda q, k, v: flash_attention(q, k, v, interpret=True), "qkv"),
+    "flash_attention": (
+        lambda q, k, v: flash_attention(q, k, v, interpret=True),
+        "qkv",
+    ),
     "attention_fn": (
-        lambda q, k, v: adapters.attention_fn(build("rope"))(q, k, v, mask=None, dtype=jnp.float32),
+        lambda q, k, v: adapters.attention_fn(build("rope"))(
+            q, k, v, mask=None, dtype=jnp.float32
+        ),
         ("query", "key", "value"),
     ),
     "dot_product_attention": (
@@ -93,7 +109,9 @@ def test_heads_are_floats(entry, jit):
         for dtype, message in WRONG.items():
             heads = [jnp.asarray(x) for x in (Q, K, V)]
             heads[index] = heads[index].astype(dtype)
-            expected = f"^{name} must be float16, bfloat16, float32 or float64, {message}"
+            expected = (
+                f"^{name} must be float16, bfloat16, float32 or float64, {message}"
+            )
             with pytest.raises(ValueError, match=expected):
                 call(*heads)
 
@@ -104,14 +122,23 @@ def test_every_implementation_refuses_the_same(implementation):
         with pytest.raises(ValueError, match="^v must be float16"):
             run(v=wrong, implementation=implementation)
     nan = np.full(L, np.nan, np.float32)
-    with pytest.raises(ValueError, match="^positions of q must be numbers, got nan at index"):
-        run("alibi+causal", positions_q=nan, positions_k=range(L), implementation=implementation)
+    with pytest.raises(
+        ValueError, match="^positions of q must be numbers, got nan at index"
+    ):
+        run(
+            "alibi+causal",
+            positions_q=nan,
+            positions_k=range(L),
+            implementation=implementation,
+        )
     with pytest.raises(ValueError, match="^Context.document_ids must be from 0"):
         run(document_ids=-np.ones((B, L), int), implementation=implementation)
 
 
 def test_no_array_and_no_token():
-    with pytest.raises(ValueError, match=r"^q must be .*, got list\. Pass an array, such as jnp"):
+    with pytest.raises(
+        ValueError, match=r"^q must be .*, got list\. Pass an array, such as jnp"
+    ):
         run(q=Q.tolist())
     with pytest.raises(ValueError, match="^k must be .*, got int64"):
         run(q=Q[:, :0], k=K[:, :0].astype(int), v=V[:, :0])
@@ -119,8 +146,13 @@ def test_no_array_and_no_token():
 
 def test_dtypes_that_are_accepted_may_differ():
     expected = run("rope")
-    for dtypes in (("bfloat16", "float32", "float16"), ("float64", "float32", "bfloat16")):
-        heads = [np.asarray(jnp.asarray(x), dtype) for x, dtype in zip((Q, K, V), dtypes)]
+    for dtypes in (
+        ("bfloat16", "float32", "float16"),
+        ("float64", "float32", "bfloat16"),
+    ):
+        heads = [
+            np.asarray(jnp.asarray(x), dtype) for x, dtype in zip((Q, K, V), dtypes)
+        ]
         out = run("rope", *heads)
         assert out.dtype == dtypes[2]
         np.testing.assert_allclose(out.astype(jnp.float32), expected, atol=0.05)
@@ -136,13 +168,17 @@ def test_modules_and_embeddings_take_floats(dtype):
     variables = linen.init(jax.random.key(0), X)
     for call in (lambda *x: linen.apply(variables, *x), in_nnx, nnx.jit(in_nnx)):
         for name, inputs in (("q", [wrong]), ("k", [X, wrong]), ("v", [X, X, wrong])):
-            with pytest.raises(ValueError, match=f"^inputs_{name} must be .*, got {dtype}"):
+            with pytest.raises(
+                ValueError, match=f"^inputs_{name} must be .*, got {dtype}"
+            ):
                 call(*inputs)
     with pytest.raises(ValueError, match=f"^x must be .*, got {dtype}"):
         encodings.embed(wrong, build("sinusoidal_absolute"), {})
 
 
-@pytest.mark.parametrize("name", ["window(max_distance=2)", "causal", "rope", "alibi+causal", "t5"])
+@pytest.mark.parametrize(
+    "name", ["window(max_distance=2)", "causal", "rope", "alibi+causal", "t5"]
+)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_positions_are_finite(name, value):
     positions = np.arange(L, dtype=np.float32)
@@ -154,7 +190,9 @@ def test_positions_are_finite(name, value):
         ("k", {"positions_q": range(L), "positions_k": jnp.asarray(positions)}),
         ("q", {"positions_q": positions.astype(np.float64), "positions_k": range(L)}),
     ):
-        with pytest.raises(ValueError, match=f"^positions of {side} must be .*{expected}"):
+        with pytest.raises(
+            ValueError, match=f"^positions of {side} must be .*{expected}"
+        ):
             run(name, **context)
     rows = np.tile(positions, (B, 1))
     with pytest.raises(ValueError, match="^positions of q must be"):
@@ -166,7 +204,9 @@ def test_positions_of_an_embedding_are_finite():
     with pytest.raises(
         ValueError, match=r"^positions of x must be numbers, got nan at index \[2\]"
     ):
-        encodings.embed(X, build("sinusoidal_absolute"), {}, Context(positions_q=positions))
+        encodings.embed(
+            X, build("sinusoidal_absolute"), {}, Context(positions_q=positions)
+        )
 
 
 ONE_TO_TWO = np.array([[1, 1, 1, 2, 2, 2]] * B)
@@ -180,7 +220,10 @@ ONE_TO_TWO = np.array([[1, 1, 1, 2, 2, 2]] * B)
         (np.where(ONE_TO_TWO == 2, 2**32 + 1, 1), r"got 4,294,967,297 \(int64\)"),
         (np.where(ONE_TO_TWO == 2, 2**32, 7), r"got 4,294,967,296 \(int64\)"),
         (np.where(ONE_TO_TWO == 2, 2**31 - 1, 7), r"got 2,147,483,647 \(int64\)"),
-        (ONE_TO_TWO.astype(np.uint64) * 2**62, r"got 9,223,372,036,854,775,808 \(uint64\)"),
+        (
+            ONE_TO_TWO.astype(np.uint64) * 2**62,
+            r"got 9,223,372,036,854,775,808 \(uint64\)",
+        ),
         (ONE_TO_TWO.astype(np.float32), r"integers \[B, L\].*got float32 \[2, 6\]"),
         (np.full((B, L), np.nan), "integers .*got float64"),
         (ONE_TO_TWO > 1, "integers .*got bool"),
@@ -192,7 +235,10 @@ def test_document_ids(ids, message):
         ("document_ids_q", lambda: document_mask(ids, ONE_TO_TWO)),
         ("document_ids_k", lambda: document_mask(ONE_TO_TWO, ids)),
         ("document_ids", lambda: document_positions(ids)),
-        ("document_ids", lambda: flash_attention(Q, K, V, document_ids=ids, interpret=True)),
+        (
+            "document_ids",
+            lambda: flash_attention(Q, K, V, document_ids=ids, interpret=True),
+        ),
     ):
         with pytest.raises(ValueError, match=f"^{name} must be .*{message}"):
             call()
@@ -205,7 +251,9 @@ def test_types_of_document_ids_are_refused_when_traced():
 
 
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32"])
+@pytest.mark.parametrize(
+    "dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32"]
+)
 def test_the_highest_document_of_each_dtype(dtype, jit):
     """One more than it, the number of zeros that begin a row, fits into 32 bits."""
     highest = min(np.iinfo(dtype).max, 2**31 - 2)
@@ -232,7 +280,9 @@ def test_hidden_states_of_other_tokens(name, jit):
         ):
             states = {"x_q": X, "x_k": X, f"x_{side}": wrong}
             call = lambda states: run(name, **states)
-            with pytest.raises(ValueError, match=f"^Context.x_{side} must be .*got ({got})"):
+            with pytest.raises(
+                ValueError, match=f"^Context.x_{side} must be .*got ({got})"
+            ):
                 (jax.jit(call) if jit else call)(states)
 
 
@@ -268,12 +318,21 @@ def test_caches_of_integers_and_indices():
         with pytest.raises(ValueError, match="^dtype of a cache must be floating.*got"):
             init_cache(encoding, B, L, **sizes, dtype=dtype)
     cache = init_cache(encoding, B, L, **sizes)
-    for index, got in ((2.7, r"2\.7"), (-1, "-1"), (np.array([1, -2]), "array"), (True, "True")):
-        with pytest.raises(ValueError, match=f"^index must be integers from 0, got {got}"):
+    for index, got in (
+        (2.7, r"2\.7"),
+        (-1, "-1"),
+        (np.array([1, -2]), "array"),
+        (True, "True"),
+    ):
+        with pytest.raises(
+            ValueError, match=f"^index must be integers from 0, got {got}"
+        ):
             with_index(cache, index)
     assert with_index(cache, np.array([1, 2])).index.tolist() == [1, 2]
     context = Context(document_ids=ONE_TO_TWO)
-    with pytest.raises(ValueError, match=r"^Context.document_ids must be .* with a cache"):
+    with pytest.raises(
+        ValueError, match=r"^Context.document_ids must be .* with a cache"
+    ):
         cached_attention(Q, K, V, cache, encoding, context=context)
 
 
@@ -281,29 +340,56 @@ def test_caches_and_new_tokens_that_do_not_fit():
     encoding = build("rope+causal")
     sizes = dict(num_kv_heads=H, head_size=d, hidden_size=D)
     for name, given in (("batch_size", (-1, L)), ("length", (B, -1))):
-        with pytest.raises(ValueError, match=f"^{name} of a cache must be an integer from 0"):
+        with pytest.raises(
+            ValueError, match=f"^{name} of a cache must be an integer from 0"
+        ):
             init_cache(encoding, *given, **sizes)
     cache = init_cache(encoding, B, L, **sizes)
     q = Q[:, :1]
     for wrong, message in (
         (None, "^cache must be a Cache, got NoneType"),
-        (cache.replace(index=jnp.array([0, -1])), r"^cache\.index must be integers from 0"),
-        (cache.replace(index=jnp.zeros(B)), r"^cache\.index must be integer, got float32"),
-        (cache.replace(keys=cache.keys.astype(int)), r"^cache\.keys must be floating, got int32"),
-        (cache.replace(values=cache.values + 1j), r"^cache\.values must be .*, got complex64"),
-        (cache.replace(positions=cache.positions + 0.5), r"^cache\.positions .*, got float32"),
+        (
+            cache.replace(index=jnp.array([0, -1])),
+            r"^cache\.index must be integers from 0",
+        ),
+        (
+            cache.replace(index=jnp.zeros(B)),
+            r"^cache\.index must be integer, got float32",
+        ),
+        (
+            cache.replace(keys=cache.keys.astype(int)),
+            r"^cache\.keys must be floating, got int32",
+        ),
+        (
+            cache.replace(values=cache.values + 1j),
+            r"^cache\.values must be .*, got complex64",
+        ),
+        (
+            cache.replace(positions=cache.positions + 0.5),
+            r"^cache\.positions .*, got float32",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             cached_attention(q, q, q, wrong, encoding)
-    with pytest.raises(ValueError, match="^k and v must have the 1 new tokens of q, got 6"):
+    with pytest.raises(
+        ValueError, match="^k and v must have the 1 new tokens of q, got 6"
+    ):
         cached_attention(q, K, V, cache, encoding)
     with pytest.raises(ValueError, match="^q, k and v .*they have four axes"):
         cached_attention(q[0], q[0], q[0], cache, encoding)
     fox = build("fox+causal")
     states = Context(x_q=X[:1, :1])
-    with pytest.raises(ValueError, match=r"^Context.x_q must be \[B, L, D\].*got \[1, 1, 16\]"):
+    with pytest.raises(
+        ValueError, match=r"^Context.x_q must be \[B, L, D\].*got \[1, 1, 16\]"
+    ):
         cached_attention(
-            q, q, q, init_cache(fox, B, L, **sizes), fox, fox.init(jax.random.key(0)), states
+            q,
+            q,
+            q,
+            init_cache(fox, B, L, **sizes),
+            fox,
+            fox.init(jax.random.key(0)),
+            states,
         )
     for wrong in (None, "rope"):
         with pytest.raises(ValueError, match="^encoding must be a PositionEncoding"):
@@ -345,7 +431,9 @@ def test_a_former_name_of_an_implementation():
 
 def test_the_former_order_of_embed():
     encoding = build("sinusoidal_absolute")
-    with pytest.raises(ValueError, match="^x must be an array, got an encoding.*embed.x, encoding"):
+    with pytest.raises(
+        ValueError, match="^x must be an array, got an encoding.*embed.x, encoding"
+    ):
         encodings.embed(encoding, {}, X)
 
 
@@ -353,26 +441,47 @@ def test_masks_and_biases_of_the_adapters():
     attend = adapters.attention_fn(build("rope"))
     causal = np.tril(np.ones((1, 1, L, L), bool))
     expected = attend(Q, K, V, mask=causal)
-    for same in (causal.astype(np.float32), causal.astype(int), jnp.asarray(causal, jnp.bfloat16)):
+    for same in (
+        causal.astype(np.float32),
+        causal.astype(int),
+        jnp.asarray(causal, jnp.bfloat16),
+    ):
         np.testing.assert_array_equal(attend(Q, K, V, mask=same), expected)
-    for additive in (np.where(causal, 0.0, -1e9), np.where(causal, np.nan, 0), causal * 2):
-        with pytest.raises(ValueError, match="^mask must be bool, or 1 where .*additive == 0"):
+    for additive in (
+        np.where(causal, 0.0, -1e9),
+        np.where(causal, np.nan, 0),
+        causal * 2,
+    ):
+        with pytest.raises(
+            ValueError, match="^mask must be bool, or 1 where .*additive == 0"
+        ):
             attend(Q, K, V, mask=additive)
     for call in (attend, adapters.dot_product_attention(build("rope"))):
         for bias in (causal, causal * 1j):
-            with pytest.raises(ValueError, match="^bias must be real numbers .*got (bool|complex)"):
+            with pytest.raises(
+                ValueError, match="^bias must be real numbers .*got (bool|complex)"
+            ):
                 call(Q, K, V, bias=bias, mask=None)
 
 
 class TestDecodingWithoutCausal:
     """Decoding is causal: an encoding that is not would give other numbers in the full pass."""
 
-    NAMES = ["rope", "none", "window(max_distance=2)", "t5", "fox", "learned_absolute+alibi"]
+    NAMES = [
+        "rope",
+        "none",
+        "window(max_distance=2)",
+        "t5",
+        "fox",
+        "learned_absolute+alibi",
+    ]
 
     @staticmethod
     def expected(name):
         joined = "causal" if name == "none" else f"{name}+causal"
-        return f"cannot decode with a cache.*Combine it with causal: '{re.escape(joined)}'"
+        return (
+            f"cannot decode with a cache.*Combine it with causal: '{re.escape(joined)}'"
+        )
 
     @pytest.mark.parametrize("name", NAMES)
     def test_linen(self, name):
@@ -380,8 +489,12 @@ class TestDecodingWithoutCausal:
         layer = pe_jax.linen.MultiHeadAttention(H, encoding)
         with pytest.raises(ValueError, match=self.expected(name)):
             layer.init(jax.random.key(0), X, decode=True)
-        joined = encodings.causal() if encoding is None else encoding + encodings.causal()
-        cache = pe_jax.linen.MultiHeadAttention(H, joined).init(jax.random.key(0), X, decode=True)
+        joined = (
+            encodings.causal() if encoding is None else encoding + encodings.causal()
+        )
+        cache = pe_jax.linen.MultiHeadAttention(H, joined).init(
+            jax.random.key(0), X, decode=True
+        )
         with pytest.raises(ValueError, match="cannot decode with a cache"):
             layer.apply(cache, X, decode=True, mutable=["cache"])
 

@@ -22,7 +22,9 @@ ROPE = (
 FEW = "learned_relative+t5+fire+sink"
 ROWS = PartitionSpec(), PartitionSpec("data"), PartitionSpec()
 NO_ERF = pytest.mark.xfail(
-    jax.__version_info__ >= (0, 12), reason="jax 0.12 refuses the gradient of erf", strict=True
+    jax.__version_info__ >= (0, 12),
+    reason="jax 0.12 refuses the gradient of erf",
+    strict=True,
 )
 ALL = [
     pytest.param(name, id=key, marks=[NO_ERF] if "convolutional" in name else [])
@@ -57,7 +59,9 @@ def without_projections(name):
 
 
 def test_all_registered_encodings_are_in_the_joined_ones():
-    known = {key for name in JOINED.values() for key in re.findall(r"(?:^|\+)(\w+)", name)}
+    known = {
+        key for name in JOINED.values() for key in re.findall(r"(?:^|\+)(\w+)", name)
+    }
     assert {*encodings.ENCODINGS} - known == {"none", *ROPE}
 
 
@@ -73,14 +77,19 @@ def test_all_registered_encodings_are_in_the_joined_ones():
 def test_types_of_every_gradient(name, implementation):
     """What the check refuses, it refuses while tracing."""
     args = shapes(name)
-    for how in (dict(), dict(axis_names={"data"})):  # All axes of the mesh are manual, or one.
+    for how in (
+        dict(),
+        dict(axis_names={"data"}),
+    ):  # All axes of the mesh are manual, or one.
         with jax.set_mesh(mesh_of(AxisType.Auto)):
             got = jax.eval_shape(gradient(name, implementation, **how), *args)
         assert jax.tree.map(jnp.shape, got) == jax.tree.map(jnp.shape, args)
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("implementation", ["table", pytest.param("fused", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "implementation", ["table", pytest.param("fused", marks=pytest.mark.slow)]
+)
 def test_types_beside_explicit_axes(name, implementation):
     name = without_projections(name)
     args = shapes(name)
@@ -95,7 +104,8 @@ def test_projections_beside_explicit_axes():
     with (
         jax.set_mesh(mesh_of(AxisType.Explicit)),
         pytest.raises(
-            ValueError, match="Context.projections cannot be differentiated.*AxisType.Auto"
+            ValueError,
+            match="Context.projections cannot be differentiated.*AxisType.Auto",
         ),
     ):
         jax.eval_shape(gradient(name, "table", axis_names={"data"}), *shapes(name))
@@ -134,16 +144,22 @@ def test_an_encoding_of_all_heads_refuses_a_part_of_them():
     q = jnp.ones((1, 3, 2, 8))
     encoding = encodings.from_name("alibi", **SIZES)
     assert q.shape[2] < H
-    with pytest.raises(ValueError, match=r"for 4 heads of size 8\. .*split heads .* by jax\.jit"):
+    with pytest.raises(
+        ValueError, match=r"for 4 heads of size 8\. .*split heads .* by jax\.jit"
+    ):
         attention(q, q, q, encoding)
 
 
 @pytest.mark.parametrize("name", JOINED.values(), ids=JOINED)
 def test_all_parts_with_parameters_of_heads_know_their_number(name):
     """By which they refuse another one: parameters might broadcast to it."""
-    few, many = (encodings.from_name(name, **SIZES | {"num_heads": n}) for n in (H, 2 * H))
+    few, many = (
+        encodings.from_name(name, **SIZES | {"num_heads": n}) for n in (H, 2 * H)
+    )
     for part, larger in zip(few.parts, many.parts, strict=True):
-        drawn = [jax.eval_shape(each.init, jax.random.key(0)) for each in (part, larger)]
+        drawn = [
+            jax.eval_shape(each.init, jax.random.key(0)) for each in (part, larger)
+        ]
         same = jax.tree.map(jnp.shape, drawn[0]) == jax.tree.map(jnp.shape, drawn[1])
         assert same or part.traits.num_heads == H, part.name
 
@@ -155,11 +171,15 @@ def test_the_kernel_is_left_out_under_the_check(monkeypatch):
     def run(implementation):
         rows = PartitionSpec("data")
         local = lambda q: attention(q, q, q, implementation=implementation)
-        mapped = jax.shard_map(local, mesh=mesh_of(AxisType.Auto), in_specs=rows, out_specs=rows)
+        mapped = jax.shard_map(
+            local, mesh=mesh_of(AxisType.Auto), in_specs=rows, out_specs=rows
+        )
         return jax.eval_shape(mapped, q)
 
     monkeypatch.setattr(implementations, "target_platform", lambda: "tpu")
     with implementations.kernel_in_auto():
         assert run("auto").shape == q.shape
-    with pytest.raises(ValueError, match="implementation='kernel' needs .*check_vma=False"):
+    with pytest.raises(
+        ValueError, match="implementation='kernel' needs .*check_vma=False"
+    ):
         run("kernel")

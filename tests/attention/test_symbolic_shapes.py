@@ -59,14 +59,20 @@ def test_the_numbers_are_those_of_known_sizes():
     program = exported(all_layers, "l <= 16")
     for shape in (2, 3, H, d), (1, 6, H, d):
         q = jax.random.normal(jax.random.key(1), shape)
-        for name, out, expected in zip(names, program.call(q), jax.jit(all_layers)(q), strict=True):
+        for name, out, expected in zip(
+            names, program.call(q), jax.jit(all_layers)(q), strict=True
+        ):
             np.testing.assert_allclose(out, expected, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize(
     ("name", "implementation", "message"),
     [
-        ("learned_absolute", "auto", r"length l is unbounded.* 16 positions.*'l <= 16'"),
+        (
+            "learned_absolute",
+            "auto",
+            r"length l is unbounded.* 16 positions.*'l <= 16'",
+        ),
         ("tupe", "auto", r"length l is unbounded.* 16 positions.*'l <= 16'"),
         ("selective_rope", "auto", "short convolution needs a length that is known"),
         ("rope", "fused", "implementation='fused' needs a length that is known.*got l"),
@@ -79,7 +85,9 @@ def test_what_needs_a_length_says_so(name, implementation, message):
 
 
 def test_randomized_positions_need_a_length():
-    with pytest.raises(ValueError, match=r"randomized\(rope\) needs a length that is known"):
+    with pytest.raises(
+        ValueError, match=r"randomized\(rope\) needs a length that is known"
+    ):
         exported(layer("randomized(rope, num_positions=16)"), "l <= 16")
 
 
@@ -89,11 +97,15 @@ def test_positions_of_each_row():
     batch, length = export.symbolic_shape("b, l")
 
     def apply(q, positions):
-        return attention(q, q, q, encoding, context=encodings.Context(positions_q=positions))
+        return attention(
+            q, q, q, encoding, context=encodings.Context(positions_q=positions)
+        )
 
     q = jax.random.normal(jax.random.key(1), (2, 3, H, d))
     for rows, positions in ((batch, [[0, 1, 2], [5, 7, 9]]), (1, [[2, 4, 5]])):
         shapes = [((batch, length, H, d), jnp.float32), ((rows, length), jnp.int32)]
-        program = export.export(jax.jit(apply))(*(ShapeDtypeStruct(*shape) for shape in shapes))
+        program = export.export(jax.jit(apply))(
+            *(ShapeDtypeStruct(*shape) for shape in shapes)
+        )
         x = np.array(positions, np.int32)
         np.testing.assert_allclose(program.call(q, x), apply(q, x), atol=1e-5)

@@ -96,7 +96,9 @@ def dense(
     weights = jax.nn.softmax(logits, where=allowed, axis=-1)
     weights = jnp.where(allowed.any(-1, keepdims=True), weights, 0)[..., :lk]
     if dropout_rate:
-        numbers = np.arange(rows * heads * lq, dtype=np.uint32).reshape(rows, heads, lq, 1)
+        numbers = np.arange(rows * heads * lq, dtype=np.uint32).reshape(
+            rows, heads, lq, 1
+        )
         kept = keep(seed, numbers, np.arange(lk, dtype=np.uint32), dropout_rate)
         weights = jnp.where(kept, weights * scale_of_kept(dropout_rate), 0)
     out = jnp.einsum("bhqk,bkhd->bqhd", weights, v)
@@ -109,8 +111,12 @@ def check(args, ours, expected):
     """Compares value and gradients of a random projection of the output; returns the gradients."""
     to = np.random.default_rng(9).normal(size=np.shape(args[0]))
     project = lambda function: lambda *args: (function(*args) * to).sum()
-    value, grads = jax.jit(jax.value_and_grad(project(ours), argnums=range(len(args))))(*args)
-    expected_value, expected_grads = paper_attention.in_float64(project(expected), *args)
+    value, grads = jax.jit(jax.value_and_grad(project(ours), argnums=range(len(args))))(
+        *args
+    )
+    expected_value, expected_grads = paper_attention.in_float64(
+        project(expected), *args
+    )
     np.testing.assert_allclose(value, expected_value, rtol=1e-4, atol=1e-4)
     for a, b in zip(grads, expected_grads):
         np.testing.assert_allclose(a, b, rtol=3e-4, atol=3e-5 * max(1, np.abs(b).max()))
@@ -124,7 +130,9 @@ def test_query_by_query(quick_kernel):
     mask = np.broadcast_to(valid[:, None], (2, 7, 7))
 
     def ours(q, k, v, table):
-        return flash_attention(q, k, v, table, table, valid=jnp.asarray(valid), interpret=True)
+        return flash_attention(
+            q, k, v, table, table, valid=jnp.asarray(valid), interpret=True
+        )
 
     def formula(q, k, v, table):
         params = {"learned_relative": {"table": table}}
@@ -140,16 +148,61 @@ around = lambda window: AttentionWindow(left=window, right=window)
 CASES = {  # lengths; heads and their size; clip, terms, offset, window
     "many blocks": (300, 200, 1, 128, 64, "kv", 40, None),
     "only keys, clip longer than the sequence": (9, 8, 2, 128, 20, "k", 0, None),
-    "only values, clip of more than a block, behind": (20, 150, 2, 128, 100, "v", -70, None),
+    "only values, clip of more than a block, behind": (
+        20,
+        150,
+        2,
+        128,
+        100,
+        "v",
+        -70,
+        None,
+    ),
     "no terms": (130, 70, 2, 128, 1, "", 0, None),
     "per head, side by side in the lanes": (9, 130, 4, 64, 5, "KVB", 3, None),
     "a bias per head alone, many blocks": (140, 150, 2, 128, 64, "B", 0, None),
-    "a shared bias and keys, window beyond the clip": (300, 150, 1, 128, 20, "kb", 40, around(64)),
-    "a shared bias, window within the clip": (20, 300, 2, 64, 60, "bV", -140, around(30)),
+    "a shared bias and keys, window beyond the clip": (
+        300,
+        150,
+        1,
+        128,
+        20,
+        "kb",
+        40,
+        around(64),
+    ),
+    "a shared bias, window within the clip": (
+        20,
+        300,
+        2,
+        64,
+        60,
+        "bV",
+        -140,
+        around(30),
+    ),
     "a window alone, of whole blocks": (300, 520, 1, 128, 1, "", -70, around(256)),
     "a window that hides all keys": (9, 8, 1, 128, 2, "b", 500, around(100)),
-    "causal, all terms": (300, 280, 1, 128, 20, "kvb", 0, AttentionWindow(left=None, right=0)),
-    "causal with a window": (20, 300, 2, 64, 60, "b", -140, AttentionWindow(left=70, right=0)),
+    "causal, all terms": (
+        300,
+        280,
+        1,
+        128,
+        20,
+        "kvb",
+        0,
+        AttentionWindow(left=None, right=0),
+    ),
+    "causal with a window": (
+        20,
+        300,
+        2,
+        64,
+        60,
+        "b",
+        -140,
+        AttentionWindow(left=70, right=0),
+    ),
     "sinks alone, causal, many blocks": (
         300,
         280,
@@ -186,7 +239,9 @@ def test_against_the_dense_formula(case, quick_kernel):
         dropout_rate=0.2,
         seed=jnp.array([3, 2**31 + 5], jnp.uint32),
     )
-    ours = with_terms(flash_attention, terms, **settings, interpret=True, block=(128, 128))
+    ours = with_terms(
+        flash_attention, terms, **settings, interpret=True, block=(128, 128)
+    )
     expected = jax.jit(with_terms(dense, terms, **settings))
     grads = check(draw(1, lq, lk, heads, size, clip, terms), ours, expected)
     if "hides" in case:
@@ -195,8 +250,20 @@ def test_against_the_dense_formula(case, quick_kernel):
 
 LONG = {  # clip, terms, offset, window, block
     "beyond all offsets, two blocks of queries": (600, "B", 40, None, (256, 128)),
-    "shared, clipped, tiles before and after the clip": (140, "b", -170, None, (128, 256)),
-    "causal with a sink": (400, "Bs", 0, AttentionWindow(left=None, right=0), (256, 256)),
+    "shared, clipped, tiles before and after the clip": (
+        140,
+        "b",
+        -170,
+        None,
+        (128, 256),
+    ),
+    "causal with a sink": (
+        400,
+        "Bs",
+        0,
+        AttentionWindow(left=None, right=0),
+        (256, 256),
+    ),
     "a window": (300, "b", 0, around(150), (128, 128)),
     "clipped before the first key": (140, "b", 900, None, (128, 128)),
 }
@@ -228,12 +295,17 @@ def test_tiles_outside_the_window_are_not_computed():
     with_nan = np.where(np.arange(600)[:, None, None] < 512, v, np.nan)
     run = functools.partial(flash_attention, block=(128, 128), interpret=True)
     window = around(80)  # The last tile of queries, 256 to 383, up to key 463.
-    np.testing.assert_array_equal(run(q, k, with_nan, window=window), run(q, k, v, window=window))
+    np.testing.assert_array_equal(
+        run(q, k, with_nan, window=window), run(q, k, v, window=window)
+    )
     assert np.isnan(run(q, k, with_nan)).all()
 
     def flops(window):
         loss = lambda q: run(q, k, v, window=window and around(window)).sum()
-        return [int(n) for n in re.findall(r"flops=(\d+)", str(jax.make_jaxpr(jax.grad(loss))(q)))]
+        return [
+            int(n)
+            for n in re.findall(r"flops=(\d+)", str(jax.make_jaxpr(jax.grad(loss))(q)))
+        ]
 
     # Tiles of queries meet 2, 3 and 3 tiles of keys instead of 5 each.
     assert [15 * few for few in flops(80)] == [8 * all_ for all_ in flops(None)]
@@ -257,7 +329,10 @@ def test_the_tiles_of_a_window(window, offset, block):
     config = arguments.configure(
         q, k, flash.Shared(None, None, None, None), window, offset, block=block
     )
-    query, key = np.arange(config.query_tiles * block[0]), np.arange(config.key_tiles * block[1])
+    query, key = (
+        np.arange(config.query_tiles * block[0]),
+        np.arange(config.key_tiles * block[1]),
+    )
     attended = np.asarray(window.allows(key - query[:, None] + offset))
     tiles = attended.reshape(-1, block[0], config.key_tiles, block[1]).any((1, 3))
     assert config.attended_tiles == tiles.sum(1).tolist()
@@ -309,7 +384,11 @@ def test_vmapped_runs_are_those_alone(quick_kernel):
 
     def loss(args, seed):
         out = flash_attention(
-            *args, document_ids=document_ids, dropout_rate=0.3, seed=seed, interpret=True
+            *args,
+            document_ids=document_ids,
+            dropout_rate=0.3,
+            seed=seed,
+            interpret=True,
         )
         return jnp.square(out).sum()
 
@@ -325,7 +404,9 @@ def test_vmapped_runs_are_those_alone(quick_kernel):
 
 def test_bfloat16_stays_near_float32():
     q, k, v, *_ = draw(1, 20, 20, 1, 128, clip=1)
-    half = flash_attention(*(jnp.asarray(x, jnp.bfloat16) for x in (q, k, v)), interpret=True)
+    half = flash_attention(
+        *(jnp.asarray(x, jnp.bfloat16) for x in (q, k, v)), interpret=True
+    )
     assert half.dtype == jnp.bfloat16
     full = flash_attention(q, k, v, interpret=True)
     np.testing.assert_allclose(half.astype(jnp.float32), full, atol=0.05)
@@ -355,18 +436,26 @@ def test_bad_input():
     ("derivative", "missing"),
     [(jax.jacfwd, "forward mode"), (jax.hessian, "second derivatives")],
 )
-def test_derivatives_that_need_another_implementation(derivative, missing, quick_kernel):
+def test_derivatives_that_need_another_implementation(
+    derivative, missing, quick_kernel
+):
     q, k, v = draw(1, 4, 4, 2, 8, 1, "")
 
     def loss(q):
-        return attention(q, k, v, encodings.alibi(num_heads=2), implementation="kernel").sum()
+        return attention(
+            q, k, v, encodings.alibi(num_heads=2), implementation="kernel"
+        ).sum()
 
-    with pytest.raises(TypeError, match=f'attention has no {missing}.*pass implementation="naive"'):
+    with pytest.raises(
+        TypeError, match=f'attention has no {missing}.*pass implementation="naive"'
+    ):
         derivative(loss)(q)
 
 
 @pytest.mark.tpu_compiler
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed"
+)
 @pytest.mark.parametrize(
     ("terms", "window", "kv_heads", "packed"),
     [
@@ -389,9 +478,13 @@ def test_compiles_for_a_tpu_without_gathering_the_batch(
     from jax.experimental import topologies
 
     monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
-    devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices
+    devices = topologies.get_topology_desc(
+        platform="tpu", topology_name="v5e:2x2"
+    ).devices
     mesh = Mesh(np.array(devices), ("data",), axis_types=(AxisType.Auto,))
-    whole, split = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((), ("data",)))
+    whole, split = (
+        NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((), ("data",))
+    )
 
     def grads(qkv, arrays, valid, seed):
         settings = dict(window=window, valid=valid, dropout_rate=0.1, seed=seed)
@@ -406,7 +499,9 @@ def test_compiles_for_a_tpu_without_gathering_the_batch(
     _, _, _, *arrays = draw(8, 1, 1, 12, 64, 64, terms)
     heads = 12, kv_heads, kv_heads
     args = (
-        tuple(jax.ShapeDtypeStruct((8, 384, count, 64), jnp.bfloat16) for count in heads),
+        tuple(
+            jax.ShapeDtypeStruct((8, 384, count, 64), jnp.bfloat16) for count in heads
+        ),
         tuple(arrays),
         jax.ShapeDtypeStruct((8, 384), jnp.bool_),
         jax.ShapeDtypeStruct((2,), jnp.uint32),
@@ -419,12 +514,16 @@ def test_compiles_for_a_tpu_without_gathering_the_batch(
 
 
 @pytest.mark.tpu_compiler
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed"
+)
 def test_seeds_compile_for_a_tpu(monkeypatch):
     """A fine-tuning step of four seeds on eight chips: seeds are never gathered."""
     monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
     slice_of_eight = make_slice("v5e:2x4")
-    model = dataclasses.replace(preset("mini", dtype="bfloat16"), position="learned_relative")
+    model = dataclasses.replace(
+        preset("mini", dtype="bfloat16"), position="learned_relative"
+    )
     task = classification_task(model, 2)
     mesh = seed_mesh(4, list(slice_of_eight.mesh.devices.flat))
     schedule = optimizers.make_schedule("linear", 1e-5, 1, 10)
@@ -448,5 +547,8 @@ def test_seeds_compile_for_a_tpu(monkeypatch):
     with kernel_in_auto():
         lowered = program.train_step().lower(*args)
     hlo = lowered.compile().as_text()
-    assert len(re.findall(r'custom_call_target="tpu_custom_call"', hlo)) == 2 * model.num_layers
+    assert (
+        len(re.findall(r'custom_call_target="tpu_custom_call"', hlo))
+        == 2 * model.num_layers
+    )
     assert not re.findall(r"= \S+\[4,\S+ all-gather", hlo)

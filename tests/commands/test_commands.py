@@ -29,7 +29,11 @@ SMALL = [
 ]
 
 
-MEASURE = ["--config=configs/properties.py", "--config.size=tiny", "--config.parts=vectors"]
+MEASURE = [
+    "--config=configs/properties.py",
+    "--config.size=tiny",
+    "--config.parts=vectors",
+]
 
 
 def small(folder, position, workdir):
@@ -61,9 +65,13 @@ def test_train_then_eval_say_the_same(trained):
         assert said in err
     assert "Start     from scratch: random parameters, as config.init is empty\n" in err
     assert "Positions learned_relative; learned parameters: 2,064" in err
-    assert "MLM: masked language model; NSP: next sentence; acc: accuracy; losses in nats" in err
+    assert (
+        "MLM: masked language model; NSP: next sentence; acc: accuracy; losses in nats"
+        in err
+    )
     chance = (
-        "No better than the baseline: masked-LM loss, next-sentence accuracy. Train for more steps."
+        "No better than the baseline: masked-LM loss, next-sentence "
+        "accuracy. Train for more steps."
     )
     assert chance in out
     run = folder / "learned_relative"
@@ -88,7 +96,11 @@ def test_the_next_commands(monkeypatch):
     from pe_jax.trainer.commands import train
 
     for script, task, evaluation in (
-        ("train.py", "distillation", "python eval.py --config=configs/properties.py --workdir=W"),
+        (
+            "train.py",
+            "distillation",
+            "python eval.py --config=configs/properties.py --workdir=W",
+        ),
         ("pe-jax train", "pretraining", "pe-jax eval --config=properties --workdir=W"),
         ("pe-jax train", "cola", "pe-jax eval --config=tables --workdir=W"),
     ):
@@ -109,12 +121,19 @@ def test_comparing_runs(trained):
         "learned_relative": 129 * 16,
     }
     by_name = {row["position"]: row for row in rows}
-    difference = by_name["learned_relative"]["masked_lm_loss"] - by_name["none"]["masked_lm_loss"]
-    assert by_name["learned_relative"]["loss_difference"] == pytest.approx(difference, abs=1e-6)
+    difference = (
+        by_name["learned_relative"]["masked_lm_loss"]
+        - by_name["none"]["masked_lm_loss"]
+    )
+    assert by_name["learned_relative"]["loss_difference"] == pytest.approx(
+        difference, abs=1e-6
+    )
     assert 0 < by_name["learned_relative"]["loss_difference_standard_error"] < 0.5
     assert "| learned_relative" in out
     # The scores by example add up to the report's score of the whole.
-    report = json.loads((folder / "learned_relative" / "report" / "report.json").read_text())
+    report = json.loads(
+        (folder / "learned_relative" / "report" / "report.json").read_text()
+    )
     for name in ("masked_lm_loss", "masked_lm_accuracy", "next_sentence_accuracy"):
         assert by_name["learned_relative"][name] == pytest.approx(
             report["held_out"][name], rel=1e-4
@@ -130,7 +149,9 @@ def test_a_second_run_compiles_nothing(tmp_path):
         command = small(tmp_path, "learned_relative", tmp_path / name)
         code, _, err = run(*command, **cache)
         assert code == 0, err
-        programs.append({path.name for path in (tmp_path / "cache" / "compiled").iterdir()})
+        programs.append(
+            {path.name for path in (tmp_path / "cache" / "compiled").iterdir()}
+        )
     assert any("train_step" in name for name in programs[0])
     assert programs[1] == programs[0]
 
@@ -144,13 +165,18 @@ def test_measuring_properties(trained, tmp_path):
     )  # fmt: skip
     assert code == 0, err
     assert "| learned_relative " in out and "| sinusoidal_absolute (untrained)" in out
-    assert (tmp_path / "vectors.json").exists() and (tmp_path / "figure2_vectors.png").exists()
+    assert (tmp_path / "vectors.json").exists() and (
+        tmp_path / "figure2_vectors.png"
+    ).exists()
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["train.py", *SMALL, "--config.model.postion=none"], "Did you mean config.model.position"),
+        (
+            ["train.py", *SMALL, "--config.model.postion=none"],
+            "Did you mean config.model.position",
+        ),
         (
             ["train.py", *SMALL, "--config.model.position=learned"],
             "Did you mean learned_absolute or learned_2d or learned_relative or ",
@@ -171,7 +197,10 @@ def test_measuring_properties(trained, tmp_path):
             ["eval.py", "--config=configs/quickstart.py"],
             "sweep, tables, got 'pretr",
         ),
-        (["eval.py", "--runs=WORKDIR/*"], "Give --workdir=RUN to report on it, or --runs"),
+        (
+            ["eval.py", "--runs=WORKDIR/*"],
+            "Give --workdir=RUN to report on it, or --runs",
+        ),
         (["eval.py", *MEASURE, "--runs=WORKDIR/*"], "No runs match WORKDIR/*"),
         (["eval.py", *MEASURE, "--encodings=rope"], "WORKDIR/config.json is missing"),
         # Told before the run is looked for, or any other encoding is measured.
@@ -213,7 +242,9 @@ def test_a_mistake_to_the_shell(tmp_path):
     assert (code, out) == (1, "") and err.startswith(f"error: {tmp_path} holds no run")
 
 
-@pytest.mark.skipif(COMPILER, reason="the TPU's compiler (libtpu, the extra tpu) is installed")
+@pytest.mark.skipif(
+    COMPILER, reason="the TPU's compiler (libtpu, the extra tpu) is installed"
+)
 def test_compiling_without_the_compiler():
     code, _, err = call("benchmarks/compile_for.py", *SMALL, "--topology=v5e:2x4")
     assert code != 0 and "Traceback" not in err
@@ -233,9 +264,14 @@ def test_compiling_for_a_tpu(tmp_path):
         f"--out={numbers}", seconds=1200,
     )  # fmt: skip
     assert code == 0, err
-    assert "# 4 layers of 256, learned_absolute, bfloat16 on 8 TPU v5 lite (v5e:2x4)" in out
+    assert (
+        "# 4 layers of 256, learned_absolute, bfloat16 on 8 TPU v5 lite (v5e:2x4)"
+        in out
+    )
     assert "## Length 16: 128 rows, 16 a chip\n\nFits: 0." in out
-    assert "**Does not fit** in 15.75 GiB a chip. The compiler: Ran out of memory" in out
+    assert (
+        "**Does not fit** in 15.75 GiB a chip. The compiler: Ran out of memory" in out
+    )
     first, second = json.loads(numbers.read_text())
     assert not second["fits"] and "15.75G" in second["failure"]
     assert 0.001 < first["mfu_bound"] < 1
@@ -259,5 +295,7 @@ def test_the_waterfall_of_a_step_for_a_tpu(tmp_path):
     assert found["seconds"]["estimated"] > 0.5 * sum(found["seconds"].values())
     assert 0.001 < found["mfu"] < found["mfu_bound"] <= 1
     # All gradients are reduced, in either precision, and some twice: those of the tied embedding.
-    reduced = sum(one["bytes"] for one in found["collectives"] if one["name"] == "all-reduce")
+    reduced = sum(
+        one["bytes"] for one in found["collectives"] if one["name"] == "all-reduce"
+    )
     assert 0.5 < reduced / found["memory"]["parameters"] < 2

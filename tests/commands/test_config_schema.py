@@ -66,7 +66,11 @@ def test_what_is_legal_stays_legal():
         ("quickstart", "checkpoint_every", 0),
         ("quickstart", "parallel", "fsdp"),
         ("quickstart", "seed", 2**32 - 1),
-        ("quickstart", "model.position", "cycle(rope(base=160000), rope+window(max_distance=64))"),
+        (
+            "quickstart",
+            "model.position",
+            "cycle(rope(base=160000), rope+window(max_distance=64))",
+        ),
         ("glue", "data.buckets", ()),
         ("glue", "seeds", [3]),
         ("glue", "steps", 1000),
@@ -91,7 +95,10 @@ WRONG = [
     *[("quickstart", "model.num_layers", value) for value in (0, -1, 10**9, 2.5, True)],
     *[("quickstart", "model.dropout_rate", value) for value in (1.0, -0.1, NAN)],
     ("quickstart", "model.attention_dropout_rate", 2.0),
-    *[("quickstart", "model.initializer_stddev", value) for value in (0.0, -0.02, NAN, INF)],
+    *[
+        ("quickstart", "model.initializer_stddev", value)
+        for value in (0.0, -0.02, NAN, INF)
+    ],
     *[("quickstart", "optimizer.learning_rate", value) for value in (-1e-4, NAN, INF)],
     ("quickstart", "optimizer.frequency_learning_rate", -1.0),
     *[("quickstart", "optimizer.warmup", value) for value in (2.0, -0.1, NAN)],
@@ -102,7 +109,10 @@ WRONG = [
     *[("quickstart", "optimizer.epsilon", value) for value in (0.0, -1e-6, NAN)],
     *[("quickstart", "optimizer.clip_norm", value) for value in (-1.0, NAN, INF)],
     *[("quickstart", "keep_checkpoints", value) for value in (0, -1)],
-    *[("quickstart", key, -1) for key in ("log_every", "eval_every", "checkpoint_every")],
+    *[
+        ("quickstart", key, -1)
+        for key in ("log_every", "eval_every", "checkpoint_every")
+    ],
     *[("quickstart", "eval_examples", value) for value in (0, -3)],
     ("quickstart", "stage2.steps", -2),
     ("quickstart", "stage1.steps", -450),
@@ -119,8 +129,14 @@ WRONG = [
     # Ended in a traceback before.
     *[("quickstart", "stage1.accumulation", value) for value in (0, -1, 3)],
     *[("quickstart", "stage1.epochs", value) for value in (INF, NAN, -1.0)],
-    *[("quickstart", "seed", value) for value in (-1, 2**32, 2**70, 1.5, "0", None, True)],
-    *[("glue", "seeds", value) for value in ((), (1, 1), (-1,), (1.5,), 3, "01", ([],))],
+    *[
+        ("quickstart", "seed", value)
+        for value in (-1, 2**32, 2**70, 1.5, "0", None, True)
+    ],
+    *[
+        ("glue", "seeds", value)
+        for value in ((), (1, 1), (-1,), (1.5,), 3, "01", ([],))
+    ],
     *[("quickstart", "stage1.batch_size", value) for value in (0, -8)],
     *[("quickstart", "data.held_out", value) for value in (-0.1, 0.51, 0.9)],
     *[("quickstart", "stage1.length", value) for value in (0, 7, -1)],
@@ -129,8 +145,14 @@ WRONG = [
     ("quickstart", "model.hidden_size", "12"),
     ("quickstart", "data.workers", -1),
     ("quickstart", "data.workers", 200),
-    *[("sweep", "bases", value) for value in ((1.0, 10.0), (10.0,), (-10.0, 10.0), (10.0, NAN), 3)],
-    *[("sweep", "dims", value) for value in ((0.0, 10.0), (16.0, 16.5), (16.0, INF), ())],
+    *[
+        ("sweep", "bases", value)
+        for value in ((1.0, 10.0), (10.0,), (-10.0, 10.0), (10.0, NAN), 3)
+    ],
+    *[
+        ("sweep", "dims", value)
+        for value in ((0.0, 10.0), (16.0, 16.5), (16.0, INF), ())
+    ],
     *[("sweep", "base_count", value) for value in (1, 0, -60)],
     ("sweep", "window", 512),
     ("sweep", "memory", 0),
@@ -200,26 +222,51 @@ def test_wrong_values_are_named(name, key, value):
             "config.optimizer.learning_rate, which then has to be above 0",
         ),
         (
-            {"optimizer.schedule": "wsd", "optimizer.warmup": 0.3, "optimizer.decay": 0.8},
+            {
+                "optimizer.schedule": "wsd",
+                "optimizer.warmup": 0.3,
+                "optimizer.decay": 0.8,
+            },
             "config.optimizer.warmup=0.3 and decay=0.8 overlap: as fractions of the",
         ),
-        ({"data.mask_rate": "0.15"}, "a number in (0, 1], got '0.15'. Give the number, 0.15, with"),
+        (
+            {"data.mask_rate": "0.15"},
+            "a number in (0, 1], got '0.15'. Give the number, 0.15, with",
+        ),
         (
             {"stage1.steps": 450.0},
             "an integer from 0 to 2,147,483,647, got 450.0. The nearest",
         ),
         ({"model.size": "minni"}, "got 'minni'. Did you mean mini?"),
-        ({"model.implementation": "buckets"}, "got 'buckets'. It is now called 'table'."),
-        ({"model.num_heads": 5}, "config.model.hidden_size 128 is not a multiple of num_heads 5"),
-        ({"model.position": "learnt_absolute"}, "config.model.position 'learnt_absolute': "),
-        ({"model.position": "rope(base=1e999)"}, "the option 'base' takes float, got inf"),
-        ({"model.position": f"rope(base=1{400 * '0'})"}, "the option 'base' takes float, got 100"),
+        (
+            {"model.implementation": "buckets"},
+            "got 'buckets'. It is now called 'table'.",
+        ),
+        (
+            {"model.num_heads": 5},
+            "config.model.hidden_size 128 is not a multiple of num_heads 5",
+        ),
+        (
+            {"model.position": "learnt_absolute"},
+            "config.model.position 'learnt_absolute': ",
+        ),
+        (
+            {"model.position": "rope(base=1e999)"},
+            "the option 'base' takes float, got inf",
+        ),
+        (
+            {"model.position": f"rope(base=1{400 * '0'})"},
+            "the option 'base' takes float, got 100",
+        ),
         (
             {"data.mask_rate": 0.4, "stage1.max_predictions": 20},
             "config.stage1.max_predictions=20 is too low: config.data.mask_rate=0.4 masks 50 of "
             "the 125 tokens of an input. Raise it to 50, or lower the rate.",
         ),
-        ({"stage1.length": 129}, "config.stage1.length=129 does not fit the 128 positions"),
+        (
+            {"stage1.length": 129},
+            "config.stage1.length=129 does not fit the 128 positions",
+        ),
     ],
 )
 def test_relations_and_ways_out(changes, says):
@@ -232,12 +279,21 @@ def test_relations_and_ways_out(changes, says):
 @pytest.mark.parametrize(
     ("key", "says"),
     [
-        ("stage1.leng", "config.stage1.leng is not a key of the task 'pretraining'. Did you mean"),
+        (
+            "stage1.leng",
+            "config.stage1.leng is not a key of the task 'pretraining'. Did you mean",
+        ),
         ("mask_rate", "Did you mean config.data.mask_rate?"),
         ("num_heads", "Did you mean config.model.num_heads?"),
         ("model.num_segments", "is now called config.model.num_token_types."),
-        ("model.attention", "config.model.attention is now called config.model.implementation."),
-        ("data.attention", "config.data.attention is not a key of the task 'pretraining'."),
+        (
+            "model.attention",
+            "config.model.attention is now called config.model.implementation.",
+        ),
+        (
+            "data.attention",
+            "config.data.attention is not a key of the task 'pretraining'.",
+        ),
         ("optimizer.learing_rate", "Did you mean config.optimizer.learning_rate"),
         (
             "foo",
@@ -252,10 +308,14 @@ def test_unknown_keys(key, says):
 def test_missing_keys_and_tasks():
     config = shipped("quickstart")
     del config.stage1.accumulation
-    assert "config.stage1.accumulation is missing. It must be an integer" in message(config)
+    assert "config.stage1.accumulation is missing. It must be an integer" in message(
+        config
+    )
     assert "config.stage1 is a part" in message(changed(config, "stage1", 3))
     for task in ("pretrainning", 3, None, ["cola"]):
-        assert "config.task must be one of pretraining, " in message(ConfigDict({"task": task}))
+        assert "config.task must be one of pretraining, " in message(
+            ConfigDict({"task": task})
+        )
     assert "config.task must be one of" in message(ConfigDict())
     assert "must return a ConfigDict, got None" in message(None)
 
@@ -302,7 +362,9 @@ def test_model_configs(field, value):
 def publish(folder, config, name):
     """A checkpoint of one number."""
     (folder / "config.json").write_text(json.dumps(config))
-    header = json.dumps({name: {"dtype": "F32", "shape": [1, 1], "data_offsets": [0, 4]}}).encode()
+    header = json.dumps(
+        {name: {"dtype": "F32", "shape": [1, 1], "data_offsets": [0, 4]}}
+    ).encode()
     content = len(header).to_bytes(8, "little") + header + bytes(4)
     (folder / "model.safetensors").write_bytes(content)
 
@@ -354,8 +416,14 @@ def test_published_padding(tmp_path, row):
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("gs://bucket/run", "gs://bucket/run needs the package gcsfs, which is not installed: "),
-        ("s4://bucket/run", "s4://bucket/run is not in a supported object store: gs://, "),
+        (
+            "gs://bucket/run",
+            "gs://bucket/run needs the package gcsfs, which is not installed: ",
+        ),
+        (
+            "s4://bucket/run",
+            "s4://bucket/run is not in a supported object store: gs://, ",
+        ),
     ],
 )
 def test_object_stores_out_of_reach(monkeypatch, path, says):
@@ -368,8 +436,12 @@ def test_caches_are_local_folders(monkeypatch):
     says = "config.data.cache_dir must be a local folder, got gs://b/c: object stores have no locks"
     assert message("gs://b/c", cache_folder).startswith(says)
     monkeypatch.setenv("PE_JAX_CACHE", "gs://b")
-    assert message("", cache_folder).startswith("PE_JAX_CACHE must be a local folder, got gs://b:")
-    assert message("gs:/b/c", cache_folder).startswith("gs:/b/c has one slash after gs:")
+    assert message("", cache_folder).startswith(
+        "PE_JAX_CACHE must be a local folder, got gs://b:"
+    )
+    assert message("gs:/b/c", cache_folder).startswith(
+        "gs:/b/c has one slash after gs:"
+    )
     assert cache_folder("somewhere") == Path("somewhere")
 
 
@@ -385,13 +457,19 @@ def test_caches_are_local_folders(monkeypatch):
             ["--config.seed=1.5"],
             "error: in the flags: --config.seed must be an integer from 0 to 4,294,967,295, got",
         ),
-        (["--hosts=two"], "error: in the flags: --hosts must be an integer, got 'two'."),
+        (
+            ["--hosts=two"],
+            "error: in the flags: --hosts must be an integer, got 'two'.",
+        ),
         (["--profile=" + "x" * 10**6], "x ... xxx"),
         (
             ["--config.data.mask_rate=2"],
             "error: config.data.mask_rate must be a number in (0, 1], got 2.0.",
         ),
-        (["--hosts=2", "--host=0"], "error: --hosts and --host need --coordinator=HOST:PORT"),
+        (
+            ["--hosts=2", "--host=0"],
+            "error: --hosts and --host need --coordinator=HOST:PORT",
+        ),
         (["--config.seed=-1"], "error: config.seed must be an integer from 0"),
     ],
 )

@@ -29,9 +29,13 @@ def test_help_needs_no_jax():
         "slow = {'jax', 'flax', 'grain', 'orbax', 'matplotlib', 'scipy'} & set(sys.modules)\n"
         "assert not slow, slow\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
-    assert "--workdir" in done.stdout and "optimizer.learning_rate = 2e-05" in done.stdout
+    assert (
+        "--workdir" in done.stdout and "optimizer.learning_rate = 2e-05" in done.stdout
+    )
     assert "\npe-jax train --config=quickstart --workdir=W\n" in done.stdout
 
 
@@ -41,7 +45,9 @@ ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 def test_help_to_a_reader_that_leaves():
     """Such as `head`."""
-    with subprocess.Popen(HELP, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as help_process:
+    with subprocess.Popen(
+        HELP, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as help_process:
         help_process.stdout.close()
         assert help_process.stderr.read() == b""
     assert help_process.returncode == 0
@@ -130,7 +136,9 @@ def test_control_characters_do_not_reach_a_terminal(capsys):
 
 
 def test_help_without_utf_8():
-    done = subprocess.run(HELP, capture_output=True, text=True, env={**os.environ, **ASCII})
+    done = subprocess.run(
+        HELP, capture_output=True, text=True, env={**os.environ, **ASCII}
+    )
     assert (done.returncode, done.stderr) == (0, "") and "optimizer.b2" in done.stdout
 
 
@@ -167,8 +175,13 @@ def test_help_has_each_key_with_its_value_and_description(tmp_path):
         "    return config\n"
     )
     status, out, _ = call("train.py", f"--config={file}", "--help")
-    assert status == 0 and "\n  seed = 3                      Initial parameters, " in out
-    assert "\n  model.size = 'mini'           tiny, mini, small, medium, base (default)" in out
+    assert (
+        status == 0 and "\n  seed = 3                      Initial parameters, " in out
+    )
+    assert (
+        "\n  model.size = 'mini'           tiny, mini, small, medium, base (default)"
+        in out
+    )
     assert "\n  stage2.epochs = 0.0           Instead of steps.\n" in out
 
 
@@ -176,7 +189,9 @@ def test_help_has_each_key_with_its_value_and_description(tmp_path):
 def test_every_key_has_help(name):
     values = runpy.run_path(str(shipped()[name]))["get_config"]().to_dict()
     fields = fields_of_task(values["task"], CONFIGS)
-    assert [key for key in flatten(values) if not fields[key].metadata["description"]] == []
+    assert [
+        key for key in flatten(values) if not fields[key].metadata["description"]
+    ] == []
 
 
 def test_where_configs_are_found(tmp_path, monkeypatch):
@@ -199,7 +214,9 @@ def test_a_file_does_not_shadow_a_shipped_config(tmp_path, monkeypatch):
     assert find_config("quickstart") == str(shipped()["quickstart"])
     assert find_config("./quickstart") == "./quickstart"
     assert find_config("quickstart.py") == "quickstart.py"
-    with pytest.raises(ValueError, match=r"no config mine\. For the file .* give \./mine\."):
+    with pytest.raises(
+        ValueError, match=r"no config mine\. For the file .* give \./mine\."
+    ):
         find_config("mine")
 
 

@@ -18,7 +18,9 @@ def jax_settings():
 
 
 @pytest.mark.parametrize("value", ["", "/somewhere"])
-def test_the_environment_says_where_programs_are_kept(monkeypatch, tmp_path, jax_settings, value):
+def test_the_environment_says_where_programs_are_kept(
+    monkeypatch, tmp_path, jax_settings, value
+):
     monkeypatch.setenv("PE_JAX_CACHE", str(tmp_path))
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", value)
     before = [getattr(jax.config, name) for name in jax_settings]
@@ -45,8 +47,15 @@ def test_a_new_cache_is_private(monkeypatch, tmp_path, jax_settings):
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     monkeypatch.setenv("PE_JAX_CACHE", str(tmp_path / "a"))
     cache_compiled_programs()
-    make_once(tmp_path / "b/entry", lambda folder: (folder / "text").write_text("private"))
+    make_once(
+        tmp_path / "b/entry", lambda folder: (folder / "text").write_text("private")
+    )
     (tmp_path / "c").mkdir(0o755)
-    make_once(tmp_path / "c/entry", lambda folder: (folder / "text").write_text("shared"))
-    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("a", "a/compiled", "b", "c")]
+    make_once(
+        tmp_path / "c/entry", lambda folder: (folder / "text").write_text("shared")
+    )
+    modes = [
+        (tmp_path / name).stat().st_mode & 0o777
+        for name in ("a", "a/compiled", "b", "c")
+    ]
     assert modes == [0o700, 0o700, 0o700, 0o755]

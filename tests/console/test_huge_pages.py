@@ -25,14 +25,18 @@ def started(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(huge_pages, "_SETTING", setting)
     monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
-    monkeypatch.setattr(sys, "orig_argv", ["python", "-X", "utf8", "train.py", "--help"])
+    monkeypatch.setattr(
+        sys, "orig_argv", ["python", "-X", "utf8", "train.py", "--help"]
+    )
     monkeypatch.setattr(sys, "argv", ["train.py", "--help"])
     monkeypatch.setattr(sys, "gettrace", lambda: None)
     monkeypatch.setenv("GLIBC_TUNABLES", "")
     monkeypatch.setattr(signal, "pthread_sigmask", lambda how, signals: None)
 
     def start(path, arguments, environment):
-        monkeypatch.setenv(huge_pages._STARTED_AGAIN, environment[huge_pages._STARTED_AGAIN])
+        monkeypatch.setenv(
+            huge_pages._STARTED_AGAIN, environment[huge_pages._STARTED_AGAIN]
+        )
         calls.append((path, arguments, environment["GLIBC_TUNABLES"]))
 
     monkeypatch.setattr(os, "execve", start)
@@ -48,7 +52,9 @@ def test_a_command_starts_again(started, monkeypatch):
     assert started == [(sys.executable, arguments, tunables)]
 
 
-@pytest.mark.parametrize("setting", ["[always] madvise never", "always madvise [never]", None])
+@pytest.mark.parametrize(
+    "setting", ["[always] madvise never", "always madvise [never]", None]
+)
 def test_not_where_linux_decides(started, setting):
     huge_pages._SETTING.unlink()
     if setting:
@@ -79,7 +85,9 @@ def test_not_with_a_launcher(started, monkeypatch, options):
     assert not started
 
 
-@pytest.mark.parametrize("options", [["-u"], ["-BI"], ["-Werror"], ["-X", "utf8", "-W", "error"]])
+@pytest.mark.parametrize(
+    "options", [["-u"], ["-BI"], ["-Werror"], ["-X", "utf8", "-W", "error"]]
+)
 def test_options_of_python_are_kept(started, monkeypatch, options):
     monkeypatch.setattr(sys, "orig_argv", ["python", *options, "train.py", "--help"])
     huge_pages.use()
@@ -144,9 +152,15 @@ print("ran", "GLIBC_TUNABLES" in os.environ)
     variables.pop("GLIBC_TUNABLES", None)
     line = COMMANDS[how].format(python=shlex.quote(sys.executable))
     done = subprocess.run(
-        ["bash", "-c", line], cwd=tmp_path, env=variables, capture_output=True, text=True
+        ["bash", "-c", line],
+        cwd=tmp_path,
+        env=variables,
+        capture_output=True,
+        text=True,
     )
-    assert (done.returncode, done.stdout) == (0, f"ran {how in STARTED_AGAIN}\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, f"ran {how in STARTED_AGAIN}\n"), (
+        done.stderr
+    )
 
 
 def test_a_tunable_that_is_removed_is_no_endless_loop(tmp_path):
@@ -162,7 +176,10 @@ def test_a_tunable_that_is_removed_is_no_endless_loop(tmp_path):
     )
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, tmp_path / "m.py"], env=variables, stdout=subprocess.PIPE, timeout=60
+        [sys.executable, tmp_path / "m.py"],
+        env=variables,
+        stdout=subprocess.PIPE,
+        timeout=60,
     )
     assert (done.returncode, done.stdout) == (0, b"started\n" * 2)
 
@@ -185,7 +202,10 @@ def test_a_real_process_starts_again_once(tmp_path):
     )
     env = {key: value for key, value in os.environ.items() if key != "GLIBC_TUNABLES"}
     run = subprocess.run(
-        [sys.executable, str(script), "a b", "--c"], env=env, capture_output=True, text=True
+        [sys.executable, str(script), "a b", "--c"],
+        env=env,
+        capture_output=True,
+        text=True,
     )
     arguments = "glibc.malloc.hugetlb=1 ['a b', '--c']"
     lines = ["started", "started", arguments, "a signal waits for its handler"]

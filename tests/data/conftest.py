@@ -11,4 +11,8 @@ def books(tmp_path_factory):
     folder = tmp_path_factory.mktemp("books")
     corpus = data.open_corpus(str(write_books(folder)))
     tokenizer = data.prepare_tokenizer(corpus, "", 200, folder)
-    return data.tokenize(corpus, tokenizer, folder), tokenizer, data.vocabulary(tokenizer)
+    return (
+        data.tokenize(corpus, tokenizer, folder),
+        tokenizer,
+        data.vocabulary(tokenizer),
+    )

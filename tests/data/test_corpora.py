@@ -27,7 +27,9 @@ def test_pydoc_is_prose_and_each_paragraph_occurs_once():
     assert not any(">>>" in p[:3] for p in paragraphs)
 
 
-@pytest.mark.parametrize("open_as", [open, gzip.open, lzma.open], ids=["", ".gz", ".xz"])
+@pytest.mark.parametrize(
+    "open_as", [open, gzip.open, lzma.open], ids=["", ".gz", ".xz"]
+)
 def test_text_and_json_lines(tmp_path, open_as):
     ending = {open: "", gzip.open: ".gz", lzma.open: ".xz"}[open_as]
     with open_as(tmp_path / f"a.txt{ending}", "wt") as file:
@@ -66,19 +68,25 @@ def test_text_in_a_bucket(tmp_path, monkeypatch):
         "glob": lambda _, pattern: [
             f"gs://bucket/text/{Path(path).name}" for path in glob(inside(pattern))
         ],
-        "open": lambda original, path, *_, **__: io.BytesIO(Path(inside(path)).read_bytes()),
+        "open": lambda original, path, *_, **__: io.BytesIO(
+            Path(inside(path)).read_bytes()
+        ),
         "exists": lambda original, path: Path(inside(path)).exists(),
         "isdir": lambda original, path: Path(inside(path)).is_dir(),
     }
     with testing.mock_epath(**functions):
         monkeypatch.setattr(files, "_STORES", {"gs": "json"})
         corpus = data.open_corpus("gs://bucket/text/*.txt*")
-        assert [*corpus.documents()] == [*local.documents()] == ["One.", "Two.", "Three."]
+        assert (
+            [*corpus.documents()] == [*local.documents()] == ["One.", "Two.", "Three."]
+        )
         assert corpus.fingerprint() == local.fingerprint()
         with pytest.raises(ValueError, match="works for local files only"):
             data.open_corpus("gs://bucket/**/*.txt")
     monkeypatch.setattr(files, "_STORES", {"gs": "not_installed"})
-    with pytest.raises(ValueError, match=r"gs://bucket/x.txt needs the package not_installed"):
+    with pytest.raises(
+        ValueError, match=r"gs://bucket/x.txt needs the package not_installed"
+    ):
         data.open_corpus("gs://bucket/x.txt")
 
 
@@ -86,7 +94,9 @@ def test_fingerprints_follow_the_type_of_the_file(tmp_path):
     content = '{"text": "One. Two."}\n'
     for name in ("a.txt", "a.jsonl"):
         (tmp_path / name).write_text(content)
-    text, lines = (data.open_corpus(str(tmp_path / name)) for name in ("a.txt", "a.jsonl"))
+    text, lines = (
+        data.open_corpus(str(tmp_path / name)) for name in ("a.txt", "a.jsonl")
+    )
     assert text.fingerprint() != lines.fingerprint()
 
 
@@ -126,7 +136,9 @@ def test_tfds_without_tensorflow(tmp_path):
     assert corpus.fingerprint() == corpus.fingerprint()
     with pytest.raises(ValueError, match="the feature 'number' is .*, not text"):
         data.open_corpus(source, feature="number", data_dir=str(tmp_path))
-    with pytest.raises(ValueError, match=r"no feature 'text'; it has \['body', 'number'\]"):
+    with pytest.raises(
+        ValueError, match=r"no feature 'text'; it has \['body', 'number'\]"
+    ):
         data.open_corpus(source, data_dir=str(tmp_path))
     with pytest.raises(ValueError, match="no split 'valid'"):
         data.open_corpus("tfds:tiny_text:valid", feature="body", data_dir=str(tmp_path))
@@ -134,4 +146,9 @@ def test_tfds_without_tensorflow(tmp_path):
 
 def test_wiki40b_is_read_without_its_markup():
     text = "\n_START_ARTICLE_\nOrkney\n_START_SECTION_\nSea\n_START_PARAGRAPH_\nA._NEWLINE_B."
-    assert list(sentences(corpora._WIKI40B_MARKUP.sub("\n", text))) == ["Orkney", "Sea", "A.", "B."]
+    assert list(sentences(corpora._WIKI40B_MARKUP.sub("\n", text))) == [
+        "Orkney",
+        "Sea",
+        "A.",
+        "B.",
+    ]

@@ -24,9 +24,14 @@ def masked(tokens, maskable, rng, max_predictions=20, **options):
     arrays = masking.mask_words(tokens, *words, rng, max_predictions, **options)
     count = int(arrays["masked_weights"].sum())
     assert (
-        not arrays["masked_positions"][count:].any() and not arrays["masked_tokens"][count:].any()
+        not arrays["masked_positions"][count:].any()
+        and not arrays["masked_tokens"][count:].any()
     )
-    return arrays["tokens"], arrays["masked_positions"][:count], arrays["masked_tokens"][:count]
+    return (
+        arrays["tokens"],
+        arrays["masked_positions"][:count],
+        arrays["masked_tokens"][:count],
+    )
 
 
 def test_whole_words_and_rates():
@@ -35,7 +40,9 @@ def test_whole_words_and_rates():
     maskable = np.ones(62, bool)
     maskable[[0, -1]] = False
     words = [
-        [i for i in (6 * n + 1 + o for o in w)] for n in range(10) for w in ([0], [1, 2], [3, 4, 5])
+        [i for i in (6 * n + 1 + o for o in w)]
+        for n in range(10)
+        for w in ([0], [1, 2], [3, 4, 5])
     ]
     rng = np.random.default_rng(0)
     kinds = np.zeros(3)
@@ -52,7 +59,9 @@ def test_whole_words_and_rates():
         kinds[2] += len(now) - (now == 4).sum() - (now == labels).sum()
         assert (now[now != 4] >= 5).all()
     # A random token is the true one in 1 of 45 draws.
-    assert kinds / kinds.sum() == pytest.approx([0.8, 0.1 + 0.1 / 45, 0.1 - 0.1 / 45], abs=0.01)
+    assert kinds / kinds.sum() == pytest.approx(
+        [0.8, 0.1 + 0.1 / 45, 0.1 - 0.1 / 45], abs=0.01
+    )
 
 
 def test_the_number_of_masks_has_a_maximum_and_is_at_least_one():

@@ -39,7 +39,9 @@ def copy(prepared, tmp_path):
 
 
 def load(tmp_path, source, vocab="", **changes):
-    return load_text(tiny_run.config(tmp_path, **{"data.source": source}, **changes).data, vocab)
+    return load_text(
+        tiny_run.config(tmp_path, **{"data.source": source}, **changes).data, vocab
+    )
 
 
 def test_files_are_those_of_the_cache(prepared):
@@ -50,7 +52,9 @@ def test_files_are_those_of_the_cache(prepared):
     assert corpus.digest == local.digest and corpus.empty == 0
     tokens = np.array(local.tokens)
     np.save(folder.parent / "saved.npy", tokens)  # What NumPy itself writes.
-    assert (folder.parent / "saved.npy").read_bytes() == (folder / "tokens.npy").read_bytes()
+    assert (folder.parent / "saved.npy").read_bytes() == (
+        folder / "tokens.npy"
+    ).read_bytes()
 
 
 def test_a_run_uses_the_tokenizer_of_the_folder(prepared, tmp_path):
@@ -63,37 +67,52 @@ def test_a_run_uses_the_tokenizer_of_the_folder(prepared, tmp_path):
     text = load(tmp_path, f"tokenized:{folder}", saved, **{"data.validation": source})
     np.testing.assert_array_equal(text.held_out.tokens, local.tokens)
     text = load(
-        tmp_path, source, **{"data.validation": f"tokenized:{folder}", "data.vocab_size": 150}
+        tmp_path,
+        source,
+        **{"data.validation": f"tokenized:{folder}", "data.vocab_size": 150},
     )
     np.testing.assert_array_equal(text.train.tokens, text.held_out.tokens)
 
 
 def test_another_tokenizer_is_refused(prepared, tmp_path):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nsea")
-    with pytest.raises(ValueError, match=r"another tokenizer \(\d+ tokens\) than the run's \(7 "):
+    with pytest.raises(
+        ValueError, match=r"another tokenizer \(\d+ tokens\) than the run's \(7 "
+    ):
         load(tmp_path, f"tokenized:{prepared[3]}", str(tmp_path / "vocab.txt"))
 
 
 def test_a_large_vocabulary_takes_four_bytes(tmp_path):
-    words = [*"[PAD] [UNK] [CLS] [SEP] [MASK]".split(), *(f"w{n}" for n in range(66_000))]
+    words = [
+        *"[PAD] [UNK] [CLS] [SEP] [MASK]".split(),
+        *(f"w{n}" for n in range(66_000)),
+    ]
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     (tmp_path / "a.txt").write_text("w5 w65999.\nw1 w2 w70000.")
     tokenizer = data.load_tokenizer(tmp_path / "vocab.txt")
     corpus = data.open_corpus(str(tmp_path / "a.txt"))
     tokens = data.prepare(corpus, tokenizer, tmp_path / "out").tokens
-    assert tokens.dtype["id"] == np.uint32 and tokens["id"].max() == tokenizer.token_to_id("w65999")
+    assert tokens.dtype["id"] == np.uint32 and tokens[
+        "id"
+    ].max() == tokenizer.token_to_id("w65999")
 
 
 def test_a_folder_that_is_not_complete(tmp_path, copy):
     for folder in (tmp_path / "nothing", "gs://bucket/text"):
-        with pytest.raises(ValueError, match=r"holds no tokenized text: there is no local file .*"):
+        with pytest.raises(
+            ValueError, match=r"holds no tokenized text: there is no local file .*"
+        ):
             load(tmp_path, f"tokenized:{folder}")
     (copy / "sentences.npy").unlink()
-    with pytest.raises(ValueError, match=r"sentences.npy is missing or damaged. Copy the folder"):
+    with pytest.raises(
+        ValueError, match=r"sentences.npy is missing or damaged. Copy the folder"
+    ):
         load(tmp_path, f"tokenized:{copy}")
 
 
-@pytest.mark.parametrize("name", ["tokens.npy", "documents.npy", "tokenizer.json", "about.json"])
+@pytest.mark.parametrize(
+    "name", ["tokens.npy", "documents.npy", "tokenizer.json", "about.json"]
+)
 def test_damage_is_named(tmp_path, copy, name):
     content = bytearray((copy / name).read_bytes())
     content[len(content) // 2] ^= 1
@@ -135,7 +154,10 @@ def test_mistakes_of_the_command(prepared, tmp_path):
             [f"--source={tmp_path}/*", vocab, "--out=x"],
             f"error: --source='{tmp_path}/*' matches no",
         ),
-        (["--source=pydoc", f"--vocab={tmp_path}/v", "--out=x"], "error: No tokenizer at"),
+        (
+            ["--source=pydoc", f"--vocab={tmp_path}/v", "--out=x"],
+            "error: No tokenizer at",
+        ),
         (["--source=pydoc", vocab], "--out must have a value"),
     ):
         code, _, err = call("pe_jax/trainer/commands/prepare.py", *args)

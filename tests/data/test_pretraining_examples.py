@@ -37,7 +37,9 @@ def test_chunks_equal_those_of_a_loop(books, max_tokens):
             end = stop if stop - end == 1 else end
             rows.append((document, begin, end))
             begin = end
-    np.testing.assert_array_equal(pretraining.chunks(corpus, documents, max_tokens), rows)
+    np.testing.assert_array_equal(
+        pretraining.chunks(corpus, documents, max_tokens), rows
+    )
 
 
 def pair_examples(books, documents, max_tokens, **options):
@@ -70,7 +72,9 @@ def test_lengths_do_not_give_the_label_away(books):
         first, second, label = examples.pair(n % len(examples), rng)
         lengths[label].append((len(first), len(second)))
     for part in (0, 1):
-        counts = [np.bincount([t[part] for t in s], minlength=41) for s in lengths.values()]
+        counts = [
+            np.bincount([t[part] for t in s], minlength=41) for s in lengths.values()
+        ]
         shares = [c / c.sum() for c in counts]
         # By how much the best guess from this length beats chance.
         assert np.abs(shares[0] - shares[1]).sum() / 4 < 0.06
@@ -85,7 +89,9 @@ def test_second_parts_follow_or_come_from_another_document(books):
 
     def inside(part, text):
         part = corpus.tokens["id"][part.start : part.stop].tolist()
-        return any(text[i : i + len(part)] == part for i in range(len(text) - len(part) + 1))
+        return any(
+            text[i : i + len(part)] == part for i in range(len(text) - len(part) + 1)
+        )
 
     rng = np.random.default_rng(1)
     for _ in range(200):
@@ -104,8 +110,12 @@ def test_a_single_document_draws_from_outside_the_chunk(books):
 
 def test_texts_without_any_pair_are_refused(books, tmp_path):
     (tmp_path / "a.txt").write_text("One sentence.\n\nAnother one.")
-    corpus = data.tokenize(data.open_corpus(str(tmp_path / "a.txt")), books[1], tmp_path)
-    with pytest.raises(ValueError, match="No document of this corpus has two sentences"):
+    corpus = data.tokenize(
+        data.open_corpus(str(tmp_path / "a.txt")), books[1], tmp_path
+    )
+    with pytest.raises(
+        ValueError, match="No document of this corpus has two sentences"
+    ):
         make_examples((corpus, books[1], books[2]))
 
 
@@ -144,14 +154,20 @@ def test_masks_are_new_each_epoch(books):
     rows = len(examples)
     first, second = take(data.batches(examples, batch_size=rows, seed=0), 2)
     key = lambda batch, n: batch["tokens"][n].tobytes()
-    assert len({key(first, n) for n in range(rows)} & {key(second, n) for n in range(rows)}) == 0
+    assert (
+        len(
+            {key(first, n) for n in range(rows)} & {key(second, n) for n in range(rows)}
+        )
+        == 0
+    )
 
 
 def test_hosts_split_the_same_global_batch(books):
     examples = make_examples(books)
     whole = take(data.batches(examples, batch_size=8, seed=3), 3)
     parts = [
-        take(data.batches(examples, batch_size=8, seed=3, host=h, hosts=2), 3) for h in range(2)
+        take(data.batches(examples, batch_size=8, seed=3, host=h, hosts=2), 3)
+        for h in range(2)
     ]
     for n, batch in enumerate(whole):
         for key, rows in batch.items():

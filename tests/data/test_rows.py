@@ -62,9 +62,9 @@ def test_padding_goes_no_further_than_the_bucket():
     rows = random_rows()
     source = TrainingBatches(rows, LENGTHS, 4, seeds=(1, 2, 3), steps=13)
     lengths = [source[n]["tokens"].shape for n in range(13)]
-    assert {shape[:2] for shape in lengths} == {(3, 4)} and {shape[2] for shape in lengths} == {
-        *LENGTHS
-    }
+    assert {shape[:2] for shape in lengths} == {(3, 4)} and {
+        shape[2] for shape in lengths
+    } == {*LENGTHS}
     for n in range(13):
         sizes = source[n]["mask"].sum(-1)
         length = source[n]["tokens"].shape[-1]
@@ -83,7 +83,10 @@ def test_a_seed_gets_the_batches_that_it_gets_alone():
 
 def test_hosts_have_parts_of_one_batch():
     whole = TrainingBatches(random_rows(), LENGTHS, 4, (0, 1), 13)
-    parts = [TrainingBatches(random_rows(), LENGTHS, 4, (0, 1), 13, host, 2) for host in range(2)]
+    parts = [
+        TrainingBatches(random_rows(), LENGTHS, 4, (0, 1), 13, host, 2)
+        for host in range(2)
+    ]
     for n in range(13):
         joined = np.concatenate([part[n]["tokens"] for part in parts], axis=1)
         np.testing.assert_array_equal(joined, whole[n]["tokens"])
@@ -96,7 +99,9 @@ def test_a_stream_resumes():
     rest = [next(iterator) for _ in range(13)]
     with pytest.raises(StopIteration):
         next(iterator)
-    again = iter(training_batches(TrainingBatches(random_rows(), LENGTHS, 4, (0, 1), 30), 17))
+    again = iter(
+        training_batches(TrainingBatches(random_rows(), LENGTHS, 4, (0, 1), 30), 17)
+    )
     for one in rest:
         np.testing.assert_array_equal(next(again)["tokens"], one["tokens"])
     np.testing.assert_array_equal(batches[5]["tokens"], source[5]["tokens"])
@@ -105,7 +110,9 @@ def test_a_stream_resumes():
 def test_evaluation_has_all_rows_once():
     rows = random_rows()
     batches = evaluation_batches(rows, LENGTHS, 8)
-    assert sorted(np.concatenate([numbers for _, numbers in batches])) == list(range(53))
+    assert sorted(np.concatenate([numbers for _, numbers in batches])) == list(
+        range(53)
+    )
     for batch, numbers in batches:
         assert batch["tokens"].shape[0] == 8
         np.testing.assert_array_equal(batch["label"][: len(numbers)], numbers + 1)

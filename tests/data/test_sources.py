@@ -66,7 +66,9 @@ def test_the_cache_is_reused_and_holds_the_text(tmp_path, monkeypatch):
 
 def test_a_vocabulary_smaller_than_the_characters_is_refused(tmp_path):
     corpus = data.open_corpus(str(write_books(tmp_path)))
-    with pytest.raises(ValueError, match=r"vocab_size=10 is too small .* are \d\d tokens"):
+    with pytest.raises(
+        ValueError, match=r"vocab_size=10 is too small .* are \d\d tokens"
+    ):
         data.prepare_tokenizer(corpus, "", 10, tmp_path / "cache")
 
 

@@ -8,7 +8,9 @@ from pe_jax.trainer.data.tokenized import sentences
 
 
 def test_sentences():
-    text = 'He said "Stop." Then he left. It cost 3.5 pounds! (Really?) Yes.\nA new line'
+    text = (
+        'He said "Stop." Then he left. It cost 3.5 pounds! (Really?) Yes.\nA new line'
+    )
     assert list(sentences(text)) == [
         'He said "Stop."',
         "Then he left.",
@@ -23,7 +25,10 @@ def test_sentences():
     ("text", "expected"),
     [
         ("hello there. is it? yes.", ["hello there.", "is it?", "yes."]),
-        ("Первое. Второе и т. д. стоит! «Да».", ["Первое.", "Второе и т. д. стоит!", "«Да»."]),
+        (
+            "Первое. Второе и т. д. стоит! «Да».",
+            ["Первое.", "Второе и т. д. стоит!", "«Да»."],
+        ),
         ("Das ist neu. Ändert es? Ö!", ["Das ist neu.", "Ändert es?", "Ö!"]),
         ("第一句。他说「好。」然后？", ["第一句。", "他说「好。」", "然后？"]),
         ("पहला। दूसरा।", ["पहला।", "दूसरा।"]),
@@ -53,6 +58,8 @@ def test_splits(books):
     train, held_out = corpus.split(0.25)
     assert held_out.tolist() == [3, 7, 11]
     assert sorted([*train, *held_out]) == list(range(12))
-    with pytest.raises(ValueError, match=r"held_out=0.05 .* 12 document.*data.validation"):
+    with pytest.raises(
+        ValueError, match=r"held_out=0.05 .* 12 document.*data.validation"
+    ):
         corpus.split(0.05)
     assert len(corpus.split(0.4)[1]) == 4  # Not every second one.

@@ -49,7 +49,9 @@ def byte_level(special, post_processor, added=()):
 def templates(single, pair, names):
     def post_processor(tokenizer):
         ids = [(name, tokenizer.token_to_id(name)) for name in names]
-        return processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
+        return processors.TemplateProcessing(
+            single=single, pair=pair, special_tokens=ids
+        )
 
     return post_processor
 
@@ -58,7 +60,9 @@ def roberta():
     """RoBERTa: `<s>` at 0, `<mask>` last; separators twice, offsets without spaces."""
     return byte_level(
         ["<s>", "<pad>", "</s>", "<unk>"],
-        lambda t: processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False),
+        lambda t: processors.RobertaProcessing(
+            ("</s>", 2), ("<s>", 0), add_prefix_space=False
+        ),
         added=["<mask>"],
     )
 
@@ -66,15 +70,21 @@ def roberta():
 def modern_bert():
     """ModernBERT: BERT's names after the vocabulary; white space and placeholders are added."""
     pair = "[CLS] $A [SEP] $B:1 [SEP]:1"
-    tokenizer = byte_level(["|||IP_ADDRESS|||"], lambda t: processors.ByteLevel(trim_offsets=False))
+    tokenizer = byte_level(
+        ["|||IP_ADDRESS|||"], lambda t: processors.ByteLevel(trim_offsets=False)
+    )
     tokenizer.add_tokens([AddedToken("   ", normalized=True)])
     tokenizer.add_special_tokens(["[UNK]", "[CLS]", "[SEP]", "[PAD]"])
     tokenizer.add_special_tokens([AddedToken("[MASK]", lstrip=True)])
-    tokenizer.post_processor = templates("[CLS] $A [SEP]", pair, ["[CLS]", "[SEP]"])(tokenizer)
+    tokenizer.post_processor = templates("[CLS] $A [SEP]", pair, ["[CLS]", "[SEP]"])(
+        tokenizer
+    )
     return tokenizer
 
 
-def llama(single="<|begin_of_text|> $A", pair="<|begin_of_text|> $A <|begin_of_text|>:1 $B:1"):
+def llama(
+    single="<|begin_of_text|> $A", pair="<|begin_of_text|> $A <|begin_of_text|>:1 $B:1"
+):
     """Llama, and EuroBERT with its mask: a token before each text, none after it."""
     names = ["<|begin_of_text|>", "<|end_of_text|>", "<|mask|>", "<|pad|>"]
 
@@ -98,40 +108,63 @@ def xlm_roberta():
     tokenizer.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>"])
     tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True)])
     pair = "<s> $A </s> </s> $B </s>"
-    tokenizer.post_processor = templates("<s> $A </s>", pair, ["<s>", "</s>"])(tokenizer)
+    tokenizer.post_processor = templates("<s> $A </s>", pair, ["<s>", "</s>"])(
+        tokenizer
+    )
     return tokenizer
 
 
 def gemma():
     """Gemma, mmBERT: a text is not split at spaces, and HTML tags are ordinary tokens."""
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
-    ordinary = ["<i>", "<s>", "</i>", "</s>", "\n", "\n\n", "\u2581", "\u2581T", "he", "\u2581The"]
+    ordinary = [
+        "<i>",
+        "<s>",
+        "</i>",
+        "</s>",
+        "\n",
+        "\n\n",
+        "\u2581",
+        "\u2581T",
+        "he",
+        "\u2581The",
+    ]
     letters = sorted({*TEXT} - {" ", "\n"})
-    vocab = {name: number for number, name in enumerate([*special, *ordinary, *letters])}
+    vocab = {
+        name: number for number, name in enumerate([*special, *ordinary, *letters])
+    }
     merges = [("\n", "\n"), ("\u2581", "T"), ("h", "e"), ("\u2581T", "he")]
     tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True))
     tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
     tokenizer.add_special_tokens(special)
     pair = "<bos> $A <eos> $B:1 <eos>:1"
-    tokenizer.post_processor = templates("<bos> $A <eos>", pair, ["<bos>", "<eos>"])(tokenizer)
+    tokenizer.post_processor = templates("<bos> $A <eos>", pair, ["<bos>", "<eos>"])(
+        tokenizer
+    )
     return tokenizer
 
 
 def bert():
     words = "a bird sing ##s the tree is old here fox too . ! , [ ] mask".split()
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
-    model = models.WordPiece({name: n for n, name in enumerate(names)}, unk_token="[UNK]")
+    model = models.WordPiece(
+        {name: n for n, name in enumerate(names)}, unk_token="[UNK]"
+    )
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.add_special_tokens(names[:5])
     pair = "[CLS] $A [SEP] $B:1 [SEP]:1"
-    tokenizer.post_processor = templates("[CLS] $A [SEP]", pair, ["[CLS]", "[SEP]"])(tokenizer)
+    tokenizer.post_processor = templates("[CLS] $A [SEP]", pair, ["[CLS]", "[SEP]"])(
+        tokenizer
+    )
     return tokenizer
 
 
-MAKERS = {f.__name__: f for f in (bert, roberta, modern_bert, llama, xlm_roberta, gemma)}
+MAKERS = {
+    f.__name__: f for f in (bert, roberta, modern_bert, llama, xlm_roberta, gemma)
+}
 
 
 @pytest.fixture(params=MAKERS, scope="module")
@@ -162,7 +195,9 @@ def test_windows_of_squad_are_those_of_the_tokenizer(tokenizer):
     asked = Question("1", "A bird", context, (Answer("fox", context.index("fox")),))
     questions = [asked, asked]
     length = 64
-    windows, skipped = squad.training_windows(questions, tokenizer, length, max_query=16)
+    windows, skipped = squad.training_windows(
+        questions, tokenizer, length, max_query=16
+    )
     starts, ends = windows.rows.targets.values()
     assert not skipped
     expected = tokenizer.encode(asked.question, context)
@@ -176,9 +211,13 @@ def test_windows_of_squad_are_those_of_the_tokenizer(tokenizer):
     # In windows, each with the special tokens; together they hold every token of the context.
     template = vocabulary(tokenizer).pair
     sizes = {"max_query": 2, "stride": 4}
-    windows = squad.evaluation_windows(questions[:1], tokenizer, template.size + 8, **sizes)
+    windows = squad.evaluation_windows(
+        questions[:1], tokenizer, template.size + 8, **sizes
+    )
     ids = tokenizer.encode(context, add_special_tokens=False).ids
-    for window, (begin, end) in enumerate(zip(windows.rows.bounds, windows.rows.bounds[1:])):
+    for window, (begin, end) in enumerate(
+        zip(windows.rows.bounds, windows.rows.bounds[1:])
+    ):
         row = windows.rows.tokens[begin:end].tolist()
         assert row[: len(template.before)] == template.before.tolist()
         assert row[len(row) - len(template.after) :] == template.after.tolist()
@@ -219,7 +258,8 @@ def test_rows_of_pretraining_are_those_of_the_tokenizer(tokenizer):
     rows = [packed(number, np.random.default_rng(0)) for number in range(len(packed))]
     inner = [
         true_row(row)[row["document_ids"] > 0][
-            len(words.single.before) : (row["document_ids"] > 0).sum() - len(words.single.after)
+            len(words.single.before) : (row["document_ids"] > 0).sum()
+            - len(words.single.after)
         ]
         for row in rows
     ]
@@ -227,13 +267,17 @@ def test_rows_of_pretraining_are_those_of_the_tokenizer(tokenizer):
     gap = np.concatenate([words.single.after, words.single.before])
     expected = np.concatenate([one, gap, one, gap, one])
     np.testing.assert_array_equal(np.concatenate(inner), expected)
-    targets = np.concatenate([row["masked_tokens"][row["masked_weights"] > 0] for row in rows])
+    targets = np.concatenate(
+        [row["masked_tokens"][row["masked_weights"] > 0] for row in rows]
+    )
     assert len(targets) and np.isin(targets, words.ordinary).all()
 
 
 def test_rows_of_distillation_have_the_special_tokens_of_the_tokenizer(tokenizer):
     corpus, words = corpus_of([TEXT] * 9, tokenizer), vocabulary(tokenizer)
-    cut = data.VariableLengthExamples(data.PackedExamples(corpus, np.arange(9), words, 40))
+    cut = data.VariableLengthExamples(
+        data.PackedExamples(corpus, np.arange(9), words, 40)
+    )
     kinds = set()
     for draw in range(60):
         row = cut(draw % len(cut), np.random.default_rng(draw))
@@ -241,12 +285,16 @@ def test_rows_of_distillation_have_the_special_tokens_of_the_tokenizer(tokenizer
             inside = row["document_ids"] == document
             tokens, is_text = row["tokens"][inside], row["text"][inside]
             special = tokens[~is_text].tolist()
-            pair = np.concatenate([words.pair.before, words.pair.between, words.pair.after])
+            pair = np.concatenate(
+                [words.pair.before, words.pair.between, words.pair.after]
+            )
             single = np.concatenate([words.single.before, words.single.after])
             assert special in (pair.tolist(), single.tolist())
             kinds.add(len(special))
             assert np.isin(tokens[is_text], words.ordinary).mean() > 0.9
-            assert row["token_type_ids"][inside].any() <= (words.pair.second is not None)
+            assert row["token_type_ids"][inside].any() <= (
+                words.pair.second is not None
+            )
     assert kinds == {words.pair.size, words.single.size}
 
 
@@ -257,7 +305,9 @@ def test_a_template_without_a_first_special_token_is_refused_where_it_is_needed(
     with pytest.raises(ValueError, match=r"no special token before a text, .*\[CLS\]"):
         encode_examples(examples, tokenizer, 16)
     with pytest.raises(ValueError, match="no special token before a text"):
-        squad.evaluation_windows([Question("1", "A", "A bird", ())], tokenizer, 32, max_query=4)
+        squad.evaluation_windows(
+            [Question("1", "A", "A bird", ())], tokenizer, 32, max_query=4
+        )
     corpus = corpus_of([TEXT] * 3, tokenizer)
     with pytest.raises(ValueError, match="no special token before a text"):
         data.PretrainingExamples(corpus, np.arange(3), vocabulary(tokenizer), 40, 8)
@@ -267,7 +317,9 @@ def test_a_template_without_a_first_special_token_is_refused_where_it_is_needed(
 def test_types_of_another_order_are_refused():
     tokenizer = bert()
     pair = "[CLS]:2 $A [SEP] $B:1 [SEP]:1"  # As in Funnel.
-    tokenizer.post_processor = templates("[CLS] $A [SEP]", pair, ["[CLS]", "[SEP]"])(tokenizer)
+    tokenizer.post_processor = templates("[CLS] $A [SEP]", pair, ["[CLS]", "[SEP]"])(
+        tokenizer
+    )
     with pytest.raises(ValueError, match=r"the types \[2, 0, 0, 1, 1\]"):
         vocabulary(tokenizer)
 
@@ -277,7 +329,11 @@ CONFIGS = {  # Of the published tokenizer_config.json; RoBERTa's and XLM-R's nam
     "roberta": {"tokenizer_class": "RobertaTokenizer"},
     "xlm_roberta": {"tokenizer_class": "XLMRobertaTokenizer"},
     "modern_bert": {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"},
-    "llama": {"bos_token": "<|begin_of_text|>", "mask_token": "<|mask|>", "pad_token": "<|pad|>"},
+    "llama": {
+        "bos_token": "<|begin_of_text|>",
+        "mask_token": "<|mask|>",
+        "pad_token": "<|pad|>",
+    },
     "gemma": {"bos_token": "<bos>", "cls_token": "<bos>", "mask_token": "<mask>"},
 }
 
@@ -324,7 +380,9 @@ def test_flagged_special_tokens_precede_words_with_the_names_of_bert():
         "[MASK]",
         "<mask>",
     ]
-    model = models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]")
+    model = models.WordPiece(
+        {word: i for i, word in enumerate(words)}, unk_token="[UNK]"
+    )
     tokenizer = Tokenizer(model)
     tokenizer.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>", "[UNK]", "<mask>"])
     tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
@@ -340,31 +398,60 @@ def test_html_tags_are_not_special_tokens(tmp_path):
 
 def test_names_come_from_the_post_processor_then_from_the_files(tmp_path):
     """In the forms that transformers writes into the two files."""
-    tokenizer = byte_level(["<s>", "</s>", "<e>", "<p>", "<m>", "<n>", "<u>"], lambda t: None)
-    mask = {"__type": "AddedToken", "content": "<m>", "lstrip": True, "normalized": False}
+    tokenizer = byte_level(
+        ["<s>", "</s>", "<e>", "<p>", "<m>", "<n>", "<u>"], lambda t: None
+    )
+    mask = {
+        "__type": "AddedToken",
+        "content": "<m>",
+        "lstrip": True,
+        "normalized": False,
+    }
     config = {"cls_token": "<s>", "sep_token": "<e>", "mask_token": mask,
               "pad_token": None, "bos_token": "<s>", "model_max_length": 512}  # fmt: skip
     other = {"mask_token": "<n>", "pad_token": "<p>", "unk_token": "<added>"}
-    loaded = named(tmp_path, tokenizer, tokenizer_config=config, special_tokens_map=other)
+    loaded = named(
+        tmp_path, tokenizer, tokenizer_config=config, special_tokens_map=other
+    )
     assert loaded.token_to_id("<added>") == tokenizer.get_vocab_size()
-    expected = {"pad": "<p>", "unk": "<added>", "cls": "<s>", "sep": "<e>", "mask": "<n>"}
+    expected = {
+        "pad": "<p>",
+        "unk": "<added>",
+        "cls": "<s>",
+        "sep": "<e>",
+        "mask": "<n>",
+    }
     assert special_tokens(loaded) == expected
     # A run's folder has them too.
     (tmp_path / "run").mkdir()
     for name, content in tokenizer_files(loaded).items():
         (tmp_path / "run" / name).write_text(content)
-    assert special_tokens(load_tokenizer(tmp_path / "run" / "tokenizer.json")) == expected
+    assert (
+        special_tokens(load_tokenizer(tmp_path / "run" / "tokenizer.json")) == expected
+    )
     # The post-processor comes first.
     tokenizer.post_processor = processors.BertProcessing(("</s>", 1), ("<u>", 6))
     loaded = named(tmp_path, tokenizer)
     assert special_tokens(loaded) == {**expected, "cls": "<u>", "sep": "</s>"}
     config["mask_token"] = 7
-    with pytest.raises(ValueError, match=r"tokenizer_config.json: mask_token must be .* got 7"):
+    with pytest.raises(
+        ValueError, match=r"tokenizer_config.json: mask_token must be .* got 7"
+    ):
         named(tmp_path, tokenizer, tokenizer_config=config)
 
 
 def test_the_names_of_a_vocabulary(tmp_path):
-    words = ["<p>", "<u>", "<c>", "<e>", "<m>", "sch\u00f6n", "schon", "Sch\u00f6n", "\u4e2d\u6587"]
+    words = [
+        "<p>",
+        "<u>",
+        "<c>",
+        "<e>",
+        "<m>",
+        "sch\u00f6n",
+        "schon",
+        "Sch\u00f6n",
+        "\u4e2d\u6587",
+    ]
     (tmp_path / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
     roles = dict(zip(("pad", "unk", "cls", "sep", "mask"), words))
     config = {f"{role}_token": name for role, name in roles.items()}
@@ -372,9 +459,14 @@ def test_the_names_of_a_vocabulary(tmp_path):
         ({"do_lower_case": True}, ["schon", "<u>", "<u>"]),
         ({"do_lower_case": True, "strip_accents": False}, ["sch\u00f6n", "<u>", "<u>"]),
         ({"do_lower_case": False}, ["Sch\u00f6n", "<u>", "<u>"]),
-        ({"do_lower_case": False, "tokenize_chinese_chars": False}, ["Sch\u00f6n", "\u4e2d\u6587"]),
+        (
+            {"do_lower_case": False, "tokenize_chinese_chars": False},
+            ["Sch\u00f6n", "\u4e2d\u6587"],
+        ),
     ):
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, **settings}))
+        (tmp_path / "tokenizer_config.json").write_text(
+            json.dumps({**config, **settings})
+        )
         loaded = load_tokenizer(tmp_path / "vocab.txt")
         assert loaded.encode("Sch\u00f6n \u4e2d\u6587").tokens == tokens
         assert special_tokens(loaded) == roles
@@ -383,9 +475,14 @@ def test_the_names_of_a_vocabulary(tmp_path):
     for changed, message in (
         ({}, r"tokens in upper case.*do_lower_case"),
         ({"do_lower_case": "no"}, r"do_lower_case must be true or false, got 'no'"),
-        ({"tokenizer_class": "MPNetTokenizer"}, r"tokenizer_class='MPNetTokenizer' does not"),
+        (
+            {"tokenizer_class": "MPNetTokenizer"},
+            r"tokenizer_class='MPNetTokenizer' does not",
+        ),
     ):
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, **changed}))
+        (tmp_path / "tokenizer_config.json").write_text(
+            json.dumps({**config, **changed})
+        )
         with pytest.raises(ValueError, match=message):
             load_tokenizer(tmp_path / "vocab.txt")
     (tmp_path / "tokenizer_config.json").write_text("[]")
@@ -405,7 +502,9 @@ def test_the_names_of_a_vocabulary(tmp_path):
 def test_a_model_without_a_token_for_unknown_words_is_refused(model, tmp_path):
     tokenizer = Tokenizer(model)
     tokenizer.add_special_tokens(["[PAD]", "[MASK]"])
-    with pytest.raises(ValueError, match=r"tokenizer.json: unk_\w+ of the model is .* no token"):
+    with pytest.raises(
+        ValueError, match=r"tokenizer.json: unk_\w+ of the model is .* no token"
+    ):
         named(tmp_path, tokenizer)
 
 
@@ -413,13 +512,17 @@ def test_a_template_that_names_no_token_is_refused(tmp_path):
     spec = json.loads(gemma().to_str())
     del spec["post_processor"]["special_tokens"]["<eos>"]
     (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
-    with pytest.raises(ValueError, match=r"tokenizer.json cannot encode a text \(.*\)\."):
+    with pytest.raises(
+        ValueError, match=r"tokenizer.json cannot encode a text \(.*\)\."
+    ):
         load_tokenizer(tmp_path / "tokenizer.json")
 
 
 def test_an_empty_token_is_a_token(tmp_path):
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "", "a"]
-    tokenizer = Tokenizer(models.WordPiece({n: i for i, n in enumerate(names)}, unk_token="[UNK]"))
+    tokenizer = Tokenizer(
+        models.WordPiece({n: i for i, n in enumerate(names)}, unk_token="[UNK]")
+    )
     loaded = named(tmp_path, tokenizer)
     ((tokens, _),) = tokenize_documents(["a"], loaded)
     assert tokens["id"].tolist() == [6] and vocabulary(loaded).size == 7
@@ -457,7 +560,9 @@ def test_names_of_special_tokens_in_a_text_are_text(tokenizer, name):
 
 
 def test_text_that_xlm_roberta_has_a_piece_for():
-    encoded = text_tokenizer(xlm_roberta()).encode("The <s> bird", add_special_tokens=False)
+    encoded = text_tokenizer(xlm_roberta()).encode(
+        "The <s> bird", add_special_tokens=False
+    )
     assert encoded.tokens == ["\u2581The", "\u2581", "<", "s", ">", "\u2581bird"]
 
 
@@ -488,7 +593,9 @@ def test_whole_words_are_masked(maker, text):
 
 
 def test_words_of_a_word_piece_tokenizer_are_those_of_its_prefix():
-    tokenizer = data.train_tokenizer([TEXT, "don't re-enter U.S. snake_case 3.5 don't"] * 3, 60)
+    tokenizer = data.train_tokenizer(
+        [TEXT, "don't re-enter U.S. snake_case 3.5 don't"] * 3, 60
+    )
     text = f"{TEXT} don't re-enter the U.S. snake_case, 3.5"
     ((tokens, _),) = tokenize_documents([text], tokenizer)
     names = [tokenizer.id_to_token(int(number)) for number in tokens["id"]]
@@ -514,7 +621,9 @@ def test_a_long_run_without_spaces_is_many_words():
 # --- training -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("one", "other"), [("バス", "ハス"), ("कुल", "कल"), ("schön", "schon")])
+@pytest.mark.parametrize(
+    ("one", "other"), [("バス", "ハス"), ("कुल", "कल"), ("schön", "schon")]
+)
 def test_a_trained_vocabulary_keeps_marks(one, other):
     texts = [f"{one} {other} " * 9]
     kept = data.train_tokenizer(texts, 60)
@@ -537,7 +646,9 @@ def test_a_tokenizer_with_an_id_twice_or_dropout_is_refused(tmp_path, books):
     spec["model"]["vocab"]["[twice]"] = spec["model"]["vocab"]["a"]
     file = tmp_path / "tokenizer.json"
     file.write_text(json.dumps(spec))
-    with pytest.raises(ValueError, match=r"gives the id \d+ to several tokens: '\[twice\]', 'a'"):
+    with pytest.raises(
+        ValueError, match=r"gives the id \d+ to several tokens: '\[twice\]', 'a'"
+    ):
         data.load_tokenizer(file)
     vocab = {token: number for number, token in enumerate([*SPECIAL_TOKENS, "a"])}
     file.write_text(Tokenizer(models.BPE(vocab, [], dropout=0.1)).to_str())

@@ -32,7 +32,18 @@ NAMES = {
     "pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]",
     "mask_token": "[MASK]",
 }  # fmt: skip
-WORDS = [*SPECIAL, *"[]/e1<>_.", "the", "cat", "The", "caf\u00e9", "cafe", "foo", "bar", "##1"]
+WORDS = [
+    *SPECIAL,
+    *"[]/e1<>_.",
+    "the",
+    "cat",
+    "The",
+    "caf\u00e9",
+    "cafe",
+    "foo",
+    "bar",
+    "##1",
+]
 SIZE = len(WORDS)
 TEXT = "the [E1] cat[/E1] [MASK] The caf\u00e9 foo_bar"
 
@@ -54,7 +65,12 @@ def row(tokenizer, text=TEXT):
 
 def added(content, *, special=True, **flags):
     """Return an added token in the form of `added_tokens_decoder`."""
-    defaults = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": not special}
+    defaults = {
+        "lstrip": False,
+        "rstrip": False,
+        "single_word": False,
+        "normalized": not special,
+    }
     return {"content": content, "special": special, **defaults, **flags}
 
 
@@ -111,7 +127,9 @@ def test_added_tokens_beside_a_vocabulary(name, tmp_path):
     decoder = tokenizer.get_added_tokens_decoder()
     tokens = [decoder[number] for number in MARKS.values()]
     assert [token.content for token in tokens] == [*MARKS]
-    assert [(token.special, token.normalized, token.lstrip) for token in tokens] == flags
+    assert [
+        (token.special, token.normalized, token.lstrip) for token in tokens
+    ] == flags
     assert row(tokenizer)[:4] == ["the", "[E1]", "cat", "[/E1]"]
     # A run keeps them.
     (tmp_path / "run").mkdir()
@@ -130,7 +148,9 @@ def test_added_tokens_beside_a_vocabulary_are_those_of_transformers(name, tmp_pa
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     ours = load_tokenizer(tmp_path / "vocab.txt")
     assert len(theirs) == ours.get_vocab_size()
-    assert {number: repr(token) for number, token in theirs.added_tokens_decoder.items()} == {
+    assert {
+        number: repr(token) for number, token in theirs.added_tokens_decoder.items()
+    } == {
         number: repr(token) for number, token in ours.get_added_tokens_decoder().items()
     }
     text = TEXT.replace("[MASK]", "")
@@ -142,15 +162,27 @@ def test_the_padding_token_may_be_an_added_one(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     config = {"do_lower_case": False}
     write(tmp_path, tokenizer_config=config)
-    with pytest.raises(ValueError, match=r"vocabulary of .* lacks \[PAD\], and the files next to"):
+    with pytest.raises(
+        ValueError, match=r"vocabulary of .* lacks \[PAD\], and the files next to"
+    ):
         load_tokenizer(tmp_path / "vocab.txt")
-    write(tmp_path, added_tokens={"<pad>": len(words)}, special_tokens_map={"pad_token": "<pad>"})
+    write(
+        tmp_path,
+        added_tokens={"<pad>": len(words)},
+        special_tokens_map={"pad_token": "<pad>"},
+    )
     tokenizer = load_tokenizer(tmp_path / "vocab.txt")
     assert special_tokens(tokenizer)["pad"] == "<pad>"
     assert vocabulary(tokenizer).pad == len(words)
     examples = Examples((["the", "the cat"],), np.zeros(2, np.int32))
     batch = pad_rows(encode_examples(examples, tokenizer, 9), np.arange(2), 5)
-    assert batch["tokens"][0].tolist() == [1, words.index("the"), 2, len(words), len(words)]
+    assert batch["tokens"][0].tolist() == [
+        1,
+        words.index("the"),
+        2,
+        len(words),
+        len(words),
+    ]
 
 
 CONTRADICTIONS = {
@@ -198,9 +230,13 @@ def test_added_tokens_that_contradict_are_refused(name, tmp_path):
 
 @pytest.mark.parametrize("kind", ["roformer", "mpnet"])
 def test_the_model_of_a_vocabulary_may_split_a_text_otherwise(kind, tmp_path):
-    (tmp_path / "vocab.txt").write_text("\n".join(word for word in WORDS if word != "The"))
+    (tmp_path / "vocab.txt").write_text(
+        "\n".join(word for word in WORDS if word != "The")
+    )
     write(tmp_path, config={"model_type": kind})
-    with pytest.raises(ValueError, match=r"config.json: tokenizer_class=.* vocab.txt alone"):
+    with pytest.raises(
+        ValueError, match=r"config.json: tokenizer_class=.* vocab.txt alone"
+    ):
         load_tokenizer(tmp_path / "vocab.txt")
 
 
@@ -208,10 +244,15 @@ def test_the_model_of_a_vocabulary_may_split_a_text_otherwise(kind, tmp_path):
 
 
 def bert(*, lower=False, strip=None, chinese=True, clean=True, splitter=None):
-    model = models.WordPiece({word: n for n, word in enumerate(WORDS)}, unk_token="[UNK]")
+    model = models.WordPiece(
+        {word: n for n, word in enumerate(WORDS)}, unk_token="[UNK]"
+    )
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.BertNormalizer(
-        clean_text=clean, handle_chinese_chars=chinese, strip_accents=strip, lowercase=lower
+        clean_text=clean,
+        handle_chinese_chars=chinese,
+        strip_accents=strip,
+        lowercase=lower,
     )
     tokenizer.pre_tokenizer = splitter or pre_tokenizers.BertPreTokenizer()
     tokenizer.add_special_tokens(SPECIAL)
@@ -232,7 +273,10 @@ def saved(folder, tokenizer, **files):
 @pytest.mark.parametrize("special", [True, False])
 def test_added_tokens_are_tokens_of_every_text(special, tmp_path):
     tokenizer = bert(lower=True)
-    tokens = [AddedToken("[E1]", special=special), AddedToken("<x>", special=special, lstrip=True)]
+    tokens = [
+        AddedToken("[E1]", special=special),
+        AddedToken("<x>", special=special, lstrip=True),
+    ]
     tokenizer.add_tokens(tokens)
     tokenizer = load_tokenizer(saved(tmp_path, tokenizer))
     ids = [tokenizer.token_to_id(name) for name in ("the", "[E1]", "cat", "<x>")]
@@ -240,7 +284,9 @@ def test_added_tokens_are_tokens_of_every_text(special, tmp_path):
     assert row(tokenizer, text) == ["the", "[E1]", "cat", "<x>"]
     ((stored, _),) = tokenize_documents([text], tokenizer)
     assert stored["id"].tolist() == ids and stored["begins"].all()
-    question = Question("1", text, f"cat {text}", (Answer("[E1]cat", text.index("[") + 4),))
+    question = Question(
+        "1", text, f"cat {text}", (Answer("[E1]cat", text.index("[") + 4),)
+    )
     windows, _ = squad.training_windows([question], tokenizer, 32, max_query=8)
     assert windows.rows.tokens.tolist() == [2, *ids, 3, ids[2], *ids, 3]
     start, end = (windows.rows.targets[name][0] for name in ("start", "end"))
@@ -306,23 +352,37 @@ def test_settings_are_those_of_the_class(name, tmp_path):
 def test_settings_are_those_of_transformers(name, tmp_path):
     transformers = pytest.importorskip("transformers")
     tokenizer, config, expected = SETTINGS[name]
-    saved(tmp_path, tokenizer, tokenizer_config={**NAMES, **config}, config={"model_type": "bert"})
+    saved(
+        tmp_path,
+        tokenizer,
+        tokenizer_config={**NAMES, **config},
+        config={"model_type": "bert"},
+    )
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert theirs.tokenize("The caf\u00e9 foo_bar") == expected
 
 
 def test_chinese_is_split_as_the_config_says(tmp_path):
     config = {"do_lower_case": False, "tokenize_chinese_chars": False}
-    path = saved(tmp_path, bert(), tokenizer_config={"tokenizer_class": "BertTokenizer", **config})
+    path = saved(
+        tmp_path,
+        bert(),
+        tokenizer_config={"tokenizer_class": "BertTokenizer", **config},
+    )
     assert row(load_tokenizer(path), "\u4e2d\u6587") == ["[UNK]"]
-    write(tmp_path, tokenizer_config={"tokenizer_class": "BertTokenizer", "do_lower_case": False})
+    write(
+        tmp_path,
+        tokenizer_config={"tokenizer_class": "BertTokenizer", "do_lower_case": False},
+    )
     assert row(load_tokenizer(path), "\u4e2d\u6587") == ["[UNK]"] * 2
 
 
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
-def byte_level(splitter, special=ROBERTA, text="De hoofdstad is Amsterdam, zei hij in 1814"):
+def byte_level(
+    splitter, special=ROBERTA, text="De hoofdstad is Amsterdam, zei hij in 1814"
+):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = splitter
     trainer = trainers.BpeTrainer(
@@ -347,15 +407,23 @@ def robbert():
 def test_the_prefix_space_is_that_of_the_config(adds_space, tmp_path):
     other = pre_tokenizers.ByteLevel(add_prefix_space=not adds_space)
     config = {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": adds_space}
-    tokenizer = load_tokenizer(saved(tmp_path, byte_level(other), tokenizer_config=config))
+    tokenizer = load_tokenizer(
+        saved(tmp_path, byte_level(other), tokenizer_config=config)
+    )
     assert row(tokenizer, "hij")[0].startswith("\u0120") == adds_space
 
 
 def xlm_roberta():
-    pieces = [*((name, 0.0) for name in ROBERTA[:4]), ("\u2581the", -1.0), ("\u2581", -2.0)]
+    pieces = [
+        *((name, 0.0) for name in ROBERTA[:4]),
+        ("\u2581the", -1.0),
+        ("\u2581", -2.0),
+    ]
     tokenizer = Tokenizer(models.Unigram([*pieces, *((c, -3.0) for c in "theca")], 3))
     metaspace = pre_tokenizers.Metaspace()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), metaspace]
+    )
     tokenizer.add_special_tokens(ROBERTA)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>",
@@ -459,22 +527,33 @@ def test_an_added_token_that_the_config_does_not_list_is_refused(tmp_path):
     path = saved(tmp_path, tokenizer, tokenizer_config=config)
     with pytest.raises(ValueError, match=r"it lacks the added token\(s\) '\[E1\]'"):
         load_tokenizer(path)
-    write(tmp_path, tokenizer_config={**BERT, "added_tokens_decoder": {str(SIZE): added("[E1]")}})
+    write(
+        tmp_path,
+        tokenizer_config={**BERT, "added_tokens_decoder": {str(SIZE): added("[E1]")}},
+    )
     assert row(load_tokenizer(path))[1] == "[E1]"
 
 
 def test_the_model_type_decides_where_no_file_names_a_class(tmp_path):
     config = {"do_lower_case": True}
-    path = saved(tmp_path, bert(), tokenizer_config=config, config={"model_type": "bert"})
+    path = saved(
+        tmp_path, bert(), tokenizer_config=config, config={"model_type": "bert"}
+    )
     assert row(load_tokenizer(path), "The") == ["the"]
     # ModernBERT's tokenizer is what tokenizer.json says, whatever class is named.
-    write(tmp_path, config={"model_type": "modernbert"}, tokenizer_config={**BERT, **config})
+    write(
+        tmp_path,
+        config={"model_type": "modernbert"},
+        tokenizer_config={**BERT, **config},
+    )
     assert row(load_tokenizer(path), "The") == ["The"]
     (tmp_path / "tokenizer_config.json").unlink()
     assert row(load_tokenizer(path), "The") == ["The"]
     # Then model_type alone names BERT's class, which lower-cases by default.
     write(tmp_path, config={"model_type": "bert"})
-    with pytest.raises(ValueError, match="lacks do_lower_case, which is then true.*: false to"):
+    with pytest.raises(
+        ValueError, match="lacks do_lower_case, which is then true.*: false to"
+    ):
         load_tokenizer(path)
     (tmp_path / "config.json").unlink()
     assert row(load_tokenizer(path), "The") == ["The"]
@@ -487,20 +566,28 @@ ANSWERS = ["'", "Amsterdam", "Is", "1814", "7", "\u00e9\u00e9n", "caf\u00e9", "\
            "in 1814, en 7", "(\u65e5\u672c)", ",", "x"]  # fmt: skip
 PREFIXED = {
     "RobBERT": robbert(),
-    "spaces": byte_level(pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), PREFIX])),
-    "digits": byte_level(pre_tokenizers.Sequence([pre_tokenizers.Digits(True), PREFIX])),
+    "spaces": byte_level(
+        pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), PREFIX])
+    ),
+    "digits": byte_level(
+        pre_tokenizers.Sequence([pre_tokenizers.Digits(True), PREFIX])
+    ),
     "RoBERTa": byte_level(PLAIN),
     "a prefix": byte_level(PREFIX),
 }
 
 
-@pytest.mark.parametrize("context", [DUTCH, f"  {DUTCH.replace(' ', '  ')}\n"], ids=["", "spaces"])
+@pytest.mark.parametrize(
+    "context", [DUTCH, f"  {DUTCH.replace(' ', '  ')}\n"], ids=["", "spaces"]
+)
 @pytest.mark.parametrize("length", [200, 24], ids=["whole", "windows"])
 @pytest.mark.parametrize("name", PREFIXED)
 def test_answers_have_all_their_letters(name, length, context, tmp_path):
     """transformers' own offsets begin one letter late in the words of the first three."""
     tokenizer = load_tokenizer(saved(tmp_path, PREFIXED[name]))
-    answers = [answer for answer in ANSWERS if answer in context and len(answer) < length / 2]
+    answers = [
+        answer for answer in ANSWERS if answer in context and len(answer) < length / 2
+    ]
     questions = [
         Question(str(number), "Is", context, (Answer(answer, context.rindex(answer)),))
         for number, answer in enumerate(answers)
@@ -508,11 +595,16 @@ def test_answers_have_all_their_letters(name, length, context, tmp_path):
     sizes = {"max_query": 4, "stride": 7}
     windows, skipped = squad.training_windows(questions, tokenizer, length, **sizes)
     assert not skipped
-    logits = {side: np.full((len(windows.question), length), -9.0) for side in ("start", "end")}
+    logits = {
+        side: np.full((len(windows.question), length), -9.0)
+        for side in ("start", "end")
+    }
     for side, array in logits.items():
         target = windows.rows.targets[side]
         array[np.arange(len(target)), target] = np.where(target > 0, 9, -9)
-    found = [answer.text for answer in best_answers(windows, logits["start"], logits["end"])]
+    found = [
+        answer.text for answer in best_answers(windows, logits["start"], logits["end"])
+    ]
     assert found == answers
     for offsets in windows.offsets:
         covered = np.zeros(len(context), bool)

@@ -23,7 +23,12 @@ def test_batches_resume_with_any_number_of_workers(books):
 
 
 def test_worker_processes_make_the_same_batches(books, tmp_path, monkeypatch):
-    for name in ("json.py", "pickle.py", "copyreg.py", "pe_jax.py"):  # Not run by the workers.
+    for name in (
+        "json.py",
+        "pickle.py",
+        "copyreg.py",
+        "pe_jax.py",
+    ):  # Not run by the workers.
         (tmp_path / name).write_text("raise SystemExit('ran')")
     monkeypatch.chdir(tmp_path)
     examples = make_examples(books)
@@ -36,5 +41,7 @@ def test_worker_processes_make_the_same_batches(books, tmp_path, monkeypatch):
     assert all(same(batch, next(there)) for batch in here)
     for process in multiprocessing.active_children():  # As if memory had run out.
         process.kill()
-    with pytest.raises(ChildProcessError, match=r"was killed \(exit code -9\).*workers"):
+    with pytest.raises(
+        ChildProcessError, match=r"was killed \(exit code -9\).*workers"
+    ):
         collections.deque(there, maxlen=0)

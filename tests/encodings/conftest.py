@@ -15,5 +15,7 @@ def transformers():
     """Version 4: version 5 has neither the relative types of BERT nor NEZHA."""
     module = pytest.importorskip("transformers")
     if int(module.__version__.partition(".")[0]) > 4:
-        pytest.skip("transformers 5 has neither BERT's relative_key nor NEZHA; needs version 4")
+        pytest.skip(
+            "transformers 5 has neither BERT's relative_key nor NEZHA; needs version 4"
+        )
     return module

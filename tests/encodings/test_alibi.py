@@ -18,7 +18,9 @@ CLOSE = {"atol": 1e-4, "rtol": 0}
 
 
 def bias_of_rows(encoding, params, heads, positions):
-    zeros = jnp.zeros((np.atleast_2d(positions).shape[0], np.shape(positions)[-1], heads, 4))
+    zeros = jnp.zeros(
+        (np.atleast_2d(positions).shape[0], np.shape(positions)[-1], heads, 4)
+    )
     return np.asarray(
         attention_logits(zeros, zeros, encoding, params, Context(positions_q=positions))
     )
@@ -55,7 +57,9 @@ def test_directed_alibi_shows_each_half_of_the_heads_a_side():
 @pytest.mark.parametrize("implementation", ["naive", "auto", "fused"])
 def test_directed_alibi_of_a_query_without_a_key_on_its_side(implementation):
     """Padding to the right of all tokens, in a head that attends to the right: zeros."""
-    q, k, v = (np.random.default_rng(0).normal(size=(1, 4, 2, 4)).astype(np.float32),) * 3
+    q, k, v = (
+        np.random.default_rng(0).normal(size=(1, 4, 2, 4)).astype(np.float32),
+    ) * 3
     mask = np.array([True, True, True, False])[None, None, None]
     call = lambda q: attention(
         q,
@@ -79,7 +83,9 @@ def test_learnable_alibi():
     raw = [[math.log(2), 0], [-math.log(3), 0]]  # Left 2/3 and 1/2, right 1/4 and 1/2.
     both = encodings.alibi(num_heads=2, directed=True, learnable=True)
     found = bias_between(both, {"alibi": {"slopes": np.float32(raw)}}, range(2))
-    np.testing.assert_allclose(found, [[[0, -1 / 4], [-2 / 3, 0]], [[0, -0.5], [-0.5, 0]]])
+    np.testing.assert_allclose(
+        found, [[[0, -1 / 4], [-2 / 3, 0]], [[0, -0.5], [-0.5, 0]]]
+    )
 
 
 def test_halves_of_an_odd_number_of_heads():
@@ -106,11 +112,17 @@ def test_alibi_with_left_padding(torch):
     from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
     valid = np.array([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]])
-    theirs = build_alibi_tensor(torch.tensor(valid), 6, torch.float32).view(2, 6, 1, 5).numpy()
+    theirs = (
+        build_alibi_tensor(torch.tensor(valid), 6, torch.float32)
+        .view(2, 6, 1, 5)
+        .numpy()
+    )
     positions = np.maximum(np.cumsum(valid, axis=1) - 1, 0)
     ours = bias_of_rows(encodings.alibi(num_heads=6), {}, 6, positions)
     difference = ours - theirs
     for row, first in ((0, 0), (1, 2)):
         for i in range(first, 5):
             of_query = difference[row, :, i, first : i + 1]
-            np.testing.assert_allclose(of_query, np.tile(of_query[:, -1:], i - first + 1), **CLOSE)
+            np.testing.assert_allclose(
+                of_query, np.tile(of_query[:, -1:], i - first + 1), **CLOSE
+            )

@@ -36,7 +36,9 @@ def build(name, **sizes):
 def test_heads_of_another_model(name, sizes):
     encoding = build(name, **sizes)
     params = encoding.init(jax.random.key(0))
-    with pytest.raises(ValueError, match=r"q, k and v must be \[B, L, H, d\], got \[2, 6, 4, 8\]"):
+    with pytest.raises(
+        ValueError, match=r"q, k and v must be \[B, L, H, d\], got \[2, 6, 4, 8\]"
+    ):
         attention(Q, K, V, encoding, params)
 
 
@@ -45,12 +47,17 @@ def test_heads_before_lengths():
     swapped = [np.swapaxes(x, 1, 2) for x in (Q, K, V)]
     for name in ("alibi", "pope", "fire"):
         encoding = build(name)
-        with pytest.raises(ValueError, match=r"is for 4 heads of size 8. jnp.swapaxes\(x, 1, 2\)"):
+        with pytest.raises(
+            ValueError, match=r"is for 4 heads of size 8. jnp.swapaxes\(x, 1, 2\)"
+        ):
             attention(*swapped, encoding, encoding.init(jax.random.key(0)))
     # An encoding without heads leaves it to what has a length.
     rope, x = build("rope+causal"), np.zeros((B, L, 32), np.float32)
     for match, arguments in (
-        ("each of 4 tokens of q .its axis 1., got 6", {"context": Context(positions_q=range(L))}),
+        (
+            "each of 4 tokens of q .its axis 1., got 6",
+            {"context": Context(positions_q=range(L))},
+        ),
         (r"here \[2, 6, 4, 4\]; .*axis 1 of q", {"mask": np.ones((B, 1, 1, L), bool)}),
         (
             r"x_k must be \[B, L, D\] .* of 4 tokens in 2 rows, as k has, got \[2, 6, 32\]",
@@ -60,7 +67,9 @@ def test_heads_before_lengths():
         with pytest.raises(ValueError, match=match):
             attention(*swapped, rope, **arguments)
     cache = init_cache(rope, B, 12, num_kv_heads=H, head_size=d, hidden_size=32)
-    with pytest.raises(ValueError, match=r"k must be \[2, T, 4, 8\] .*, got \[2, 4, 6, 8\]"):
+    with pytest.raises(
+        ValueError, match=r"k must be \[2, T, 4, 8\] .*, got \[2, 4, 6, 8\]"
+    ):
         cached_attention(*swapped, cache, rope)
 
 
@@ -72,7 +81,9 @@ def test_a_shard_of_the_heads(implementation):
     encoding = encodings.alibi(num_heads=4 * H)
     local = lambda q, k, v: attention(q, k, v, encoding, implementation=implementation)
     run = jax.shard_map(local, mesh=mesh, in_specs=(spec,) * 3, out_specs=spec)
-    with pytest.raises(ValueError, match="is for 16 heads .* by jax.jit, not by jax.shard_map"):
+    with pytest.raises(
+        ValueError, match="is for 16 heads .* by jax.jit, not by jax.shard_map"
+    ):
         run(Q, K, V)
 
 
@@ -106,7 +117,10 @@ def test_embeddings_of_another_size():
     [
         ("learned_relative(max_distance=3)", "learned_relative(max_distance=5)"),
         ("t5", "t5(num_buckets=16)"),
-        ("learnable_sinusoidal_relative", "learnable_sinusoidal_relative(separate=True)"),
+        (
+            "learnable_sinusoidal_relative",
+            "learnable_sinusoidal_relative(separate=True)",
+        ),
         ("deberta(num_buckets=8)", "deberta(num_buckets=16)"),
         ("rope(learnable=True)", "rope(learnable=True, per_head=True)"),
         ("cope", "cope(num_positions=8)"),
@@ -114,36 +128,52 @@ def test_embeddings_of_another_size():
 )
 def test_parameters_of_another_encoding(name, other):
     encoding = build(name)
-    with pytest.raises(ValueError, match="lacks the parameters of|has shape .* has \\("):
+    with pytest.raises(
+        ValueError, match="lacks the parameters of|has shape .* has \\("
+    ):
         split_params(encoding, build(other).init(jax.random.key(0)))
 
 
 def test_parameters_of_another_length():
-    short, long = build("relative_key", max_length=8), build("relative_key", max_length=16)
-    with pytest.raises(ValueError, match=r"relative_key/table has shape \(31, 8\), .* \(15, 8\)"):
+    short, long = (
+        build("relative_key", max_length=8),
+        build("relative_key", max_length=16),
+    )
+    with pytest.raises(
+        ValueError, match=r"relative_key/table has shape \(31, 8\), .* \(15, 8\)"
+    ):
         attention(Q, K, V, short, long.init(jax.random.key(0)))
     with pytest.raises(ValueError, match=r"max_length must be at least 2, got 1"):
         build("relative_key", max_length=1)
-    absolute = build("learned_absolute")  # A longer table has the same rows for these positions.
+    absolute = build(
+        "learned_absolute"
+    )  # A longer table has the same rows for these positions.
     params = absolute.resize(absolute.init(jax.random.key(0)), 40, "repeat")
-    assert encodings.embed(np.zeros((1, 40, 32), np.float32), absolute, params).shape == (1, 40, 32)
+    assert encodings.embed(
+        np.zeros((1, 40, 32), np.float32), absolute, params
+    ).shape == (1, 40, 32)
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
 @pytest.mark.parametrize(
-    "name", ["learned_absolute", "sinusoidal_absolute", "normalized_index", "complex_order"]
+    "name",
+    ["learned_absolute", "sinusoidal_absolute", "normalized_index", "complex_order"],
 )
 def test_embeddings_keep_their_dtype(name, dtype):
     encoding = build(name)
     x = np.random.default_rng(0).normal(size=(1, L, 32)).astype(dtype)
     params = jax.jit(encoding.init)(jax.random.key(1))
     tokens = np.arange(L)[None]
-    embed = jax.jit(lambda x: encodings.embed(x, encoding, params, Context(tokens=tokens)))
+    embed = jax.jit(
+        lambda x: encodings.embed(x, encoding, params, Context(tokens=tokens))
+    )
     out, precise = embed(x), np.asarray(embed(x.astype(np.float32)))
     assert out.dtype == dtype
     np.testing.assert_array_equal(out, precise.astype(dtype))
 
 
 def test_dropout_needs_an_rng():
-    with pytest.raises(ValueError, match=r"dropout_rng is required with dropout_rate=0.1"):
+    with pytest.raises(
+        ValueError, match=r"dropout_rng is required with dropout_rate=0.1"
+    ):
         attention(Q, K, V, dropout_rate=0.1)

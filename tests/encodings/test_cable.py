@@ -25,7 +25,9 @@ def test_cable_adds_up_the_lengths_between_query_and_key():
     s = np.array([1, 4, 4, 6])
     expected = -np.abs(s[:, None] - s)
     np.testing.assert_allclose(found, expected, atol=1e-6)
-    weighted = attention_logits(zero, zero, made_narrow("cable")[0], params, context)[0, 1]
+    weighted = attention_logits(zero, zero, made_narrow("cable")[0], params, context)[
+        0, 1
+    ]
     g = np.log1p(np.exp(2 * x[0, :, 0]))
     np.testing.assert_allclose(weighted, g[:, None] * expected, rtol=1e-5)
 
@@ -47,11 +49,18 @@ def test_cable_of_the_published_code():
     encoding, params = made_narrow("cable(weighted=False, gate='softplus')")
     assert set(params["cable"]) == {"length", "bias"}
     a, b, x = draw(8, 2), draw(2), draw(1, 6, 8)
-    zero, context = np.zeros((1, 6, 2, 4), np.float32), Context(positions_q=range(6), x_k=x)
-    found = attention_logits(zero, zero, encoding, {"cable": {"length": a, "bias": b}}, context)
+    zero, context = (
+        np.zeros((1, 6, 2, 4), np.float32),
+        Context(positions_q=range(6), x_k=x),
+    )
+    found = attention_logits(
+        zero, zero, encoding, {"cable": {"length": a, "bias": b}}, context
+    )
     fox = encodings.fox(hidden_size=8, num_heads=2)
     side = {"kernel": -a, "bias": -b}
-    expected = attention_logits(zero, zero, fox, {"fox": {"left": side, "right": side}}, context)
+    expected = attention_logits(
+        zero, zero, fox, {"fox": {"left": side, "right": side}}, context
+    )
     left = np.tri(6, dtype=bool)
     np.testing.assert_allclose(found[..., left], expected[..., left], atol=1e-5)
 
@@ -61,7 +70,9 @@ def test_cable_says_what_it_needs():
     q = draw(1, 3, 2, 4)
     with pytest.raises(ValueError, match=r"cable computes its terms .*x_k=x"):
         attention(q, q, q, encoding, params)
-    with pytest.raises(ValueError, match="cable needs .* every query must be among the keys"):
+    with pytest.raises(
+        ValueError, match="cable needs .* every query must be among the keys"
+    ):
         attention(
             q,
             q,

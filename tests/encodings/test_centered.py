@@ -17,13 +17,19 @@ def test_rope_centered_is_that_of_dinov3():
     from transformers import DINOv3ViTConfig
     from transformers.models.dinov3_vit import modeling_dinov3_vit as theirs
 
-    config = DINOv3ViTConfig(hidden_size=16, num_attention_heads=2, patch_size=2, image_size=8)
+    config = DINOv3ViTConfig(
+        hidden_size=16, num_attention_heads=2, patch_size=2, image_size=8
+    )
     module = theirs.DINOv3ViTRopePositionEmbedding(config).eval()
     q, k = qk(14)
     cos, sin = module(torch.zeros(1, 3, 6, 8))
-    both = theirs.apply_rotary_pos_emb(*(torch.tensor(x).transpose(1, 2) for x in (q, k)), cos, sin)
+    both = theirs.apply_rotary_pos_emb(
+        *(torch.tensor(x).transpose(1, 2) for x in (q, k)), cos, sin
+    )
     expected = (both[0] @ both[1].mT).numpy() / 8**0.5
-    found = attention_logits(q, k, build("rope_centered(height=3, width=4, prefix=2)"), {})
+    found = attention_logits(
+        q, k, build("rope_centered(height=3, width=4, prefix=2)"), {}
+    )
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
@@ -35,7 +41,9 @@ def test_draws_shift_jitter_and_rescale_each_axis():
 
     @jax.jit
     def turned(rng):
-        context = HookContext(positions_q=range(4), positions_k=range(4), position_rng=rng)
+        context = HookContext(
+            positions_q=range(4), positions_k=range(4), position_rng=rng
+        )
         return part.map_qkv({}, x, x, x, context)[:2]
 
     found = []
@@ -60,7 +68,9 @@ def test_without_an_rng_nothing_is_drawn():
         build(f"rope_centered(height=2, width=2{options})").parts[0]
         for options in (", max_shift=0.5, max_rescale=2", "")
     )
-    found, expected = (rotated(part, q, range(4), range(4))[0] for part in (drawing, plain))
+    found, expected = (
+        rotated(part, q, range(4), range(4))[0] for part in (drawing, plain)
+    )
     np.testing.assert_array_equal(found, expected)
 
 

@@ -20,7 +20,9 @@ def test_complex_order_rotates_each_token_by_its_own_frequencies():
         )
     )(x)
     angle = np.array([0.0, 1.5, 2.0])
-    np.testing.assert_allclose(found[0], np.stack([np.cos(angle), np.sin(angle)], -1), atol=1e-6)
+    np.testing.assert_allclose(
+        found[0], np.stack([np.cos(angle), np.sin(angle)], -1), atol=1e-6
+    )
     with pytest.raises(ValueError, match="tokens=tokens"):
         encodings.embed(x, encoding, params)
     with pytest.raises(ValueError, match="table of length 3"):

@@ -11,7 +11,9 @@ from pe_jax import encodings
 
 def embedded(encoding, params, x, positions=None):
     return jax.jit(
-        lambda x: encodings.embed(x, encoding, params, encodings.Context(positions_q=positions))
+        lambda x: encodings.embed(
+            x, encoding, params, encodings.Context(positions_q=positions)
+        )
     )(x)
 
 
@@ -20,12 +22,16 @@ def embedded(encoding, params, x, positions=None):
 def test_convolutional_is_that_of_wav2vec_2(width):
     import torch
     from transformers import Wav2Vec2Config
-    from transformers.models.wav2vec2.modeling_wav2vec2 import Wav2Vec2PositionalConvEmbedding
+    from transformers.models.wav2vec2.modeling_wav2vec2 import (
+        Wav2Vec2PositionalConvEmbedding,
+    )
 
     torch.manual_seed(0)
     theirs = Wav2Vec2PositionalConvEmbedding(
         Wav2Vec2Config(
-            hidden_size=16, num_conv_pos_embeddings=width, num_conv_pos_embedding_groups=4
+            hidden_size=16,
+            num_conv_pos_embeddings=width,
+            num_conv_pos_embedding_groups=4,
         )
     ).double()
     x = draw(2, 9, 16).astype(np.float64)
@@ -55,5 +61,7 @@ def test_documents_and_padding_on_the_left_are_no_neighbours():
 
 
 def test_options_out_of_range():
-    with pytest.raises(ValueError, match="groups must divide hidden_size=16; got 3 and 5"):
+    with pytest.raises(
+        ValueError, match="groups must divide hidden_size=16; got 3 and 5"
+    ):
         build("convolutional(width=3, groups=5)")

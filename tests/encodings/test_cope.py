@@ -66,7 +66,13 @@ def test_cope(torch, num_positions):
     content = np.einsum("bhqd,bhkd->bhqk", q, k) / np.sqrt(SIZE)
     masked = np.where(causal, content, np.finfo(np.float32).min)
     expected = array(theirs(torch.tensor(q), torch.tensor(masked)))
-    encoding = encodings.cope(head_size=SIZE, num_positions=num_positions) + encodings.causal()
+    encoding = (
+        encodings.cope(head_size=SIZE, num_positions=num_positions) + encodings.causal()
+    )
     params = {"cope": {"table": array(theirs.pos_emb)}}
-    ours = attention_logits(q.swapaxes(1, 2), k.swapaxes(1, 2), encoding, params) - content
-    np.testing.assert_allclose(np.where(causal, ours, 0), np.where(causal, expected, 0), **CLOSE)
+    ours = (
+        attention_logits(q.swapaxes(1, 2), k.swapaxes(1, 2), encoding, params) - content
+    )
+    np.testing.assert_allclose(
+        np.where(causal, ours, 0), np.where(causal, expected, 0), **CLOSE
+    )

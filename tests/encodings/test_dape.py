@@ -25,13 +25,17 @@ def test_dape_sees_products_and_biases_of_all_heads():
 
 def test_dape_v2_with_a_kernel_of_one_is_dape():
     params = jax.jit(build("dape").init)(jax.random.key(0))
-    one = jax.tree.map(lambda x: np.asarray(x)[None] if x.ndim == 2 else x, params["dape"])
+    one = jax.tree.map(
+        lambda x: np.asarray(x)[None] if x.ndim == 2 else x, params["dape"]
+    )
     (q, k), v2 = qk(), build("alibi+dape_v2(kernel_size=1)")
     expected = attention_logits(q, k, build("alibi+dape"), params)
     np.testing.assert_allclose(
         attention_logits(q, k, v2, {"dape_v2": one}), expected, rtol=1e-5, atol=1e-5
     )
-    with pytest.raises(ValueError, match="kernel_size must be odd and at least 1, got 4"):
+    with pytest.raises(
+        ValueError, match="kernel_size must be odd and at least 1, got 4"
+    ):
         build("dape_v2(kernel_size=4)")
 
 
@@ -46,7 +50,9 @@ def test_dape_v2_meets_neighbours_on_the_side_that_its_kernel_says():
         "out": {"kernel": out, "bias": np.zeros(heads, np.float32)},
     }
     plain = np.asarray(attention_logits(q, k, build("none"), {}))
-    found = np.asarray(attention_logits(q, k, build("dape_v2(width=1)"), {"dape_v2": params}))
+    found = np.asarray(
+        attention_logits(q, k, build("dape_v2(width=1)"), {"dape_v2": params})
+    )
     leaky = np.where(plain[:, 1] > 0, plain[:, 1], 0.01 * plain[:, 1])
     moved = np.pad(leaky, ((0, 0), (0, 0), (2, 0)))[..., :-2]
     np.testing.assert_allclose(found[:, 0], plain[:, 0] + moved, atol=1e-5)

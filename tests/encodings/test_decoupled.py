@@ -38,7 +38,9 @@ def test_decoupled_rope_is_a_slice_of_heads_that_are_built_outside():
     more_k = np.einsum("blD,Dr->blr", x, params["decoupled_rope"]["key"])[:, :, None]
     more_k = np.broadcast_to(more_k, more_q.shape)
     whole = build("rope_slice(size=4)", head_size=12)
-    expected = attention_logits(np.append(q, more_q, -1), np.append(k, more_k, -1), whole, {})
+    expected = attention_logits(
+        np.append(q, more_q, -1), np.append(k, more_k, -1), whole, {}
+    )
     np.testing.assert_allclose(found, expected, atol=1e-5)
     with pytest.raises(ValueError, match=r"decoupled_rope computes .* queries .*x_q=x"):
         attention(q, k, k, encoding, params, Context(positions_q=range(6), x_k=x))

@@ -17,12 +17,17 @@ def test_dynamic_position_bias_of_one_unit_by_hand():
     }
     hidden = np.maximum(2 * np.array([0, np.log(4), -np.log(4)]) + 0.5, 0)
     out = hidden[:, None] * [1, -1] + [0, 3]
-    np.testing.assert_allclose(bias_at(name, own, [0, 3, -3]), 4 / (1 + np.exp(-out)), rtol=1e-6)
+    np.testing.assert_allclose(
+        bias_at(name, own, [0, 3, -3]), 4 / (1 + np.exp(-out)), rtol=1e-6
+    )
 
 
 def test_dynamic_position_bias_has_a_quarter_of_the_hidden_size():
     _, params = made_narrow("dynamic_position_bias", hidden_size=768, num_heads=12)
-    assert {name: own["kernel"].shape for name, own in params["dynamic_position_bias"].items()} == {
+    assert {
+        name: own["kernel"].shape
+        for name, own in params["dynamic_position_bias"].items()
+    } == {
         "hidden_0": (1, 192),
         "hidden_1": (192, 192),
         "out": (192, 12),

@@ -27,7 +27,9 @@ COUNTS = {
 }
 BY_LAYER = {
     "learned_absolute": {"learned_absolute/table": (16, 8)},
-    "cycle(learned_relative(max_distance=2), none)": {"cycle_0/learned_relative/table": (5, 4)},
+    "cycle(learned_relative(max_distance=2), none)": {
+        "cycle_0/learned_relative/table": (5, 4)
+    },
     "learned_absolute+cycle(learned_relative(max_distance=2), none, "
     "learned_relative(max_distance=2))": {
         "cycle_0/learned_relative/table": (5, 4),
@@ -47,7 +49,8 @@ def test_what_is_for_causal_attention_is_refused_elsewhere():
     with pytest.raises(ValueError, match=r"it sees the past.*'past\+causal'"):
         attention(q, k, k, past)
     np.testing.assert_array_equal(
-        attention(q, k, k, past + encodings.causal()), attention(q, k, k, encodings.causal())
+        attention(q, k, k, past + encodings.causal()),
+        attention(q, k, k, encodings.causal()),
     )
 
 
@@ -66,7 +69,11 @@ def test_parameter_counts_at_bert_base():
     sizes = dict(hidden_size=768, head_size=64, num_heads=12, max_length=512)
     counts = {
         name: encodings.parameter_count(encodings.from_name(name, **sizes))
-        for name in ("learned_absolute", "learnable_sinusoidal_absolute", "learned_relative")
+        for name in (
+            "learned_absolute",
+            "learnable_sinusoidal_absolute",
+            "learned_relative",
+        )
     }
     assert list(counts.values()) == [512 * 768, 384, 129 * 64]
 
@@ -77,7 +84,8 @@ def test_any_other_combination():
     assert set(params) == {"learned_absolute", "learned_relative"}
     total = embedded(encoding, params, range(5))
     alone = [
-        embedded(encodings.PositionEncoding(parts=(p,)), params, range(5)) for p in encoding.parts
+        embedded(encodings.PositionEncoding(parts=(p,)), params, range(5))
+        for p in encoding.parts
     ]
     np.testing.assert_allclose(total, sum(alone), rtol=1e-6)
 
@@ -85,7 +93,10 @@ def test_any_other_combination():
 def test_missing_parameters_are_named():
     encoding = build_clipped("learned_absolute+learned_relative")
     for params, message in (
-        ({"learned_absolute": {"table": 0}}, "of learned_relative; got learned_absolute"),
+        (
+            {"learned_absolute": {"table": 0}},
+            "of learned_relative; got learned_absolute",
+        ),
         ({"learned_absolute": {}}, "learned_absolute/table, learned_relative"),
         ({"table": 0}, "of learned_absolute, learned_relative; got table"),
     ):
@@ -117,7 +128,9 @@ def test_parameters_by_layer(name):
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
     assert shapes == BY_LAYER[name]
-    assert encodings.parameter_count(encoding, 4) == sum(map(math.prod, shapes.values()))
+    assert encodings.parameter_count(encoding, 4) == sum(
+        map(math.prod, shapes.values())
+    )
     bound = bind_params(encoding, params)
     assert {place for place, (_, values) in bound.items() if values} == {
         path.rpartition("/")[0] for path in shapes
@@ -134,10 +147,14 @@ def test_encodings_by_layer_in_python():
     far, none = encodings.tisa(num_heads=2), encodings.none()
     near = far + encodings.window(max_distance=2)
     name = "tisa+window(max_distance=2)"
-    assert encodings.cycle(far, near, near) == build_clipped(f"cycle(tisa, {name}, {name})")
+    assert encodings.cycle(far, near, near) == build_clipped(
+        f"cycle(tisa, {name}, {name})"
+    )
     bias = encodings.alibi(num_heads=2)
     both = bias + encodings.per_layer(far, none)
-    assert both.name == "alibi+per_layer(tisa, none)" and both == build_clipped(both.name)
+    assert both.name == "alibi+per_layer(tisa, none)" and both == build_clipped(
+        both.name
+    )
     assert both.layer(2) == bias + far and both.layer(1) == bias
     assert far.layer(5) is far and far == encodings.tisa(num_heads=2)
     with pytest.raises(ValueError, match=r"layers of alibi\+per_layer\(.*\) differ"):

@@ -41,7 +41,11 @@ def build(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_two_builds(name):
     first = build(name)
-    for other in (build(first.name), pickle.loads(pickle.dumps(first)), copy.deepcopy(first)):
+    for other in (
+        build(first.name),
+        pickle.loads(pickle.dumps(first)),
+        copy.deepcopy(first),
+    ):
         assert other == first and hash(other) == hash(first)
     assert repr(build(first.name)) == repr(first)
     assert "\n" not in repr(first) and len(repr(first)) < 120
@@ -49,7 +53,9 @@ def test_two_builds(name):
 
 def test_a_name_and_a_call():
     assert (
-        build("rope") == encodings.rope(head_size=4) == encodings.rope(base=10_000.0, head_size=4)
+        build("rope")
+        == encodings.rope(head_size=4)
+        == encodings.rope(base=10_000.0, head_size=4)
     )
     assert build("rope") != encodings.rope(head_size=8)
     assert build("rope(base=500)") != build("rope")
@@ -88,7 +94,10 @@ def test_jax_takes_an_encoding_for_a_tree_without_leaves():
         traced.append(layer)
         return attention(q, q, q, layer.encoding, layer.params).sum()
 
-    q, params = jnp.ones((1, 3, 2, 8)), {"kerple": {"r1": jnp.ones(2), "r2": jnp.ones(2)}}
+    q, params = (
+        jnp.ones((1, 3, 2, 8)),
+        {"kerple": {"r1": jnp.ones(2), "r2": jnp.ones(2)}},
+    )
     layers = [Layer(encodings.kerple(num_heads=2), params) for _ in range(2)]
     grads = [jax.grad(loss)(layer, q) for layer in layers]
     assert len(traced) == 1 and grads[0].encoding == layers[0].encoding
@@ -113,7 +122,10 @@ def test_the_repr_of_many_factors():
     scaled = encodings.rope_longrope(
         head_size=128, short=factors, long=factors, factor=32.0, original_length=4096
     )
-    assert "short=(1.0, 1.015625, 1.03125, ...)" in repr(scaled) and len(repr(scaled)) < 170
+    assert (
+        "short=(1.0, 1.015625, 1.03125, ...)" in repr(scaled)
+        and len(repr(scaled)) < 170
+    )
     assert encodings.from_name(scaled.name, **SIZES | {"head_size": 128}) == scaled
 
 
@@ -129,7 +141,9 @@ def help_signature(function):
 def test_help_shows_what_a_call_takes_and_returns(name):
     function = getattr(encodings, name)
     signature = help_signature(function)
-    assert re.fullmatch(rf"{name}\( ?(encoding: .*|\*.*)?\) -> .*PositionEncoding'?", signature)
+    assert re.fullmatch(
+        rf"{name}\( ?(encoding: .*|\*.*)?\) -> .*PositionEncoding'?", signature
+    )
     for parameter in inspect.signature(inspect.unwrap(function)).parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY:
             assert str(parameter) in signature
@@ -142,10 +156,19 @@ def test_help_shows_what_a_call_takes_and_returns(name):
         (lambda: build("Rotary"), "Did you mean rope"),
         (lambda: build("ALiBi+causal"), "Did you mean alibi"),
         (lambda: build("nope"), "Did you mean none"),
-        (lambda: build("rope(theta=500000)"), "'rope' has no option 'theta'. Did you mean base"),
+        (
+            lambda: build("rope(theta=500000)"),
+            "'rope' has no option 'theta'. Did you mean base",
+        ),
         (lambda: build("rope(bas=500)"), "Did you mean base"),
-        (lambda: encodings.rope(head_size=8, rope_theta=5e5), r"rope\(\) .* Did you mean base"),
-        (lambda: encodings.interpolated(encodings.rope(head_size=8), faktor=2), "mean factor"),
+        (
+            lambda: encodings.rope(head_size=8, rope_theta=5e5),
+            r"rope\(\) .* Did you mean base",
+        ),
+        (
+            lambda: encodings.interpolated(encodings.rope(head_size=8), faktor=2),
+            "mean factor",
+        ),
         (lambda: encodings.make("RoPE"), "no attribute 'make'. Did you mean from_name"),
         (lambda: encodings.RoPE, "Did you mean rope"),
         (lambda: encodings.learnt_relative, "Did you mean learned_relative"),

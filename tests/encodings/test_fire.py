@@ -23,7 +23,9 @@ def test_fire_is_the_papers_for_keys_to_the_left(directed):
     params = encoding.init(jax.random.key(0))
     found = np.asarray(bias_between(encoding, params, range(20)))
     for i, j in ((0, 0), (5, 5), (5, 0), (6, 2), (19, 3), (19, 18)):
-        np.testing.assert_allclose(found[:, i, j], listing(params["fire"], i, j, 6.0), atol=1e-5)
+        np.testing.assert_allclose(
+            found[:, i, j], listing(params["fire"], i, j, 6.0), atol=1e-5
+        )
     assert np.allclose(found, found.swapaxes(1, 2)) != directed
 
 

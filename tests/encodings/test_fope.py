@@ -19,12 +19,18 @@ def test_without_mixing_fast_pairs_are_those_of_rope():
     found = np.asarray(
         jax.jit(
             lambda x: part.map_qkv(
-                params["fope"], x, x, x, HookContext(positions_q=range(6), positions_k=range(6))
+                params["fope"],
+                x,
+                x,
+                x,
+                HookContext(positions_q=range(6), positions_k=range(6)),
             )[0]
         )(x)
     )
     expected = np.asarray(rotated(build("rope").parts[0], x, range(6), range(6))[0])
-    np.testing.assert_allclose(found[..., [0, 1, 4, 5]], expected[..., [0, 1, 4, 5]], atol=1e-6)
+    np.testing.assert_allclose(
+        found[..., [0, 1, 4, 5]], expected[..., [0, 1, 4, 5]], atol=1e-6
+    )
     still = x[..., [2, 3]] - x[..., [6, 7]]
     np.testing.assert_allclose(found[..., [2, 3]], still, atol=1e-6)
 
@@ -32,7 +38,9 @@ def test_without_mixing_fast_pairs_are_those_of_rope():
 def test_mixed_frequencies_see_absolute_positions():
     encoding, params = made("fope(original_length=70)")
     q, k = qk()
-    logits = jax.jit(lambda at: attention_logits(q, k, encoding, params, Context(positions_q=at)))
+    logits = jax.jit(
+        lambda at: attention_logits(q, k, encoding, params, Context(positions_q=at))
+    )
     assert np.abs(logits(np.arange(6)) - logits(np.arange(6) + 5)).max() > 0.1
 
 

@@ -31,7 +31,9 @@ def test_fox_with_constant_gates_is_alibi_with_two_slopes():
     found = attention_logits(q, q, encoding, gates(1.0, 2.0), context)
     left, right = (np.log1p(np.exp(-bias)) for bias in (1.0, 2.0))
     o = np.arange(4)[None] - np.arange(4)[:, None]
-    np.testing.assert_allclose(found[0, 0], np.where(o < 0, left * o, -right * o), atol=1e-6)
+    np.testing.assert_allclose(
+        found[0, 0], np.where(o < 0, left * o, -right * o), atol=1e-6
+    )
 
 
 def test_fox_sums_the_gates_between_query_and_key():
@@ -44,7 +46,9 @@ def test_fox_sums_the_gates_between_query_and_key():
     found = attention_logits(q, q, encoding, params, Context(positions_q=None, x_k=x))
     log_gates = -np.log1p(np.exp([-5.0, 1.0, -2.0]))
     # Query 2 sees key 0 through the gates of tokens 1 and 2: its own counts, the key's does not.
-    np.testing.assert_allclose(found[0, 0, 2, 0], log_gates[1] + log_gates[2], rtol=1e-6)
+    np.testing.assert_allclose(
+        found[0, 0, 2, 0], log_gates[1] + log_gates[2], rtol=1e-6
+    )
     np.testing.assert_allclose(found[0, 0, 1, 0], log_gates[1], rtol=1e-6)
     assert (found <= 0).all()
 
@@ -55,7 +59,9 @@ def test_fox_decodes_with_a_cache_as_all_at_once(as_ranges):
     q, k, v = qkv()
     x = draw(2, 6, 16, seed=9)
     causal = np.tril(np.ones((6, 6), bool))[None, None]
-    whole = attention(q, k, v, encoding, params, Context(positions_q=range(6), x_k=x), mask=causal)
+    whole = attention(
+        q, k, v, encoding, params, Context(positions_q=range(6), x_k=x), mask=causal
+    )
     for i in (0, 2, 5):
         at_q = range(i, i + 1) if as_ranges else np.full((2, 1), i)
         # An array of keys has its final length from the start; what is not there yet is masked.
@@ -63,7 +69,9 @@ def test_fox_decodes_with_a_cache_as_all_at_once(as_ranges):
         n = len(at_k)
         context = Context(positions_q=at_q, positions_k=at_k, x_k=x[:, :n])
         mask = None if as_ranges else causal[:, :, i : i + 1]
-        one = attention(q[:, i : i + 1], k[:, :n], v[:, :n], encoding, params, context, mask=mask)
+        one = attention(
+            q[:, i : i + 1], k[:, :n], v[:, :n], encoding, params, context, mask=mask
+        )
         np.testing.assert_allclose(one[:, 0], whole[:, i], atol=1e-6)
 
 
@@ -74,7 +82,9 @@ def test_fox_keeps_packed_documents_apart():
     document = np.array([0, 0, 1, 1, 1, 1])
     mask = (document[:, None] == document)[None, None]
     positions = np.array([0, 1, 0, 1, 2, 3])
-    packed = attention(q, k, v, encoding, params, Context(positions_q=positions, x_k=x), mask=mask)
+    packed = attention(
+        q, k, v, encoding, params, Context(positions_q=positions, x_k=x), mask=mask
+    )
     for own in (slice(0, 2), slice(2, 6)):
         apart = attention(
             q[:, own],
@@ -95,7 +105,12 @@ def test_fox_says_what_it_needs():
     x = draw(2, 6, 16)
     with pytest.raises(ValueError, match="every query must be among the keys"):
         attention(
-            q, k, v, encoding, params, Context(positions_q=range(3, 9), positions_k=range(6), x_k=x)
+            q,
+            k,
+            v,
+            encoding,
+            params,
+            Context(positions_q=range(3, 9), positions_k=range(6), x_k=x),
         )
     strange = Context(positions_q=np.array([7]), positions_k=np.arange(6), x_k=x)
     assert np.isnan(attention(q[:, :1], k, v, encoding, params, strange)).all()

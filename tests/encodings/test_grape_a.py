@@ -26,7 +26,9 @@ def test_grape_a_has_a_slope_for_each_query_and_key():
     encoding = build("grape_a", num_heads=1)
     q, k = np.zeros((2, 1, 2, 1, 8), np.float32)
     q[0, 1, 0, 0], k[0, 0, 0, 1] = np.sqrt(8) * 3.0, np.sqrt(8) * 2.0
-    query, key = np.eye(2, 8, dtype=np.float32)[:, None] * np.float32([7, 9])[:, None, None]
+    query, key = (
+        np.eye(2, 8, dtype=np.float32)[:, None] * np.float32([7, 9])[:, None, None]
+    )
     params = {"scale": np.zeros(1, np.float32), "query": query, "key": key}
     found = attention_logits(
         q, k, encoding, {"grape_a": params}, Context(positions_q=np.array([2, 12]))
@@ -35,4 +37,6 @@ def test_grape_a_has_a_slope_for_each_query_and_key():
     slope = np.array(
         [[0, softplus(0) + softplus(0)], [softplus(3) + softplus(2), 0]]
     )  # By query and key.
-    np.testing.assert_allclose(found[0, 0], -10 * np.log(2) * 2.0**-8 * slope, rtol=1e-5)
+    np.testing.assert_allclose(
+        found[0, 0], -10 * np.log(2) * 2.0**-8 * slope, rtol=1e-5
+    )

@@ -38,7 +38,9 @@ def test_errors_name_the_hook(where):
     with pytest.raises(TypeError, match="contracting") as caught:
         attention(Q, Q, Q, mine())
     (note,) = [note for note in caught.value.__notes__ if note.startswith("In ")]
-    assert note.startswith(f"In {where}, {__file__}:") and note.endswith("jnp.ones((4, 2))")
+    assert note.startswith(f"In {where}, {__file__}:") and note.endswith(
+        "jnp.ones((4, 2))"
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,8 +54,14 @@ def test_errors_name_the_hook(where):
             Part(offsets=OffsetTerms(key_vectors=lambda _, x, __: x)),
             r"must return \[3, 3, d\] or \[3, 3, H, d\]",
         ),
-        (Part(sink=lambda *_: jnp.ones(7)), r"'sink' of mine must return a number or \[H\]"),
-        (Part(logits=lambda *_: jnp.ones((3, 4))), r"here \[1, 2, 3, 3\], got \[3, 4\]"),
+        (
+            Part(sink=lambda *_: jnp.ones(7)),
+            r"'sink' of mine must return a number or \[H\]",
+        ),
+        (
+            Part(logits=lambda *_: jnp.ones((3, 4))),
+            r"here \[1, 2, 3, 3\], got \[3, 4\]",
+        ),
     ],
 )
 def test_results_of_a_wrong_shape(part, message):
@@ -65,7 +73,9 @@ def test_results_of_a_wrong_shape(part, message):
 
 def test_functions_that_are_not_called():
     rope = encodings.rope(head_size=4)
-    with pytest.raises(TypeError, match=r"rope\(\) takes keyword arguments only, got 64: .*head_s"):
+    with pytest.raises(
+        TypeError, match=r"rope\(\) takes keyword arguments only, got 64: .*head_s"
+    ):
         encodings.rope(64)
     for join in (lambda: rope + encodings.causal, lambda: encodings.causal + rope):
         with pytest.raises(TypeError, match=r"Call it: causal\(...\)"):
@@ -87,4 +97,6 @@ def test_no_rows_and_no_tokens(shape):
     assert turned.shape == q.shape
     no_keys = jnp.ones((2, 0, 2, 4))
     context = encodings.Context(positions_q=range(3), positions_k=range(0))
-    assert not attention(jnp.ones((2, 3, 2, 4)), no_keys, no_keys, encoding, {}, context).any()
+    assert not attention(
+        jnp.ones((2, 3, 2, 4)), no_keys, no_keys, encoding, {}, context
+    ).any()

@@ -56,22 +56,33 @@ def test_inkling_is_that_of_transformers(first):
 
     torch.manual_seed(0)
     length, width, heads, rank, extent = 60, 24, 3, 4, 17
-    theirs, project = InklingRelativeLogits(rank, extent), torch.nn.Linear(width, heads * rank)
+    theirs, project = (
+        InklingRelativeLogits(rank, extent),
+        torch.nn.Linear(width, heads * rank),
+    )
     torch.nn.init.normal_(theirs.proj)
     torch.nn.init.zeros_(project.bias)
     x = torch.randn(2, length - first, width)
     with torch.no_grad():
         states = project(x).view(2, length - first, heads, rank)
-        expected = theirs(states, torch.arange(first, length), torch.arange(length)).numpy()
+        expected = theirs(
+            states, torch.arange(first, length), torch.arange(length)
+        ).numpy()
     params = {
         "projection": project.weight.detach().numpy().T.reshape(width, heads, rank),
         "table": theirs.proj.detach().numpy().T[::-1],
     }
     encoding = encodings.inkling(
-        hidden_size=width, num_heads=heads, max_distance=extent - 1, rank=rank, bidirectional=False
+        hidden_size=width,
+        num_heads=heads,
+        max_distance=extent - 1,
+        rank=rank,
+        bidirectional=False,
     )
     q, k = (np.zeros((2, n, heads, 8), np.float32) for n in (length - first, length))
-    context = Context(positions_q=range(first, length), positions_k=range(length), x_q=x.numpy())
+    context = Context(
+        positions_q=range(first, length), positions_k=range(length), x_q=x.numpy()
+    )
     found = attention_logits(q, k, encoding, {"inkling": params}, context)
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert np.abs(expected).max() > 1
@@ -82,7 +93,9 @@ def test_inkling_with_a_clip_is_inkling_2():
     """Some projections are shorter than the clip, and some longer."""
     import torch
     from transformers.models.inkling2.configuration_inkling2 import Inkling2TextConfig
-    from transformers.models.inkling2.modeling_inkling2 import Inkling2RelativePositionBias
+    from transformers.models.inkling2.modeling_inkling2 import (
+        Inkling2RelativePositionBias,
+    )
 
     torch.manual_seed(0)
     length, extent = 20, 7
@@ -100,7 +113,9 @@ def test_inkling_with_a_clip_is_inkling_2():
         "table": array(theirs.proj).T[::-1],
         "scale": array(theirs.norm.scale),
     }
-    encoding = build(f"inkling(max_distance={extent - 1}, rank=4, bidirectional=False, max_norm=2)")
+    encoding = build(
+        f"inkling(max_distance={extent - 1}, rank=4, bidirectional=False, max_norm=2)"
+    )
     zero = np.zeros((2, length, 2, 8), np.float32)
     context = Context(positions_q=range(length), x_q=x.numpy())
     found = attention_logits(zero, zero, encoding, {"inkling": params}, context)

@@ -26,7 +26,9 @@ def test_kerple_beyond_a_bound_has_its_value_and_a_gradient(kernel):
     total = lambda own: jnp.sum(
         made_narrow(name)[0]
         .parts[0]
-        .offsets.bias(own, np.arange(4), HookContext(positions_q=range(0), positions_k=range(0)))
+        .offsets.bias(
+            own, np.arange(4), HookContext(positions_q=range(0), positions_k=range(0))
+        )
     )
     low = {"r1": np.float32([-1.0, 0.01]), "r2": np.float32([-1.0, 0.01])}
     np.testing.assert_array_equal(*np.moveaxis(bias_at(name, low, range(4)), -1, 0))

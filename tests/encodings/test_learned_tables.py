@@ -16,7 +16,9 @@ def test_a_position_past_a_learned_table():
     for positions in (range(17), np.arange(17), jnp.arange(17), np.array([-1])):
         with pytest.raises(ValueError, match=r"length 16 .*sinusoidal.*resize_table"):
             embedded(encoding, params, positions)
-    with pytest.raises(ValueError, match="must be integers for a learned table, got float64"):
+    with pytest.raises(
+        ValueError, match="must be integers for a learned table, got float64"
+    ):
         embedded(encoding, params, np.array([0.5]))
     # Inside jit the values are not known: NaN, never a wrong row.
     out = jax.jit(lambda x: embedded(encoding, params, x))(jnp.array([15, 16]))
@@ -26,7 +28,9 @@ def test_a_position_past_a_learned_table():
 def test_look_up_by_slice_and_by_row_agree():
     table = jnp.arange(12.0).reshape(6, 2)
     np.testing.assert_array_equal(look_up(table, np.array([2, 3, 4])), table[2:5])
-    np.testing.assert_array_equal(look_up(table, np.array([4, 2])), table[jnp.array([4, 2])])
+    np.testing.assert_array_equal(
+        look_up(table, np.array([4, 2])), table[jnp.array([4, 2])]
+    )
     two_rows = np.array([[0, 1], [3, 2]])
     np.testing.assert_array_equal(look_up(table, two_rows), table[two_rows])
 

@@ -17,12 +17,18 @@ def test_factors_are_one_at_first_and_multiply_frequencies():
     learnable = build("lerope(rope(learnable=True))")
     params = learnable.init(jax.random.key(0))
     plain = attention_logits(q, k, build("rope"), {})
-    np.testing.assert_allclose(attention_logits(q, k, learnable, params), plain, atol=1e-6)
-    np.testing.assert_allclose(frequencies_of(learnable), [1, 0.1, 0.01, 0.001], rtol=1e-6)
+    np.testing.assert_allclose(
+        attention_logits(q, k, learnable, params), plain, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        frequencies_of(learnable), [1, 0.1, 0.01, 0.001], rtol=1e-6
+    )
     double = {"rope": params["rope"] | {"log_factors": jnp.full(4, np.log(2.0))}}
     at = Context(positions_q=2 * np.arange(6))
     twice = attention_logits(q, k, learnable, double)
-    np.testing.assert_allclose(twice, attention_logits(q, k, build("rope"), {}, at), atol=1e-5)
+    np.testing.assert_allclose(
+        twice, attention_logits(q, k, build("rope"), {}, at), atol=1e-5
+    )
     halved = with_factors(learnable, lambda w: jnp.full_like(w, 0.5))
     np.testing.assert_allclose(attention_logits(q, k, halved, double), plain, atol=1e-5)
     assert learnable.parts[0].traits.frequency_params == ("frequencies", "log_factors")

@@ -31,11 +31,17 @@ def test_liere_for_some_positions_at_a_time(name, positions, monkeypatch):
         )
         return (rotated * to).sum(), rotated
 
-    run = lambda: jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(params["liere"], q)
+    run = lambda: jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(
+        params["liere"], q
+    )
     whole = run()
     monkeypatch.setattr(liere, "_WHOLE", 0)
     monkeypatch.setattr(liere, "numbers_at_once", lambda: 300)
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), whole, run())
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4),
+        whole,
+        run(),
+    )
 
 
 def test_liere_of_a_side_less_1_has_the_positions_of_the_authors():
@@ -53,8 +59,12 @@ def test_liere_of_a_side_less_1_has_the_positions_of_the_authors():
 def test_liere_counts_the_rows_of_positions(monkeypatch):
     """Two rows of positions need twice the memory of one that the batch shares."""
     cuts, cut_axis = [], liere.cut_axis
-    monkeypatch.setattr(liere, "cut_axis", lambda *args: cuts.append(0) or cut_axis(*args))
-    monkeypatch.setattr(liere, "_WHOLE", 7 * 2 * 8**2)  # Matrices of 7 positions and 2 heads.
+    monkeypatch.setattr(
+        liere, "cut_axis", lambda *args: cuts.append(0) or cut_axis(*args)
+    )
+    monkeypatch.setattr(
+        liere, "_WHOLE", 7 * 2 * 8**2
+    )  # Matrices of 7 positions and 2 heads.
     encoding = build("liere")
     params, q = encoding.init(jax.random.key(0)), draw(2, 7, 2, 8)
     for positions, cut in ((np.ones((7, 2)), False), (np.ones((2, 7, 2)), True)):
@@ -73,7 +83,9 @@ def test_liere_rotates_default_positions_once(monkeypatch):
     monkeypatch.setattr(liere, "rotation_of", counted)
     encoding = build("liere(width=3)")
     q = draw(1, 7, 2, 8)
-    run = lambda q: pe_jax.attention.attention(q, q, q, encoding, encoding.init(jax.random.key(0)))
+    run = lambda q: pe_jax.attention.attention(
+        q, q, q, encoding, encoding.init(jax.random.key(0))
+    )
     jax.eval_shape(run, q)
     assert len(calls) == 1
 
@@ -83,10 +95,16 @@ def test_liere_in_blocks_of_two_is_mixed_rope():
     generators = draw(2, 2, 4, 1)
     q, k = qk()
     found = attention_logits(
-        q, k, liere, {"liere": {"generators": generators}}, Context(positions_q=grid(2, 3))
+        q,
+        k,
+        liere,
+        {"liere": {"generators": generators}},
+        Context(positions_q=grid(2, 3)),
     )
     frequencies = {"rope_mixed": {"frequencies": -generators[..., 0]}}
-    expected = attention_logits(q, k, mixed, frequencies, Context(positions_q=grid(2, 3)))
+    expected = attention_logits(
+        q, k, mixed, frequencies, Context(positions_q=grid(2, 3))
+    )
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
@@ -97,13 +115,17 @@ def test_liere_counts_patches_and_divides_by_the_side():
     assert params["liere"]["generators"].shape == (2, 2, 1, 28)
     found = attention_logits(q, k, counted, params)
     np.testing.assert_allclose(
-        found, attention_logits(q, k, by_pair, params, Context(positions_q=grid(2, 3))), atol=1e-5
+        found,
+        attention_logits(q, k, by_pair, params, Context(positions_q=grid(2, 3))),
+        atol=1e-5,
     )
     whole = attention_logits(
         q, k, build("liere(side=1)"), params, Context(positions_q=grid(2, 3) / 2)
     )
     np.testing.assert_allclose(found, whole, atol=1e-5)
-    with pytest.raises(ValueError, match=r"axes must be at least 2, got 1.*string\(axes=1\)"):
+    with pytest.raises(
+        ValueError, match=r"axes must be at least 2, got 1.*string\(axes=1\)"
+    ):
         build("liere(axes=1)")
     with pytest.raises(ValueError, match="multiple of 6 for pairs of 3 axes, got 8"):
         build("string(axes=3)")

@@ -14,7 +14,9 @@ from pe_jax.encodings import Context
 def away(params, seed=1):
     """Parameters that differ in all their entries."""
     rng = np.random.default_rng(seed)
-    return jax.tree.map(lambda x: x + 0.5 * rng.normal(size=x.shape).astype(np.float32), params)
+    return jax.tree.map(
+        lambda x: x + 0.5 * rng.normal(size=x.shape).astype(np.float32), params
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,11 +56,15 @@ def test_long_rows_in_every_layout(name):
     close = dict(atol=2e-5)
     for implementation in ("auto", "fused"):
         np.testing.assert_allclose(
-            run((q, k, v), range(half), implementation=implementation), expected, **close
+            run((q, k, v), range(half), implementation=implementation),
+            expected,
+            **close,
         )
     twice = [np.concatenate([x, x], axis=1) for x in (q, k, v)]
     apart = np.repeat([0, 1], half)
-    packed = run(twice, np.tile(np.arange(half), 2), (apart[:, None] == apart)[None, None])
+    packed = run(
+        twice, np.tile(np.arange(half), 2), (apart[:, None] == apart)[None, None]
+    )
     np.testing.assert_allclose(packed, np.concatenate([expected] * 2, axis=1), **close)
     left = [np.pad(x, [(0, 0), (7, 0), (0, 0), (0, 0)]) for x in (q, k, v)]
     at = np.maximum(np.arange(half + 7) - 7, 0)

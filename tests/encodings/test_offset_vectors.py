@@ -47,7 +47,9 @@ def test_the_sign_of_offsets():
     assert encodings.offsets(np.arange(2), np.arange(3)).tolist() == expected
 
     encoding = build_clipped("learned_relative")
-    table = jnp.arange(7.0)[:, None] * jnp.ones((1, 4))  # Row r holds r; offset m is row m + 3.
+    table = jnp.arange(7.0)[:, None] * jnp.ones(
+        (1, 4)
+    )  # Row r holds r; offset m is row m + 3.
     params = {"learned_relative": {"table": table}}
     q, k = jnp.ones((1, 2, 1, 4)), jnp.zeros((1, 5, 1, 4))
     context = encodings.Context(positions_q=range(2), positions_k=range(5))
@@ -60,7 +62,9 @@ def test_relative_terms_ignore_a_common_shift(name):
     encoding = build_clipped(name)
     params = encoding.init(jax.random.key(0))
     q = jax.random.normal(jax.random.key(1), (2, 9, 2, 4))
-    logits = lambda at: attention_logits(q, q, encoding, params, encodings.Context(positions_q=at))
+    logits = lambda at: attention_logits(
+        q, q, encoding, params, encodings.Context(positions_q=at)
+    )
     np.testing.assert_allclose(logits(range(9)), logits(range(100, 109)), atol=1e-4)
 
 
@@ -80,6 +84,8 @@ def test_nezha(torch, transformers, clip):
     out, weights = layer(torch.tensor(x), output_attentions=True)[:2]
     q, k, v = projected(layer, x)
     encoding = encodings.nezha(head_size=SIZE, max_distance=clip)
-    np.testing.assert_allclose(attention_weights(q, k, encoding, {}), array(weights), **CLOSE)
+    np.testing.assert_allclose(
+        attention_weights(q, k, encoding, {}), array(weights), **CLOSE
+    )
     ours = jax.jit(lambda *qkv: attention(*qkv, encoding))(q, k, v).reshape(out.shape)
     np.testing.assert_allclose(ours, array(out), **CLOSE)

@@ -38,7 +38,9 @@ def options_of_type(kind):
                 share = "tuple" in str(parameter.annotation)
 
                 def build(value, make=make, needed=needed, option=option, share=share):
-                    return make(**{**needed, option: (value, value) if share else value})
+                    return make(
+                        **{**needed, option: (value, value) if share else value}
+                    )
 
                 yield name, option, build
 
@@ -64,7 +66,10 @@ def options_of_type(kind):
         ("nezha(max_distance=0)", "max_distance must be at least 1, got 0"),
         ("cope(num_positions=1)", "num_positions must be at least 2, got 1"),
         ("rope_slice(size=3)", r"size \(default .*\) must be even and positive, got 3"),
-        ("decoupled_rope(size=0)", r"size \(default .*\) must be even and positive, got 0"),
+        (
+            "decoupled_rope(size=0)",
+            r"size \(default .*\) must be even and positive, got 0",
+        ),
     ],
 )
 def test_options_that_do_not_fit(name, message):
@@ -84,7 +89,9 @@ def test_options_that_do_not_fit(name, message):
             r"max_distance of window .*of an encoding that learns",
         ),
         (
-            lambda x: encodings.randomized(encodings.alibi(num_heads=1), num_positions=x),
+            lambda x: encodings.randomized(
+                encodings.alibi(num_heads=1), num_positions=x
+            ),
             "num_positions of rand",
         ),
     ],
@@ -102,7 +109,9 @@ def test_integers_are_bounded(number):
     options = list(options_of_type("int"))
     assert len(options) > 100
     for name, option, build in options:
-        with pytest.raises(ValueError, match=f"{option} of {name} must be at most 16,777,216"):
+        with pytest.raises(
+            ValueError, match=f"{option} of {name} must be at most 16,777,216"
+        ):
             build(number)
 
 
@@ -111,12 +120,16 @@ def test_numbers_are_float32(number):
     options = list(options_of_type("float"))
     assert len(options) > 60
     for name, option, build in options:
-        with pytest.raises(ValueError, match=f"{option} of {name} must be a float32 number"):
+        with pytest.raises(
+            ValueError, match=f"{option} of {name} must be a float32 number"
+        ):
             build(number)
 
 
 def test_parameters_are_bounded():
-    message = r"learned_relative\(.*\): the parameter table would have 2,147,483,776 numbers"
+    message = (
+        r"learned_relative\(.*\): the parameter table would have 2,147,483,776 numbers"
+    )
     with pytest.raises(ValueError, match=message):
         encodings.learned_relative(head_size=128, max_distance=2**23)
     with pytest.raises(ValueError, match=r"learned_absolute.*at most 536,870,912"):

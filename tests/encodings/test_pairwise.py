@@ -14,12 +14,16 @@ L = 7
 
 @pytest.mark.parametrize("name", ["fire", "cope+causal", "kerple+dape", "fire+dape_v2"])
 def test_a_few_queries_at_a_time(name, monkeypatch):
-    encoding = encodings.from_name(name, hidden_size=8, head_size=4, num_heads=2, max_length=L)
+    encoding = encodings.from_name(
+        name, hidden_size=8, head_size=4, num_heads=2, max_length=L
+    )
     rng = np.random.default_rng(0)
     q, k, v = (rng.normal(size=(2, L, 2, 4)).astype(np.float32) for _ in range(3))
     mask = np.arange(L) < np.array([[L], [5]])  # Keys of each row.
     params = jax.jit(encoding.init)(jax.random.key(0))
-    params = jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape).astype(np.float32), params)
+    params = jax.tree.map(
+        lambda x: x + 0.1 * rng.normal(size=x.shape).astype(np.float32), params
+    )
 
     def loss(params, q, k):
         out = attention(q, k, v, encoding, params, mask=mask[:, None, None])
@@ -37,13 +41,17 @@ def test_a_few_queries_at_a_time(name, monkeypatch):
     cut, found = run()
     assert cut
     jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-4), expected, found
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-4),
+        expected,
+        found,
     )
 
 
 @pytest.mark.parametrize("name", ["fire", "cope+causal", "fire+dape_v2"])
 def test_a_batch_without_rows(name):
-    encoding = encodings.from_name(name, hidden_size=8, head_size=4, num_heads=2, max_length=L)
+    encoding = encodings.from_name(
+        name, hidden_size=8, head_size=4, num_heads=2, max_length=L
+    )
     q = np.zeros((0, L, 2, 4), np.float32)
     run = lambda key: attention(q, q, q, encoding, encoding.init(key))
     assert jax.eval_shape(run, jax.random.key(0)).shape == q.shape

@@ -16,7 +16,10 @@ def test_the_paper_has_13():
     ("name", "message"),
     [
         ("learned_absolut", "Did you mean learned_absolute"),
-        ("learned_absolute+relative", "'relative' is unknown.*in 'learned_absolute\\+relative'"),
+        (
+            "learned_absolute+relative",
+            "'relative' is unknown.*in 'learned_absolute\\+relative'",
+        ),
         ("", "Cannot read the position encoding ''"),
         ("+".join(["rope"] * 1_000), r"has 999 '\+' and '\(', but at most 100"),
         ("per_layer(" * 1_000 + ")" * 1_000, r"has 1,000 '\+' and '\('"),
@@ -35,7 +38,10 @@ def test_the_paper_has_13():
         ("inkling(clip=8)", "has no option 'clip'. Did you mean max_norm"),
         ("inkling(extent=8)", "Did you mean max_distance, which is one less"),
         ("learned_relative(max_distance=3, max_distance=4)", "given twice"),
-        ("learned_relative(max_distance='three')", "'max_distance' takes int, got 'three'"),
+        (
+            "learned_relative(max_distance='three')",
+            "'max_distance' takes int, got 'three'",
+        ),
         ("learned_relative(max_distance=2.5)", "'max_distance' takes int, got 2.5"),
         ("learned_relative(max_distance=True)", "'max_distance' takes int, got True"),
         ("learned_relative(max_distance=0)", "must be at least 1, got 0"),
@@ -44,7 +50,10 @@ def test_the_paper_has_13():
         ("learned_relative(max_distance=1 + 2)", "is not a number, a word or a tuple"),
         ("1+none", "'1' is not an encoding"),
         ("none.x", "'none.x' is not an encoding"),
-        ("__import__('os')", "'__import__' is unknown. Among others there are none, .* has all"),
+        (
+            "__import__('os')",
+            "'__import__' is unknown. Among others there are none, .* has all",
+        ),
     ],
 )
 def test_names_that_mean_nothing(name, message):
@@ -75,9 +84,9 @@ def test_names_parse_back(name):
 
 
 def test_a_default_that_is_written_out_is_left_out():
-    assert encodings.from_name("sinusoidal_relative( max_distance = 64 )", **SMALL).name == (
-        "sinusoidal_relative"
-    )
+    assert encodings.from_name(
+        "sinusoidal_relative( max_distance = 64 )", **SMALL
+    ).name == ("sinusoidal_relative")
 
 
 def test_lists_of_names_are_cut_outside_parentheses():
@@ -102,5 +111,7 @@ def test_names_without_options(name, bare):
 
 
 def test_a_name_that_cannot_be_read_has_none_without_options():
-    with pytest.raises(ValueError, match="Cannot read the position encoding 'learned kept'"):
+    with pytest.raises(
+        ValueError, match="Cannot read the position encoding 'learned kept'"
+    ):
         without_options("learned kept")

@@ -36,7 +36,11 @@ def test_bias_2d_with_cls_is_that_of_beit():
     from transformers.models.beit.modeling_beit import BeitRelativePositionBias
 
     config = BeitConfig(
-        image_size=(6, 6), patch_size=2, num_attention_heads=2, hidden_size=16, num_hidden_layers=1
+        image_size=(6, 6),
+        patch_size=2,
+        num_attention_heads=2,
+        hidden_size=16,
+        num_hidden_layers=1,
     )
     theirs, table = BeitRelativePositionBias(config), draw(5 * 5 + 3, 2)
     with torch.no_grad():
@@ -50,7 +54,9 @@ def test_bias_2d_with_cls_is_that_of_beit():
 @needs("torch", "transformers")
 def test_decomposed_2d_is_that_of_vitdet():
     import torch
-    from transformers.models.vitdet.modeling_vitdet import add_decomposed_relative_positions
+    from transformers.models.vitdet.modeling_vitdet import (
+        add_decomposed_relative_positions,
+    )
 
     q, k = (x.astype(np.float64) for x in qk(12))
     params = {"rows": draw(5, 8), "columns": draw(7, 8, seed=1)}
@@ -63,7 +69,9 @@ def test_decomposed_2d_is_that_of_vitdet():
     encoding = build("decomposed_2d(height=3, width=4)")
     with jax.enable_x64(True):
         found = attention_logits(q, k, encoding, {"decomposed_2d": params})
-    np.testing.assert_allclose(found, expected.numpy().reshape(2, 2, 12, 12), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        found, expected.numpy().reshape(2, 2, 12, 12), rtol=0, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("name", ["bias_2d", "decomposed_2d"])
@@ -75,7 +83,9 @@ def test_positions_past_the_image(name):
         attention_logits(q, k, encoding, params, Context(positions_q=range(4, 7)))
     with pytest.raises(ValueError, match="must be integers"):
         attention_logits(q, k, encoding, params, Context(positions_q=np.arange(3) / 2))
-    traced = jax.jit(lambda at: attention_logits(q, k, encoding, params, Context(positions_q=at)))
+    traced = jax.jit(
+        lambda at: attention_logits(q, k, encoding, params, Context(positions_q=at))
+    )
     known = np.isfinite(traced(np.array([4, 5, 6])))[0, 0]
     np.testing.assert_array_equal(known, [[1, 1, 0], [1, 1, 0], [0, 0, 0]])
     with pytest.raises(ValueError, match="height must be at least 1, got 0"):

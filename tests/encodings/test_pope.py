@@ -29,7 +29,9 @@ def test_pope_of_one_coordinate_is_a_cosine():
 def test_pope_has_a_frequency_for_each_coordinate_and_leaves_values_alone():
     encoding, params = made("pope")
     (part,) = encoding.parts
-    np.testing.assert_allclose(part.metadata.frequencies({}), 1e4 ** (-np.arange(8) / 8), rtol=1e-6)
+    np.testing.assert_allclose(
+        part.metadata.frequencies({}), 1e4 ** (-np.arange(8) / 8), rtol=1e-6
+    )
     q, k, v = qkv()
     at = HookContext(positions_q=range(6), positions_k=range(6))
     wide_q, wide_k, same_v = part.map_qkv(params["pope"], q, k, v, at)

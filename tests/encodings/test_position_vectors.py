@@ -15,7 +15,10 @@ def view(encoding):
 
 
 def test_scale_of_absolute_sinusoids():
-    for make in (encodings.sinusoidal_absolute, encodings.learnable_sinusoidal_absolute):
+    for make in (
+        encodings.sinusoidal_absolute,
+        encodings.learnable_sinusoidal_absolute,
+    ):
         small, full = make(hidden_size=8, scale=0.5), make(hidden_size=8)
         params = full.init(jax.random.key(0))
         x = range(5)
@@ -36,4 +39,6 @@ def test_learnable_sinusoids_start_at_the_fixed_ones():
         )
         x = jnp.arange(-2, 3)
         (start,) = learnable.init(jax.random.key(0)).values()
-        np.testing.assert_array_equal(view(fixed).vectors({}, x), view(learnable).vectors(start, x))
+        np.testing.assert_array_equal(
+            view(fixed).vectors({}, x), view(learnable).vectors(start, x)
+        )

@@ -33,7 +33,9 @@ def test_a_relative_key_resized_has_the_same_vector_at_each_offset():
         vectors[0](params["relative_key"], offsets), vectors[1](table, offsets)
     )
     back = longer.resize({"relative_key": table}, 4, "repeat")
-    np.testing.assert_array_equal(back["relative_key"]["table"], params["relative_key"]["table"])
+    np.testing.assert_array_equal(
+        back["relative_key"]["table"], params["relative_key"]["table"]
+    )
     with pytest.raises(ValueError, match="has shape"):
         split_params(longer, params)  # Its rows would be those of other offsets.
 
@@ -68,6 +70,8 @@ def test_relative_key_is_berts(torch, transformers, name):
     q, k, v = projected(layer, x)
     encoding = getattr(encodings, name)(head_size=SIZE, max_length=LENGTH)
     params = {name: {"table": array(layer.distance_embedding.weight)}}
-    np.testing.assert_allclose(attention_weights(q, k, encoding, params), array(weights), **CLOSE)
+    np.testing.assert_allclose(
+        attention_weights(q, k, encoding, params), array(weights), **CLOSE
+    )
     ours = attention(q, k, v, encoding, params).reshape(out.shape)
     np.testing.assert_allclose(ours, array(out), **CLOSE)

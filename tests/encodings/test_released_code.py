@@ -59,12 +59,16 @@ def chunk_angle(i, j, chunk_size, local_window):
     return query - j % chunk_len
 
 
-@pytest.mark.parametrize(("chunk_size", "local_window"), [(12, 2), (12, 4), (12, 5), (24, 1)])
+@pytest.mark.parametrize(
+    ("chunk_size", "local_window"), [(12, 2), (12, 4), (12, 5), (24, 1)]
+)
 def test_dual_chunk_is_chunkllamas(chunk_size, local_window):
     """chunk is chunk_size - local_window, and length is chunk_size + 1."""
     i, j = np.arange(L)[:, None], np.arange(L)
     expected = rotary_logits(Q, K, chunk_angle(i, j, chunk_size, local_window))
-    options = f"chunk={chunk_size - local_window}, original_length={chunk_size + 1}, base=256"
+    options = (
+        f"chunk={chunk_size - local_window}, original_length={chunk_size + 1}, base=256"
+    )
     check(f"dual_chunk({options})", expected)
 
 
@@ -76,9 +80,14 @@ def test_dual_chunk_is_chunkllamas(chunk_size, local_window):
 def test_dual_chunk_with_the_released_defaults(divisor, options):
     """`replace_with_chunkllama(pretraining_length=4096)`: positions around the ends of chunks."""
     pretraining_length = 4096
-    chunk_size, local_window = pretraining_length * 3 // 4, pretraining_length // divisor
+    chunk_size, local_window = (
+        pretraining_length * 3 // 4,
+        pretraining_length // divisor,
+    )
     ends = (chunk_size - local_window) * np.arange(1, 4)
-    near = np.unique([ends + shift for shift in (-1, 0, 1, local_window, local_window + 1)])
+    near = np.unique(
+        [ends + shift for shift in (-1, 0, 1, local_window, local_window + 1)]
+    )
     positions = np.sort(np.concatenate([near, np.arange(L - near.size) * 301 + 7]))
     assert np.unique(positions).size == L
     i, j = positions[:, None], positions
@@ -110,7 +119,10 @@ def test_rerope_with_log_n_is_the_authors(scaling_factor):
     scale = np.maximum(np.log(np.arange(L) + 1) / np.log(training_length), 1)
     scaled = Q * scale[None, :, None, None]
     expected = rotary_logits(scaled, K, np.where(abs(i - j) < window, i - j, far))
-    check(f"rerope({options}, base=256)+log_n(original_length={training_length})", expected)
+    check(
+        f"rerope({options}, base=256)+log_n(original_length={training_length})",
+        expected,
+    )
 
 
 def test_fope_is_the_authors():
@@ -141,7 +153,10 @@ def test_repo_is_the_authors():
     opened = X @ gate
     hidden = opened / (1 + np.exp(-opened)) * (X @ content)
     at = (hidden @ out)[0].T  # [H, L]
-    of_heads = [rotary_logits(Q[:, :, [h]], K[:, :, [h]], at[h][:, None] - at[h]) for h in range(H)]
+    of_heads = [
+        rotary_logits(Q[:, :, [h]], K[:, :, [h]], at[h][:, None] - at[h])
+        for h in range(H)
+    ]
     params = {"repo": {"gate": gate, "content": content, "out": out}}
     check(f"repo(rank={rank}, base=256)", np.concatenate(of_heads, axis=1), params)
 
@@ -165,13 +180,18 @@ def test_rope_centered_is_dinov3s():
     columns = 2 * (patch % width + 0.5) / width - 1
     frequencies = 4.0 ** -np.arange(d // 4)
     angle = (
-        2 * np.pi * np.concatenate([np.outer(rows, frequencies), np.outer(columns, frequencies)], 1)
+        2
+        * np.pi
+        * np.concatenate(
+            [np.outer(rows, frequencies), np.outer(columns, frequencies)], 1
+        )
     )
     angle = np.concatenate([np.zeros((prefix, d // 2)), angle])
     length = len(angle)
     q, k = Q[:, :length], K[:, :length]
     turned_q, turned_k = (
-        (x[..., : d // 2] + 1j * x[..., d // 2 :]) * np.exp(1j * angle)[:, None] for x in (q, k)
+        (x[..., : d // 2] + 1j * x[..., d // 2 :]) * np.exp(1j * angle)[:, None]
+        for x in (q, k)
     )
     expected = np.einsum("bqhm,bkhm->bhqk", turned_q, turned_k.conj()).real / np.sqrt(d)
     name = f"rope_centered(height={height}, width={width}, prefix={prefix}, base=16)"
@@ -185,7 +205,9 @@ def test_lerope_is_mistral_large_4s():
     positions = np.arange(L) * 40
     turn = (positions[:, None] - positions)[..., None] * (FREQUENCIES * np.exp(alpha))
     pairs_q, pairs_k = (x[..., 0::2] + 1j * x[..., 1::2] for x in (Q, K))
-    products = np.einsum("bqhm,bkhm,qkm->bhqk", pairs_q, pairs_k.conj(), np.exp(1j * turn))
+    products = np.einsum(
+        "bqhm,bkhm,qkm->bhqk", pairs_q, pairs_k.conj(), np.exp(1j * turn)
+    )
     params = {"rope": {"log_factors": alpha}}
     name = "lerope(rope(base=256, layout='interleaved'))"
     check(name, products.real / np.sqrt(d), params, positions)
@@ -206,7 +228,9 @@ def test_inkling_is_inkling_2s():
     bias = np.einsum("bqhr,qkr->bhqk", states, vectors)
     expected = np.einsum("bqhd,bkhd->bhqk", Q, K) / np.sqrt(d) + bias
     params = {"projection": projection, "table": table[::-1], "scale": scale}
-    options = f"max_distance={extent - 1}, rank={rank}, bidirectional=False, max_norm={clip}"
+    options = (
+        f"max_distance={extent - 1}, rank={rank}, bidirectional=False, max_norm={clip}"
+    )
     check(f"inkling({options})", expected, {"inkling": params})
     assert 0.1 < (size < clip).mean() < 0.9
 
@@ -220,7 +244,9 @@ def test_rove_of_a_slice_is_deepseek_v4s():
     def rotated(x, turn):
         still, pairs = x[..., : d - size], x[..., d - size :]
         turned = (pairs[..., 0::2] + 1j * pairs[..., 1::2]) * turn
-        mixed = np.stack([turned.real, turned.imag], axis=-1).reshape(*x.shape[:-1], size)
+        mixed = np.stack([turned.real, turned.imag], axis=-1).reshape(
+            *x.shape[:-1], size
+        )
         return np.concatenate([still, mixed], axis=-1)
 
     keys = rotated(kv, turn)[:, :, 0]
@@ -228,6 +254,8 @@ def test_rove_of_a_slice_is_deepseek_v4s():
     weights = np.exp(np.where(np.tri(L, dtype=bool), logits, -np.inf))
     weights /= weights.sum(-1, keepdims=True)
     expected = rotated(np.einsum("bhqk,bkd->bqhd", weights, keys), turn.conj())
-    inside = encodings.rope_slice(head_size=d, size=size, base=16.0, layout="interleaved")
+    inside = encodings.rope_slice(
+        head_size=d, size=size, base=16.0, layout="interleaved"
+    )
     found = attention(Q, kv, kv, encodings.rove(inside) + encodings.causal())
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)

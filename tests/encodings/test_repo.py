@@ -21,7 +21,9 @@ def test_positions_are_those_of_the_network():
     q, k = (y[:1] for y in qk())
     found = attention_logits(q, k, encoding, {"repo": params}, Context(x_q=x, x_k=x))
     at = Context(positions_q=x[0, :, 1].astype(int))
-    np.testing.assert_allclose(found, attention_logits(q, k, build("rope"), {}, at), atol=1e-5)
+    np.testing.assert_allclose(
+        found, attention_logits(q, k, build("rope"), {}, at), atol=1e-5
+    )
 
 
 def test_repo_says_what_it_needs():

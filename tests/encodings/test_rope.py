@@ -14,10 +14,14 @@ from pe_jax.encodings.sinusoid import default_frequencies
 
 def test_a_fraction_rotates_the_first_dimensions_and_proportional_the_fastest():
     x = queries_keys()[0]
-    q = np.asarray(rotated(build("rope(fraction=0.5)").parts[0], x, range(6), range(6))[0])
+    q = np.asarray(
+        rotated(build("rope(fraction=0.5)").parts[0], x, range(6), range(6))[0]
+    )
     np.testing.assert_array_equal(q[..., 4:], x[..., 4:])
     assert np.abs(q - x)[:, 1:, :, :4].min() > 0
-    np.testing.assert_allclose(frequencies_of(build("rope(fraction=0.5)")), [1, 0.01], rtol=1e-6)
+    np.testing.assert_allclose(
+        frequencies_of(build("rope(fraction=0.5)")), [1, 0.01], rtol=1e-6
+    )
     np.testing.assert_allclose(
         frequencies_of(build("rope(proportional=0.5)")), [1, 0.1, 0, 0], rtol=1e-6
     )
@@ -29,7 +33,9 @@ def test_logits_stay_when_all_positions_shift(name, dtype):
     encoding = build(name)
     params = encoding.init(jax.random.key(0))
     q, k = queries_keys(dtype=dtype)
-    logits = jax.jit(lambda at: attention_logits(q, k, encoding, params, Context(positions_q=at)))
+    logits = jax.jit(
+        lambda at: attention_logits(q, k, encoding, params, Context(positions_q=at))
+    )
     near, far = logits(np.arange(6)), logits(np.arange(6) + 2**17)
     np.testing.assert_allclose(near, far, atol=2e-5 if dtype == jnp.float32 else 0.05)
 
@@ -40,7 +46,9 @@ def test_rotated_heads_keep_their_dtype():
         mapped = (
             build("rope")
             .parts[0]
-            .map_qkv({}, q, k, k, HookContext(positions_q=range(6), positions_k=range(6)))
+            .map_qkv(
+                {}, q, k, k, HookContext(positions_q=range(6), positions_k=range(6))
+            )
         )
         assert [x.dtype for x in mapped] == [dtype] * 3
 
@@ -57,7 +65,10 @@ def test_converted_weights_give_the_same_logits(fraction):
             q, k, encodings.rope(head_size=8, layout=layout, fraction=fraction), {}
         )
 
-    there = [encodings.convert_layout(one, "interleaved", fraction=fraction) for one in kernels]
+    there = [
+        encodings.convert_layout(one, "interleaved", fraction=fraction)
+        for one in kernels
+    ]
     back = [encodings.convert_layout(one, "half", fraction=fraction) for one in there]
     np.testing.assert_allclose(
         logits("half", kernels), logits("interleaved", there), rtol=1e-5, atol=1e-5
@@ -72,7 +83,9 @@ def test_learnable_frequencies_are_parameters():
         params = encoding.init(jax.random.key(0))
         w = params["rope"]["frequencies"]
         assert w.shape == shape and encodings.parameter_count(encoding) == w.size
-        np.testing.assert_allclose(np.atleast_2d(w)[-1], [1, 0.1, 0.01, 0.001], rtol=1e-6)
+        np.testing.assert_allclose(
+            np.atleast_2d(w)[-1], [1, 0.1, 0.01, 0.001], rtol=1e-6
+        )
         assert encoding.parts[0].traits.frequency_params == ("frequencies",)
 
 
@@ -87,7 +100,10 @@ def test_learnable_frequencies_are_parameters():
         ("rope(layout='llama')", "takes"),
         ("rope_linear", "needs the option 'factor'"),
         ("rope_linear(factor=0.5)", "factor must be at least 1, got 0.5"),
-        ("rope_yarn(factor=2, original_length=8, beta_fast=0.5)", "beta_fast >= beta_slow > 0"),
+        (
+            "rope_yarn(factor=2, original_length=8, beta_fast=0.5)",
+            "beta_fast >= beta_slow > 0",
+        ),
         (
             "rope_yarn(factor=2, original_length=8, scale_logits=True)",
             "needs a positive mscale_all_dim",
@@ -129,8 +145,12 @@ def test_many_bases_at_once():
 
     @jax.jit
     def apply(q, w):
-        many = jax.vmap(lambda w: attention(q, q, q, learnable, {"rope": {"frequencies": w}}))(w)
-        each = [attention(q, q, q, encodings.rope(head_size=4, base=base)) for base in bases]
+        many = jax.vmap(
+            lambda w: attention(q, q, q, learnable, {"rope": {"frequencies": w}})
+        )(w)
+        each = [
+            attention(q, q, q, encodings.rope(head_size=4, base=base)) for base in bases
+        ]
         return many, jnp.stack(each)
 
     np.testing.assert_allclose(*apply(q, w), atol=1e-6)

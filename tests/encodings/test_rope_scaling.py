@@ -26,7 +26,12 @@ def test_frequencies_by_hand():
     llama = "rope_llama3(factor=2, original_length=%d, low_frequency_factor=%g, %s=%g)"
     check(
         llama % (6283, 4, "high_frequency_factor", 16),
-        [1, 0.1, 0.01 * (0.5 + 0.25) + 0.01 * 0.25 * (6283 / 200 / math.pi - 10) / 6, 0.0005],
+        [
+            1,
+            0.1,
+            0.01 * (0.5 + 0.25) + 0.01 * 0.25 * (6283 / 200 / math.pi - 10) / 6,
+            0.0005,
+        ],
     )
     # One rotation at m = log10(L / 2π) = 3, a thousand at m = 0: the ramp is m / 3, and
     # frequencies are multiplied by 1 - 3/4 · m/3.
@@ -46,15 +51,20 @@ def test_attention_factors():
     plain = np.asarray(attention_logits(q, k, encodings.none(), {}))
 
     def scale(name, length=1):
-        at = Context(positions_q=np.full(6, length - 1))  # No rotation between equal positions.
+        at = Context(
+            positions_q=np.full(6, length - 1)
+        )  # No rotation between equal positions.
         return math.sqrt(np.median(attention_logits(q, k, build(name), {}, at) / plain))
 
     yarn = "rope_yarn(factor=32, original_length=4096%s)"
     assert scale(yarn % "") == pytest.approx(1.3465735902799727, rel=1e-5)
     assert scale(yarn % ", attention_factor=1") == pytest.approx(1, rel=1e-5)
-    assert scale(yarn % ", attention_factor=0.5, mscale=1, mscale_all_dim=2") == pytest.approx(0.5)
+    assert scale(
+        yarn % ", attention_factor=0.5, mscale=1, mscale_all_dim=2"
+    ) == pytest.approx(0.5)
     longrope = (
-        "rope_longrope(short=(1, 1, 1, 1), long=(1, 1, 1, 2), factor=32, original_length=4096)"
+        "rope_longrope(short=(1, 1, 1, 1), long=(1, 1, 1, 2), "
+        "factor=32, original_length=4096)"
     )
     for length in (1, 5000):
         assert scale(longrope, length) == pytest.approx(1.1902380714238083, rel=1e-5)
@@ -91,6 +101,12 @@ def test_length_is_the_largest_position_of_each_row():
 
 
 def test_what_depends_on_the_length_says_so():
-    for name in ("rope_dynamic_ntk(factor=2, original_length=4)", "rope", "rope_linear(factor=2)"):
+    for name in (
+        "rope_dynamic_ntk(factor=2, original_length=4)",
+        "rope",
+        "rope_linear(factor=2)",
+    ):
         (part,) = build(name).parts
-        assert part.traits.cacheable == part.metadata.invariant == ("dynamic" not in name)
+        assert (
+            part.traits.cacheable == part.metadata.invariant == ("dynamic" not in name)
+        )

@@ -23,7 +23,9 @@ from pe_jax.encodings.rotary.rope import rotate_heads
 )
 def test_rotation_by_hand(layout, expected):
     # d = 4: frequencies 1 and 1/100; vectors along the first dimension of each pair.
-    x = np.array([1, 1, 0, 0] if layout == "half" else [1, 0, 1, 0], np.float32)[None, None, None]
+    x = np.array([1, 1, 0, 0] if layout == "half" else [1, 0, 1, 0], np.float32)[
+        None, None, None
+    ]
     w = np.array([[1, 0.01]], np.float32)
     found = jax.jit(lambda x: rotate_heads(x, np.array([3]), w, layout))(x)
     np.testing.assert_allclose(found[0, 0, 0], expected, 1e-6)
@@ -36,9 +38,14 @@ def test_a_product_rotates_as_halves_do(layout, dtype):
     x = queries_keys(dtype=dtype)[0]
     rng = np.random.default_rng(1)
     angle = rng.normal(size=(x.shape[1], x.shape[2], 3)).astype(np.float32)
-    inputs, weights = (x, 2 * np.cos(angle), 2 * np.sin(angle)), rng.normal(size=x.shape)
+    inputs, weights = (
+        (x, 2 * np.cos(angle), 2 * np.sin(angle)),
+        rng.normal(size=x.shape),
+    )
     got, want = (
-        value_and_pullback(functools.partial(rotate, layout), inputs, weights.astype(dtype))
+        value_and_pullback(
+            functools.partial(rotate, layout), inputs, weights.astype(dtype)
+        )
         for rotate in (rotation._by_product, rotation._by_halves)
     )
     assert got[0].dtype == want[0].dtype == dtype

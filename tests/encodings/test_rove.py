@@ -42,7 +42,9 @@ def test_a_query_gets_its_own_value_as_it_is(inside, scale):
     params = plain.init(jax.random.key(0))
     q, k, v = (draw(1, 6, 2, 8, seed=seed) for seed in range(3))
     eye = np.eye(6, dtype=bool)[None, None]
-    np.testing.assert_allclose(attention(q, k, v, encoding, params, mask=eye), scale * v, atol=1e-5)
+    np.testing.assert_allclose(
+        attention(q, k, v, encoding, params, mask=eye), scale * v, atol=1e-5
+    )
     same = [attention(q, k, 0 * v + 1, e, params, mask=eye) for e in (encoding, plain)]
     np.testing.assert_allclose(same[0], scale * np.asarray(same[1]), atol=1e-5)
 
@@ -66,16 +68,22 @@ def test_rove_says_what_it_takes():
 def test_rove_is_that_of_deepseek_v4():
     """Values that are the keys, and outputs rotated back, by transformers' function."""
     import torch
-    from transformers.models.deepseek_v4.modeling_deepseek_v4 import apply_rotary_pos_emb
+    from transformers.models.deepseek_v4.modeling_deepseek_v4 import (
+        apply_rotary_pos_emb,
+    )
 
     size, length, base = 4, 6, 100.0
     q, kv = (draw(2, length, heads, 8, seed=seed) for seed, heads in enumerate((2, 1)))
     angle = np.arange(length)[:, None] * base ** (-2 * np.arange(size // 2) / size)
-    cos, sin = (torch.tensor(f(angle), dtype=torch.float32)[None] for f in (np.cos, np.sin))
+    cos, sin = (
+        torch.tensor(f(angle), dtype=torch.float32)[None] for f in (np.cos, np.sin)
+    )
     theirs = [torch.tensor(x).transpose(1, 2) for x in (q, kv)]
     rotated_q, rotated_kv = (apply_rotary_pos_emb(x, cos, sin) for x in theirs)
     weights = (rotated_q @ rotated_kv.mT / 8**0.5).softmax(-1)
-    expected = apply_rotary_pos_emb(weights @ rotated_kv, cos, -sin).transpose(1, 2).numpy()
+    expected = (
+        apply_rotary_pos_emb(weights @ rotated_kv, cos, -sin).transpose(1, 2).numpy()
+    )
     encoding = encodings.rove(
         encodings.rope_slice(head_size=8, size=size, base=base, layout="interleaved")
     )

@@ -25,13 +25,19 @@ def layer(name, length=8, compiled=jax.jit):
 
     def run(positions, keys, queries=None, mask=None):
         queries = keys if queries is None else queries
-        positions_q = positions[np.searchsorted(keys, queries)] if queries is not keys else None
+        positions_q = (
+            positions[np.searchsorted(keys, queries)] if queries is not keys else None
+        )
         q, k, v = heads[0][:, queries], heads[1][:, keys], heads[2][:, keys]
 
         @compiled
         def outputs(params, q, k, v, x_q, x_k):
-            context = Context(positions_q=positions_q, positions_k=positions, x_q=x_q, x_k=x_k)
-            return attention(q, k, v, encoding, params, context, mask=mask, implementation="naive")
+            context = Context(
+                positions_q=positions_q, positions_k=positions, x_q=x_q, x_k=x_k
+            )
+            return attention(
+                q, k, v, encoding, params, context, mask=mask, implementation="naive"
+            )
 
         return outputs(params, q, k, v, x[:, queries], x[:, keys])
 
@@ -46,7 +52,9 @@ def test_padding_on_the_left_by_the_mask_alone(name):
     np.testing.assert_allclose(masked[:, 3:], run(np.arange(5), tokens), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["fox", "cable", "cope+causal", "path_attention(width=1)+causal"])
+@pytest.mark.parametrize(
+    "name", ["fox", "cable", "cope+causal", "path_attention(width=1)+causal"]
+)
 def test_padding_between_tokens(name):
     """A prompt that is padded on the right, and what follows it."""
     run, tokens = layer(name), np.array([0, 1, 2, 5, 6, 7])
@@ -62,7 +70,9 @@ def test_keys_out_of_order_are_refused():
     keys, query = np.arange(8), np.array([2])
     pages = np.array([4, 5, 6, 0, 0, 1, 2, 3])
     mask = (keys != 3)[None, None, None]
-    with pytest.raises(ValueError, match="positions of keys must rise from key to key for fox"):
+    with pytest.raises(
+        ValueError, match="positions of keys must rise from key to key for fox"
+    ):
         run(pages, keys, query, mask)
     assert np.isnan(jax.jit(lambda pages: run(pages, keys, query, mask))(pages)).all()
     assert np.isfinite(run(np.arange(8), keys, query, mask)).all()

@@ -5,7 +5,9 @@ from helpers.small_encodings import bias_at
 
 
 def test_sandwich_by_hand():
-    found = bias_at("sandwich(dim=4, base=100)", {}, [0, 2, -2])  # w = 1/10 and 1/100, c = 4 and 8.
+    found = bias_at(
+        "sandwich(dim=4, base=100)", {}, [0, 2, -2]
+    )  # w = 1/10 and 1/100, c = 4 and 8.
     drop = np.cos(0.2) + np.cos(0.02) - 2
     np.testing.assert_allclose(
         found, [[0, 0], [drop / 4, drop / 8], [drop / 4, drop / 8]], atol=1e-7

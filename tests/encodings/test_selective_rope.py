@@ -33,7 +33,9 @@ def test_selective_rope_turns_by_what_is_between_query_and_key():
     other = x.copy()
     other[:, 0] += 1.0
     logits = jax.jit(
-        lambda x: attention_logits(q, k, encoding, params, Context(positions_q=range(6), x_k=x))
+        lambda x: attention_logits(
+            q, k, encoding, params, Context(positions_q=range(6), x_k=x)
+        )
     )
     found, changed = np.asarray(logits(x)), np.asarray(logits(other))
     np.testing.assert_allclose(changed[..., 4:, 4:], found[..., 4:, 4:], atol=1e-5)

@@ -22,9 +22,13 @@ def test_axial_rope_rotates_one_share_for_each_axis():
     q = k = np.array([1.0, 0.0, 0.0, 2.0], np.float32).reshape(1, 1, 1, 4).repeat(2, 1)
     at = np.array([[0.0, 0.0], [0.3, -1.5]], np.float32)  # Real positions.
     found = attention_logits(q, k, encoding, None, Context(positions_q=at))[0, 0, 0]
-    np.testing.assert_allclose(found, [5 / 2, (np.cos(0.3) + 4 * np.cos(1.5)) / 2], atol=1e-6)
+    np.testing.assert_allclose(
+        found, [5 / 2, (np.cos(0.3) + 4 * np.cos(1.5)) / 2], atol=1e-6
+    )
     part = encoding.parts[0]
-    rotated, _, _ = part.map_qkv({}, q, k, q, HookContext(positions_q=at, positions_k=at))
+    rotated, _, _ = part.map_qkv(
+        {}, q, k, q, HookContext(positions_q=at, positions_k=at)
+    )
     expected = [np.cos(0.3), np.sin(0.3), -2 * np.sin(-1.5), 2 * np.cos(-1.5)]
     np.testing.assert_allclose(rotated[0, 1, 0], expected, atol=1e-6)
 
@@ -81,7 +85,9 @@ def test_layout_of_mrope_is_an_order_of_dimensions():
     q, k, _ = qkv()
     at = np.array([[0, 0, 0], [1, 5, 2], [2, 3, 9], [40, 7, 1], [9, 9, 9], [3, 0, 5]])
     order = [0, 4, 1, 5, 2, 6, 3, 7]
-    half, neighbours = (made(f"mrope(layout={name!r})")[0] for name in ("half", "interleaved"))
+    half, neighbours = (
+        made(f"mrope(layout={name!r})")[0] for name in ("half", "interleaved")
+    )
     expected = attention_logits(
         q[..., order], k[..., order], neighbours, None, Context(positions_q=at)
     )
@@ -103,15 +109,23 @@ def test_mixed_rope_starts_with_directions_at_right_angles():
 def test_mixed_rope_on_one_axis_each_is_axial():
     """Directions along the axes: half of the pairs go by rows, half by columns."""
     w = encodings.default_frequencies(4, 100.0)
-    frequencies = np.stack([np.append(w, 0 * w), np.append(0 * w, w)])[:, None].repeat(2, 1)
+    frequencies = np.stack([np.append(w, 0 * w), np.append(0 * w, w)])[:, None].repeat(
+        2, 1
+    )
     at = np.array([[0, 0], [1, 5], [2, 3]])
-    mixed = logits_at("rope_mixed", at, params={"rope_mixed": {"frequencies": frequencies}})
-    np.testing.assert_allclose(mixed, logits_at("rope_axial(layout='interleaved')", at), atol=1e-5)
+    mixed = logits_at(
+        "rope_mixed", at, params={"rope_mixed": {"frequencies": frequencies}}
+    )
+    np.testing.assert_allclose(
+        mixed, logits_at("rope_axial(layout='interleaved')", at), atol=1e-5
+    )
     far = logits_at("rope_mixed", at + np.array([2**17, -(2**16)]))
     np.testing.assert_allclose(far, logits_at("rope_mixed", at), atol=4e-3)
 
 
-@pytest.mark.parametrize("name", ["mrope", "mrope(interleaved=True)", "mrope(sections=(4, 0, 12))"])
+@pytest.mark.parametrize(
+    "name", ["mrope", "mrope(interleaved=True)", "mrope(sections=(4, 0, 12))"]
+)
 def test_mrope_is_rope_where_the_axes_agree(name):
     at = np.array([3, 0, 70, 12])
     same = logits_at(name, np.tile(at[:, None], 3), head_size=32)
@@ -131,7 +145,9 @@ def test_which_axis_a_pair_goes_by(name, axis_of_pair):
     x = np.ones((1, part.traits.axes, 1, 128), np.float32)
     at = 1000 * np.eye(part.traits.axes, dtype=int)  # Token a moves on axis a alone.
     rotated = jax.jit(
-        lambda x: part.map_qkv({}, x, x, x, HookContext(positions_q=at, positions_k=at))[0]
+        lambda x: part.map_qkv(
+            {}, x, x, x, HookContext(positions_q=at, positions_k=at)
+        )[0]
     )(x)
     moves = np.abs(np.asarray(rotated)[0, :, 0, :64] - 1) > 1e-6
     np.testing.assert_array_equal(moves.sum(0), 1)
@@ -139,7 +155,9 @@ def test_which_axis_a_pair_goes_by(name, axis_of_pair):
 
 
 def test_sections_of_mrope_are_checked():
-    with pytest.raises(ValueError, match=r"up to 4, .* head of size 8; got \(1, 1, 1\), .* 3"):
+    with pytest.raises(
+        ValueError, match=r"up to 4, .* head of size 8; got \(1, 1, 1\), .* 3"
+    ):
         build("mrope(sections=(1, 1, 1))")
     with pytest.raises(ValueError, match=r"\(1, 3\) cannot be interleaved"):
         build("mrope(sections=(1, 3), interleaved=True)")
@@ -160,7 +178,10 @@ def test_mrope(torch, model, config, rotary, interleaved, sections):
     if sections:
         settings["mrope_section"] = list(sections)
     made = getattr(theirs, config)(
-        hidden_size=HEADS * 128, num_attention_heads=HEADS, head_dim=128, rope_parameters=settings
+        hidden_size=HEADS * 128,
+        num_attention_heads=HEADS,
+        head_dim=128,
+        rope_parameters=settings,
     )
     q, k = torch.randn(2, 2, HEADS, 30, 128)
     positions = torch.randint(0, 200, (3, 2, 30))

@@ -15,7 +15,9 @@ def test_a_convolution_starts_again_where_positions_do():
         context = HookContext(
             positions_q=positions, positions_k=positions, document_ids=document_ids
         )
-        return np.asarray(jax.jit(lambda x: short_convolution(x, kernel, context))(x))[0, :, 0]
+        return np.asarray(jax.jit(lambda x: short_convolution(x, kernel, context))(x))[
+            0, :, 0
+        ]
 
     np.testing.assert_array_equal(run(x, range(7, 12)), [1, 12, 123, 1230, 12300])
     documents = run(x, np.array([[0, 1, 0, 1, 2]]))

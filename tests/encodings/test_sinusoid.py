@@ -27,7 +27,9 @@ def test_sinusoid_by_hand():
 def test_sinusoid_of_negative_offsets_flips_sines_only():
     w = encodings.default_frequencies(6)
     right, left = encodings.sinusoid(jnp.array([5, -5]), w)
-    np.testing.assert_allclose(left, right * jnp.tile(jnp.array([-1.0, 1.0]), 3), atol=1e-6)
+    np.testing.assert_allclose(
+        left, right * jnp.tile(jnp.array([-1.0, 1.0]), 3), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("dim", [3, 0, -2])
@@ -45,7 +47,9 @@ def test_rotation_identity(i, j, seed):
     q = jnp.asarray(rng.normal(size=8), jnp.float32)
     left = q @ encodings.sinusoid(jnp.array(j - i), w)
     right = rotate_pairs(q, jnp.array(i), w) @ encodings.sinusoid(jnp.array(j), w)
-    assert float(left) == pytest.approx(float(right), abs=3e-3)  # Angles to 1,200 in float32.
+    assert float(left) == pytest.approx(
+        float(right), abs=3e-3
+    )  # Angles to 1,200 in float32.
 
 
 def test_angles_are_float32_under_bfloat16():

@@ -14,7 +14,9 @@ def test_string_starts_as_rope():
     encoding = build("string")
     params = encoding.init(jax.random.key(0))
     found = attention_logits(q, k, encoding, params, Context(positions_q=at))
-    np.testing.assert_allclose(found, attention_logits(q, k, build("rope"), {}), atol=2e-3)
+    np.testing.assert_allclose(
+        found, attention_logits(q, k, build("rope"), {}), atol=2e-3
+    )
     axial = build("string(axes=2, base=100)")
     w = axial.init(jax.random.key(0))["string"]["frequencies"]
     np.testing.assert_allclose(w, [[1, 0.1, 0, 0], [0, 0, 1, 0.1]], rtol=1e-6)
@@ -28,13 +30,19 @@ def test_string_rotates_in_another_basis_that_shifts_leave_alone():
         "frequencies": draw(2, 2, 4, seed=4),
     }
     q, k = qk()
-    found = attention_logits(q, k, encoding, {"string": params}, Context(positions_q=grid(2, 3)))
+    found = attention_logits(
+        q, k, encoding, {"string": params}, Context(positions_q=grid(2, 3))
+    )
     shifted = Context(positions_q=grid(2, 3) + np.array([1000, -300]))
     far = attention_logits(q, k, encoding, {"string": params}, shifted)
     np.testing.assert_allclose(far, found, atol=2e-3)
     plain = {**params, "skew": np.zeros_like(params["skew"])}
-    other = attention_logits(q, k, encoding, {"string": plain}, Context(positions_q=grid(2, 3)))
+    other = attention_logits(
+        q, k, encoding, {"string": plain}, Context(positions_q=grid(2, 3))
+    )
     np.testing.assert_allclose(
-        np.diagonal(other, axis1=2, axis2=3), np.diagonal(found, axis1=2, axis2=3), atol=1e-5
+        np.diagonal(other, axis1=2, axis2=3),
+        np.diagonal(found, axis1=2, axis2=3),
+        atol=1e-5,
     )  # P is orthogonal.
     assert np.abs(other - found).max() > 0.1

@@ -34,14 +34,39 @@ def buckets_of(encoding, offsets):
 
 def test_t5_buckets_by_hand():
     # 8 exact distances, then the edges 8·16^(n/8) = 11.3, 16, 22.6, 32, 45.3, 64, 90.5.
-    edges = [0, 1, 7, 8, 11, 12, 15, 16, 22, 23, 31, 32, 45, 46, 63, 64, 90, 91, 128, 5000]
+    edges = [
+        0,
+        1,
+        7,
+        8,
+        11,
+        12,
+        15,
+        16,
+        22,
+        23,
+        31,
+        32,
+        45,
+        46,
+        63,
+        64,
+        90,
+        91,
+        128,
+        5000,
+    ]
     found = [0, 1, 7, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15, 15]
     assert buckets_of(encodings.t5(num_heads=2), -np.array(edges)) == found
-    assert buckets_of(encodings.t5(num_heads=2), edges[1:]) == [16 + one for one in found[1:]]
+    assert buckets_of(encodings.t5(num_heads=2), edges[1:]) == [
+        16 + one for one in found[1:]
+    ]
 
 
 def test_t5_in_one_direction():
-    encoding = encodings.t5(num_heads=2, num_buckets=8, max_distance=64, bidirectional=False)
+    encoding = encodings.t5(
+        num_heads=2, num_buckets=8, max_distance=64, bidirectional=False
+    )
     # 4 exact distances, then 4·16^(n/4) = 8, 16, 32.
     offsets = [9, 1, 0, -1, -3, -4, -7, -8, -15, -16, -31, -32, -900]
     assert buckets_of(encoding, offsets) == [0, 0, 0, 1, 3, 4, 4, 5, 5, 6, 6, 7, 7]
@@ -49,7 +74,9 @@ def test_t5_in_one_direction():
 
 @needs("torch", "transformers")
 @pytest.mark.parametrize("bidirectional", [True, False])
-@pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (64, 256), (16, 40), (12, 100)])
+@pytest.mark.parametrize(
+    ("buckets", "max_distance"), [(32, 128), (64, 256), (16, 40), (12, 100)]
+)
 def test_t5_buckets(torch, buckets, max_distance, bidirectional):
     from transformers.models.t5.modeling_t5 import T5Attention
 
@@ -58,7 +85,10 @@ def test_t5_buckets(torch, buckets, max_distance, bidirectional):
         torch.tensor(x), bidirectional, buckets, max_distance
     )
     encoding = encodings.t5(
-        num_heads=1, num_buckets=buckets, max_distance=max_distance, bidirectional=bidirectional
+        num_heads=1,
+        num_buckets=buckets,
+        max_distance=max_distance,
+        bidirectional=bidirectional,
     )
     table = {"table": jnp.arange(buckets, dtype=jnp.float32)[:, None]}
     ours = encoding.parts[0].offsets.bias(

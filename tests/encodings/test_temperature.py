@@ -17,13 +17,17 @@ from pe_jax.trainer.training.transplant import transplant
     [
         ("", lambda n: np.maximum(np.log(n) / np.log(4), 1)),  # Qwen's.
         (", smooth=True", lambda n: np.log(4 + n) / np.log(4)),  # SWAN's.
-        (", coefficient=0.412, count='row'", lambda n: np.full(6, 1 + 0.412 * np.log(6 / 4))),
+        (
+            ", coefficient=0.412, count='row'",
+            lambda n: np.full(6, 1 + 0.412 * np.log(6 / 4)),
+        ),
     ],
 )
 def test_log_n(options, factor):
     n = np.arange(1, 7)
     found, plain = (
-        logits_at(name, range(6)) for name in (f"log_n(original_length=4{options})", "none")
+        logits_at(name, range(6))
+        for name in (f"log_n(original_length=4{options})", "none")
     )
     found = np.asarray(found) / np.asarray(plain)
     np.testing.assert_allclose(found[0, 0], np.tile(factor(n)[:, None], 6), rtol=1e-5)
@@ -53,7 +57,9 @@ def test_ssmax_starts_near_the_plain_softmax():
     """Without a bias on average over 1,024 queries, with one exactly."""
     of_query = build("ssmax").parts[0]
     start = of_query.init(jax.random.key(0))
-    factors = of_query.scale(start, HookContext(positions_q=range(1024), positions_k=range(1024)))
+    factors = of_query.scale(
+        start, HookContext(positions_q=range(1024), positions_k=range(1024))
+    )
     np.testing.assert_allclose(np.mean(factors, axis=1).ravel(), 1, atol=0.003)
     with_bias = logits_at("ssmax(bias=True)", range(6))
     np.testing.assert_allclose(with_bias, logits_at("none", range(6)), atol=1e-6)
@@ -73,7 +79,8 @@ def test_ssmax_is_that_of_mistral_large_4():
         expected = theirs(torch.ones(2, 2, 3, 1), positions, head_dim_first=True)
     factor = build("ssmax(bias=True)").parts[0].scale
     found = factor(
-        params, HookContext(positions_q=positions.numpy(), positions_k=positions.numpy())
+        params,
+        HookContext(positions_q=positions.numpy(), positions_k=positions.numpy()),
     )
     np.testing.assert_allclose(found, expected.numpy().transpose(0, 2, 1, 3), rtol=1e-5)
 

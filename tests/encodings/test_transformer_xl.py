@@ -22,7 +22,10 @@ def test_transformer_xl_by_hand():
         "u": np.float32([[7.0]]),
         "v": np.float32([[11.0]]),
     }
-    q, k = np.float32([2.0, 4.0]).reshape(1, 2, 1, 1), np.float32([6.0, 8.0]).reshape(1, 2, 1, 1)
+    q, k = (
+        np.float32([2.0, 4.0]).reshape(1, 2, 1, 1),
+        np.float32([6.0, 8.0]).reshape(1, 2, 1, 1),
+    )
     found = attention_logits(q, k, encoding, {"transformer_xl": own})[0, 0]
     r = lambda x: 3 * math.sin(x) + 5 * math.cos(x)
     expected = [
@@ -41,7 +44,12 @@ def test_transformer_xl_is_xlnets(torch, clip):
     heads, size, length = 3, 4, 9
     width = heads * size
     config = XLNetConfig(
-        vocab_size=5, d_model=width, n_layer=1, n_head=heads, d_inner=4, clamp_len=clip or -1
+        vocab_size=5,
+        d_model=width,
+        n_layer=1,
+        n_head=heads,
+        d_inner=4,
+        clamp_len=clip or -1,
     )
     model = loud(torch, XLNetModel(config), 0.3)
     layer = model.layer[0].rel_attn
@@ -50,7 +58,11 @@ def test_transformer_xl_is_xlnets(torch, clip):
     q, k = project(layer.q), project(layer.k)
     far = model.relative_positional_encoding(length, length, bsz=2)
     _, weights = layer.rel_attn_core(
-        q, k, project(layer.v), torch.einsum("ibh,hnd->ibnd", far, layer.r), output_attentions=True
+        q,
+        k,
+        project(layer.v),
+        torch.einsum("ibh,hnd->ibnd", far, layer.r),
+        output_attentions=True,
     )
     # Sines come first in their sinusoid, and take turns with cosines in ours.
     turns = np.arange(width).reshape(2, -1).T.reshape(-1)

@@ -19,8 +19,12 @@ def test_tupe_resets_what_the_first_token_has_to_do_with_others():
     params["tupe"]["theta"] = theta
     q = np.zeros((2, 6, 2, 8), np.float32)
     found = attention_logits(q, q, encoding, params)
-    np.testing.assert_array_equal(found[0, :, 0], np.broadcast_to(theta[0][:, None], (2, 6)))
-    np.testing.assert_array_equal(found[0, :, 1:, 0], np.broadcast_to(theta[1][:, None], (2, 5)))
+    np.testing.assert_array_equal(
+        found[0, :, 0], np.broadcast_to(theta[0][:, None], (2, 6))
+    )
+    np.testing.assert_array_equal(
+        found[0, :, 1:, 0], np.broadcast_to(theta[1][:, None], (2, 5))
+    )
     tied, _ = made("tupe(untied_cls=False)")
     own = {"tupe": {k: v for k, v in params["tupe"].items() if k != "theta"}}
     np.testing.assert_array_equal(

@@ -19,7 +19,9 @@ def test_equal_gates_decay_with_the_distance():
         encoding = build(f"wall(gate_bias={bias}, stddev=0)+causal")
         params = encoding.init(jax.random.key(0))
         found = attention_logits(q, k, encoding, params, Context(x_q=x, x_k=x))
-        np.testing.assert_allclose(np.tril(found), np.tril(plain * gate**distance), atol=1e-5)
+        np.testing.assert_allclose(
+            np.tril(found), np.tril(plain * gate**distance), atol=1e-5
+        )
 
 
 def test_wall_says_what_it_needs():

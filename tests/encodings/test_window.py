@@ -21,12 +21,16 @@ def test_which_keys_a_query_attends_to(name, positions):
     v = np.eye(9, dtype=np.float32)[None, :, None]
     out = attention(q, k, v, build(name), {}, Context(positions_q=positions))
     i = np.arange(9)
-    np.testing.assert_array_equal(np.asarray(out)[0, :, 0] > 0, ALLOWED[name](i - i[:, None]))
+    np.testing.assert_array_equal(
+        np.asarray(out)[0, :, 0] > 0, ALLOWED[name](i - i[:, None])
+    )
 
 
 def test_windows_join():
-    assert AttentionWindow(left=5, right=None).within(AttentionWindow(left=None, right=0)).within(
-        AttentionWindow(left=3, right=3)
-    ) == AttentionWindow(left=3, right=0)
-    assert build("window(max_distance=4)+rope").window == AttentionWindow(left=4, right=4)
+    assert AttentionWindow(left=5, right=None).within(
+        AttentionWindow(left=None, right=0)
+    ).within(AttentionWindow(left=3, right=3)) == AttentionWindow(left=3, right=0)
+    assert build("window(max_distance=4)+rope").window == AttentionWindow(
+        left=4, right=4
+    )
     assert build("rope").window == AttentionWindow()

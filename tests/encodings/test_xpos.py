@@ -15,7 +15,11 @@ from pe_jax.encodings.parser import for_text
 def test_xpos_decays_the_fast_pairs_most():
     """One pair at a time, by hand: ζ = (2m/8 + 0.4) / 1.4."""
     encoding = build("xpos(scale_base=2)+causal")
-    run = jax.jit(lambda q: attention_logits(q, q, encoding, {}, Context(positions_q=np.arange(3))))
+    run = jax.jit(
+        lambda q: attention_logits(
+            q, q, encoding, {}, Context(positions_q=np.arange(3))
+        )
+    )
     for m in range(4):
         q = np.zeros((1, 3, 2, 8), np.float32)
         q[..., m] = 1.0
@@ -27,13 +31,16 @@ def test_xpos_decays_the_fast_pairs_most():
 
 def test_xpos_is_refused_in_an_encoder():
     q = draw(1, 3, 2, 8)
-    with pytest.raises(ValueError, match=r"grows without bound to the right.*'xpos\+causal'"):
+    with pytest.raises(
+        ValueError, match=r"grows without bound to the right.*'xpos\+causal'"
+    ):
         attention(q, q, q, build("xpos"), {})
     assert "xpos+causal" in for_text()
 
 
 @pytest.mark.parametrize(
-    ("dtype", "implementation"), [("float32", "naive"), ("float32", "fused"), ("float16", "naive")]
+    ("dtype", "implementation"),
+    [("float32", "naive"), ("float32", "fused"), ("float16", "naive")],
 )
 def test_xpos_far_apart(dtype, implementation):
     """Positions 2^17 apart in a row: near pairs are as ever, and nothing overflows."""
@@ -43,9 +50,17 @@ def test_xpos_far_apart(dtype, implementation):
 
     def run(q):
         out = attention(
-            q, k, v, encoding, {}, Context(positions_q=at), implementation=implementation
+            q,
+            k,
+            v,
+            encoding,
+            {},
+            Context(positions_q=at),
+            implementation=implementation,
         )
-        first = attention(q[:, :2], k[:, :2], v[:, :2], encoding, implementation=implementation)
+        first = attention(
+            q[:, :2], k[:, :2], v[:, :2], encoding, implementation=implementation
+        )
         return out.astype(jnp.float32).sum(), (out, first)
 
     grad, (out, first) = jax.jit(jax.grad(run, has_aux=True))(q)
@@ -62,6 +77,8 @@ def test_xpos(torch, length, scale_base):
     with torch.no_grad():
         x = 2 * torch.randn(1, length, WIDTH)
         wanted = layer(x, rotary_pos_emb=embedding(torch.arange(length)))
-    encoding = build_as_theirs(f"xpos(scale_base={scale_base}, layout='interleaved')+causal")
+    encoding = build_as_theirs(
+        f"xpos(scale_base={scale_base}, layout='interleaved')+causal"
+    )
     found = of_layer(layer, x, encoding, {}, np.arange(length))
     np.testing.assert_allclose(found, wanted.numpy(), atol=1e-5)

@@ -75,7 +75,10 @@ DAMAGE = {
     ),
     "missing arrays": (
         lambda folder: rewrite_arrays(
-            folder, lambda arrays: {k: x for k, x in arrays.items() if k != "causal/layer_0/out"}
+            folder,
+            lambda arrays: {
+                k: x for k, x in arrays.items() if k != "causal/layer_0/out"
+            },
         ),
         "llama.safetensors is damaged (causal/layer_0/out is missing)",
     ),
@@ -94,7 +97,9 @@ DAMAGE = {
         "(k is not finite)",
     ),
     "other positions": (
-        lambda folder: rewrite_arrays(folder, with_array("chunk/positions", lambda x: x + 1)),
+        lambda folder: rewrite_arrays(
+            folder, with_array("chunk/positions", lambda x: x + 1)
+        ),
         "(chunk/positions is not that of its config)",
     ),
     "no description": (
@@ -121,7 +126,10 @@ DAMAGE = {
         lambda folder: rewrite(folder, format=1),
         "llama.json has format 1; this version reads 2. Write it again with pe-jax golden.",
     ),
-    "no config": (lambda folder: rewrite(folder, config=3), "llama.json is damaged (config is 3)"),
+    "no config": (
+        lambda folder: rewrite(folder, config=3),
+        "llama.json is damaged (config is 3)",
+    ),
     "no known config": (
         lambda folder: rewrite(folder, config={"model_type": "lama"}),
         "llama.json is damaged (config: model_type 'lama' is not known.",
@@ -130,7 +138,10 @@ DAMAGE = {
         lambda folder: rewrite(folder, config=CONFIG | {"head_dim": 16}),
         "llama.safetensors is damaged (q must be float32 [2, 6, 4, 16], got float32 [2, 6, 4, 8])",
     ),
-    "no cases": (lambda folder: rewrite(folder, cases={}), "llama.json is damaged (cases must be"),
+    "no cases": (
+        lambda folder: rewrite(folder, cases={}),
+        "llama.json is damaged (cases must be",
+    ),
     "cases of another kind": (
         lambda folder: rewrite(folder, cases="causal"),
         "llama.json is damaged (cases must be",
@@ -147,7 +158,9 @@ def test_damage_is_one_line_that_names_the_file(folder, damage):
     apply, says = DAMAGE[damage]
     apply(folder)
     code, printed, err = call(
-        COMMAND, f"--check={folder / 'code.py'}:rotate", f"--golden={folder / 'llama.safetensors'}"
+        COMMAND,
+        f"--check={folder / 'code.py'}:rotate",
+        f"--golden={folder / 'llama.safetensors'}",
     )
     assert code == 1 and not printed
     assert says in err and str(folder) in err and err.count("\n") == 1, err
@@ -179,17 +192,27 @@ def test_configs_of_one_type_have_files_of_their_own(tmp_path):
     files = golden.write(configs, tmp_path)
     assert [file.stem for file in files] == ["llama", "llama~2", "llama~3"]
     for file, base in zip(files, bases):
-        assert json.loads(file.with_suffix(".json").read_text())["config"]["rope_theta"] == base
+        assert (
+            json.loads(file.with_suffix(".json").read_text())["config"]["rope_theta"]
+            == base
+        )
 
 
 def test_nothing_is_written_over_files_of_something_else(folder):
     before = contents(folder)
     other = CONFIG | {"rope_theta": 2e4}
     bloom = {"model_type": "bloom", "hidden_size": 16, "n_head": 4}
-    with pytest.raises(ValueError, match="llama.json is of another config, .* another folder"):
+    with pytest.raises(
+        ValueError, match="llama.json is of another config, .* another folder"
+    ):
         golden.write([bloom, other], folder)
     assert contents(folder) == before
-    config = {"rope_theta": 2e4, "head_dim": 8, "num_attention_heads": 2, "hidden_size": 16}
+    config = {
+        "rope_theta": 2e4,
+        "head_dim": 8,
+        "num_attention_heads": 2,
+        "hidden_size": 16,
+    }
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match="config.json is not of golden vectors"):
         golden.write([config], folder)

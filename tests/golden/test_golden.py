@@ -92,7 +92,9 @@ def test_files_are_the_same_each_time_and_small(folder, tmp_path):
 
 @pytest.mark.parametrize("number", range(3))
 def test_examples_of_the_readme_read_the_files(folder, tmp_path, monkeypatch, number):
-    block = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.S)[number]
+    block = re.findall(
+        r"```python\n(.*?)```", (folder / "README.md").read_text(), re.S
+    )[number]
     if "torch" in block:
         pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
@@ -129,13 +131,19 @@ def test_functions_that_rotate(folder):
         turned = []
         for x, positions in ((q, positions_q), (k, positions_k)):
             w = 160_000.0 ** (-np.arange(0, 8, 2) / 8)
-            z = (x[..., :4] + 1j * x[..., 4:]) * np.exp(1j * positions[..., None, None] * w)
+            z = (x[..., :4] + 1j * x[..., 4:]) * np.exp(
+                1j * positions[..., None, None] * w
+            )
             turned.append(np.concatenate([z.real, z.imag], -1))
         return turned
 
     failures = golden.check(rotate, folder / "modernbert.safetensors")
-    assert {failure.layer for failure in failures} == {"layer_1"}  # Whose base is 10,000.
-    assert all("the rotation is that of layer_0" in failure.causes for failure in failures)
+    assert {failure.layer for failure in failures} == {
+        "layer_1"
+    }  # Whose base is 10,000.
+    assert all(
+        "the rotation is that of layer_0" in failure.causes for failure in failures
+    )
 
 
 def test_functions_that_end_python_or_give_complex_numbers_fail(folder):
@@ -144,10 +152,15 @@ def test_functions_that_end_python_or_give_complex_numbers_fail(folder):
 
     for function, error in (
         (leave, "SystemExit: 0"),
-        (lambda q, k: (q, k + 0j), "ValueError: rotated keys must be real numbers, got complex"),
+        (
+            lambda q, k: (q, k + 0j),
+            "ValueError: rotated keys must be real numbers, got complex",
+        ),
     ):
         failures = golden.check(function, folder / "modernbert.safetensors")
-        assert len(failures) == 14 and all(error in failure.error for failure in failures)
+        assert len(failures) == 14 and all(
+            error in failure.error for failure in failures
+        )
 
 
 def test_zeros_fail(folder):
@@ -159,7 +172,9 @@ def test_zeros_fail(folder):
 
 
 def test_the_function_of_the_page(folder):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/golden.md").read_text(), re.S)
+    blocks = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs/golden.md").read_text(), re.S
+    )
     exec(blocks[0].replace("GOLDEN/llama", str(folder / "modernbert")), found := {})
     assert found["golden"]["full/layer_0/out"].shape == found["golden"]["q"].shape
     exec(blocks[1], found)
@@ -183,10 +198,14 @@ def test_the_commands_of_the_page_in_order(tmp_path, monkeypatch):
     assert f"llama: {reported[1]}" in printed and reported[2] in printed
 
 
-@pytest.mark.skipif(not hasattr(nnx, "RoPE"), reason="nnx.RoPE is in flax from 0.12.12 on")
+@pytest.mark.skipif(
+    not hasattr(nnx, "RoPE"), reason="nnx.RoPE is in flax from 0.12.12 on"
+)
 def test_nnx_rope_decodes_as_the_page_says():
     exec(
-        re.findall(r"```python\n(.*?)```", (ROOT / "docs/golden.md").read_text(), re.S)[2],
+        re.findall(r"```python\n(.*?)```", (ROOT / "docs/golden.md").read_text(), re.S)[
+            2
+        ],
         found := {},
     )
     difference = abs(jnp.concatenate(found["steps"], 1) - found["full"]).max((0, 2))
@@ -225,11 +244,17 @@ def test_the_command(tmp_path):
     assert code == 1 and "gpt_oss: " in printed and "nothing is rotated" in printed
     (tmp_path / "script.py").write_text("import sys\nrotate = max\nsys.exit(0)\n")
     for arguments, says in [
-        ([f"--check={tmp_path / 'script.py'}:rotate", f"--golden={tmp_path}"], "SystemExit: 0"),
+        (
+            [f"--check={tmp_path / 'script.py'}:rotate", f"--golden={tmp_path}"],
+            "SystemExit: 0",
+        ),
         ([out], "Give --out=FOLDER and --model_type"),
         ([out, "--model_type=lama"], "Did you mean llama?"),
         (["--check=code"], "has no golden vectors"),
-        (["--check=math:rotate", f"--golden={tmp_path}"], "math has no function 'rotate'"),
+        (
+            ["--check=math:rotate", f"--golden={tmp_path}"],
+            "math has no function 'rotate'",
+        ),
     ]:
         code, _, err = call(COMMAND, *arguments)
         assert code == 1 and says in err and err.count("\n") <= 2, err
@@ -238,7 +263,11 @@ def test_the_command(tmp_path):
 @pytest.mark.torch
 @pytest.mark.parametrize(
     "model_type",
-    ["gpt_oss", "cohere", *(pytest.param(x, marks=pytest.mark.slow) for x in ("gemma3", "phi3"))],
+    [
+        "gpt_oss",
+        "cohere",
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("gemma3", "phi3")),
+    ],
 )
 def test_transformers_passes(tmp_path, model_type):
     if not importlib.util.find_spec("transformers"):

@@ -3,7 +3,15 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers.position_code import CONFIGS, SIZES, YARN_SCALE, code, settings_of, turn, yarn
+from helpers.position_code import (
+    CONFIGS,
+    SIZES,
+    YARN_SCALE,
+    code,
+    settings_of,
+    turn,
+    yarn,
+)
 from references.rope import powers
 
 from pe_jax import golden
@@ -266,7 +274,9 @@ def test_zeros_fail_in_all_layers(tmp_path, model_type):
     config = {"model_type": model_type, **SIZES}
     (file,) = golden.write([config], tmp_path)
     failures = golden.check(lambda q, k: (0 * q, 0 * k), file)
-    assert {failure.layer for failure in failures} == set(golden_vectors(config, []).layers)
+    assert {failure.layer for failure in failures} == set(
+        golden_vectors(config, []).layers
+    )
 
 
 @pytest.mark.parametrize("scaled", [False, True])

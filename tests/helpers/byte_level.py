@@ -20,17 +20,23 @@ def byte_level(size, special=SPECIAL):
     tokens += [f"filler{i}" for i in range(size - len(tokens))]
     merges = [("\u0120", "a"), ("\u0120a", "b"), ("a", "b"), ("c", "d")]
     unknown = "<unk>" if "<unk>" in special else special[1]
-    model = models.BPE({token: i for i, token in enumerate(tokens)}, merges, unk_token=unknown)
+    model = models.BPE(
+        {token: i for i, token in enumerate(tokens)}, merges, unk_token=unknown
+    )
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(special)
     cls, sep = ((token, special.index(token)) for token in special[2:4])
-    tokenizer.post_processor = processors.RobertaProcessing(sep, cls, add_prefix_space=False)
+    tokenizer.post_processor = processors.RobertaProcessing(
+        sep, cls, add_prefix_space=False
+    )
     return tokenizer
 
 
 def byte_level_for(theirs):
     """A tokenizer for a config.json; MPNet's code needs padding to be token 1."""
-    special = ["<unk>", "<pad>", *SPECIAL[2:]] if theirs["model_type"] == "mpnet" else SPECIAL
+    special = (
+        ["<unk>", "<pad>", *SPECIAL[2:]] if theirs["model_type"] == "mpnet" else SPECIAL
+    )
     return byte_level(theirs["vocab_size"], special)

@@ -9,20 +9,26 @@ def attention(q, k, v, encoding=None, params=None, context=None, *, mask=None, *
     """`pe_jax.attention.attention`; positions stay as known as the context has them."""
 
     def run(q, k, v, params, mask):
-        return pe_jax.attention.attention(q, k, v, encoding, params, context, mask=mask, **how)
+        return pe_jax.attention.attention(
+            q, k, v, encoding, params, context, mask=mask, **how
+        )
 
     return jax.jit(run)(q, k, v, params, mask)
 
 
 def attention_logits(q, k, encoding, params, context=None):
     """`pe_jax.attention.attention_logits`."""
-    run = lambda q, k, params: pe_jax.attention.attention_logits(q, k, encoding, params, context)
+    run = lambda q, k, params: pe_jax.attention.attention_logits(
+        q, k, encoding, params, context
+    )
     return jax.jit(run)(q, k, params)
 
 
 def attention_weights(q, k, encoding, params, context=None):
     """`pe_jax.attention.attention_weights`."""
-    run = lambda q, k, params: pe_jax.attention.attention_weights(q, k, encoding, params, context)
+    run = lambda q, k, params: pe_jax.attention.attention_weights(
+        q, k, encoding, params, context
+    )
     return jax.jit(run)(q, k, params)
 
 

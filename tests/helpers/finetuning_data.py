@@ -21,7 +21,9 @@ def examples(count, seed):
     found = []
     for _ in range(count):
         words = rng.choice(tiny_run.WORDS, rng.integers(2, 12))
-        found.append({"sentence": " ".join(words).encode(), "label": int(words[0] > words[1])})
+        found.append(
+            {"sentence": " ".join(words).encode(), "label": int(words[0] > words[1])}
+        )
     return found
 
 

@@ -31,7 +31,8 @@ DEEPSEEK: dict[str, Any] = dict(
                       mscale_all_dim=0.707, original_max_position_embeddings=16),
 )  # fmt: skip
 YARN_16 = (
-    "rope_yarn(factor=40, original_length=16, mscale=0.707, mscale_all_dim=0.707, scale_logits=True"
+    "rope_yarn(factor=40, original_length=16, mscale=0.707, "
+    "mscale_all_dim=0.707, scale_logits=True"
 )
 INDEXED: dict[str, Any] = DEEPSEEK | dict(
     index_topk=64, index_head_dim=16, index_n_heads=2,
@@ -40,7 +41,9 @@ LINEAR: dict[str, Any] = dict(
     linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=8,
     linear_value_head_dim=8,
 )  # fmt: skip
-MAMBA: dict[str, Any] = dict(mamba_n_heads=8, mamba_d_head=16, mamba_d_state=8, mamba_n_groups=1)
+MAMBA: dict[str, Any] = dict(
+    mamba_n_heads=8, mamba_d_head=16, mamba_d_state=8, mamba_n_groups=1
+)
 
 # model_type: [(what its config.json says besides sizes, the name of its encoding)].
 CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
@@ -533,7 +536,11 @@ def cases() -> list[tuple[str, dict[str, Any], str]]:
     return [
         (
             model_type,
-            {**({} if model_type in renamed else SIZES), **said, "model_type": model_type},
+            {
+                **({} if model_type in renamed else SIZES),
+                **said,
+                "model_type": model_type,
+            },
             name,
         )
         for model_type, several in CONFIGS.items()

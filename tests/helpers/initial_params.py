@@ -21,7 +21,9 @@ def initial_params(model, *inputs, **named):
     def draw(path, leaf):
         if path[-1].key in ("scale", "bias"):
             return jnp.asarray(np.full(leaf.shape, path[-1].key == "scale", leaf.dtype))
-        return jnp.asarray(rng.normal(0, config.initializer_stddev, leaf.shape), leaf.dtype)
+        return jnp.asarray(
+            rng.normal(0, config.initializer_stddev, leaf.shape), leaf.dtype
+        )
 
     shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs, **named)["params"]
     params = jax.tree_util.tree_map_with_path(draw, shapes)
@@ -37,4 +39,6 @@ def shapes_of(model):
     one = np.zeros((1, 1), np.int32)
     has_masked_lm = isinstance(model, BertForMaskedLM | BertForPretraining)
     named = {"masked_positions": one} if has_masked_lm else {}
-    return jax.eval_shape(functools.partial(model.init, **named), jax.random.key(0), one)["params"]
+    return jax.eval_shape(
+        functools.partial(model.init, **named), jax.random.key(0), one
+    )["params"]

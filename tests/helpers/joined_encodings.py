@@ -51,7 +51,9 @@ def loss(name, params, x, kernel, implementation="table"):
         x,
         encoding,
         params,
-        encodings.Context(positions_q=positions, tokens=jnp.zeros(x.shape[:2], jnp.int32)),
+        encodings.Context(
+            positions_q=positions, tokens=jnp.zeros(x.shape[:2], jnp.int32)
+        ),
     )
     total, acting = (x**2).sum(), encoding.in_attention
     if not acting.parts:
@@ -62,11 +64,18 @@ def loss(name, params, x, kernel, implementation="table"):
 
     q = project(x)
     context = encodings.Context(
-        positions_q=positions, positions_k=positions, x_q=x, x_k=x, projections=(project, project)
+        positions_q=positions,
+        positions_k=positions,
+        x_q=x,
+        x_k=x,
+        projections=(project, project),
     )
     return (
         total
-        + (attention(q, q, q, acting, params, context, implementation=implementation) ** 2).sum()
+        + (
+            attention(q, q, q, acting, params, context, implementation=implementation)
+            ** 2
+        ).sum()
     )
 
 

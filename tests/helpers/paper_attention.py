@@ -1,5 +1,7 @@
 """Attention with position encodings as the paper writes it: query by query, float64."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,9 @@ def vector(name, params, x, dim):
     """P(x) of a single encoding, x an int."""
     if name.startswith("learned"):
         return params["table"][x]
-    w = params.get("frequencies", np.array([10_000.0 ** (-2 * i / dim) for i in range(dim // 2)]))
+    w = params.get(
+        "frequencies", np.array([10_000.0 ** (-2 * i / dim) for i in range(dim // 2)])
+    )
     return jnp.stack([f(w[i] * x) for i in range(dim // 2) for f in (jnp.sin, jnp.cos)])
 
 
@@ -35,8 +39,11 @@ def attention(names, params, q, k, v, positions_q, positions_k, mask, clip):
         """A query q [d], the keys and values k and v [Lk, d] of its head."""
         p = jnp.zeros_like(k)
         for name in names:
-            each = lambda j: relative_vector(name, params[name], j - position, clip, dim)  # noqa: B023
-            p += jax.vmap(each)(positions)
+            offsets = positions - position
+            vectors = functools.partial(
+                relative_vector, name, params[name], clip=clip, dim=dim
+            )
+            p += jax.vmap(vectors)(offsets)
         logits = jnp.where(allowed, (k + p) @ q / np.sqrt(dim), -1e300)
         weights = jnp.where(allowed, jnp.exp(logits - logits.max()), 0.0)
         return weights @ (v + p) / jnp.where(allowed.any(), weights.sum(), 1.0)
@@ -57,7 +64,10 @@ def in_float64(function, *args):
 
 def clipped(name, clip):
     """The name with this clip of its relative parts."""
-    parts = (f"{p}(max_distance={clip})" if p.endswith("relative") else p for p in name.split("+"))
+    parts = (
+        f"{p}(max_distance={clip})" if p.endswith("relative") else p
+        for p in name.split("+")
+    )
     return "+".join(parts)
 
 
@@ -72,21 +82,27 @@ def build(name, clip, heads, dim):
 def _range(positions):
     """Positions as a range, where they are one."""
     one = (
-        range(int(positions[0]), int(positions[0]) + len(positions)) if positions.ndim == 1 else ()
+        range(int(positions[0]), int(positions[0]) + len(positions))
+        if positions.ndim == 1
+        else ()
     )
     return one if positions.ndim == 1 and positions.tolist() == list(one) else positions
 
 
 def draw(rows, lq, lk, heads, dim):
     rng = np.random.default_rng(0)
-    return [rng.normal(size=(rows, n, heads, dim)).astype(np.float32) for n in (lq, lk, lk)]
+    return [
+        rng.normal(size=(rows, n, heads, dim)).astype(np.float32) for n in (lq, lk, lk)
+    ]
 
 
 # Values and gradients of `attention` by what they were given: the same for every implementation.
 _EXPECTED: dict[tuple, tuple] = {}
 
 
-def check_attention(name, qkv, positions_q, positions_k, mask, clip, implementation="auto"):
+def check_attention(
+    name, qkv, positions_q, positions_k, mask, clip, implementation="auto"
+):
     """`pe_jax.attention.attention` against `attention` above: the value and all gradients of a
     random projection of the output. mask [B, Lq, Lk]; positions `[L]` or `[B, L]`."""
     rows, _, heads, dim = qkv[0].shape
@@ -97,7 +113,9 @@ def check_attention(name, qkv, positions_q, positions_k, mask, clip, implementat
     # One row for all queries where it is the same, as padding masks have it.
     short = mask[:, :1] if (mask == mask[:, :1]).all() else mask
 
-    context = encodings.Context(positions_q=_range(positions_q), positions_k=_range(positions_k))
+    context = encodings.Context(
+        positions_q=_range(positions_q), positions_k=_range(positions_k)
+    )
 
     def ours(q, k, v, params):
         mask = jnp.asarray(short)[:, None]
@@ -109,7 +127,15 @@ def check_attention(name, qkv, positions_q, positions_k, mask, clip, implementat
     def formula(q, k, v, params):
         nested = {n: params.get(n, {}) for n in relative}
         out = attention(
-            relative, nested, q, k, v, spread(positions_q), spread(positions_k), mask, clip
+            relative,
+            nested,
+            q,
+            k,
+            v,
+            spread(positions_q),
+            spread(positions_k),
+            mask,
+            clip,
         )
         return (out * to).sum()
 
@@ -121,5 +147,7 @@ def check_attention(name, qkv, positions_q, positions_k, mask, clip, implementat
     expected, expected_grads = _EXPECTED[key]
     np.testing.assert_allclose(value, expected, rtol=2e-5, atol=2e-5)
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=3e-4, atol=3e-5), grads, expected_grads
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=3e-4, atol=3e-5),
+        grads,
+        expected_grads,
     )

@@ -38,7 +38,9 @@ CONFIGS = {
 def yarn(r, base, factor, length, truncate):
     """Frequencies of YaRN."""
     w = powers(r, base)
-    start, end = (r * np.log(length / (2 * np.pi * n)) / (2 * np.log(base)) for n in (32.0, 1.0))
+    start, end = (
+        r * np.log(length / (2 * np.pi * n)) / (2 * np.log(base)) for n in (32.0, 1.0)
+    )
     if truncate:
         start, end = np.floor(start), np.ceil(end)
     start, end = max(start, 0), min(end, r - 1)
@@ -65,7 +67,10 @@ def settings_of(model, layer, longest):
         case "modernbert":
             full = layer % 3 == 0
             window = (None, None) if full else (64, 64)
-            return plain | {"w": powers(8, 160_000.0 if full else 10_000.0), "window": window}
+            return plain | {
+                "w": powers(8, 160_000.0 if full else 10_000.0),
+                "window": window,
+            }
         case "bloom":
             return plain | {"w": None, "slopes": 2.0 ** (-2 * np.arange(1, 5))}
         case "bloom of 6 heads":
@@ -77,7 +82,11 @@ def settings_of(model, layer, longest):
             if layer % 4 == 3:
                 temperature = lambda x: 1 + 0.1 * np.log(np.floor((x + 1) / 8192) + 1)
                 return plain | {"w": None, "temperature": temperature}
-            return plain | {"w": powers(8, 500_000.0), "chunk": 8192, "layout": "neighbours"}
+            return plain | {
+                "w": powers(8, 500_000.0),
+                "chunk": 8192,
+                "layout": "neighbours",
+            }
         case "ministral3":
             temperature = lambda x: 1 + 0.1 * np.log(np.floor(x / 16_384) + 1)
             w = yarn(8, 1_000_000.0, 16.0, 16_384, truncate=True)
@@ -93,7 +102,17 @@ def exactly(x):
     return x
 
 
-def turn(x, positions, *, w, scale, layout, first=0, round_angles=exactly, round_tables=exactly):
+def turn(
+    x,
+    positions,
+    *,
+    w,
+    scale,
+    layout,
+    first=0,
+    round_angles=exactly,
+    round_tables=exactly,
+):
     """Rotate `[B, L, H, d]`, 2F dimensions from `first` on."""
     count = len(w)
     angles = round_angles(positions[:, :, None, None] * w)
@@ -105,7 +124,9 @@ def turn(x, positions, *, w, scale, layout, first=0, round_angles=exactly, round
         turned[..., first : first + 2 * count] = np.concatenate([z.real, z.imag], -1)
     else:
         z = factor * (part[..., ::2] + 1j * part[..., 1::2])
-        turned[..., first : first + 2 * count] = np.stack([z.real, z.imag], -1).reshape(part.shape)
+        turned[..., first : first + 2 * count] = np.stack([z.real, z.imag], -1).reshape(
+            part.shape
+        )
     return turned
 
 
@@ -158,7 +179,9 @@ def code(model, *, change_positions=None, change_mask=exactly, change_longest=ex
         if size := settings["chunk"]:
             same = positions_k[:, None, :] // size == positions_q[:, :, None] // size
             allowed = allowed & same[:, None]
-        logits = logits - np.max(logits, axis=-1, keepdims=True, where=allowed, initial=-1e30)
+        logits = logits - np.max(
+            logits, axis=-1, keepdims=True, where=allowed, initial=-1e30
+        )
         weights = np.where(allowed, np.exp(np.minimum(logits, 0)), 0)
         weights = weights / np.maximum(weights.sum(-1, keepdims=True), 1e-300)
         return np.einsum("bhqk,bkhd->bqhd", weights, v)

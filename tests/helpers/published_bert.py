@@ -70,13 +70,19 @@ def random_tensors(shapes, seed=0):
 
 def bert_tensors(seed=0):
     """The encoder alone, with position ids as in old files."""
-    return {**random_tensors(encoder_shapes(), seed), "embeddings.position_ids": np.arange(N)[None]}
+    return {
+        **random_tensors(encoder_shapes(), seed),
+        "embeddings.position_ids": np.arange(N)[None],
+    }
 
 
 def whole_tensors(seed=0):
     """The encoder and both pretraining heads, under the names of `BertForPreTraining`."""
     whole = random_tensors(encoder_shapes() | head_shapes(), seed)
-    return {n if n.startswith("cls.") else f"bert.{n}": tensor for n, tensor in whole.items()}
+    return {
+        n if n.startswith("cls.") else f"bert.{n}": tensor
+        for n, tensor in whole.items()
+    }
 
 
 def write(folder, tensors, config=None, file="model.safetensors"):
@@ -90,7 +96,10 @@ def write(folder, tensors, config=None, file="model.safetensors"):
 def numpy_bert(t, config, tokens, token_type_ids, valid):
     """The input of the first layer and the output of each, in float64, from the published tensors;
     one head at a time."""
-    t = {name.removeprefix("bert."): np.asarray(value, np.float64) for name, value in t.items()}
+    t = {
+        name.removeprefix("bert."): np.asarray(value, np.float64)
+        for name, value in t.items()
+    }
     x = t["embeddings.word_embeddings.weight"][tokens]
     x = x + t["embeddings.token_type_embeddings.weight"][token_type_ids]
     x = _norm(t, config, x + t[TABLE][: tokens.shape[1]], "embeddings.LayerNorm")
@@ -98,7 +107,10 @@ def numpy_bert(t, config, tokens, token_type_ids, valid):
     states = [x]
     for i in range(config["num_hidden_layers"]):
         layer = f"encoder.layer.{i}"
-        q, k, v = (_dense(t, x, f"{layer}.attention.self.{n}") for n in ("query", "key", "value"))
+        q, k, v = (
+            _dense(t, x, f"{layer}.attention.self.{n}")
+            for n in ("query", "key", "value")
+        )
         mixed = []
         for h in range(config["num_attention_heads"]):
             own = slice(h * size, (h + 1) * size)
@@ -107,7 +119,11 @@ def numpy_bert(t, config, tokens, token_type_ids, valid):
             mixed.append(weights / weights.sum(-1, keepdims=True) @ v[..., own])
         y = _dense(t, np.concatenate(mixed, -1), f"{layer}.attention.output.dense")
         x = _norm(t, config, x + y, f"{layer}.attention.output.LayerNorm")
-        y = _dense(t, _gelu(_dense(t, x, f"{layer}.intermediate.dense")), f"{layer}.output.dense")
+        y = _dense(
+            t,
+            _gelu(_dense(t, x, f"{layer}.intermediate.dense")),
+            f"{layer}.output.dense",
+        )
         x = _norm(t, config, x + y, f"{layer}.output.LayerNorm")
         states.append(x)
     return np.stack(states)
@@ -115,7 +131,10 @@ def numpy_bert(t, config, tokens, token_type_ids, valid):
 
 def numpy_heads(t, config, hidden):
     """Masked-LM logits of every position, and next-sentence logits, of the last hidden states."""
-    t = {name.removeprefix("bert."): np.asarray(value, np.float64) for name, value in t.items()}
+    t = {
+        name.removeprefix("bert."): np.asarray(value, np.float64)
+        for name, value in t.items()
+    }
     x = _gelu(_dense(t, hidden, "cls.predictions.transform.dense"))
     x = _norm(t, config, x, "cls.predictions.transform.LayerNorm")
     masked_lm = x @ t["embeddings.word_embeddings.weight"].T + t["cls.predictions.bias"]

@@ -15,7 +15,9 @@ _EUROBERT: dict[str, Any] = dict(
     SIZES, model_type="eurobert", rope_theta=250_000.0, pad_token_id=0, bos_token_id=2,
     eos_token_id=3, mask_token_id=4,
 )  # fmt: skip
-_NOMIC: dict[str, Any] = dict(SIZES, model_type="nomic_bert", type_vocab_size=2, pad_token_id=0)
+_NOMIC: dict[str, Any] = dict(
+    SIZES, model_type="nomic_bert", type_vocab_size=2, pad_token_id=0
+)
 
 # Name: class of transformers, config.json.
 ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -59,9 +59,14 @@ def embedded(encoding, params, positions):
 def bias_between(encoding, params, positions_q, positions_k=None):
     """What an encoding adds between queries and keys of zeros, [H, Lq, Lk]."""
     positions_k = positions_q if positions_k is None else positions_k
-    zeros = (np.zeros((1, len(at), 2, 4), np.float32) for at in (positions_q, positions_k))
+    zeros = (
+        np.zeros((1, len(at), 2, 4), np.float32) for at in (positions_q, positions_k)
+    )
     return attention_logits(
-        *zeros, encoding, params, Context(positions_q=positions_q, positions_k=positions_k)
+        *zeros,
+        encoding,
+        params,
+        Context(positions_q=positions_q, positions_k=positions_k),
     )[0]
 
 
@@ -70,7 +75,9 @@ def bias_at(name, own, offsets, **sizes):
     (part,) = made_narrow(name, **sizes)[0].parts
     return np.asarray(
         part.offsets.bias(
-            own, np.array(offsets), HookContext(positions_q=range(0), positions_k=range(0))
+            own,
+            np.array(offsets),
+            HookContext(positions_q=range(0), positions_k=range(0)),
         )
     )
 
@@ -87,7 +94,9 @@ def mapped_queries(part, params, q, at):
     """Queries as the part maps them at positions `at`."""
     return np.asarray(
         jax.jit(
-            lambda q: part.map_qkv(params, q, q, q, HookContext(positions_q=at, positions_k=at))[0]
+            lambda q: part.map_qkv(
+                params, q, q, q, HookContext(positions_q=at, positions_k=at)
+            )[0]
         )(q)
     )
 

@@ -11,7 +11,9 @@ def write(folder, name, features, splits):
       features: `features(tfds.features)`, features by name.
       splits: lists of examples, by the split's name.
     """
-    tfds = pytest.importorskip("tensorflow_datasets", reason="the extra tfds is not installed")
+    tfds = pytest.importorskip(
+        "tensorflow_datasets", reason="the extra tfds is not installed"
+    )
 
     def info(self):
         by_name = tfds.features.FeaturesDict(features(tfds.features))

@@ -31,7 +31,9 @@ def write_books(folder, count=12, length=30, seed=0):
     path = folder / "books.jsonl"
     with open(path, "w") as file:
         for _ in range(count):
-            lines = [" ".join(rng.choice(WORDS, 9)).capitalize() + "." for _ in range(length)]
+            lines = [
+                " ".join(rng.choice(WORDS, 9)).capitalize() + "." for _ in range(length)
+            ]
             file.write(json.dumps({"text": " ".join(lines)}) + "\n")
     return path
 
@@ -49,7 +51,12 @@ def config_dict(folder, **changes):
     """The same as a config file has it."""
     c = schema.config_dict(PretrainingConfig)
     c.model.update(
-        size="tiny", num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32, max_length=48
+        size="tiny",
+        num_layers=1,
+        hidden_size=16,
+        num_heads=2,
+        intermediate_size=32,
+        max_length=48,
     )
     c.data.source = str(write_books(folder))
     c.data.vocab_size = 120
@@ -73,7 +80,9 @@ def save_untrained(config, folder):
     Nothing is compiled: for tests of what follows a run, not of the run.
     """
     experiment = pretraining.build(text_training.resolve(config))
-    save_random(experiment.config, experiment.program, experiment.data.text.tokenizer, folder)
+    save_random(
+        experiment.config, experiment.program, experiment.data.text.tokenizer, folder
+    )
 
 
 def save_random(config, program, tokenizer, folder):
@@ -103,7 +112,13 @@ def command(folder, workdir, changes, *args, env=None, cwd=ROOT):
         f"    return tiny_run.config_dict(pathlib.Path({str(folder)!r}), **{changes})\n"
     )
     return subprocess.Popen(
-        [sys.executable, ROOT / "train.py", f"--config={file}", f"--workdir={workdir}", *args],
+        [
+            sys.executable,
+            ROOT / "train.py",
+            f"--config={file}",
+            f"--workdir={workdir}",
+            *args,
+        ],
         cwd=cwd,
         env={**(env or os.environ), **cache},
         stdout=subprocess.PIPE,

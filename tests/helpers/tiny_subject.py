@@ -27,7 +27,9 @@ def config(position):
 @functools.cache
 def parameters(position):
     tokens = np.zeros((1, 4), np.int32)
-    return initial_params(BertForPretraining(config(position)), tokens, masked_positions=tokens)
+    return initial_params(
+        BertForPretraining(config(position)), tokens, masked_positions=tokens
+    )
 
 
 def texts(seed=0):

@@ -66,7 +66,9 @@ def projected(layer, x):
 
 def bias_by_name(name, params, **context):
     """What an encoding adds between 11 queries and keys of zeros, of 3 heads of size 4."""
-    encoding = encodings.from_name(name, hidden_size=12, head_size=4, num_heads=3, max_length=11)
+    encoding = encodings.from_name(
+        name, hidden_size=12, head_size=4, num_heads=3, max_length=11
+    )
     zeros = jnp.zeros((2, 11, 3, 4))
     return attention_logits(
         zeros, zeros, encoding, params, Context(positions_q=range(11), **context)

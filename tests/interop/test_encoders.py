@@ -50,12 +50,16 @@ def random_encoder(theirs):
 def random_params(config, model=BertForMaskedLM, **options):
     shapes = shapes_of(model(config, **options))
     rng = np.random.default_rng(0)
-    return jax.tree.map(lambda x: rng.normal(0, 0.3, x.shape).astype(np.float32), shapes)
+    return jax.tree.map(
+        lambda x: rng.normal(0, 0.3, x.shape).astype(np.float32), shapes
+    )
 
 
 def saved(folder, theirs):
     config, params = random_encoder(theirs)
-    save_encoder(folder, config, params, byte_level_for(theirs), family=theirs["model_type"])
+    save_encoder(
+        folder, config, params, byte_level_for(theirs), family=theirs["model_type"]
+    )
     return config, params
 
 
@@ -64,7 +68,9 @@ def test_a_saved_encoder_loads_unchanged(tmp_path, case):
     config, params = saved(tmp_path / "out", ENCODERS[case][1])
     back = load_encoder(tmp_path / "out")
     assert back.absent == ("pooler", "next_sentence") and back.unread == ()
-    assert dataclasses.replace(back.config, num_key_heads=config.num_key_heads) == config
+    assert (
+        dataclasses.replace(back.config, num_key_heads=config.num_key_heads) == config
+    )
     assert jax.tree.structure(back.params) == jax.tree.structure(params)
     jax.tree.map(np.testing.assert_array_equal, back.params, params)
 
@@ -91,7 +97,9 @@ def loaded_unchanged(folder, case, config, params, of_head):
     the encoder's."""
     tensors = load_file(folder / "model.safetensors")
     prefix = FAMILIES[case].encoder.prefixes[0]
-    heads = {name: x.shape for name, x in tensors.items() if not name.startswith(prefix)}
+    heads = {
+        name: x.shape for name, x in tensors.items() if not name.startswith(prefix)
+    }
     assert heads == of_head
     back = load_encoder(folder)
     assert back.config == config and back.unread == ()
@@ -101,11 +109,16 @@ def loaded_unchanged(folder, case, config, params, of_head):
 
 @pytest.mark.parametrize("case", CLASSIFIERS)
 def test_a_saved_classifier_loads_unchanged(tmp_path, case):
-    theirs = {**ENCODERS[case][1], "classifier_pooling": "mean" if case == "modernbert" else "cls"}
+    theirs = {
+        **ENCODERS[case][1],
+        "classifier_pooling": "mean" if case == "modernbert" else "cls",
+    }
     config, _ = random_encoder(theirs)
     params = random_params(config, BertForClassification, outputs=3)
     words, labels = byte_level(config.vocab_size), ("no", "maybe", "yes")
-    architecture = save_encoder(tmp_path / "out", config, params, words, family=case, labels=labels)
+    architecture = save_encoder(
+        tmp_path / "out", config, params, words, family=case, labels=labels
+    )
     assert architecture == f"{ENCODERS[case][0]}ForSequenceClassification"
     back = loaded_unchanged(tmp_path / "out", case, config, params, CLASSIFIERS[case])
     assert back.absent == ("masked_lm", "next_sentence")
@@ -160,7 +173,9 @@ def test_tensors_of_modernbert(tmp_path):
     wi = tensors["model.layers.2.mlp.Wi.weight"]
     np.testing.assert_array_equal(wi[19:].T, layer["up"]["kernel"][:, 1])
     keys = tensors["model.layers.2.attn.Wqkv.weight"][12:24]
-    np.testing.assert_array_equal(keys.T, layer["attention"]["qkv"]["kernel"][:, 1].reshape(12, 12))
+    np.testing.assert_array_equal(
+        keys.T, layer["attention"]["qkv"]["kernel"][:, 1].reshape(12, 12)
+    )
 
 
 def test_the_gate_of_gte_is_the_second_half(tmp_path):
@@ -177,15 +192,24 @@ def test_special_tokens_are_those_of_the_tokenizer(tmp_path):
     theirs = json.loads((tmp_path / "out" / "config.json").read_text())
     words = load_tokenizer(tmp_path / "out" / "tokenizer.json")
     names = special_tokens(words)
-    for role, keys in {"cls": ("cls", "bos"), "sep": ("sep", "eos"), "pad": ("pad",)}.items():
-        assert {theirs[f"{key}_token_id"] for key in keys} == {words.token_to_id(names[role])}
+    for role, keys in {
+        "cls": ("cls", "bos"),
+        "sep": ("sep", "eos"),
+        "pad": ("pad",),
+    }.items():
+        assert {theirs[f"{key}_token_id"] for key in keys} == {
+            words.token_to_id(names[role])
+        }
 
 
 def test_positions_of_roberta_start_after_padding(tmp_path):
     config, params = saved(tmp_path / "out", ENCODERS["roberta"][1])
     tensors = load_file(tmp_path / "out" / "model.safetensors")
     table = tensors["roberta.embeddings.position_embeddings.weight"]
-    assert (config.max_length, table.shape) == (19, (20, 12))  # The tokenizer pads with token 0.
+    assert (config.max_length, table.shape) == (
+        19,
+        (20, 12),
+    )  # The tokenizer pads with token 0.
     assert not table[0].any()
     ours = params["bert"]["position"]["learned_absolute"]["table"]
     np.testing.assert_array_equal(table[1:], ours)
@@ -215,7 +239,9 @@ def test_scaled_positions_of_the_first_configs_of_gte(tmp_path):
     theirs = json.loads(path.read_text())
     theirs.pop("rope_parameters", None)
     theirs |= {"model_type": "new", "rope_theta": 5e5}
-    path.write_text(json.dumps(theirs | {"rope_scaling": {"type": "ntk", "factor": 8.0}}))
+    path.write_text(
+        json.dumps(theirs | {"rope_scaling": {"type": "ntk", "factor": 8.0}})
+    )
     name = load_encoder(tmp_path / "out").config.encoding().name
     assert re.fullmatch(r"rope_linear\(factor=\S+, base=4000000\)", name)
 
@@ -226,9 +252,21 @@ def test_scaled_positions_of_the_first_configs_of_gte(tmp_path):
         ("modernbert", {"hidden_activation": "swiglu"}, "must be one of gelu, .*'swi"),
         ("modernbert", {"mlp_dropout": 0.1}, "mlp_dropout must be 0.0, got 0.1"),
         ("modernbert", {"sliding_window": 4}, "sliding_window must be left out, got 4"),
-        ("modernbert", {"head_dim": 8}, "head_dim must be 4, as the other sizes give it, got 8"),
-        ("modernbert", {"norm_bias": "no"}, "norm_bias must be True or False, got 'no'"),
-        ("eurobert", {"head_dim": 8}, "head_dim must be 4, as the other sizes give it, got 8"),
+        (
+            "modernbert",
+            {"head_dim": 8},
+            "head_dim must be 4, as the other sizes give it, got 8",
+        ),
+        (
+            "modernbert",
+            {"norm_bias": "no"},
+            "norm_bias must be True or False, got 'no'",
+        ),
+        (
+            "eurobert",
+            {"head_dim": 8},
+            "head_dim must be 4, as the other sizes give it, got 8",
+        ),
         (
             "eurobert",
             {"num_key_value_heads": 2},
@@ -237,11 +275,31 @@ def test_scaled_positions_of_the_first_configs_of_gte(tmp_path):
         ("nomic_bert", {"prenorm": True}, "prenorm must be False, got True"),
         ("nomic_bert", {"num_experts": 8}, "num_experts must be 0, got 8"),
         ("roformer", {"rotary_value": True}, "rotary_value must be False, got True"),
-        ("roformer", {"embedding_size": 8}, "embedding_size must be 12, as the .*, got 8"),
-        ("gte", {"rope_scaling": {"type": "ntk2", "factor": 8}}, "rope_type must be .*'ntk2'"),
-        ("gte", {"layer_norm_type": "rms_norm"}, "layer_norm_type must be 'layer_norm', got 'rms_"),
-        ("gte", {"per_layer_config": {"0": {"skip": []}}}, "per_layer_config must be left out"),
-        ("roberta", {"hidden_size": None}, "hidden_size must be an integer .* got None"),
+        (
+            "roformer",
+            {"embedding_size": 8},
+            "embedding_size must be 12, as the .*, got 8",
+        ),
+        (
+            "gte",
+            {"rope_scaling": {"type": "ntk2", "factor": 8}},
+            "rope_type must be .*'ntk2'",
+        ),
+        (
+            "gte",
+            {"layer_norm_type": "rms_norm"},
+            "layer_norm_type must be 'layer_norm', got 'rms_",
+        ),
+        (
+            "gte",
+            {"per_layer_config": {"0": {"skip": []}}},
+            "per_layer_config must be left out",
+        ),
+        (
+            "roberta",
+            {"hidden_size": None},
+            "hidden_size must be an integer .* got None",
+        ),
     ],
 )
 def test_configs_that_are_refused(case, changes, message):
@@ -254,7 +312,10 @@ def test_configs_that_are_refused(case, changes, message):
     ("theirs", "ours"),
     [
         *[(name, "gelu") for name in ("gelu", "gelu_python")],
-        *[(name, "gelu_tanh") for name in ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh")],
+        *[
+            (name, "gelu_tanh")
+            for name in ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh")
+        ],
         *[(name, "gelu_tanh") for name in ("gelu_fast", "gelu_accurate")],
         ("relu", "relu"),
         ("silu", "silu"),
@@ -266,7 +327,9 @@ def test_activations_that_are_read(theirs, ours):
     assert config.activation == config.head_activation == ours
 
 
-@pytest.mark.parametrize("name", ["gelu_10", "quick_gelu", "relu2", "gelu_tanh", "GELU", None, 3])
+@pytest.mark.parametrize(
+    "name", ["gelu_10", "quick_gelu", "relu2", "gelu_tanh", "GELU", None, 3]
+)
 def test_activations_that_are_refused(name):
     message = f"hidden_act must be one of gelu, gelu_python, .*, swish, got {name!r}"
     with pytest.raises(ValueError, match=message) as caught:
@@ -340,7 +403,9 @@ def test_rotations_of_roformer_that_differ_are_named(tmp_path):
     half = {**tensors, name: tensors[name].astype(np.float16)}
     load_encoder(write(tmp_path / "out", half, ENCODERS["roformer"][1]))
     other = {**tensors, name: tensors[name] + np.float32(0.01)}
-    with pytest.raises(ValueError, match=f"{name}: has other values than the RoFormer of trans"):
+    with pytest.raises(
+        ValueError, match=f"{name}: has other values than the RoFormer of trans"
+    ):
         load_encoder(write(tmp_path / "out", other, ENCODERS["roformer"][1]))
 
 
@@ -352,8 +417,12 @@ def test_rows_without_a_token_are_exported_unchanged(tmp_path):
         back = load_encoder(tmp_path / f"{number}")
         assert back.config == config
         jax.tree.map(np.testing.assert_array_equal, back.params, params)
-    with pytest.raises(ValueError, match="has 38 tokens, the model 37 rows of embeddings"):
-        save_encoder(tmp_path / "no", config, params, byte_level(38), family="nomic_bert")
+    with pytest.raises(
+        ValueError, match="has 38 tokens, the model 37 rows of embeddings"
+    ):
+        save_encoder(
+            tmp_path / "no", config, params, byte_level(38), family="nomic_bert"
+        )
 
 
 def test_left_padding_of_roberta_changes_nothing(tmp_path):
@@ -369,10 +438,14 @@ def test_left_padding_of_roberta_changes_nothing(tmp_path):
         return hidden_states(config, params["bert"], tokens, None, valid)[-1]
 
     want = last(config, right, valid)[:, :9]
-    np.testing.assert_allclose(last(config, left, valid[:, ::-1])[:, 4:], want, atol=1e-5)
+    np.testing.assert_allclose(
+        last(config, left, valid[:, ::-1])[:, 4:], want, atol=1e-5
+    )
     by_row = dataclasses.replace(config, positions_from_mask=False)
     assert np.abs(last(by_row, left, valid[:, ::-1])[:, 4:] - want).max() > 1e-3
-    with pytest.raises(ValueError, match="Bert of .* cannot represent positions_from_mask True"):
+    with pytest.raises(
+        ValueError, match="Bert of .* cannot represent positions_from_mask True"
+    ):
         save_encoder(tmp_path, config, params, byte_level(37), family="bert")
 
 
@@ -383,7 +456,9 @@ def test_tensors_that_are_left_over_or_missing_are_named(tmp_path):
     tensors["model.layers.4.mlp.Wo.weight"] = np.ones((12, 19), np.float32)
     tensors["model.layers.0.attn_norm.weight"] = np.ones(12, np.float32)
     tensors["model.layers.1.attn.Wo.bias"] = np.ones(12, np.float32)
-    with pytest.raises(ValueError, match="does not hold the ModernBert that its config") as caught:
+    with pytest.raises(
+        ValueError, match="does not hold the ModernBert that its config"
+    ) as caught:
         load_encoder(write(tmp_path / "in", tensors, MODERN))
     assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
         "layers.1.mlp.Wo.weight: missing, (12, 19) expected",
@@ -396,7 +471,10 @@ def test_tensors_that_are_left_over_or_missing_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("position", "message"),
     [
-        ("rope+alibi", "No model of transformers that is known here has the positions 'rope"),
+        (
+            "rope+alibi",
+            "No model of transformers that is known here has the positions 'rope",
+        ),
         (
             "cycle(rope, rope+window(max_distance=2), rope+window(max_distance=3))",
             "No model of transformers that is known here has the positions 'cycle",
@@ -411,13 +489,21 @@ def test_models_that_transformers_does_not_have(tmp_path, position, message):
         save_encoder(tmp_path, config, {}, byte_level(37), family="modernbert")
 
 
-@pytest.mark.parametrize("position", ["", "rope(base=500)", "rope(base=20)+window(max_distance=2)"])
+@pytest.mark.parametrize(
+    "position", ["", "rope(base=500)", "rope(base=20)+window(max_distance=2)"]
+)
 def test_the_family_is_chosen_by_the_settings(tmp_path, position):
-    config = preset("ettin_17m", vocab_size=37, num_layers=4, hidden_size=64, num_heads=1)
+    config = preset(
+        "ettin_17m", vocab_size=37, num_layers=4, hidden_size=64, num_heads=1
+    )
     config = dataclasses.replace(config, position=position) if position else config
-    written = save_encoder(tmp_path / "out", config, random_params(config), byte_level(37))
+    written = save_encoder(
+        tmp_path / "out", config, random_params(config), byte_level(37)
+    )
     assert written == "ModernBertForMaskedLM"
-    assert load_encoder(tmp_path / "out").config.encoding().name == config.encoding().name
+    assert (
+        load_encoder(tmp_path / "out").config.encoding().name == config.encoding().name
+    )
 
 
 def test_the_page_loads_swaps_and_measures(tmp_path, monkeypatch):
@@ -428,7 +514,9 @@ def test_the_page_loads_swaps_and_measures(tmp_path, monkeypatch):
     config, params = random_encoder(MODERN)
     save_encoder("MODERN", config, params, byte_level(config.vocab_size, special))
     found = {}
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S):
+    for block in re.findall(
+        r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S
+    ):
         exec(block, found)
     length = found["tokens"].shape[1]
     assert found["weights"].shape == (1, 4, 3, length, length)
@@ -450,12 +538,19 @@ def test_a_byte_level_tokenizer(tmp_path):
         "pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>",
     }  # fmt: skip
     words = vocabulary(tokenizer)
-    assert (words.pad, *words.single.before, *words.single.after, words.mask) == (0, 2, 3, 4)
+    assert (words.pad, *words.single.before, *words.single.after, words.mask) == (
+        0,
+        2,
+        3,
+        4,
+    )
     assert words.ordinary.tolist() == list(range(5, 40))
 
 
 def test_tokenizers_without_special_tokens_are_refused(tmp_path):
-    byte_level(40, ["<pad>", "<unk>", "<s>", "</s>"]).save(str(tmp_path / "tokenizer.json"))
+    byte_level(40, ["<pad>", "<unk>", "<s>", "</s>"]).save(
+        str(tmp_path / "tokenizer.json")
+    )
     with pytest.raises(ValueError, match=r"lacks \[MASK\] or <mask> or <\|mask\|>"):
         load_tokenizer(tmp_path / "tokenizer.json")
     names = ["<|pad|>", "x", "<|begin_of_text|>", "<|end_of_text|>", "<|mask|>"]

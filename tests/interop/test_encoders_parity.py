@@ -32,7 +32,10 @@ from pe_jax.models.layers import activate
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.skipif(
-        not (importlib.util.find_spec("torch") and importlib.util.find_spec("transformers")),
+        not (
+            importlib.util.find_spec("torch")
+            and importlib.util.find_spec("transformers")
+        ),
         reason="PyTorch and transformers, the extra parity, are not installed",
     ),
 ]
@@ -58,7 +61,10 @@ def random_model(torch, transformers, name, theirs, kind="ForMaskedLM"):
         for path, weight in model.named_parameters():
             if weight.requires_grad:  # RoFormer's sinusoids are a constant.
                 weight += 0.1 * torch.randn_like(weight)
-            if name in ("Roberta", "XLMRoberta", "MPNet") and "position_embeddings" in path:
+            if (
+                name in ("Roberta", "XLMRoberta", "MPNet")
+                and "position_embeddings" in path
+            ):
                 weight[: config.pad_token_id + 1] = 0  # Rows of no position.
     return model
 
@@ -106,7 +112,11 @@ def differences(torch, transformers, folder, name, theirs):
 
     def loss(params):
         logits = BertForMaskedLM(config).apply(
-            {"params": params}, tokens, None, jnp.asarray(valid), masked_positions=everywhere
+            {"params": params},
+            tokens,
+            None,
+            jnp.asarray(valid),
+            masked_positions=everywhere,
         )
         return (logits * weights).sum(), logits
 
@@ -118,7 +128,9 @@ def differences(torch, transformers, folder, name, theirs):
         "logits": np.abs(logits - want[1])[valid].max(),
         "gradients": max(
             np.abs(a - b).max() / max(scales)
-            for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(gradients), strict=True)
+            for a, b in zip(
+                jax.tree.leaves(got), jax.tree.leaves(gradients), strict=True
+            )
         ),
     }
 
@@ -130,17 +142,24 @@ def test_states_logits_and_gradients(torch, transformers, tmp_path, case):
     assert max(found.values()) < 1e-5, found
 
 
-@pytest.mark.parametrize("case", ["bert", "roberta", "mpnet", "distilbert", "modernbert", "gte"])
+@pytest.mark.parametrize(
+    "case", ["bert", "roberta", "mpnet", "distilbert", "modernbert", "gte"]
+)
 def test_padding_on_the_left(torch, transformers, tmp_path, case):
     name, theirs = ENCODERS[case]
     model = random_model(torch, transformers, name, theirs)
     model.save_pretrained(tmp_path)
     bert = load_encoder(tmp_path)
     tokens, valid = (x[:, ::-1].copy() for x in batch(theirs))
-    inputs = {"input_ids": torch.tensor(tokens), "attention_mask": torch.tensor(valid).long()}
+    inputs = {
+        "input_ids": torch.tensor(tokens),
+        "attention_mask": torch.tensor(valid).long(),
+    }
     with torch.inference_mode():
         want = model(**inputs, output_hidden_states=True).hidden_states[-1].numpy()
-    got = hidden_states(bert.config, bert.params["bert"], tokens, None, jnp.asarray(valid))[-1]
+    got = hidden_states(
+        bert.config, bert.params["bert"], tokens, None, jnp.asarray(valid)
+    )[-1]
     np.testing.assert_allclose(np.asarray(got)[valid], want[valid], atol=1e-5)
 
 
@@ -155,7 +174,10 @@ def test_a_decoder_that_is_not_tied(torch, transformers, tmp_path, case):
     model.save_pretrained(tmp_path / "in")
     bert = load_encoder(tmp_path / "in")
     tokens, valid = batch(theirs)
-    inputs = {"input_ids": torch.tensor(tokens), "attention_mask": torch.tensor(valid).long()}
+    inputs = {
+        "input_ids": torch.tensor(tokens),
+        "attention_mask": torch.tensor(valid).long(),
+    }
 
     def logits(model):
         with torch.inference_mode():
@@ -163,11 +185,17 @@ def test_a_decoder_that_is_not_tied(torch, transformers, tmp_path, case):
 
     everywhere = np.tile(np.arange(LENGTH), (ROWS, 1))
     got = BertForMaskedLM(bert.config).apply(
-        {"params": bert.params}, tokens, None, jnp.asarray(valid), masked_positions=everywhere
+        {"params": bert.params},
+        tokens,
+        None,
+        jnp.asarray(valid),
+        masked_positions=everywhere,
     )
     np.testing.assert_allclose(np.asarray(got)[valid], logits(model), atol=1e-5)
     words = byte_level_for(theirs)
-    save_encoder(tmp_path / "out", bert.config, bert.params, words, family=theirs["model_type"])
+    save_encoder(
+        tmp_path / "out", bert.config, bert.params, words, family=theirs["model_type"]
+    )
     loaded = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
     np.testing.assert_allclose(logits(loaded), logits(model), atol=1e-5)
 
@@ -188,8 +216,19 @@ NO_EFFECT = {
     *("architectures", "bos_token_id", "chunk_size_feed_forward", "classifier_dropout"),
     *("cls_token_id", "deterministic_flash_attn", "dtype", "eos_token_id", "id2label"),
     *("initializer_cutoff_factor", "is_encoder_decoder", "label2id", "mask_token_id"),
-    *("output_hidden_states", "pad_token_id", "pretraining_tp", "problem_type", "return_dict"),
-    *("sep_token_id", "sparse_pred_ignore_index", "sparse_prediction", "transformers_version"),
+    *(
+        "output_hidden_states",
+        "pad_token_id",
+        "pretraining_tp",
+        "problem_type",
+        "return_dict",
+    ),
+    *(
+        "sep_token_id",
+        "sparse_pred_ignore_index",
+        "sparse_prediction",
+        "transformers_version",
+    ),
     *("qa_dropout", "seq_classif_dropout", "use_cache"),
 }
 
@@ -198,11 +237,20 @@ NO_EFFECT = {
 def test_every_field_of_their_class_is_read_or_without_effect(transformers, family):
     """A field that a later version adds is noticed here."""
     kind = ENCODERS_BY_NAME[family]
-    fields = {f.name for f in dataclasses.fields(getattr(transformers, f"{kind.name}Config"))}
-    read = {*kind.keys.values(), *kind.optional_keys.values(), *kind.only, *kind.derived}
+    fields = {
+        f.name for f in dataclasses.fields(getattr(transformers, f"{kind.name}Config"))
+    }
+    read = {
+        *kind.keys.values(),
+        *kind.optional_keys.values(),
+        *kind.only,
+        *kind.derived,
+    }
     ignored = fields - read - FAMILIES[family].reads()
     # EuroBERT's is of a classifier, which is not read.
-    assert ignored <= NO_EFFECT | ({"classifier_pooling"} if family == "eurobert" else set())
+    assert ignored <= NO_EFFECT | (
+        {"classifier_pooling"} if family == "eurobert" else set()
+    )
 
 
 @pytest.mark.parametrize("case", ENCODERS)
@@ -217,7 +265,9 @@ def test_round_trip(torch, transformers, tmp_path, case):
     family = theirs["model_type"]
     architecture = save_encoder(tmp_path / "out", config, params, words, family=family)
     assert architecture == f"{name}ForMaskedLM"
-    before, after = (load_file(tmp_path / x / "model.safetensors") for x in ("in", "out"))
+    before, after = (
+        load_file(tmp_path / x / "model.safetensors") for x in ("in", "out")
+    )
     assert before.keys() == after.keys()
     for key, tensor in before.items():
         if "position_embeddings" not in key:
@@ -225,7 +275,9 @@ def test_round_trip(torch, transformers, tmp_path, case):
     loaded, report = getattr(transformers, architecture).from_pretrained(
         tmp_path / "out", output_loading_info=True
     )
-    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert not any(
+        report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")
+    )
     tokens, valid = batch(theirs)
     mask = torch.tensor(valid).long()
     with torch.inference_mode():
@@ -234,7 +286,10 @@ def test_round_trip(torch, transformers, tmp_path, case):
             for m in (model, loaded.eval())
         )
     np.testing.assert_array_equal(got[valid], want[valid])
-    assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == family
+    assert (
+        json.loads((tmp_path / "out" / "config.json").read_text())["model_type"]
+        == family
+    )
 
 
 @pytest.mark.parametrize(
@@ -256,12 +311,17 @@ def test_without_token_types_in_a_family_that_has_them(
     config = dataclasses.replace(config, position=position)
     kept = {key: x for key, x in params["bert"]["position"].items() if key == position}
     params = {**params, "bert": {**params["bert"], "position": kept}}
-    assert save_encoder(tmp_path / "out", config, params, byte_level_for(theirs)) == written
+    assert (
+        save_encoder(tmp_path / "out", config, params, byte_level_for(theirs))
+        == written
+    )
     loaded = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
     tokens, valid = batch({**theirs, "pad_token_id": loaded.config.pad_token_id})
     with torch.inference_mode():
         mask = torch.tensor(valid).long()
-        out = loaded(torch.tensor(tokens), attention_mask=mask, output_hidden_states=True)
+        out = loaded(
+            torch.tensor(tokens), attention_mask=mask, output_hidden_states=True
+        )
     want = np.stack([state.numpy() for state in out.hidden_states])
     got = hidden_states(config, params["bert"], tokens, None, jnp.asarray(valid))
     np.testing.assert_allclose(np.asarray(got)[:, valid], want[:, valid], atol=1e-5)
@@ -277,32 +337,48 @@ def test_classifiers(torch, transformers, tmp_path, case, pooling):
     if pooling == "mean" and name != "ModernBert":
         pytest.skip("RoBERTa reads its first token.")
     extra = {"num_labels": 3, "classifier_pooling": pooling}
-    model = random_model(torch, transformers, name, theirs | extra, "ForSequenceClassification")
+    model = random_model(
+        torch, transformers, name, theirs | extra, "ForSequenceClassification"
+    )
     model.save_pretrained(tmp_path / "in")
     bert = load_encoder(tmp_path / "in")
     assert bert.unread == ()
     tokens, valid = batch(theirs)
     with torch.inference_mode():
-        inputs = {"input_ids": torch.tensor(tokens), "attention_mask": torch.tensor(valid).long()}
+        inputs = {
+            "input_ids": torch.tensor(tokens),
+            "attention_mask": torch.tensor(valid).long(),
+        }
         want = model(**inputs).logits.numpy()
     classifier = BertForClassification(bert.config, outputs=3)
     got = classifier.apply({"params": bert.params}, tokens, None, jnp.asarray(valid))
     np.testing.assert_allclose(got, want, atol=1e-5)
     words, family = byte_level_for(theirs), theirs["model_type"]
     save_encoder(tmp_path / "out", bert.config, bert.params, words, family=family)
-    before, after = (load_file(tmp_path / x / "model.safetensors") for x in ("in", "out"))
+    before, after = (
+        load_file(tmp_path / x / "model.safetensors") for x in ("in", "out")
+    )
     assert before.keys() == after.keys()
     for key, tensor in before.items():
         if "position_embeddings" not in key:  # Rows depend on the tokenizer's padding.
             np.testing.assert_array_equal(after[key], tensor, strict=True, err_msg=key)
-    loaded = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
+    loaded = transformers.AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "out"
+    )
     with torch.inference_mode():
         np.testing.assert_array_equal(loaded.eval()(**inputs).logits.numpy(), want)
 
 
 @pytest.mark.parametrize(
     "case",
-    ["roberta", "xlm-roberta", "mpnet", "distilbert", "modernbert", "modernbert, all biases"],
+    [
+        "roberta",
+        "xlm-roberta",
+        "mpnet",
+        "distilbert",
+        "modernbert",
+        "modernbert, all biases",
+    ],
 )
 def test_spans(torch, transformers, tmp_path, case):
     """Logits of both ends of a span, from a folder of theirs and in one of ours."""
@@ -312,28 +388,46 @@ def test_spans(torch, transformers, tmp_path, case):
     bert = load_encoder(tmp_path / "in")
     assert bert.unread == ()
     tokens, valid = batch(theirs)
-    inputs = {"input_ids": torch.tensor(tokens), "attention_mask": torch.tensor(valid).long()}
+    inputs = {
+        "input_ids": torch.tensor(tokens),
+        "attention_mask": torch.tensor(valid).long(),
+    }
 
     def logits(model):
         with torch.inference_mode():
             found = model(**inputs)
-        return np.stack([found.start_logits.numpy(), found.end_logits.numpy()])[:, valid]
+        return np.stack([found.start_logits.numpy(), found.end_logits.numpy()])[
+            :, valid
+        ]
 
-    got = BertForSpans(bert.config).apply({"params": bert.params}, tokens, None, jnp.asarray(valid))
+    got = BertForSpans(bert.config).apply(
+        {"params": bert.params}, tokens, None, jnp.asarray(valid)
+    )
     np.testing.assert_allclose(np.stack(got)[:, valid], logits(model), atol=1e-5)
     words, family = byte_level_for(theirs), theirs["model_type"]
     save_encoder(tmp_path / "out", bert.config, bert.params, words, family=family)
-    loaded = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path / "out")
+    loaded = transformers.AutoModelForQuestionAnswering.from_pretrained(
+        tmp_path / "out"
+    )
     np.testing.assert_array_equal(logits(loaded.eval()), logits(model))
 
 
-@pytest.mark.parametrize("size", ["ettin_17m", "ettin_32m", "modernbert_base", "modernbert_large"])
-def test_published_sizes_have_the_names_and_shapes_of_transformers(torch, transformers, size):
+@pytest.mark.parametrize(
+    "size", ["ettin_17m", "ettin_32m", "modernbert_base", "modernbert_large"]
+)
+def test_published_sizes_have_the_names_and_shapes_of_transformers(
+    torch, transformers, size
+):
     config = preset(size, vocab_size=50_368)
     theirs = their_config("modernbert", config)
     with torch.device("meta"):
-        model = transformers.ModernBertForMaskedLM(transformers.ModernBertConfig(**theirs))
-    want = {name.removeprefix("model."): tuple(p.shape) for name, p in model.named_parameters()}
+        model = transformers.ModernBertForMaskedLM(
+            transformers.ModernBertConfig(**theirs)
+        )
+    want = {
+        name.removeprefix("model."): tuple(p.shape)
+        for name, p in model.named_parameters()
+    }
     leaves = layout.leaves(ENCODERS_BY_NAME["modernbert"], config, ("masked_lm",), 0)
     got = {name: leaf.tensor_shape for leaf in leaves for name in leaf.tensors}
     assert got == want
@@ -348,7 +442,9 @@ TASKS = (
 @pytest.mark.parametrize("family", ENCODERS_BY_NAME)
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("classes", [1, 2])
-def test_a_head_is_read_as_that_of_its_class(torch, transformers, tmp_path, family, task, classes):
+def test_a_head_is_read_as_that_of_its_class(
+    torch, transformers, tmp_path, family, task, classes
+):
     """Or all of its tensors are in `unread`, also next to a pooler; never as another head."""
     name, theirs = ENCODERS[family]
     if not hasattr(transformers, f"{name}{task}"):
@@ -371,7 +467,9 @@ def test_a_head_is_read_as_that_of_its_class(torch, transformers, tmp_path, fami
         for path in tensors
         if not path.startswith(prefix) and not path.startswith("cls.seq_relationship")
     }
-    heads = {heads for heads, end in ENCODERS_BY_NAME[family].classes.items() if end == task}
+    heads = {
+        heads for heads, end in ENCODERS_BY_NAME[family].classes.items() if end == task
+    }
     expected = {"classifier", "spans"} & {head for each in heads for head in each}
     assert {"classifier", "spans"} & back.params.keys() == expected
     unread = {path for path in back.unread if not path.startswith(f"{prefix}pooler.")}
@@ -387,6 +485,11 @@ def test_activations(torch, transformers):
         if name == "xielu":  # In bfloat16 alone.
             continue
         want = transformers.activations.ACT2FN[name](torch.tensor(x)).detach().numpy()
-        errors = {ours: np.abs(activate(x[None], ours)[0] - want).max() for ours in OUR_ACTIVATIONS}
+        errors = {
+            ours: np.abs(activate(x[None], ours)[0] - want).max()
+            for ours in OUR_ACTIVATIONS
+        }
         same = [ours for ours, error in errors.items() if error < 3e-6]
-        assert same == [ours for theirs, ours in ACTIVATIONS.items() if theirs == name], name
+        assert same == [
+            ours for theirs, ours in ACTIVATIONS.items() if theirs == name
+        ], name

@@ -11,7 +11,16 @@ import pytest
 from helpers.byte_level import byte_level
 from helpers.full_disk import files_of_at_most
 from helpers.initial_params import shapes_of
-from helpers.published_bert import BERT, WORDS, D, N, V, numpy_bert, whole_tensors, write
+from helpers.published_bert import (
+    BERT,
+    WORDS,
+    D,
+    N,
+    V,
+    numpy_bert,
+    whole_tensors,
+    write,
+)
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
@@ -33,7 +42,12 @@ from pe_jax.trainer.reports import run_export as runs
 from pe_jax.trainer.tasks.pretrained_source import PretrainedSource
 
 MODEL = BertConfig(
-    vocab_size=V, hidden_size=D, num_layers=2, num_heads=3, intermediate_size=20, max_length=N
+    vocab_size=V,
+    hidden_size=D,
+    num_layers=2,
+    num_heads=3,
+    intermediate_size=20,
+    max_length=N,
 )
 
 
@@ -50,7 +64,9 @@ def random_params(model, config=MODEL, **arguments):
     """Random parameters of a model, biases among them."""
     shapes = shapes_of(model(config, **arguments))
     rng = np.random.default_rng(0)
-    return jax.tree.map(lambda leaf: rng.normal(0, 0.3, leaf.shape).astype(np.float32), shapes)
+    return jax.tree.map(
+        lambda leaf: rng.normal(0, 0.3, leaf.shape).astype(np.float32), shapes
+    )
 
 
 def read(path):
@@ -61,7 +77,12 @@ def read(path):
     ("model", "arguments", "labels", "architecture"),
     [
         (BertForPretraining, {}, (), "BertForPreTraining"),
-        (BertForClassification, {"outputs": 2}, ("no", "yes"), "BertForSequenceClassification"),
+        (
+            BertForClassification,
+            {"outputs": 2},
+            ("no", "yes"),
+            "BertForSequenceClassification",
+        ),
         (BertForClassification, {"outputs": 1}, (), "BertForSequenceClassification"),
         (BertForSpans, {}, (), "BertForQuestionAnswering"),
     ],
@@ -71,7 +92,10 @@ def test_an_exported_model_loads_unchanged(
     tokenizer, tmp_path, model, arguments, labels, architecture
 ):
     params = random_params(model, **arguments)
-    assert save_encoder(tmp_path / "out", MODEL, params, tokenizer, labels=labels) == architecture
+    assert (
+        save_encoder(tmp_path / "out", MODEL, params, tokenizer, labels=labels)
+        == architecture
+    )
     back = load_encoder(tmp_path / "out")
     assert back.config == MODEL and back.unread == ()
     assert jax.tree.structure(back.params) == jax.tree.structure(params)
@@ -96,7 +120,10 @@ def test_a_published_model_is_exported_unchanged(tokenizer, tmp_path):
     for name, tensor in tensors.items():
         np.testing.assert_array_equal(out[name], tensor, strict=True)
     written = read(tmp_path / "out" / "config.json")
-    assert BERT.items() - {"position_embedding_type": "absolute"}.items() <= written.items()
+    assert (
+        BERT.items() - {"position_embedding_type": "absolute"}.items()
+        <= written.items()
+    )
     encoder = {key: params[key] for key in ("bert", "pooler")}
     assert save_encoder(tmp_path / "bare", config, encoder, tokenizer) == "BertModel"
     assert load_encoder(tmp_path / "bare").absent == ("masked_lm", "next_sentence")
@@ -104,7 +131,12 @@ def test_a_published_model_is_exported_unchanged(tokenizer, tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["none", "sinusoidal_absolute(scale=0.5)", "learnable_sinusoidal_absolute", "learned_absolute"],
+    [
+        "none",
+        "sinusoidal_absolute(scale=0.5)",
+        "learnable_sinusoidal_absolute",
+        "learned_absolute",
+    ],
 )
 def test_encodings_that_only_embed_become_a_table(tokenizer, tmp_path, name):
     """A BERT with a position table then has the same outputs."""
@@ -115,7 +147,9 @@ def test_encodings_that_only_embed_become_a_table(tokenizer, tmp_path, name):
     got = jax.jit(hidden_states, static_argnums=0)(config, params["bert"], tokens)
     tensors = load_file(tmp_path / "out" / "model.safetensors")
     theirs = read(tmp_path / "out" / "config.json")
-    want = numpy_bert(tensors, theirs, tokens, np.zeros_like(tokens), np.ones_like(tokens))
+    want = numpy_bert(
+        tensors, theirs, tokens, np.zeros_like(tokens), np.ones_like(tokens)
+    )
     np.testing.assert_allclose(got, want, atol=2e-5, rtol=0)
     if name == "none":
         assert not tensors["bert.embeddings.position_embeddings.weight"].any()
@@ -124,7 +158,10 @@ def test_encodings_that_only_embed_become_a_table(tokenizer, tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "match"),
     [
-        ("learned_relative", "learned_relative adds terms to the attention logits, learned_rel"),
+        (
+            "learned_relative",
+            "learned_relative adds terms to the attention logits, learned_rel",
+        ),
         (
             "learned_absolute+sinusoidal_relative",
             "cannot represent .*: sinusoidal_relative adds terms",
@@ -134,7 +171,12 @@ def test_encodings_that_only_embed_become_a_table(tokenizer, tmp_path, name):
 def test_encodings_that_do_more_are_refused(tokenizer, tmp_path, name, match):
     config = dataclasses.replace(MODEL, position=name)
     with pytest.raises(ValueError, match=match):
-        save_encoder(tmp_path / "out", config, random_params(BertForPretraining, config), tokenizer)
+        save_encoder(
+            tmp_path / "out",
+            config,
+            random_params(BertForPretraining, config),
+            tokenizer,
+        )
     with pytest.raises(ValueError, match="adds position vectors to the values"):
         position_table(config, {})
 
@@ -142,9 +184,12 @@ def test_encodings_that_do_more_are_refused(tokenizer, tmp_path, name, match):
 def test_the_refusal_names_what_can_be_exported(tokenizer, tmp_path):
     config = dataclasses.replace(MODEL, position="own(t5)")
     way_out = (
-        "differs between layers. Export it with --config.format=onnx or stablehlo .* or a model"
+        "differs between layers. Export it with --config.format=onnx "
+        "or stablehlo .* or a model"
     )
-    with pytest.raises(ValueError, match=f"{way_out} with an absolute encoding, `rope` or none"):
+    with pytest.raises(
+        ValueError, match=f"{way_out} with an absolute encoding, `rope` or none"
+    ):
         save_encoder(tmp_path / "out", config, {}, tokenizer)
     assert not (tmp_path / "out").exists()
 
@@ -158,10 +203,19 @@ def test_the_refusal_names_what_can_be_exported(tokenizer, tmp_path):
         "cape(sinusoidal_absolute, centered=True)",
     ],
 )
-def test_encodings_that_embed_otherwise_than_a_table_are_refused(tokenizer, tmp_path, name):
+def test_encodings_that_embed_otherwise_than_a_table_are_refused(
+    tokenizer, tmp_path, name
+):
     config = dataclasses.replace(MODEL, position=name)
-    with pytest.raises(ValueError, match="cannot represent .* the hidden states differ by"):
-        save_encoder(tmp_path / "out", config, random_params(BertForPretraining, config), tokenizer)
+    with pytest.raises(
+        ValueError, match="cannot represent .* the hidden states differ by"
+    ):
+        save_encoder(
+            tmp_path / "out",
+            config,
+            random_params(BertForPretraining, config),
+            tokenizer,
+        )
     assert not (tmp_path / "out").exists()
 
 
@@ -197,7 +251,10 @@ def test_parts_that_do_not_fit_are_listed(tokenizer, tmp_path):
     ]
     with pytest.raises(ValueError, match="the parts bert, head, spans"):
         save_encoder(
-            tmp_path / "out", MODEL, {**random_params(BertForSpans), "head": {}}, tokenizer
+            tmp_path / "out",
+            MODEL,
+            {**random_params(BertForSpans), "head": {}},
+            tokenizer,
         )
     assert not (tmp_path / "out").exists()
 
@@ -249,7 +306,9 @@ def test_a_run_and_a_start_from_it(tokenizer, tmp_path, monkeypatch):
     params = random_params(BertForPretraining)
     write_run(tmp_path / "run", PretrainingConfig(), params, tokenizer, monkeypatch)
     text = runs.export(tmp_path / "run", tmp_path / "out")
-    assert text.startswith(f"BertForPreTraining of {tmp_path / 'run'}, step 5. In Python")
+    assert text.startswith(
+        f"BertForPreTraining of {tmp_path / 'run'}, step 5. In Python"
+    )
     start = PretrainedSource(str(tmp_path / "out"))
     jax.tree.map(
         np.testing.assert_array_equal,
@@ -262,7 +321,9 @@ def test_a_run_and_a_start_from_it(tokenizer, tmp_path, monkeypatch):
     assert load_tokenizer(start.tokenizer()).get_vocab() == tokenizer.get_vocab()
     with pytest.raises(ValueError, match=r"a run of seed 0, but config.seed is 3"):
         runs.export(tmp_path / "run", tmp_path / "seed", 3)
-    with pytest.raises(ValueError, match=r"config.dtype='float16' needs config.format='onnx'"):
+    with pytest.raises(
+        ValueError, match=r"config.dtype='float16' needs config.format='onnx'"
+    ):
         runs.export(tmp_path / "run", tmp_path / "half", dtype="float16")
 
 
@@ -274,11 +335,15 @@ def test_one_seed_of_several(tokenizer, tmp_path, monkeypatch):
     both = jax.tree.map(lambda *leaves: np.stack(leaves), first, second)
     write_run(tmp_path / "run", config, both, tokenizer, monkeypatch)
     runs.export(tmp_path / "run", tmp_path / "out", 7)
-    jax.tree.map(np.testing.assert_array_equal, load_encoder(tmp_path / "out").params, second)
+    jax.tree.map(
+        np.testing.assert_array_equal, load_encoder(tmp_path / "out").params, second
+    )
     labels = {"0": "entailment", "1": "not_entailment"}
     assert read(tmp_path / "out" / "config.json")["id2label"] == labels
     for seed in (None, 4):
-        with pytest.raises(ValueError, match=r"config.seed must be one of the run's seeds, 3, 7"):
+        with pytest.raises(
+            ValueError, match=r"config.seed must be one of the run's seeds, 3, 7"
+        ):
             runs.export(tmp_path / "run", tmp_path / "other", seed)
 
 
@@ -286,16 +351,22 @@ def test_one_seed_of_several(tokenizer, tmp_path, monkeypatch):
 
 
 def normal(text):
-    return normalizers.Sequence([normalizers.Replace(text, " "), normalizers.Lowercase()])
+    return normalizers.Sequence(
+        [normalizers.Replace(text, " "), normalizers.Lowercase()]
+    )
 
 
 def byte_level_special(tokenizer):
     """ModernBERT's names in a byte-level BPE."""
-    return byte_level(tokenizer.get_vocab_size(), ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    return byte_level(
+        tokenizer.get_vocab_size(), ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    )
 
 
 def unigram(tokenizer):
-    pieces = [(token, -float(number)) for token, number in tokenizer.get_vocab().items()]
+    pieces = [
+        (token, -float(number)) for token, number in tokenizer.get_vocab().items()
+    ]
     pieces.sort(key=lambda piece: -piece[1])
     copy = Tokenizer(models.Unigram(pieces, 1))
     copy.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -305,7 +376,9 @@ def unigram(tokenizer):
 
 def with_another_prefix(tokenizer):
     vocab = tokenizer.get_vocab()
-    copy = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]", continuing_subword_prefix="@@"))
+    copy = Tokenizer(
+        models.WordPiece(vocab, unk_token="[UNK]", continuing_subword_prefix="@@")
+    )
     copy.normalizer = normalizers.BertNormalizer()
     copy.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return copy
@@ -357,7 +430,9 @@ def test_bert_tokenizer_is_written_where_it_is_the_same(name, tokenizer, tmp_pat
     assert (tmp_path / "out" / "vocab.txt").exists() == is_bert
     assert written["padding_side"] == written["truncation_side"] == "right"
     assert written["model_max_length"] == N
-    names = {role: written[f"{role}_token"] for role in ("pad", "unk", "cls", "sep", "mask")}
+    names = {
+        role: written[f"{role}_token"] for role in ("pad", "unk", "cls", "sep", "mask")
+    }
     assert names == {
         "pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"
     }  # fmt: skip
@@ -372,8 +447,13 @@ def test_bert_tokenizer_is_written_where_it_is_the_same(name, tokenizer, tmp_pat
 def test_added_tokens_are_exported(tokenizer, tmp_path):
     tokenizer.add_tokens(["[E1]"])
     config = dataclasses.replace(MODEL, vocab_size=V + 1)
-    save_encoder(tmp_path / "out", config, random_params(BertForSpans, config), tokenizer)
-    assert read(tmp_path / "out" / "tokenizer_config.json")["tokenizer_class"] != "BertTokenizer"
+    save_encoder(
+        tmp_path / "out", config, random_params(BertForSpans, config), tokenizer
+    )
+    assert (
+        read(tmp_path / "out" / "tokenizer_config.json")["tokenizer_class"]
+        != "BertTokenizer"
+    )
     back = load_tokenizer(tmp_path / "out" / "tokenizer.json")
     assert back.token_to_id("[E1]") == V and back.get_vocab_size() == V + 1
 

@@ -23,13 +23,17 @@ def test_families(config, name):
     encoding = from_hf(config)
     assert encoding.name == name
     sizes = dict(hidden_size=64, head_size=16, num_heads=4, max_length=64)
-    if not any(part in name for part in ("rope_longrope", "sections", "fraction=0.334")):
+    if not any(
+        part in name for part in ("rope_longrope", "sections", "fraction=0.334")
+    ):
         assert from_name(name, **sizes).name == name
 
 
 def test_every_family_has_a_config():
     names = {model_type.removesuffix("_text") for model_type, *_ in cases()}
-    known = {name.removesuffix("_text") for name in {*FAMILIES, *FIRST_NAMES} - {*TOWERS}}
+    known = {
+        name.removesuffix("_text") for name in {*FAMILIES, *FIRST_NAMES} - {*TOWERS}
+    }
     assert names == known
 
 
@@ -216,7 +220,8 @@ SMOLLM3 = {
     "use_sliding_window": False,
 }
 EXAONE_ROPE = (
-    "rope_llama3(factor=16, original_length=8192, base=1000000)+window(max_distance=4095), "
+    "rope_llama3(factor=16, original_length=8192, "
+    "base=1000000)+window(max_distance=4095), "
 )
 SCOUT_ROPE = (
     "rope_llama3(factor=16, original_length=8192, high_frequency_factor=1, base=500000, "
@@ -240,7 +245,11 @@ MAVERICK_ROPE = "rope(base=500000, layout='interleaved')+chunks(size=8192), "
             "log_n(original_length=8192, coefficient=0.1, smooth=True, stepped=True))",
         ),
         (
-            dict(LLAMA_4_MAVERICK["text_config"], attention_chunk_size=None, num_hidden_layers=4),
+            dict(
+                LLAMA_4_MAVERICK["text_config"],
+                attention_chunk_size=None,
+                num_hidden_layers=4,
+            ),
             "cycle("
             + "rope(base=500000, layout='interleaved'), " * 3
             + "log_n(original_length=8192, coefficient=0.1, smooth=True, stepped=True))",
@@ -252,11 +261,16 @@ MAVERICK_ROPE = "rope(base=500000, layout='interleaved')+chunks(size=8192), "
         ),
         (
             OLMO_3,
-            "cycle(" + "rope(base=500000)+window(max_distance=4095), " * 3 + "rope_yarn(factor=8, "
+            "cycle("
+            + "rope(base=500000)+window(max_distance=4095), " * 3
+            + "rope_yarn(factor=8, "
             "original_length=8192, attention_factor=1.2079441541679836, base=500000))",
         ),
         (
-            dict(EXAONE_4_32B, layer_types=(["sliding_attention"] * 3 + ["full_attention"]) * 16),
+            dict(
+                EXAONE_4_32B,
+                layer_types=(["sliding_attention"] * 3 + ["full_attention"]) * 16,
+            ),
             f"cycle({EXAONE_ROPE * 3}none)",
         ),
         (EXAONE_4_32B, f"cycle({EXAONE_ROPE * 3}none)"),
@@ -292,7 +306,10 @@ MAVERICK_ROPE = "rope(base=500000, layout='interleaved')+chunks(size=8192), "
             dict(SIZES, model_type="bert", position_embedding_type="relative_key"),
             "per_layer(relative_key)",
         ),
-        (dict(SIZES, model_type="granitemoehybrid", position_embedding_type="nope"), "none"),
+        (
+            dict(SIZES, model_type="granitemoehybrid", position_embedding_type="nope"),
+            "none",
+        ),
     ],
 )
 def test_well_known_models(config, name):
@@ -337,7 +354,9 @@ def test_rows_of_learned_tables():
     ],
 )
 def test_scale_of_yarn(settings, scale):
-    yarn = dict(rope_type="yarn", factor=40, original_max_position_embeddings=16, **settings)
+    yarn = dict(
+        rope_type="yarn", factor=40, original_max_position_embeddings=16, **settings
+    )
     (part,) = from_hf(dict(SIZES, rope_theta=1e4, rope_scaling=yarn)).parts
     assert f"c = {scale:.4}"[:7] in part.metadata.formula
 
@@ -345,9 +364,9 @@ def test_scale_of_yarn(settings, scale):
 def test_factor_of_deepseek():
     """(0.1 ln 40 + 1)², of all logits."""
     (part,) = from_hf(DEEPSEEK_V3).parts
-    assert part.scale({}, HookContext(positions_q=range(2), positions_k=range(2))) == pytest.approx(
-        1.3689**2, rel=1e-4
-    )
+    assert part.scale(
+        {}, HookContext(positions_q=range(2), positions_k=range(2))
+    ) == pytest.approx(1.3689**2, rel=1e-4)
 
 
 def test_layout():
@@ -360,7 +379,9 @@ def test_layout():
 
 def test_layers_of_one_type():
     alone = from_hf(COMMAND_R7B, layer_type="sliding_attention")
-    assert alone.name == "rope(base=50000, layout='interleaved')+window(max_distance=4095)"
+    assert (
+        alone.name == "rope(base=50000, layout='interleaved')+window(max_distance=4095)"
+    )
     assert from_hf(COMMAND_R7B, layer_type="full_attention").name == "none"
     with pytest.raises(ValueError, match="layer_type must be one of full_attention"):
         from_hf(SMOLLM3, layer_type="full_attention")
@@ -415,7 +436,19 @@ def test_refusals(config, match):
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
 
 
-WRONG = ["LLLX", [], [None], {}, -1, 1.5, float("nan"), True, "x" * 10**5, [0.5] * 10**5, object()]
+WRONG = [
+    "LLLX",
+    [],
+    [None],
+    {},
+    -1,
+    1.5,
+    float("nan"),
+    True,
+    "x" * 10**5,
+    [0.5] * 10**5,
+    object(),
+]
 KEYS = [
     "hidden_size", "num_attention_heads", "num_hidden_layers", "head_dim", "rope_theta",
     "rope_scaling", "rope_parameters", "layer_types", "sliding_window", "sliding_window_pattern",
@@ -456,7 +489,9 @@ def test_wrong_values(base):
             in_one_line({**base, key: value})
         for key in SETTINGS:
             for kind in ("default", "yarn", "longrope", "dynamic"):
-                settings = dict(rope_type=kind, factor=2.0, original_max_position_embeddings=16)
+                settings = dict(
+                    rope_type=kind, factor=2.0, original_max_position_embeddings=16
+                )
                 in_one_line({**base, "rope_scaling": {**settings, key: value}})
 
 
@@ -485,13 +520,17 @@ def test_huge_counts(config):
 
 def test_more_than_256_kinds_of_layers():
     bases = [float(i + 1) for i in range(300)]
-    config = dict(SIZES, rope_theta=1e4, num_hidden_layers=600, layer_rope_theta=bases * 2)
+    config = dict(
+        SIZES, rope_theta=1e4, num_hidden_layers=600, layer_rope_theta=bases * 2
+    )
     encoding = from_hf(config)
     assert len(encoding.layers) == 300
     assert encoding.layer(599).name == "rope(base=300)"
 
 
-@pytest.mark.parametrize("config", [None, [], "llama", 3, {"text_config": {"model_type": 3}}])
+@pytest.mark.parametrize(
+    "config", [None, [], "llama", 3, {"text_config": {"model_type": 3}}]
+)
 def test_wrong_configs(config):
     with pytest.raises(ValueError, match="must be a"):
         inspect.unwrap(from_hf)(config)  # Without the tests' checks of types.
@@ -520,7 +559,11 @@ def test_layers_without_a_period():
     """As many as are allowed, none of them a repetition."""
     types = ["sliding_attention"] * 9_999 + ["full_attention"]
     config = dict(
-        SIZES, rope_theta=1e4, sliding_window=8, layer_types=types, num_hidden_layers=10**4
+        SIZES,
+        rope_theta=1e4,
+        sliding_window=8,
+        layer_types=types,
+        num_hidden_layers=10**4,
     )
     start = time.process_time()
     encoding = from_hf(config)
@@ -536,6 +579,8 @@ def test_ntk_of_gte():
     index = np.arange(size // 2)
     expected = (2 * 5e5) ** (-2 * index / size) / 2 ** (2 / size)
     np.testing.assert_allclose(part.metadata.frequencies({})[0], expected, rtol=1e-6)
-    np.testing.assert_allclose(expected, 5e5 ** (-2 * index / size) / 2 ** ((index + 1) * 2 / size))
+    np.testing.assert_allclose(
+        expected, 5e5 ** (-2 * index / size) / 2 ** ((index + 1) * 2 / size)
+    )
     with pytest.raises(ValueError, match="rope_type must be .*, got 'ntk'"):
         from_hf(dict(config, model_type="llama"))

@@ -26,7 +26,10 @@ from pe_jax.interop import from_hf
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.skipif(
-        not (importlib.util.find_spec("torch") and importlib.util.find_spec("transformers")),
+        not (
+            importlib.util.find_spec("torch")
+            and importlib.util.find_spec("transformers")
+        ),
         reason="needs the extra `parity`",
     ),
 ]
@@ -117,7 +120,9 @@ def watched(model: Any, seen: dict[int, Seen]):
 
         def rotate(*arguments, **keywords):
             out = function(*arguments, **keywords)
-            before, after = ((arguments[0],), (out,)) if single else (arguments[:2], out)
+            before, after = (
+                ((arguments[0],), (out,)) if single else (arguments[:2], out)
+            )
             rotations.append(tuple(heads_last(x, LENGTH) for x in (*before, *after)))
             return out
 
@@ -140,7 +145,11 @@ def watched(model: Any, seen: dict[int, Seen]):
             unscaled = None
         index = getattr(module, "layer_idx", None)
         found = Seen(
-            rotations[0] if rotations else None, queries, unscaled, allowed, scaling or 1.0
+            rotations[0] if rotations else None,
+            queries,
+            unscaled,
+            allowed,
+            scaling or 1.0,
         )
         seen.setdefault(len(seen) if index is None else index, found)
         rotations.clear()
@@ -173,7 +182,9 @@ def watched(model: Any, seen: dict[int, Seen]):
             hook.remove()
 
 
-def build(transformers: types.ModuleType, model_type: str, said: dict[str, Any]) -> tuple[Any, Any]:
+def build(
+    transformers: types.ModuleType, model_type: str, said: dict[str, Any]
+) -> tuple[Any, Any]:
     """The family's config and model."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -210,7 +221,9 @@ def run(model: Any) -> dict[int, Seen]:
     if not seen:  # A model that does not call attention by the name in its config.
         causal = np.tri(LENGTH, dtype=bool)
         layers = joined(rotations)
-        seen = {i: Seen(each, each[2], None, causal, 1.0) for i, each in enumerate(layers)}
+        seen = {
+            i: Seen(each, each[2], None, causal, 1.0) for i, each in enumerate(layers)
+        }
     return seen
 
 
@@ -225,7 +238,10 @@ def factor_of(layer: PositionEncoding, positions: np.ndarray) -> np.ndarray:
     for part in layer.parts:
         if part.scale:
             found = np.asarray(
-                part.scale({}, HookContext(positions_q=positions, positions_k=positions)), float
+                part.scale(
+                    {}, HookContext(positions_q=positions, positions_k=positions)
+                ),
+                float,
             )
             total = total * (found.reshape(-1) if found.ndim else found)
     return total
@@ -233,9 +249,21 @@ def factor_of(layer: PositionEncoding, positions: np.ndarray) -> np.ndarray:
 
 # Their inputs are no tokens alone, or layers share attention: test_hf_tables_parity.py has them.
 UNTESTED = (
-    *("chameleon", "deepseek_ocr2_text", "diffusion_gemma_text", "evolla", "hrm_text", "idefics"),
+    *(
+        "chameleon",
+        "deepseek_ocr2_text",
+        "diffusion_gemma_text",
+        "evolla",
+        "hrm_text",
+        "idefics",
+    ),
     *("kyutai_speech_to_text", "qwen2_5_omni_talker", "qwen3_omni_moe_talker_text"),
-    *("qwen3_omni_moe_talker_code_predictor", "qwen4_exp_text", "t5_gemma_module", "timesfm2_5"),
+    *(
+        "qwen3_omni_moe_talker_code_predictor",
+        "qwen4_exp_text",
+        "t5_gemma_module",
+        "timesfm2_5",
+    ),
     *("blt_local_decoder", "blt_local_encoder", "blt_patcher", "deepseek_ocr2_encoder"),
     *("moonshine", "moonshine_streaming", "voxtral_realtime_text", "zamba2"),
 )
@@ -274,11 +302,15 @@ def test_layers(transformers, model_type, said, name):
             assert not layer.parts, index
             continue
         there = seen[index]
-        allowed = np.asarray(layer.window.allows(offsets)) & (offsets <= 0 if causal else True)
+        allowed = np.asarray(layer.window.allows(offsets)) & (
+            offsets <= 0 if causal else True
+        )
         for part in layer.parts:
             if part.key == "chunks":
                 x = np.zeros((1, LENGTH, 1, 2), np.float32)
-                terms = part.logits({}, x, x, HookContext(positions_q=at, positions_k=at))
+                terms = part.logits(
+                    {}, x, x, HookContext(positions_q=at, positions_k=at)
+                )
                 arrays = (terms.query_arrays, terms.key_arrays, terms.shared)
                 allowed &= np.asarray(terms.function(*arrays, None))[0, 0] == 0
         np.testing.assert_array_equal(there.allowed, allowed)
@@ -287,23 +319,37 @@ def test_layers(transformers, model_type, said, name):
         if there.rotated is not None:
             q, k, q_out, k_out = there.rotated
             turned = rotates[0].map_qkv(
-                {}, q[None], k[None], k[None], HookContext(positions_q=at, positions_k=at)
+                {},
+                q[None],
+                k[None],
+                k[None],
+                HookContext(positions_q=at, positions_k=at),
             )
             found = logits(np.asarray(turned[0])[0], np.asarray(turned[1])[0])
-            np.testing.assert_allclose(found, logits(q_out, k_out), atol=3e-5, rtol=3e-5)
+            np.testing.assert_allclose(
+                found, logits(q_out, k_out), atol=3e-5, rtol=3e-5
+            )
         if "qk_rope_head_dim" in said:
             size = said["qk_rope_head_dim"] + said["qk_nope_head_dim"]
             np.testing.assert_allclose(there.scaling * size**0.5, factor[0], rtol=1e-6)
         elif there.unscaled is not None:
-            norms = [np.linalg.norm(x, axis=-1) for x in (there.queries, there.unscaled)]
+            norms = [
+                np.linalg.norm(x, axis=-1) for x in (there.queries, there.unscaled)
+            ]
             ratio = norms[0] / norms[1]
             wanted = np.broadcast_to(factor[:, None], ratio.shape)
-            np.testing.assert_allclose(ratio / ratio[:1], wanted / wanted[:1], rtol=1e-4)
+            np.testing.assert_allclose(
+                ratio / ratio[:1], wanted / wanted[:1], rtol=1e-4
+            )
 
 
 @pytest.mark.parametrize(
     ("model_type", "said"),
-    [(model_type, said) for model_type, said, name in cases() if name == "learned_absolute"],
+    [
+        (model_type, said)
+        for model_type, said, name in cases()
+        if name == "learned_absolute"
+    ],
 )
 def test_tables(transformers, model_type, said):
     """Rows of a learned table, from that of the first token on, and their size."""
@@ -311,7 +357,9 @@ def test_tables(transformers, model_type, said):
 
     _, model = build(transformers, model_type, said)
     names = ("wpe", "position_embeddings", "embed_positions")
-    (table,) = (child for name, child in model.named_modules() if name.split(".")[-1] in names)
+    (table,) = (
+        child for name, child in model.named_modules() if name.split(".")[-1] in names
+    )
     found = {}
     look_up = torch.nn.functional.embedding
 
@@ -339,14 +387,19 @@ def test_alibi(transformers, heads):
     bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom")
     mpt = pytest.importorskip("transformers.models.mpt.modeling_mpt")
     ours = from_hf(dict(model_type="bloom", n_head=heads, hidden_size=heads * 8))
-    assert ours.name == from_hf(dict(model_type="mpt", n_heads=heads, d_model=heads * 8)).name
+    assert (
+        ours.name
+        == from_hf(dict(model_type="mpt", n_heads=heads, d_model=heads * 8)).name
+    )
     last = np.arange(1 - LENGTH, 1)
     bias = np.asarray(
         ours.parts[0].offsets.bias(
             {}, last, HookContext(positions_q=range(0), positions_k=range(0))
         )
     ).T
-    theirs = bloom.build_alibi_tensor(torch.ones(1, LENGTH), heads, torch.float32)[:, 0].numpy()
+    theirs = bloom.build_alibi_tensor(torch.ones(1, LENGTH), heads, torch.float32)[
+        :, 0
+    ].numpy()
     np.testing.assert_allclose(bias, theirs - theirs[:, -1:], rtol=1e-5)
     theirs = mpt.build_mpt_alibi_tensor(heads, LENGTH)[:, 0].numpy()
     np.testing.assert_allclose(bias, theirs, rtol=1e-6)
@@ -366,7 +419,9 @@ def test_nanochat(transformers):
 
     nanochat = pytest.importorskip("transformers.models.nanochat.modeling_nanochat")
     generator = np.random.default_rng(0)
-    q, k = (generator.normal(size=(1, LENGTH, 2, 8)).astype(np.float32) for _ in range(2))
+    q, k = (
+        generator.normal(size=(1, LENGTH, 2, 8)).astype(np.float32) for _ in range(2)
+    )
     angles = torch.arange(LENGTH)[:, None] * 10_000.0 ** -(torch.arange(4) / 4)
     angles = torch.cat([angles, angles], -1)[None]
     turned = nanochat.apply_rotary_pos_emb(
@@ -377,7 +432,11 @@ def test_nanochat(transformers):
     heads = (
         rope(head_size=8)
         .parts[0]
-        .map_qkv({}, *swapped, k, HookContext(positions_q=positions, positions_k=positions))
+        .map_qkv(
+            {}, *swapped, k, HookContext(positions_q=positions, positions_k=positions)
+        )
     )
     ours = logits(*(np.asarray(x)[0] for x in heads[:2]))
-    np.testing.assert_allclose(ours, logits(*(heads_last(x, LENGTH) for x in turned)), atol=1e-5)
+    np.testing.assert_allclose(
+        ours, logits(*(heads_last(x, LENGTH) for x in turned)), atol=1e-5
+    )

@@ -20,10 +20,14 @@ def test_no_model_type_is_both_read_and_refused():
     assert not {*FAMILIES, *REFUSED} & {*WITHOUT}
 
 
-@pytest.mark.parametrize("model_type", ["pixtral", "dinov3_vit", "deepseek_v4", "moshi_depth"])
+@pytest.mark.parametrize(
+    "model_type", ["pixtral", "dinov3_vit", "deepseek_v4", "moshi_depth"]
+)
 def test_refusals_name_the_type_and_the_reason(model_type):
     reason = REFUSED.get(model_type, "its code in transformers has no rotary")
-    with pytest.raises(ValueError, match=f"^model_type '{model_type}' is not supported") as caught:
+    with pytest.raises(
+        ValueError, match=f"^model_type '{model_type}' is not supported"
+    ) as caught:
         from_hf({"model_type": model_type})
     assert reason in str(caught.value)
 
@@ -36,7 +40,9 @@ def test_the_page_has_every_family():
 
 @pytest.mark.torch
 @pytest.mark.skipif(
-    not (importlib.util.find_spec("torch") and importlib.util.find_spec("transformers")),
+    not (
+        importlib.util.find_spec("torch") and importlib.util.find_spec("transformers")
+    ),
     reason="needs the extra `parity`",
 )
 def test_the_page_is_what_its_tool_writes():
@@ -97,7 +103,9 @@ def test_a_tower_has_the_type_of_its_key():
         config = {"model_type": "qwen2_vl", "vision_config": {**sizes, **inner}}
         encoding = from_hf(config, part="vision_config")
         assert encoding.name == "rope_axial(base=10000)"
-        assert encoding.parts[0].metadata.frequencies({}).shape == (20,)  # Of heads of 80.
+        assert encoding.parts[0].metadata.frequencies({}).shape == (
+            20,
+        )  # Of heads of 80.
 
 
 @pytest.mark.parametrize("part", ["audio_config", "", 5, "vision_config.x"])
@@ -110,13 +118,25 @@ def test_parts_that_are_not_there(part):
 def test_a_config_of_models_alone_asks_for_a_part():
     config = {"model_type": "dia", "encoder_config": {"model_type": "dia_encoder"},
               "decoder_config": {"model_type": "dia_decoder"}}  # fmt: skip
-    with pytest.raises(ValueError, match="pass part='encoder_config' or 'decoder_config'"):
+    with pytest.raises(
+        ValueError, match="pass part='encoder_config' or 'decoder_config'"
+    ):
         from_hf(config)
     assert from_hf(config, part="encoder_config").name == "rope"
 
 
 def test_encoder_and_decoder_have_other_windows():
-    module = {"model_type": "t5_gemma_module", "sliding_window": 8, "num_hidden_layers": 2}
+    module = {
+        "model_type": "t5_gemma_module",
+        "sliding_window": 8,
+        "num_hidden_layers": 2,
+    }
     config = {"model_type": "t5gemma", "encoder": module, "decoder": module}
-    assert from_hf(config, part="encoder").name == "cycle(rope+window(max_distance=8), rope)"
-    assert from_hf(config, part="decoder").name == "cycle(rope+window(max_distance=7), rope)"
+    assert (
+        from_hf(config, part="encoder").name
+        == "cycle(rope+window(max_distance=8), rope)"
+    )
+    assert (
+        from_hf(config, part="decoder").name
+        == "cycle(rope+window(max_distance=7), rope)"
+    )

@@ -11,7 +11,10 @@ LIST = [1.0, 1.0, 2.0, 4.0]
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)
 LONG = dict(short_factor=[1.0] * 4, long_factor=LIST)
 V4 = dict(rope_theta=500)
-NESTED = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
+NESTED = {
+    "full_attention": {"rope_theta": 1e6},
+    "sliding_attention": {"rope_theta": 1e4},
+}
 WINDOWED = ["sliding_attention", "full_attention"] * 3
 
 
@@ -113,7 +116,10 @@ def test_from_hf(config, name):
 
 def test_from_hf_of_one_layer_type():
     config = dict(LAYERS, rope_parameters=NESTED, local_attention=8)
-    assert from_hf(config, layer_type="sliding_attention").name == "rope+window(max_distance=4)"
+    assert (
+        from_hf(config, layer_type="sliding_attention").name
+        == "rope+window(max_distance=4)"
+    )
     full = from_hf(config, layer_type="full_attention", layout="interleaved")
     assert full.name == "rope(base=1000000, layout='interleaved')"
     (part,) = from_hf(dict(config, head_dim=12), layer_type="full_attention").parts
@@ -159,8 +165,12 @@ def test_from_hf_refuses(config, match):
 
 
 QWEN = dict(SMALL, model_type="qwen3", num_hidden_layers=2, head_dim=8)
-DEEPSEEK = dict(SMALL, model_type="deepseek_v3", num_hidden_layers=2, qk_rope_head_dim=8)
-YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, rope_theta=500)
+DEEPSEEK = dict(
+    SMALL, model_type="deepseek_v3", num_hidden_layers=2, qk_rope_head_dim=8
+)
+YARN = dict(
+    rope_type="yarn", factor=4.0, original_max_position_embeddings=16, rope_theta=500
+)
 OTHERS = dict(attention_factor=2.0, beta_fast=8, mscale=0.5, truncate=False, low_freq_factor=2.0,
               short_factor=LIST, original_max_position_embeddings=8, alpha=10.0, mrope_section=[1],
               llama_4_scaling_beta=0.1, mrope_interleaved=True, short_mscale=2.0)  # fmt: skip

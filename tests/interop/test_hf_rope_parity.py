@@ -18,13 +18,18 @@ from pe_jax.interop import from_hf
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.skipif(
-        not (importlib.util.find_spec("torch") and importlib.util.find_spec("transformers")),
+        not (
+            importlib.util.find_spec("torch")
+            and importlib.util.find_spec("transformers")
+        ),
         reason="needs the extra `parity`",
     ),
 ]
 
 HEAD, LENGTH = 64, 256
-SIZES = dict(hidden_size=2 * HEAD, num_attention_heads=2, max_position_embeddings=LENGTH)
+SIZES = dict(
+    hidden_size=2 * HEAD, num_attention_heads=2, max_position_embeddings=LENGTH
+)
 SHORT, LONG = ([1 + m / step for m in range(HEAD // 2)] for step in (32, 4))
 
 # Settings of a type, without its base: real models' where there are any.
@@ -57,8 +62,14 @@ def spelled(settings, version, base=50_000.0):
     if version == 5:
         return {**SIZES, "rope_parameters": {**settings, "rope_theta": base}}
     if settings == TYPES["partial"]:  # GPT-NeoX's keys.
-        return {**SIZES, "rotary_emb_base": base, "rotary_pct": settings["partial_rotary_factor"]}
-    inside = {key: value for key, value in settings.items() if key != "partial_rotary_factor"}
+        return {
+            **SIZES,
+            "rotary_emb_base": base,
+            "rotary_pct": settings["partial_rotary_factor"],
+        }
+    inside = {
+        key: value for key, value in settings.items() if key != "partial_rotary_factor"
+    }
     outside = {key: value for key, value in settings.items() if key not in inside}
     return {**SIZES, **outside, "rope_theta": base, "rope_scaling": inside or None}
 
@@ -78,7 +89,9 @@ def llama():
 @pytest.mark.parametrize("length", [64, 200, 4096])
 def test_tables(torch, llama, kind, version, length):
     """Frequencies and scale, and rotated heads to the precision of float32 angles."""
-    if kind == "partial":  # Llama's own default rotates all dimensions, whatever it is told.
+    if (
+        kind == "partial"
+    ):  # Llama's own default rotates all dimensions, whatever it is told.
         llama = pytest.importorskip("transformers.models.gpt_neox.modeling_gpt_neox")
         family = llama.GPTNeoXConfig, llama.GPTNeoXRotaryEmbedding
     else:
@@ -94,7 +107,9 @@ def test_tables(torch, llama, kind, version, length):
     pairs = cos.shape[-1] // 2
     x = np.zeros((1, length, 1, HEAD), np.float32)
     x[..., :pairs] = 1
-    (rotated, _, _) = part.map_qkv({}, x, x, x, HookContext(positions_q=at, positions_k=at))
+    (rotated, _, _) = part.map_qkv(
+        {}, x, x, x, HookContext(positions_q=at, positions_k=at)
+    )
     ours = np.asarray(rotated)[0, :, 0, : 2 * pairs]
     want = np.concatenate([cos[0, :, :pairs], sin[0, :, :pairs]], axis=-1)
     # float32 frequencies differ by an ulp or two, and by as many at the farthest position.
@@ -104,7 +119,9 @@ def test_tables(torch, llama, kind, version, length):
     scale, w = theirs.attention_scaling, theirs.inv_freq.numpy()[None]
     exact = rotate_heads(x, at, w, "half", float(scale))
     np.testing.assert_allclose(np.asarray(exact)[0, :, 0, : 2 * pairs], want, atol=1e-6)
-    np.testing.assert_allclose(np.hypot(ours[:, :pairs], ours[:, pairs:]), scale, rtol=1e-6)
+    np.testing.assert_allclose(
+        np.hypot(ours[:, :pairs], ours[:, pairs:]), scale, rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -126,7 +143,9 @@ def frequencies(encoding, length):
     at = np.array([1, length - 1])
     x = np.zeros((1, 2, 1, HEAD), np.float32)
     x[..., : HEAD // 2] = 1
-    _, k, _ = encoding.parts[0].map_qkv({}, x, x, x, HookContext(positions_q=at, positions_k=at))
+    _, k, _ = encoding.parts[0].map_qkv(
+        {}, x, x, x, HookContext(positions_q=at, positions_k=at)
+    )
     rotated = np.asarray(k, np.float64)[0, 0, 0]
     return np.arctan2(rotated[HEAD // 2 :], rotated[: HEAD // 2])
 
@@ -170,10 +189,14 @@ def test_modernbert(torch, config):
     for layer, (x, out) in seen.items():
         own = model.layers[layer].attn
         weights = own.Wqkv.weight.detach().numpy().reshape(3, 2, HEAD, -1)
-        q, k, v = (jnp.asarray(np.einsum("bld,hfd->blhf", x.numpy(), one)) for one in weights)
+        q, k, v = (
+            jnp.asarray(np.einsum("bld,hfd->blhf", x.numpy(), one)) for one in weights
+        )
         encoding = ours.layer(layer)
         mixed = np.asarray(attention(q, k, v, encoding, {})).reshape(2, 40, -1)
-        np.testing.assert_allclose(mixed @ own.Wo.weight.detach().numpy().T, out.numpy(), atol=1e-5)
+        np.testing.assert_allclose(
+            mixed @ own.Wo.weight.detach().numpy().T, out.numpy(), atol=1e-5
+        )
 
 
 def test_windows(torch):
@@ -184,7 +207,9 @@ def test_windows(torch):
     size, query = 6, torch.tensor(20)
 
     def reach(allowed):
-        return max(abs(j - 20) for j in range(40) if allowed(0, 0, query, torch.tensor(j)))
+        return max(
+            abs(j - 20) for j in range(40) if allowed(0, 0, query, torch.tensor(j))
+        )
 
     def ours(**config):
         return from_hf({**base, **config}, layer_type="sliding_attention").window.right
@@ -193,7 +218,9 @@ def test_windows(torch):
     assert ours(sliding_window=size) == reach(decoder)
     encoder = masks.sliding_window_bidirectional_mask_function(size)
     assert ours(sliding_window=size, is_causal=False) == reach(encoder)
-    parsed = gemma.Gemma3TextConfig(sliding_window=size, use_bidirectional_attention=True)
+    parsed = gemma.Gemma3TextConfig(
+        sliding_window=size, use_bidirectional_attention=True
+    )
     both = gemma._bidirectional_window_overlay(parsed.sliding_window)
     assert ours(sliding_window=size, use_bidirectional_attention=True) == reach(both)
 
@@ -256,13 +283,21 @@ def test_settings_of_other_types(torch, llama, kind, change):
     """A setting that changes nothing in a Llama is ignored; one that changes something is read."""
     read = []
     for key, value in SETTINGS.items():
-        settings = {**TYPES[kind], "rope_theta": 5e4, key: value if change == "value" else None}
+        settings = {
+            **TYPES[kind],
+            "rope_theta": 5e4,
+            key: value if change == "value" else None,
+        }
         for length in (64, 4096):
             theirs = their_tables(llama, settings, length)
             if isinstance(theirs, Exception):
                 continue
-            ours = from_hf({**SIZES, "model_type": "llama", "rope_parameters": settings})
-            np.testing.assert_allclose(frequencies(ours, length), theirs[0], rtol=2e-6, err_msg=key)
+            ours = from_hf(
+                {**SIZES, "model_type": "llama", "rope_parameters": settings}
+            )
+            np.testing.assert_allclose(
+                frequencies(ours, length), theirs[0], rtol=2e-6, err_msg=key
+            )
             np.testing.assert_allclose(scale(ours), theirs[1], rtol=1e-6, err_msg=key)
             read.append(key)
     assert len(read) > len(SETTINGS)
@@ -281,7 +316,11 @@ def scale(encoding):
 def test_a_length_next_to_the_settings_wins(torch, llama):
     """`original_max_position_embeddings` of the config itself, in any family."""
     parameters = {**TYPES["yarn"], "rope_theta": 5e4}
-    config = {**SIZES, "original_max_position_embeddings": 32, "rope_parameters": dict(parameters)}
+    config = {
+        **SIZES,
+        "original_max_position_embeddings": 32,
+        "rope_parameters": dict(parameters),
+    }
     want = llama.LlamaRotaryEmbedding(llama.LlamaConfig(**config)).inv_freq.numpy()
     config["rope_parameters"] = parameters
     ours = from_hf({**config, "model_type": "llama"})
@@ -297,9 +336,15 @@ def test_settings_next_to_those_by_layer_type(torch, inside, outside):
     full = {**TYPES["yarn"], "rope_theta": 5e4, **inside}
     sliding = {"rope_type": "default", "rope_theta": 1e4, "factor": 3.0}
     parameters = {types[0]: full, types[1]: sliding, "factor": 3.0, **outside}
-    config = dict(SIZES, head_dim=HEAD, num_hidden_layers=2, layer_types=types, sliding_window=8)
-    ours = from_hf({**config, "model_type": "gemma3_text", "rope_parameters": parameters})
-    parsed = theirs.Gemma3TextConfig(**config, rope_parameters=copy.deepcopy(parameters))
+    config = dict(
+        SIZES, head_dim=HEAD, num_hidden_layers=2, layer_types=types, sliding_window=8
+    )
+    ours = from_hf(
+        {**config, "model_type": "gemma3_text", "rope_parameters": parameters}
+    )
+    parsed = theirs.Gemma3TextConfig(
+        **config, rope_parameters=copy.deepcopy(parameters)
+    )
     tables = theirs.Gemma3RotaryEmbedding(parsed)
     for layer, kind in enumerate(types):
         want = getattr(tables, f"{kind}_inv_freq").numpy()

@@ -25,7 +25,10 @@ from pe_jax.interop.hf_registry import DECODERS, TOWERS
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.skipif(
-        not (importlib.util.find_spec("torch") and importlib.util.find_spec("transformers")),
+        not (
+            importlib.util.find_spec("torch")
+            and importlib.util.find_spec("transformers")
+        ),
         reason="needs the extra `parity`",
     ),
 ]
@@ -44,7 +47,9 @@ ROTARY = {
 }
 # What the configs of some towers must have besides their sizes.
 MORE = {
-    "dots3_note_audio_encoder": lambda said: {"adapter_input_size": said["hidden_size"]},
+    "dots3_note_audio_encoder": lambda said: {
+        "adapter_input_size": said["hidden_size"]
+    },
     "dots3_note_vision_encoder": lambda said: {
         "per_layer_config": {},
         "adapter_in_dim": said["hidden_size"],
@@ -53,7 +58,9 @@ MORE = {
 }
 
 
-def modules_of(model_type: str, said: dict[str, Any]) -> tuple[Any, Any, types.ModuleType]:
+def modules_of(
+    model_type: str, said: dict[str, Any]
+) -> tuple[Any, Any, types.ModuleType]:
     """The config, its rotary module and the file of the model."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -61,7 +68,9 @@ def modules_of(model_type: str, said: dict[str, Any]) -> tuple[Any, Any, types.M
         pytest.skip(f"the installed transformers has no {model_type}")
     kind = CONFIG_MAPPING[model_type]
     config = kind(**{key: value for key, value in said.items() if key != "model_type"})
-    module = importlib.import_module(kind.__module__.replace("configuration_", "modeling_"))
+    module = importlib.import_module(
+        kind.__module__.replace("configuration_", "modeling_")
+    )
     named = {
         name: value
         for name, value in vars(module).items()
@@ -79,11 +88,15 @@ def modules_of(model_type: str, said: dict[str, Any]) -> tuple[Any, Any, types.M
 
 
 def common(a: str, b: str) -> str:
-    count = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+    count = next(
+        (i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b))
+    )
     return a[:count]
 
 
-def frequencies_of(rotary: Any, layer_type: str, config: Any) -> tuple[np.ndarray, float]:
+def frequencies_of(
+    rotary: Any, layer_type: str, config: Any
+) -> tuple[np.ndarray, float]:
     """The frequencies and the scale of layers of a type."""
     listed = getattr(config, "layer_types", None) or ()
     hybrid = {FULL: "hybrid", SLIDING: "hybrid_sliding"}[layer_type]
@@ -99,14 +112,17 @@ ROTATED = [
     for case in cases()
     if case[0].removesuffix("_text") in DECODERS
     # Without a module of frequencies, or with one for each layer.
-    and case[0] not in ("gptj", "codegen", "deepseek_v2", "llama4_text", "kimi_k2", "exaone4_5")
+    and case[0]
+    not in ("gptj", "codegen", "deepseek_v2", "llama4_text", "kimi_k2", "exaone4_5")
     and not case[0].endswith("_swa")
     and "rope" in case[2]
 ]
 
 
 @pytest.mark.parametrize(
-    ("model_type", "said", "name"), ROTATED, ids=[f"{c[0]}-{i}" for i, c in enumerate(ROTATED)]
+    ("model_type", "said", "name"),
+    ROTATED,
+    ids=[f"{c[0]}-{i}" for i, c in enumerate(ROTATED)],
 )
 def test_frequencies(model_type, said, name):
     """As far as position 131,071, up to the rounding of float32 frequencies."""
@@ -120,11 +136,15 @@ def test_frequencies(model_type, said, name):
             continue
         windowed = any(part.key == "window" for part in layer.parts)
         w, scale = frequencies_of(rotary, SLIDING if windowed else FULL, config)
-        found = np.asarray(rotations[0].metadata.frequencies({}), np.float64).reshape(-1)
+        found = np.asarray(rotations[0].metadata.frequencies({}), np.float64).reshape(
+            -1
+        )
         np.testing.assert_allclose(found[: w.size], w, rtol=2e-6)
         assert not found[w.size :].any()
         assert np.abs(found[: w.size] - w).max() * FAR < 0.05
-        size = said.get("qk_rope_head_dim") or said.get("global_head_dim" if not windowed else "")
+        size = said.get("qk_rope_head_dim") or said.get(
+            "global_head_dim" if not windowed else ""
+        )
         size = size or said.get("head_dim") or said.get("attention_head_dim")
         size = size or said["hidden_size"] // said["num_attention_heads"]
         x = np.ones((1, 1, 1, size), np.float32)
@@ -169,25 +189,38 @@ def test_rotations_of_towers(model_type):
     _, rotary, module = modules_of(model_type, said)
     if model_type == "qwen2_vl_vision":
         said.pop("hidden_size")
-    layer = next(layer for layer in (from_hf(said).layer(i) for i in range(4)) if layer.parts)
+    layer = next(
+        layer for layer in (from_hf(said).layer(i) for i in range(4)) if layer.parts
+    )
     (part,) = (part for part in layer.parts if part.map_qkv)
     axes = part.traits.axes
     heads, size = said["num_attention_heads"], said["head_dim"]
     rng = np.random.default_rng(0)
     for at, tolerance in (
         (rng.integers(0, 40, (7, axes)), 3e-5),
-        (np.array([[0] * axes, [5] * axes, [70_000, 12_345][:axes], [FAR, 999][:axes]]), 0.05),
+        (
+            np.array(
+                [[0] * axes, [5] * axes, [70_000, 12_345][:axes], [FAR, 999][:axes]]
+            ),
+            0.05,
+        ),
     ):
-        q, k = (rng.normal(size=(1, len(at), heads, size)).astype(np.float32) for _ in range(2))
+        q, k = (
+            rng.normal(size=(1, len(at), heads, size)).astype(np.float32)
+            for _ in range(2)
+        )
         ids = torch.tensor(at if axes == 2 else at[:, 0][None])
         if model_type == "gemma4_vision":
             ids = ids[None]
         cos, sin = rotary(torch.zeros(1), ids)
-        turned = [apply(model_type, module, torch.tensor(x), cos, sin, ids, axes) for x in (q, k)]
-        positions = at if axes == 2 else at[:, 0]
-        ours = part.map_qkv({}, q, k, k, HookContext(positions_q=positions, positions_k=positions))[
-            :2
+        turned = [
+            apply(model_type, module, torch.tensor(x), cos, sin, ids, axes)
+            for x in (q, k)
         ]
+        positions = at if axes == 2 else at[:, 0]
+        ours = part.map_qkv(
+            {}, q, k, k, HookContext(positions_q=positions, positions_k=positions)
+        )[:2]
         for mine, theirs in zip(ours, turned):
             np.testing.assert_allclose(
                 np.asarray(mine), theirs, atol=tolerance * np.abs(q).max(), rtol=1e-5
@@ -195,7 +228,13 @@ def test_rotations_of_towers(model_type):
 
 
 def apply(
-    model_type: str, module: types.ModuleType, x: Any, cos: Any, sin: Any, ids: Any, axes: int
+    model_type: str,
+    module: types.ModuleType,
+    x: Any,
+    cos: Any,
+    sin: Any,
+    ids: Any,
+    axes: int,
 ) -> np.ndarray:
     """Heads `[1, L, H, d]` as the model rotates them."""
     if model_type == "gemma4_vision":
@@ -203,4 +242,8 @@ def apply(
     if axes == 2:
         return module.apply_rotary_pos_emb_vision(x[0], x[0], cos, sin)[0][None].numpy()
     swapped = x.swapaxes(1, 2)
-    return module.apply_rotary_pos_emb(swapped, swapped, cos, sin)[0].swapaxes(1, 2).numpy()
+    return (
+        module.apply_rotary_pos_emb(swapped, swapped, cos, sin)[0]
+        .swapaxes(1, 2)
+        .numpy()
+    )

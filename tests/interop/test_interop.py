@@ -47,8 +47,12 @@ def write_shards(folder, tensors, config):
     files = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
     where = {name: files[i % 2] for i, name in enumerate(tensors)}
     for file in files:
-        write(folder, {n: t for n, t in tensors.items() if where[n] == file}, config, file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+        write(
+            folder, {n: t for n, t in tensors.items() if where[n] == file}, config, file
+        )
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": where})
+    )
     return folder
 
 
@@ -74,7 +78,9 @@ def test_a_folder_or_one_file(tmp_path):
 def test_half_precision_is_read_as_float32(tmp_path, dtype):
     half = np.linspace(-3, 3, 12).reshape(3, 4).astype(dtype)
     checkpoint = open_checkpoint(write(tmp_path, {"a": half}))
-    np.testing.assert_array_equal(checkpoint.read("a"), half.astype(np.float32), strict=True)
+    np.testing.assert_array_equal(
+        checkpoint.read("a"), half.astype(np.float32), strict=True
+    )
 
 
 def test_shards(tmp_path):
@@ -84,7 +90,9 @@ def test_shards(tmp_path):
     for name, tensor in tensors.items():
         np.testing.assert_array_equal(checkpoint.read(name), tensor)
     (tmp_path / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"not in .*: model-00002-of-00002.safetensors\. Download"):
+    with pytest.raises(
+        ValueError, match=r"not in .*: model-00002-of-00002.safetensors\. Download"
+    ):
         open_checkpoint(tmp_path)
 
 
@@ -95,7 +103,9 @@ def test_the_index_says_which_file_holds_a_tensor(tmp_path):
     index = tmp_path / "model.safetensors.index.json"
     where = {"a": "x.safetensors", "b": "x.safetensors", "c": "y.safetensors"}
     index.write_text(json.dumps({"weight_map": where}))
-    with pytest.raises(ValueError, match=r"y.safetensors has no tensor 'c', although model.safe"):
+    with pytest.raises(
+        ValueError, match=r"y.safetensors has no tensor 'c', although model.safe"
+    ):
         open_checkpoint(tmp_path)
     second["c"] = np.ones(1)
     write(tmp_path, second, {}, "y.safetensors")
@@ -106,7 +116,9 @@ def test_weights_too_large_for_float32(tmp_path):
     tensors = {name: np.float64(tensor) for name, tensor in bert_tensors().items()}
     del tensors["embeddings.position_ids"]
     tensors["embeddings.LayerNorm.bias"][0] = 1e300
-    with pytest.raises(ValueError, match="too large for float32: embeddings.LayerNorm.bias"):
+    with pytest.raises(
+        ValueError, match="too large for float32: embeddings.LayerNorm.bias"
+    ):
         load_encoder(write(tmp_path, tensors, BERT))
 
 
@@ -134,9 +146,15 @@ def test_pickles_are_refused_without_loading(tmp_path, name):
 
 
 def test_the_conversion_command_lists_the_weights_only(tmp_path):
-    for name in ("optimizer.pt", "pytorch_model-1-of-2.bin", "pytorch_model-2-of-2.bin"):
+    for name in (
+        "optimizer.pt",
+        "pytorch_model-1-of-2.bin",
+        "pytorch_model-2-of-2.bin",
+    ):
         (tmp_path / name).write_bytes(b"")
-    with pytest.raises(ValueError, match="pytorch_model-2-of-2.bin: a pickle") as caught:
+    with pytest.raises(
+        ValueError, match="pytorch_model-2-of-2.bin: a pickle"
+    ) as caught:
         open_checkpoint(tmp_path)
     assert "optimizer" not in str(caught.value)
 
@@ -144,7 +162,9 @@ def test_the_conversion_command_lists_the_weights_only(tmp_path):
 def test_errors_for_missing_or_damaged_files_say_what_to_do(tmp_path):
     with pytest.raises(ValueError, match=r"No checkpoint at .*nowhere.*hf download"):
         open_checkpoint(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="neither model.safetensors nor .*give its path"):
+    with pytest.raises(
+        ValueError, match="neither model.safetensors nor .*give its path"
+    ):
         open_checkpoint(tmp_path)
     file = write(tmp_path, {"a": np.ones(9)}) / "model.safetensors"
     whole = file.read_bytes()
@@ -206,7 +226,9 @@ def test_roberta_positions_start_after_its_padding_token(tmp_path):
 def test_tables_are_float32(tmp_path, dtype):
     write(tmp_path, {"wpe.weight": ROWS.astype(dtype)})
     expected = ROWS.astype(dtype).astype(np.float32)
-    np.testing.assert_array_equal(load_position_table(tmp_path).vectors, expected, strict=True)
+    np.testing.assert_array_equal(
+        load_position_table(tmp_path).vectors, expected, strict=True
+    )
 
 
 def test_a_table_name_that_bert_and_roberta_share_needs_an_argument(tmp_path):
@@ -220,11 +242,31 @@ def test_a_table_name_that_bert_and_roberta_share_needs_an_argument(tmp_path):
 @pytest.mark.parametrize(
     ("name", "model_type", "argument", "match"),
     [
-        (f"bert.{TABLE}", "", "roberta", "can be of bert, but the argument is 'roberta'"),
-        (f"roberta.{TABLE}", "bert", "", "of roberta, but config.json's model_type is 'bert'"),
-        (TABLE, "bert", "camembert", "model_type is 'bert' and the argument is 'camembert'"),
+        (
+            f"bert.{TABLE}",
+            "",
+            "roberta",
+            "can be of bert, but the argument is 'roberta'",
+        ),
+        (
+            f"roberta.{TABLE}",
+            "bert",
+            "",
+            "of roberta, but config.json's model_type is 'bert'",
+        ),
+        (
+            TABLE,
+            "bert",
+            "camembert",
+            "model_type is 'bert' and the argument is 'camembert'",
+        ),
         (TABLE, "", "gpt2", "can be of bert or roberta, but the argument is 'gpt2'"),
-        ("wpe.weight", "", "t5", "Unknown family 't5': use one of bert, .*roberta, .*gpt2"),
+        (
+            "wpe.weight",
+            "",
+            "t5",
+            "Unknown family 't5': use one of bert, .*roberta, .*gpt2",
+        ),
     ],
 )
 def test_contradictions_are_errors(tmp_path, name, model_type, argument, match):
@@ -241,7 +283,9 @@ def test_no_position_table(tmp_path):
     assert sum(name in str(caught.value) for name in near) == 5
     assert "shared.weight" not in str(caught.value)
     assert all(name in str(caught.value) for f in FAMILIES.values() for name in f.table)
-    with pytest.raises(ValueError, match=r"in their name: none\. Looked for: embeddings\.pos"):
+    with pytest.raises(
+        ValueError, match=r"in their name: none\. Looked for: embeddings\.pos"
+    ):
         load_position_table(write(tmp_path, {"w": ROWS}))
 
 
@@ -262,7 +306,9 @@ def test_a_table_that_is_unused_or_no_table(tmp_path):
 
 def old_names(tensors):
     """The names of the first published files: LayerNorm's gamma and beta."""
-    gamma = lambda name: name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta")
+    gamma = lambda name: name.replace("Norm.weight", "Norm.gamma").replace(
+        "Norm.bias", "Norm.beta"
+    )
     return {gamma(name): tensor for name, tensor in tensors.items()}
 
 
@@ -275,13 +321,28 @@ def inputs():
 
 def test_config(tmp_path):
     config = load_encoder(write(tmp_path, bert_tensors(), BERT)).config
-    assert (config.vocab_size, config.hidden_size, config.intermediate_size) == (V, D, M)
-    assert (config.num_layers, config.num_heads, config.num_token_types) == (LAYERS, H, S)
+    assert (config.vocab_size, config.hidden_size, config.intermediate_size) == (
+        V,
+        D,
+        M,
+    )
+    assert (config.num_layers, config.num_heads, config.num_token_types) == (
+        LAYERS,
+        H,
+        S,
+    )
     assert (config.max_length, config.encoding().name) == (N, "learned_absolute")
     assert (config.dropout_rate, config.attention_dropout_rate) == (0.2, 0.3)
     assert (config.layer_norm_epsilon, config.initializer_stddev) == (1e-5, 0.04)
-    old = {key: value for key, value in BERT.items() if key not in ("layer_norm_eps", "hidden_act")}
-    assert load_encoder(write(tmp_path, bert_tensors(), old)).config.layer_norm_epsilon == 1e-12
+    old = {
+        key: value
+        for key, value in BERT.items()
+        if key not in ("layer_norm_eps", "hidden_act")
+    }
+    assert (
+        load_encoder(write(tmp_path, bert_tensors(), old)).config.layer_norm_epsilon
+        == 1e-12
+    )
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -304,7 +365,12 @@ def test_outputs_equal_those_of_a_numpy_bert(tmp_path, layout):
     else:
         write(tmp_path, old_names(tensors) if layout == "old" else tensors, BERT)
     encoder = load_encoder(tmp_path)
-    config, params, absent, unread = encoder.config, encoder.params, encoder.absent, encoder.unread
+    config, params, absent, unread = (
+        encoder.config,
+        encoder.params,
+        encoder.absent,
+        encoder.unread,
+    )
     assert (absent, unread) == ((), ())
     tokens, token_type_ids, valid = inputs()
     states, logits = states_and_logits(config, params, tokens, token_type_ids, valid)
@@ -343,7 +409,9 @@ def test_parameters_are_those_of_a_model_for_pretraining(tmp_path, heads):
     config, params, absent = encoder.config, encoder.params, encoder.absent
     one = jnp.zeros((1, 1), jnp.int32)
     model = BertForPretraining(config)
-    expected = jax.eval_shape(model.init, jax.random.key(0), one, masked_positions=one)["params"]
+    expected = jax.eval_shape(model.init, jax.random.key(0), one, masked_positions=one)[
+        "params"
+    ]
     shapes = lambda tree: {
         path: (leaf.shape, leaf.dtype)
         for path, leaf in flax.traverse_util.flatten_dict(tree, sep="/").items()
@@ -358,22 +426,43 @@ def of_class(name, **keys):
 
 
 def test_heads_of_other_tasks(tmp_path):
-    other = {"classifier.weight": np.ones((3, D), np.float32), "classifier.bias": np.arange(3.0)}
-    other |= {"qa_outputs.weight": np.ones((2, D)), "qa_outputs.bias": np.ones(2), "x": np.ones(1)}
-    folder = write(tmp_path, whole_tensors() | other, of_class("BertForSequenceClassification"))
+    other = {
+        "classifier.weight": np.ones((3, D), np.float32),
+        "classifier.bias": np.arange(3.0),
+    }
+    other |= {
+        "qa_outputs.weight": np.ones((2, D)),
+        "qa_outputs.bias": np.ones(2),
+        "x": np.ones(1),
+    }
+    folder = write(
+        tmp_path, whole_tensors() | other, of_class("BertForSequenceClassification")
+    )
     encoder = load_encoder(folder)
     params, unread = encoder.params, encoder.unread
     assert params["classifier"]["kernel"].shape == (D, 3)
-    assert "spans" not in params and unread == ("qa_outputs.bias", "qa_outputs.weight", "x")
-    folder = write(tmp_path, whole_tensors() | other, of_class("BertForQuestionAnswering"))
+    assert "spans" not in params and unread == (
+        "qa_outputs.bias",
+        "qa_outputs.weight",
+        "x",
+    )
+    folder = write(
+        tmp_path, whole_tensors() | other, of_class("BertForQuestionAnswering")
+    )
     encoder = load_encoder(folder)
     params, unread = encoder.params, encoder.unread
     assert params["spans"]["kernel"].shape == (D, 2)
-    assert "classifier" not in params and unread == ("classifier.bias", "classifier.weight", "x")
+    assert "classifier" not in params and unread == (
+        "classifier.bias",
+        "classifier.weight",
+        "x",
+    )
     encoder = load_encoder(folder, heads=("pooler",))
     params, unread = encoder.params, encoder.unread
     assert params.keys() == {"bert", "pooler"}
-    assert {"x", "classifier.bias", "qa_outputs.weight", "cls.predictions.bias"} <= set(unread)
+    assert {"x", "classifier.bias", "qa_outputs.weight", "cls.predictions.bias"} <= set(
+        unread
+    )
 
 
 @pytest.mark.parametrize(
@@ -395,7 +484,9 @@ def test_the_class_decides_what_a_classifier_is(tmp_path, name, classes, is_read
     """The pooler and the names of the tensors are the same in all of these files."""
     rows = np.ones((classes, D), np.float32)
     classifier = {"classifier.weight": rows, "classifier.bias": rows[:, 0].copy()}
-    encoder = load_encoder(write(tmp_path, whole_tensors() | classifier, of_class(name)))
+    encoder = load_encoder(
+        write(tmp_path, whole_tensors() | classifier, of_class(name))
+    )
     params, unread = encoder.params, encoder.unread
     assert ("classifier" in params) == is_read and "pooler" in params
     assert unread == (() if is_read else ("classifier.bias", "classifier.weight"))
@@ -406,16 +497,28 @@ def test_a_classifier_without_its_pooler_is_not_read(tmp_path):
     config = of_class("BertForSequenceClassification")
     encoder = load_encoder(write(tmp_path, bert_tensors() | classifier, config))
     params, unread = encoder.params, encoder.unread
-    assert params.keys() == {"bert"} and unread == ("classifier.bias", "classifier.weight")
+    assert params.keys() == {"bert"} and unread == (
+        "classifier.bias",
+        "classifier.weight",
+    )
 
 
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"id2label": dict.fromkeys("012345678", "x")}, "3 classes, but id2label .* has 9"),
+        (
+            {"id2label": dict.fromkeys("012345678", "x")},
+            "3 classes, but id2label .* has 9",
+        ),
         ({"num_labels": 10**9}, "3 classes, but num_labels .* has 1000000000"),
-        ({"id2label": {"0": "a", "5": "b", "7": "c"}}, "id2label .* must count from 0, got .*'5'"),
-        ({"id2label": ["a", "b", "c"]}, "id2label of config.json must be an object, got"),
+        (
+            {"id2label": {"0": "a", "5": "b", "7": "c"}},
+            "id2label .* must count from 0, got .*'5'",
+        ),
+        (
+            {"id2label": ["a", "b", "c"]},
+            "id2label of config.json must be an object, got",
+        ),
         ({"num_labels": 9, "id2label": {"0": "a", "1": "b", "2": "c"}}, ""),
         ({"num_labels": 3, "id2label": None}, ""),
     ],
@@ -448,7 +551,9 @@ SIZES_OF_FILE = {
 def test_sizes_that_the_file_does_not_have(tmp_path, key, value):
     """A short error at once, whatever the value: nothing is built in that size."""
     folder = write(tmp_path, whole_tensors(), {**BERT, key: value})
-    about = f"{key} is {value}, but {SIZES_OF_FILE[key]}" if key in SIZES_OF_FILE else key
+    about = (
+        f"{key} is {value}, but {SIZES_OF_FILE[key]}" if key in SIZES_OF_FILE else key
+    )
     start = time.process_time()
     for read in (load_encoder, read_config):
         with pytest.raises(ValueError, match=about) as caught:
@@ -461,31 +566,41 @@ def test_a_file_without_layers(tmp_path):
     """The list of tensors that are missing ends, however many layers config.json says there are."""
     tensors = {n: x for n, x in whole_tensors().items() if ".layer." not in n}
     folder = write(tmp_path, tensors, {**BERT, "num_hidden_layers": 2_000})
-    with pytest.raises(ValueError, match=r"(?s)layer.0.attention.*\n  \.\.\. and 31,800 more$"):
+    with pytest.raises(
+        ValueError, match=r"(?s)layer.0.attention.*\n  \.\.\. and 31,800 more$"
+    ):
         load_encoder(folder)
 
 
 def test_tied_weights_are_the_same_or_an_error(tmp_path):
     tensors = whole_tensors()
     again = {
-        "cls.predictions.decoder.weight": tensors["bert.embeddings.word_embeddings.weight"].copy(),
+        "cls.predictions.decoder.weight": tensors[
+            "bert.embeddings.word_embeddings.weight"
+        ].copy(),
         "cls.predictions.decoder.bias": tensors["cls.predictions.bias"].copy(),
     }
     load_encoder(write(tmp_path, tensors | again, BERT))
     again["cls.predictions.decoder.weight"][3, 4] += 1e-6
-    with pytest.raises(ValueError, match=r"decoder.weight: not the same as bert.embeddings.word_"):
+    with pytest.raises(
+        ValueError, match=r"decoder.weight: not the same as bert.embeddings.word_"
+    ):
         load_encoder(write(tmp_path, tensors | again, BERT))
 
 
 def test_a_decoder_that_is_not_tied_is_read_or_missed(tmp_path):
     tensors, untied = whole_tensors(), {**BERT, "tie_word_embeddings": False}
-    message = "cls.predictions.decoder.weight: missing, .*, as tie_word_embeddings is False"
+    message = (
+        "cls.predictions.decoder.weight: missing, .*, as tie_word_embeddings is False"
+    )
     with pytest.raises(ValueError, match=message):
         load_encoder(write(tmp_path, tensors, untied))
     tensors["cls.predictions.decoder.weight"] = np.ones((V, D), np.float32)
     params = load_encoder(write(tmp_path, tensors, untied)).params
     np.testing.assert_array_equal(params["masked_lm"]["decoder"], np.ones((V, D)))
-    assert load_encoder(write(tmp_path, bert_tensors(), untied)).absent  # An encoder alone.
+    assert load_encoder(
+        write(tmp_path, bert_tensors(), untied)
+    ).absent  # An encoder alone.
 
 
 @pytest.mark.parametrize(
@@ -500,16 +615,23 @@ def test_two_names_of_one_tensor(tmp_path, name, again):
     tensors[again] = tensors[name].copy()
     load_encoder(write(tmp_path, tensors, BERT))
     tensors[again][3] += 1e-6
-    with pytest.raises(ValueError, match="not the same as .*, another name of the same") as caught:
+    with pytest.raises(
+        ValueError, match="not the same as .*, another name of the same"
+    ) as caught:
         load_encoder(write(tmp_path, tensors, BERT))
     assert name in str(caught.value) and again in str(caught.value)
 
 
 def test_all_mismatches_are_listed(tmp_path):
     tensors = whole_tensors()
-    del tensors[f"bert.{TABLE}"], tensors["bert.encoder.layer.1.attention.self.key.bias"]
+    del (
+        tensors[f"bert.{TABLE}"],
+        tensors["bert.encoder.layer.1.attention.self.key.bias"],
+    )
     del tensors["cls.seq_relationship.bias"]
-    tensors["bert.encoder.layer.0.intermediate.dense.weight"] = np.ones((D, M), np.float32)
+    tensors["bert.encoder.layer.0.intermediate.dense.weight"] = np.ones(
+        (D, M), np.float32
+    )
     tensors["bert.embeddings.LayerNorm.bias"] = np.ones(D, np.int8)
     tensors["bert.encoder.layer.2.output.dense.bias"] = np.ones(D, np.float32)
     tensors["cls.predictions.extra"] = np.ones(D, np.float32)
@@ -531,17 +653,26 @@ def test_all_mismatches_are_listed(tmp_path):
     [
         ({"model_type": "gpt2"}, "model_type is 'gpt2', not 'bert', 'distilbert'"),
         ({"model_type": None}, "model_type is None, not 'bert'"),
-        ({"position_embedding_type": "relative_key"}, "must be 'absolute', got 'relative_key'"),
+        (
+            {"position_embedding_type": "relative_key"},
+            "must be 'absolute', got 'relative_key'",
+        ),
         ({"hidden_act": "tanh"}, "hidden_act must be one of gelu, .*'tanh'"),
         ({"is_decoder": True}, "is_decoder must be False, got True"),
         ({"add_cross_attention": True}, "add_cross_attention must be False, got True"),
         ({"alibi_starting_size": 512}, "alibi_starting_size must be left out, got 512"),
-        ({"quantization_config": {"bits": 8}}, "quantization_config must be left out, got {'bits'"),
+        (
+            {"quantization_config": {"bits": 8}},
+            "quantization_config must be left out, got {'bits'",
+        ),
         (
             {"auto_map": {"AutoModelForMaskedLM": "bert_layers.BertForMaskedLM"}},
             "auto_map must not name models, .* got {'AutoModelForMaskedLM': 'bert_layers",
         ),
-        ({"model_type": ["bert"]}, r"config.json: model_type must be a str, got \['bert'\]"),
+        (
+            {"model_type": ["bert"]},
+            r"config.json: model_type must be a str, got \['bert'\]",
+        ),
         ({"architectures": 3}, "config.json: architectures must be a list, got 3"),
     ],
 )
@@ -554,7 +685,9 @@ def test_a_config_is_required(tmp_path):
     with pytest.raises(ValueError, match=r"has no config\.json"):
         load_encoder(write(tmp_path, bert_tensors()))
     few = {key: BERT[key] for key in ("model_type", "vocab_size", "hidden_size")}
-    with pytest.raises(ValueError, match=r"it lacks num_hidden_layers, num_attention_heads, "):
+    with pytest.raises(
+        ValueError, match=r"it lacks num_hidden_layers, num_attention_heads, "
+    ):
         load_encoder(write(tmp_path, bert_tensors(), few))
 
 
@@ -564,7 +697,9 @@ def test_a_config_is_required(tmp_path):
 def test_the_page_reads_and_writes_checkpoints(tmp_path, monkeypatch):
     """Its blocks on a small BERT: what it reads, merges with new heads and writes comes back."""
     page = Path(__file__).parents[2] / "docs/checkpoints.md"
-    read, written = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
+    read, written = re.findall(
+        r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S
+    )
     monkeypatch.chdir(tmp_path)
     write(Path("BERT"), bert_tensors(), BERT)
     words = dict(zip(WORDS, range(V)))

@@ -61,7 +61,9 @@ def test_the_values_are_the_same(name):
 
 
 def test_what_depends_on_no_input_is_computed():
-    program = jax.make_jaxpr(plain(lambda x: [x + jnp.linalg.inv(jnp.eye(5)).sum(0)], X))(X)
+    program = jax.make_jaxpr(
+        plain(lambda x: [x + jnp.linalg.inv(jnp.eye(5)).sum(0)], X)
+    )(X)
     assert primitives(program.jaxpr) <= {"broadcast_in_dim", "reshape", "add"}
 
 

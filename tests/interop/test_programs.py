@@ -18,18 +18,29 @@ from pe_jax.encodings.parser import expand_names
 from pe_jax.interop import onnx_export, programs, save_onnx, save_stablehlo
 from pe_jax.models import Bert, BertConfig, BertForClassification, BertForSpans
 
-SIZES = dict(vocab_size=40, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=16)
+SIZES = dict(
+    vocab_size=40, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=16
+)
 has_onnx = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("jax2onnx", "onnxruntime"))),
     reason="jax2onnx and the extra onnx are not installed",
 )
 FORMATS = {"stablehlo": (save_stablehlo, programs), "onnx": (save_onnx, onnx_export)}
-formats = pytest.mark.parametrize("format", ["stablehlo", pytest.param("onnx", marks=has_onnx)])
+formats = pytest.mark.parametrize(
+    "format", ["stablehlo", pytest.param("onnx", marks=has_onnx)]
+)
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    words = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(35))]
+    words = [
+        "[UNK]",
+        "[PAD]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *(f"w{i}" for i in range(35)),
+    ]
     ids = {word: number for number, word in enumerate(words)}
     tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -61,9 +72,13 @@ def outputs(folder, tokens, types, mask):
 
 
 @formats
-@pytest.mark.parametrize("name", ["learned_absolute", "learned_relative+window(max_distance=3)"])
+@pytest.mark.parametrize(
+    "name", ["learned_absolute", "learned_relative+window(max_distance=3)"]
+)
 def test_hidden_states(tmp_path, tokenizer, format, name):
-    config = BertConfig(**SIZES, position=name, max_length=40, scan_layers=format == "onnx")
+    config = BertConfig(
+        **SIZES, position=name, max_length=40, scan_layers=format == "onnx"
+    )
     model = Bert(config)
     params = made(model)
     text = FORMATS[format][0](tmp_path / "out", config, {"bert": params}, tokenizer)
@@ -105,7 +120,9 @@ def test_heads(tmp_path, tokenizer, format, model, shapes):
 @formats
 def test_the_readme_of_the_folder_runs(tmp_path, tokenizer, format, monkeypatch):
     config = BertConfig(**SIZES, position="alibi")
-    FORMATS[format][0](tmp_path / "out", config, {"bert": made(Bert(config))}, tokenizer)
+    FORMATS[format][0](
+        tmp_path / "out", config, {"bert": made(Bert(config))}, tokenizer
+    )
     monkeypatch.chdir(tmp_path / "out")
     (block,) = re.findall(r"```python\n(.*?)```", Path("README.md").read_text(), re.S)
     exec(block, found := {})
@@ -121,7 +138,9 @@ def test_what_is_refused(tmp_path, tokenizer, format, monkeypatch):
     save, module = FORMATS[format]
     config = BertConfig(**SIZES, position="convolutional(width=3, groups=4)")
     params = {"bert": made(Bert(config))}
-    with pytest.raises(ValueError, match="needs a length that is known at compile time"):
+    with pytest.raises(
+        ValueError, match="needs a length that is known at compile time"
+    ):
         save(tmp_path / "out", config, params, tokenizer)
     config = BertConfig(**SIZES, position="rope")
     params = {"bert": made(Bert(config))}
@@ -131,8 +150,12 @@ def test_what_is_refused(tmp_path, tokenizer, format, monkeypatch):
         save(tmp_path / "full", config, params, tokenizer)
     check = programs.check_program
     zeros = lambda tokens, *_: [np.zeros((*tokens.shape, 16))]
-    monkeypatch.setattr(module, "check_program", lambda *parts: check(*parts[:2], zeros))
-    with pytest.raises(ValueError, match="differs from the model by 1 of .*: nothing is written"):
+    monkeypatch.setattr(
+        module, "check_program", lambda *parts: check(*parts[:2], zeros)
+    )
+    with pytest.raises(
+        ValueError, match="differs from the model by 1 of .*: nothing is written"
+    ):
         save(tmp_path / "out", config, params, tokenizer)
     assert not (tmp_path / "out").exists()
 
@@ -184,15 +207,23 @@ def test_sentence_embeddings(tmp_path, tokenizer, minilm):
     params = {"bert": made(Bert(config))}
     save_onnx(tmp_path / "out", config, params, tokenizer, sentences=minilm)
     about = json.loads((tmp_path / "out" / "model.json").read_text())
-    assert about["pooling"]["Pooling"]["pooling_mode_mean_tokens"] and about["max_length"] == 256
+    assert (
+        about["pooling"]["Pooling"]["pooling_mode_mean_tokens"]
+        and about["max_length"] == 256
+    )
     page = (Path(__file__).parents[2] / "docs/serving.md").read_text()
     (block,) = re.findall(r"```python\n(.*?)```", page, re.S)
     exec(block.replace("FOLDER", str(tmp_path / "out")), found := {})
     model = found["model"]
     texts = ["w1 w2 w3", "w4", "w5 " * 300]
-    own = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json")).encode_batch(texts)
+    own = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json")).encode_batch(
+        texts
+    )
     assert len(own[0].ids) == 256
-    ids, mask = (np.array([getattr(x, field) for x in own]) for field in ("ids", "attention_mask"))
+    ids, mask = (
+        np.array([getattr(x, field) for x in own])
+        for field in ("ids", "attention_mask")
+    )
     states = Bert(config).apply({"params": params["bert"]}, ids, mask=mask > 0)
     means = (states * mask[..., None]).sum(1) / mask.sum(1)[:, None]
     want = means / np.linalg.norm(means, axis=-1, keepdims=True)
@@ -206,13 +237,19 @@ def test_sentence_embeddings(tmp_path, tokenizer, minilm):
 
 def test_modules_with_code_of_their_own_are_refused(tmp_path, tokenizer, minilm):
     model = BertForSpans(BertConfig(**SIZES))
-    with pytest.raises(ValueError, match="sentences=.* is for an encoder alone, not .*start"):
-        save_onnx(tmp_path / "out", model.config, made(model), tokenizer, sentences=minilm)
+    with pytest.raises(
+        ValueError, match="sentences=.* is for an encoder alone, not .*start"
+    ):
+        save_onnx(
+            tmp_path / "out", model.config, made(model), tokenizer, sentences=minilm
+        )
     (minilm / "modules.json").write_text(
         json.dumps([*MINILM["modules.json"], {"path": "", "type": "custom.Head"}])
     )
     config = BertConfig(**SIZES)
-    with pytest.raises(ValueError, match=r"modules of sentence-transformers alone, got .*custom"):
+    with pytest.raises(
+        ValueError, match=r"modules of sentence-transformers alone, got .*custom"
+    ):
         save_onnx(tmp_path / "out", config, {}, tokenizer, sentences=minilm)
 
 
@@ -223,9 +260,13 @@ NAMES = [name for name in expand_names("all") if name not in ("cycle", "per_laye
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_encoding(tmp_path, tokenizer, format, name):
-    encoding = encodings.from_name(name, hidden_size=16, head_size=8, num_heads=2, max_length=40)
+    encoding = encodings.from_name(
+        name, hidden_size=16, head_size=8, num_heads=2, max_length=40
+    )
     if encoding.axes > 1:
-        pytest.skip("positions of several axes are an argument of Bert that is not exported")
+        pytest.skip(
+            "positions of several axes are an argument of Bert that is not exported"
+        )
     config = BertConfig(**SIZES, position=name, max_length=40)
     try:
         params = {"bert": made(Bert(config))}
@@ -233,7 +274,9 @@ def test_every_encoding(tmp_path, tokenizer, format, name):
         pytest.skip(f"no encoder: {error}")
     save = partial(FORMATS[format][0], tmp_path / "out", config, params, tokenizer)
     if name.partition("+")[0] in ("convolutional", "selective_rope", "path_attention"):
-        with pytest.raises(ValueError, match="needs a length that is known at compile time"):
+        with pytest.raises(
+            ValueError, match="needs a length that is known at compile time"
+        ):
             save()
         return
     save()

@@ -22,9 +22,12 @@ from pe_jax.interop.hf_registry import FAMILIES, FIRST_NAMES
 FOLDER = Path(__file__).parents[1] / "published/decoders"
 YARN_ROPE = "rope_yarn(factor={}, original_length={}, {})"
 LLAMA_3 = "rope_llama3(factor={}, original_length=8192, base={})"
-EXAONE = f"cycle({(LLAMA_3.format(16, 1000000) + '+window(max_distance=4095), ') * 3}none)"
+EXAONE = (
+    f"cycle({(LLAMA_3.format(16, 1000000) + '+window(max_distance=4095), ') * 3}none)"
+)
 MINISTRAL = (
-    "+log_n(original_length={}, coefficient=0.1, smooth=True, stepped=True, count='earlier')"
+    "+log_n(original_length={}, coefficient=0.1, smooth=True, "
+    "stepped=True, count='earlier')"
 )
 LONGROPE = "rope_longrope(short=(...), long=(...), factor=32, original_length=4096"
 GPT_OSS = YARN_ROPE.format(32, 4096, "truncate=False, base=150000")
@@ -32,12 +35,16 @@ GPT_OSS = YARN_ROPE.format(32, 4096, "truncate=False, base=150000")
 READ = {
     "aya-23-8b": "rope(layout='interleaved')",
     "deepseek-v2-lite": YARN_ROPE.format(
-        40, 4096, "mscale=0.707, mscale_all_dim=0.707, scale_logits=True, layout='interleaved'"
+        40,
+        4096,
+        "mscale=0.707, mscale_all_dim=0.707, scale_logits=True, layout='interleaved'",
     ),
     "deepseek-v3": YARN_ROPE.format(
         40, 4096, "mscale=1, mscale_all_dim=1, scale_logits=True, layout='interleaved'"
     ),
-    "devstral-small-2-24b": YARN_ROPE.format(48, 8192, "mscale=1, mscale_all_dim=1, base=100000000")
+    "devstral-small-2-24b": YARN_ROPE.format(
+        48, 8192, "mscale=1, mscale_all_dim=1, base=100000000"
+    )
     + MINISTRAL.format(8192),
     "exaone-4.0-32b": EXAONE,
     "exaone-4.5-33b": EXAONE,
@@ -63,7 +70,9 @@ READ = {
     + f"{LLAMA_3.format(8, 500000)}, " * 3
     + f"none, {LLAMA_3.format(8, 500000)})",
     "llava-1.5-7b": "rope",
-    "ministral-3-3b": YARN_ROPE.format(16, 16384, "mscale=1, mscale_all_dim=1, base=1000000")
+    "ministral-3-3b": YARN_ROPE.format(
+        16, 16384, "mscale=1, mscale_all_dim=1, base=1000000"
+    )
     + MINISTRAL.format(16384),
     "mistral-7b-v0.1": "rope+window(max_distance=4095)",
     "mixtral-8x7b-v0.1": "rope(base=1000000)",
@@ -133,10 +142,22 @@ def test_refused_with_advice_that_works(name):
     ("name", "outcome"),
     [
         ("qwen3.5-9b", "rope_axial(base=10000)"),
-        ("qwen2.5-vl-7b-instruct", "model_type 'qwen2_5_vl_vision' is not supported: most layers"),
-        ("exaone-4.5-33b", "model_type 'exaone4_5_vision' is not supported: most layers"),
-        ("devstral-small-2-24b", "model_type 'pixtral' is not supported: rows have every other"),
-        ("llama-3.2-90b-vision-instruct", "'mllama_vision_model' is not supported: its code"),
+        (
+            "qwen2.5-vl-7b-instruct",
+            "model_type 'qwen2_5_vl_vision' is not supported: most layers",
+        ),
+        (
+            "exaone-4.5-33b",
+            "model_type 'exaone4_5_vision' is not supported: most layers",
+        ),
+        (
+            "devstral-small-2-24b",
+            "model_type 'pixtral' is not supported: rows have every other",
+        ),
+        (
+            "llama-3.2-90b-vision-instruct",
+            "'mllama_vision_model' is not supported: its code",
+        ),
     ],
 )
 def test_towers_of_published_files(name, outcome):
@@ -167,9 +188,13 @@ POSITIONAL = dict(
 def test_keys_that_a_class_ignores_are_ignored():
     """Whatever they say; a file may have keys of other families, such as Qwen's windows."""
     for model_type, config, name in cases():
-        kind = model_type if model_type in FAMILIES else model_type.removesuffix("_text")
+        kind = (
+            model_type if model_type in FAMILIES else model_type.removesuffix("_text")
+        )
         family = FAMILIES[FIRST_NAMES.get(kind, kind)]
-        foreign = {key: value for key, value in POSITIONAL.items() if key not in family.reads()}
+        foreign = {
+            key: value for key, value in POSITIONAL.items() if key not in family.reads()
+        }
         ignored = {key: value for key, value in IGNORED.items() if key not in config}
         if "partial_rotary_factor" in family.defaults:
             ignored.pop("rotary_pct", None)
@@ -249,7 +274,10 @@ def test_nested_configs():
     for key in ("text_config", "llm_config", "language_config"):
         assert from_hf({"model_type": "qwen2", key: inner}).name == "rope(base=1000000)"
         outer = {"model_type": "internvl_chat", key: dict(inner, model_type="qwen2")}
-        assert from_hf({"model_type": "x", "thinker_config": outer}).name == "rope(base=1000000)"
+        assert (
+            from_hf({"model_type": "x", "thinker_config": outer}).name
+            == "rope(base=1000000)"
+        )
     deep = dict(inner, model_type="qwen2")
     for _ in range(5_000):
         deep = {"text_config": deep}
@@ -258,24 +286,36 @@ def test_nested_configs():
 
 def test_layers_that_attend_to_images():
     config = dict(SIZES, model_type="mllama_text_model", cross_attention_layers=None)
-    assert [bool(from_hf(config).layer(i).parts) for i in range(8)] == [i != 3 for i in range(8)]
+    assert [bool(from_hf(config).layer(i).parts) for i in range(8)] == [
+        i != 3 for i in range(8)
+    ]
 
 
 def test_slopes_of_mpt():
     """StoryWriter's `alibi_bias_max` of 16 makes slopes from 2^-0.5 to 2^-16."""
-    config = dict(model_type="mpt", d_model=128, n_heads=32, attn_config={"alibi_bias_max": 16})
+    config = dict(
+        model_type="mpt", d_model=128, n_heads=32, attn_config={"alibi_bias_max": 16}
+    )
     bias = (
         from_hf(config)
         .parts[0]
-        .offsets.bias({}, np.asarray([-1]), HookContext(positions_q=range(0), positions_k=range(0)))
+        .offsets.bias(
+            {},
+            np.asarray([-1]),
+            HookContext(positions_q=range(0), positions_k=range(0)),
+        )
     )
-    np.testing.assert_allclose(-np.asarray(bias)[0], 2.0 ** -(np.arange(1, 33) / 2), rtol=1e-6)
+    np.testing.assert_allclose(
+        -np.asarray(bias)[0], 2.0 ** -(np.arange(1, 33) / 2), rtol=1e-6
+    )
 
 
 # --- against transformers -----------------------------------------------------------------------
 
 parity = pytest.mark.skipif(
-    not (importlib.util.find_spec("torch") and importlib.util.find_spec("transformers")),
+    not (
+        importlib.util.find_spec("torch") and importlib.util.find_spec("transformers")
+    ),
     reason="needs the extra `parity`",
 )
 
@@ -299,8 +339,12 @@ def test_frequencies_of_published_files(name):
     ours = from_hf(config)
     config = config.get("text_config", config)
     kind = CONFIG_MAPPING[config["model_type"].replace("kimi_k2", "deepseek_v3")]
-    theirs = kind(**{key: value for key, value in config.items() if key != "model_type"})
-    module = importlib.import_module(kind.__module__.replace("configuration_", "modeling_"))
+    theirs = kind(
+        **{key: value for key, value in config.items() if key != "model_type"}
+    )
+    module = importlib.import_module(
+        kind.__module__.replace("configuration_", "modeling_")
+    )
     rotary = next(
         value
         for key, value in vars(module).items()

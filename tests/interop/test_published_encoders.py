@@ -8,7 +8,9 @@ from helpers.published_configs import ENCODERS, imported, outcome, read
 
 
 def windows(base, local=10_000):
-    sliding = ("rope" if local == 10_000 else f"rope(base={local})") + "+window(max_distance=64)"
+    sliding = (
+        "rope" if local == 10_000 else f"rope(base={local})"
+    ) + "+window(max_distance=64)"
     return f"cycle(rope(base={base}), {sliding}, {sliding})"
 
 
@@ -16,14 +18,20 @@ EXPECTED = {
     **dict.fromkeys(
         (
             *("all-minilm-l6-v2", "bert-base-chinese", "bert-base-uncased", "bge-m3"),
-            *("bge-small-en-v1.5", "distilbert-base-uncased", "e5-small-v2", "indobert-base-p1"),
+            *(
+                "bge-small-en-v1.5",
+                "distilbert-base-uncased",
+                "e5-small-v2",
+                "indobert-base-p1",
+            ),
             "roberta-base",
             *("paraphrase-multilingual-minilm-l12-v2", "xlm-roberta-base-classifier"),
         ),
         "learned_absolute",
     ),
     **dict.fromkeys(
-        ("modernbert-base-classifier", "modernbert-large", "ruri-v3-30m"), windows(160_000)
+        ("modernbert-base-classifier", "modernbert-large", "ruri-v3-30m"),
+        windows(160_000),
     ),
     "all-mpnet-base-v2": "learned_absolute+t5",
     "granite-embedding-small-english-r2": windows(80_000),

@@ -35,7 +35,9 @@ NONE = encodings.none()
 
 
 def named(name):
-    return encodings.from_name(name, hidden_size=D, head_size=d, num_heads=H, max_length=16)
+    return encodings.from_name(
+        name, hidden_size=D, head_size=d, num_heads=H, max_length=16
+    )
 
 
 def decode(encoding):
@@ -55,7 +57,9 @@ ENTRIES = {
     "Linen": lambda encoding: pe_jax.linen.MultiHeadAttention(H, encoding).init(
         jax.random.key(0), X
     ),
-    "NNX": lambda encoding: pe_jax.nnx.MultiHeadAttention(H, D, encoding, rngs=nnx.Rngs(0)),
+    "NNX": lambda encoding: pe_jax.nnx.MultiHeadAttention(
+        H, D, encoding, rngs=nnx.Rngs(0)
+    ),
     "AttentionFn": lambda encoding: pe_jax.nnx.AttentionFn(encoding, rngs=nnx.Rngs(0)),
 }
 
@@ -63,7 +67,9 @@ ENTRIES = {
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("name", ["learned_absolute", "complex_order+raw_index"])
 def test_an_encoding_that_acts_at_the_input_alone(entry, name):
-    with pytest.raises(ValueError, match="not in attention. Pass encoding.in_attention"):
+    with pytest.raises(
+        ValueError, match="not in attention. Pass encoding.in_attention"
+    ):
         ENTRIES[entry](named(name))
     ENTRIES[entry](named(name).in_attention)
 
@@ -77,7 +83,10 @@ class Layer(nn.Module):
     def __call__(self, x, mask=None, context=None, decode=False):
         params = self.param("position", self.encoding.init)
         return nn.MultiHeadDotProductAttention(
-            H, attention_fn=attention_fn(self.encoding, params, context), decode=decode, name="flax"
+            H,
+            attention_fn=attention_fn(self.encoding, params, context),
+            decode=decode,
+            name="flax",
         )(x, mask=mask)
 
 
@@ -120,9 +129,13 @@ def test_flax_linen_decodes_with_its_cache():
 
     @jax.jit
     def step(cache, x, index):
-        context = Context(positions_q=index[None])  # Keys are at their index in the cache.
+        context = Context(
+            positions_q=index[None]
+        )  # Keys are at their index in the cache.
         variables = {"params": params, "cache": cache}
-        out, changed = layer.apply(variables, x, context=context, decode=True, mutable=["cache"])
+        out, changed = layer.apply(
+            variables, x, context=context, decode=True, mutable=["cache"]
+        )
         return out, changed["cache"]
 
     found = []
@@ -131,14 +144,22 @@ def test_flax_linen_decodes_with_its_cache():
         found.append(out)
     full = jax.jit(lambda: layer.apply({"params": params}, X, CAUSAL))()
     np.testing.assert_allclose(np.concatenate(found, axis=1), full, atol=1e-5)
-    with pytest.raises(ValueError, match="1 queries to 6 keys needs the positions of both"):
-        layer.apply({"params": params, "cache": cache}, X[:, :1], decode=True, mutable=["cache"])
+    with pytest.raises(
+        ValueError, match="1 queries to 6 keys needs the positions of both"
+    ):
+        layer.apply(
+            {"params": params, "cache": cache}, X[:, :1], decode=True, mutable=["cache"]
+        )
 
 
 def test_flax_linen_hands_over_no_hidden_states():
     layer = Layer(named("fox"))
-    run = lambda context: jax.eval_shape(layer.init, jax.random.key(0), X, None, context)
-    with pytest.raises(ValueError, match="queries, keys and values only. Hidden states"):
+    run = lambda context: jax.eval_shape(
+        layer.init, jax.random.key(0), X, None, context
+    )
+    with pytest.raises(
+        ValueError, match="queries, keys and values only. Hidden states"
+    ):
         run(None)
     assert run(Context(x_q=X, x_k=X))["params"]["position"]["fox"]
     layer = Layer(named("deberta"))
@@ -151,7 +172,9 @@ def test_flax_linen_dropout_and_what_it_refuses():
 
     @jax.jit
     def outputs(q):
-        drop = functools.partial(run, q, K, V, mask=None, dropout_rate=0.5, dropout_rng=key)
+        drop = functools.partial(
+            run, q, K, V, mask=None, dropout_rate=0.5, dropout_rng=key
+        )
         dropped = drop(), attention(q, K, V, dropout_rate=0.5, dropout_rng=key)
         return dropped, (drop(deterministic=True), run(q, K, V, mask=None))
 
@@ -185,7 +208,9 @@ def test_any_number_of_batch_axes():
 def flax_nnx(encoding, **options):
     rngs = nnx.Rngs(0)
     fn = pe_jax.nnx.AttentionFn(encoding, rngs=rngs)
-    return nnx.MultiHeadAttention(H, D, attention_fn=fn, decode=False, rngs=rngs, **options)
+    return nnx.MultiHeadAttention(
+        H, D, attention_fn=fn, decode=False, rngs=rngs, **options
+    )
 
 
 def test_flax_nnx():
@@ -200,7 +225,9 @@ def test_flax_nnx():
     ours = nnx.jit(own)(X)
     theirs = nnx.jit(lambda layer: layer(X, is_causal=True))(layer)
     np.testing.assert_allclose(theirs, ours, atol=1e-6)
-    grads = nnx.jit(nnx.grad(lambda layer: (layer(X, is_causal=True) ** 2).sum()))(layer)
+    grads = nnx.jit(nnx.grad(lambda layer: (layer(X, is_causal=True) ** 2).sum()))(
+        layer
+    )
     frequencies = grads["attention_fn"]["position"]["rope"]["frequencies"]
     assert np.abs(frequencies[...]).max() > 0
 
@@ -266,7 +293,9 @@ def test_a_function_around_it_that_loses_the_mask():
     with pytest.raises(ValueError, match="without mask. .* with functools.wraps"):
         Around(loses).init(jax.random.key(0), X)
     out, variables = Around(keeps).init_with_output(jax.random.key(0), X)
-    np.testing.assert_array_equal(out, Around(lambda attend: attend).apply(variables, X))
+    np.testing.assert_array_equal(
+        out, Around(lambda attend: attend).apply(variables, X)
+    )
 
 
 def test_flax_nnx_input_positions():
@@ -275,7 +304,9 @@ def test_flax_nnx_input_positions():
     fn = pe_jax.nnx.AttentionFn(named("rope"), rngs=nnx.Rngs(0))
     at = np.array([[0, 1, 2, 3, 4, 5], [3, 7, 8, 9, 20, 30]])
     expected = attention(Q, K, V, named("rope"), context=Context(positions_q=at))
-    np.testing.assert_allclose(fn(Q, K, V, mask=None, input_positions=at), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        fn(Q, K, V, mask=None, input_positions=at), expected, atol=1e-6
+    )
 
 
 BIAS = np.random.default_rng(0).normal(size=(1, H, L, L)).astype(np.float32)
@@ -287,7 +318,10 @@ BIAS = np.random.default_rng(0).normal(size=(1, H, L, L)).astype(np.float32)
         {"bias": BIAS, "scale": 0.3},
         {"mask": CAUSAL, "bias": BIAS[:, :1]},
         {"is_causal": True, "local_window_size": 2},
-        {"local_window_size": (1, 3), "key_value_seq_lengths": np.array([6, 5], np.int32)},
+        {
+            "local_window_size": (1, 3),
+            "key_value_seq_lengths": np.array([6, 5], np.int32),
+        },
         {"query_seq_lengths": np.array([2, 6], np.int32)},
     ],
     ids=lambda arguments: "-".join(arguments),
@@ -305,7 +339,11 @@ def test_jax_nn_groups_of_heads_and_no_batch():
     @jax.jit
     def outputs(q, k, v):
         expected = jax.nn.dot_product_attention(q, k, v, is_causal=True)
-        return expected, run(q, k, v, is_causal=True), run(q[0], k[0], v[0], is_causal=True)
+        return (
+            expected,
+            run(q, k, v, is_causal=True),
+            run(q[0], k[0], v[0], is_causal=True),
+        )
 
     expected, found, alone = outputs(Q, *one)
     np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -320,7 +358,9 @@ def test_jax_nn_with_an_encoding():
     params = encoding.init(jax.random.key(0))
 
     def loss(params, bias):
-        return (dot_product_attention(encoding, params)(Q, K, V, bias, is_causal=True) ** 2).sum()
+        return (
+            dot_product_attention(encoding, params)(Q, K, V, bias, is_causal=True) ** 2
+        ).sum()
 
     for leaf in jax.tree.leaves(jax.jit(jax.grad(loss, argnums=(0, 1)))(params, BIAS)):
         assert np.abs(leaf).max() > 0
@@ -328,7 +368,9 @@ def test_jax_nn_with_an_encoding():
     grid = Context(positions_q=np.stack(np.divmod(np.arange(L), 3), axis=-1))
     on_grid = functools.partial(dot_product_attention(axial, None, grid), scale=1.0)
     assert jax.eval_shape(on_grid, Q, K, V, BIAS).shape == Q.shape
-    with pytest.raises(ValueError, match="6 queries to 3 keys needs the positions of both"):
+    with pytest.raises(
+        ValueError, match="6 queries to 3 keys needs the positions of both"
+    ):
         dot_product_attention(encoding, params)(Q, K[:, :3], V[:, :3])
     for refused, match in (
         ({"implementation": "cudnn"}, "implementation is not supported"),
@@ -351,7 +393,9 @@ def test_implementations_are_names(implementation):
         ),
     )
     for make in makers:
-        with pytest.raises(ValueError, match="^implementation must be one of auto, naive"):
+        with pytest.raises(
+            ValueError, match="^implementation must be one of auto, naive"
+        ):
             make(NONE, implementation=implementation)
 
 
@@ -361,7 +405,9 @@ def test_heads_of_rotary_encodings():
     params = encoding.init(jax.random.key(0))
     *heads, bias, mask = attention_inputs(Q, K, V, encoding, params)
     assert bias is None and mask is None
-    np.testing.assert_allclose(attention(*heads), attention(Q, K, V, encoding, params), atol=1e-6)
+    np.testing.assert_allclose(
+        attention(*heads), attention(Q, K, V, encoding, params), atol=1e-6
+    )
 
 
 @pytest.fixture(scope="module")
@@ -385,7 +431,9 @@ def test_the_pages_cache_with_padding_on_the_left(page):
     rng = np.random.default_rng(0)
     q, k, v = rng.normal(size=(3, 1, 3, 2, 8)).astype(np.float32)
     q, alone = q[:, -1:], compiled.attention(q, k, v, page["rotary"])[:, -1:]
-    padded = [np.concatenate([np.ones((1, 2, 2, 8), np.float32), x], axis=1) for x in (k, v)]
+    padded = [
+        np.concatenate([np.ones((1, 2, 2, 8), np.float32), x], axis=1) for x in (k, v)
+    ]
     attend = lambda *heads: page["attend_to_cache"](*heads, 4, np.array([2]))
     out = jax.jit(attend)(q, *padded)
     np.testing.assert_allclose(out, alone, atol=1e-6)
@@ -395,19 +443,27 @@ def test_the_pages_t5_has_the_logits_of_t5(page):
     q, k, v = np.random.default_rng(0).normal(size=(3, 1, 4, 2, 8)).astype(np.float32)
     layer = page["T5Attention"](2, nnx.Rngs(0))
     offsets = np.arange(4)[None] - np.arange(4)[:, None]
-    buckets = np.abs(offsets) + 16 * (offsets > 0)  # As near as this, one for each offset.
+    buckets = np.abs(offsets) + 16 * (
+        offsets > 0
+    )  # As near as this, one for each offset.
     bias = np.moveaxis(np.asarray(layer.position["t5"]["table"][...])[buckets], -1, 0)
     weights = softmax(np.einsum("bqhd,bkhd->bhqk", q, k) + bias, axis=-1)
     expected = np.einsum("bhqk,bkhd->bqhd", weights, v)
     np.testing.assert_allclose(jax.jit(layer)(q, k, v), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["learned_absolute", "learned_relative(max_distance=4)", "none"])
-@pytest.mark.parametrize("module", ["Model", "FlaxLayer", "NnxAttention", "AttentionFn"])
+@pytest.mark.parametrize(
+    "name", ["learned_absolute", "learned_relative(max_distance=4)", "none"]
+)
+@pytest.mark.parametrize(
+    "module", ["Model", "FlaxLayer", "NnxAttention", "AttentionFn"]
+)
 def test_the_pages_modules_see_the_order(page, module, name):
     """With an absolute and a relative encoding; NNX's take what acts in attention alone."""
     x = np.random.default_rng(0).normal(size=(1, 6, 32)).astype(np.float32)
-    encoding = encodings.from_name(name, hidden_size=32, head_size=8, num_heads=4, max_length=64)
+    encoding = encodings.from_name(
+        name, hidden_size=32, head_size=8, num_heads=4, max_length=64
+    )
     if module in ("Model", "FlaxLayer"):
         model = page[module](encoding)
         run = functools.partial(model.apply, jax.jit(model.init)(jax.random.key(1), x))
@@ -417,7 +473,9 @@ def test_the_pages_modules_see_the_order(page, module, name):
             layer = page[module](4, 32, encoding.in_attention, rngs=rngs)
         else:
             fn = page[module](encoding.in_attention, rngs=rngs)
-            layer = nnx.MultiHeadAttention(4, 32, attention_fn=fn, decode=False, rngs=rngs)
+            layer = nnx.MultiHeadAttention(
+                4, 32, attention_fn=fn, decode=False, rngs=rngs
+            )
         embedding = pe_jax.nnx.PositionEmbedding(encoding, rngs=rngs)
         run = lambda x: layer(embedding(x))
     swapped = x[:, np.array([0, 1, 4, 3, 2, 5])]  # Others than the last token.
@@ -427,7 +485,8 @@ def test_the_pages_modules_see_the_order(page, module, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["rope+t5+causal", "relative_key_query", "fox+window(max_distance=2)", "alibi"]
+    "name",
+    ["rope+t5+causal", "relative_key_query", "fox+window(max_distance=2)", "alibi"],
 )
 @pytest.mark.parametrize("scale", [None, 1.0])
 def test_inputs_of_any_attention(name, scale):
@@ -453,5 +512,7 @@ def test_inputs_of_any_attention(name, scale):
 
 def test_inputs_of_any_attention_refuse():
     table = encodings.learned_relative(head_size=Q.shape[-1], max_distance=2)
-    with pytest.raises(ValueError, match="learned_relative.* adds position vectors to the values"):
+    with pytest.raises(
+        ValueError, match="learned_relative.* adds position vectors to the values"
+    ):
         attention_inputs(Q, K, V, table, table.init(jax.random.key(0)))

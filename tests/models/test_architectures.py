@@ -10,12 +10,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pe_jax.models import Bert, BertConfig, BertForMaskedLM, hidden_states, preset, projections
+from pe_jax.models import (
+    Bert,
+    BertConfig,
+    BertForMaskedLM,
+    hidden_states,
+    preset,
+    projections,
+)
 from pe_jax.models.config import MODERNBERT
 from pe_jax.models.flops import forward_flops
 from pe_jax.models.heads import Pooler
 
-SIZES = dict(vocab_size=23, hidden_size=12, num_layers=2, num_heads=6, intermediate_size=20)
+SIZES = dict(
+    vocab_size=23, hidden_size=12, num_layers=2, num_heads=6, intermediate_size=20
+)
 BERT = dataclasses.replace(BertConfig(**SIZES, initializer_stddev=0.4), position="none")
 MODERN = {key: value for key, value in MODERNBERT.items() if key != "position"}
 LLAMA = dict(
@@ -41,7 +50,9 @@ VARIANTS = {
     "modernbert": MODERN,
     "llama": LLAMA,
     "one key head": dict(num_key_heads=1, num_token_types=1, activation="gelu_tanh"),
-    "relu": dict(activation="relu", head_activation="silu", head_norm=False, down_bias=False),
+    "relu": dict(
+        activation="relu", head_activation="silu", head_norm=False, down_bias=False
+    ),
     "post-norm, gated": dict(gated_mlp=True, activation="silu", first_norm=False),
 }
 
@@ -63,9 +74,13 @@ def random_params(config):
     """Parameters of the encoder and the masked-LM head, biases and scales drawn too."""
     tokens, at, *_ = arguments(config)
     model = BertForMaskedLM(config)
-    params = jax.eval_shape(model.init, jax.random.key(0), tokens, masked_positions=at)["params"]
+    params = jax.eval_shape(model.init, jax.random.key(0), tokens, masked_positions=at)[
+        "params"
+    ]
     rng = np.random.default_rng(1)
-    return jax.tree.map(lambda x: rng.normal(0, 0.4, x.shape).astype(np.float32), params)
+    return jax.tree.map(
+        lambda x: rng.normal(0, 0.4, x.shape).astype(np.float32), params
+    )
 
 
 # --- The encoder in NumPy, float64 ---
@@ -75,7 +90,9 @@ def activation(name, x):
     erf = np.vectorize(math.erf)
     return {
         "gelu": lambda: x * (1 + erf(x / np.sqrt(2))) / 2,
-        "gelu_tanh": lambda: x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2,
+        "gelu_tanh": lambda: (
+            x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2
+        ),
         "silu": lambda: x / (1 + np.exp(-x)),
         "relu": lambda: np.maximum(x, 0),
     }[name]()
@@ -99,7 +116,9 @@ def self_attention(config, params, x, valid):
     else:
         q = dense(params["query"], x)
         k, v = np.moveaxis(dense(params["key_value"], x), 2, 0)
-        k, v = (np.repeat(y, config.num_heads // config.key_heads, axis=2) for y in (k, v))
+        k, v = (
+            np.repeat(y, config.num_heads // config.key_heads, axis=2) for y in (k, v)
+        )
     logits = np.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(q.shape[-1])
     weights = np.exp(np.where(valid[:, None, None], logits, -np.inf))
     weights /= weights.sum(-1, keepdims=True)
@@ -120,20 +139,31 @@ def numpy_encoder(config, params, tokens, token_type_ids, valid):
     params = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
     x = params["token"]["embedding"][tokens]
     if config.num_token_types:
-        x = x + params["token_type"]["embedding"][token_type_ids * (config.num_token_types > 1)]
+        x = (
+            x
+            + params["token_type"]["embedding"][
+                token_type_ids * (config.num_token_types > 1)
+            ]
+        )
     if config.embedding_norm:
         x = norm(config, params["embedding_norm"], x)
     states = [x]
     for i in range(config.num_layers):
         layer = params[f"layer_{i}"]
         sublayers = {
-            "attention_norm": lambda x, p=layer: self_attention(config, p["attention"], x, valid),
+            "attention_norm": lambda x, p=layer: self_attention(
+                config, p["attention"], x, valid
+            ),
             "mlp_norm": lambda x, p=layer: mlp(config, p, x),
         }
         for name, sublayer in sublayers.items():
             scales = layer.get(name)
             normalise = lambda x, p=scales: x if p is None else norm(config, p, x)
-            x = x + sublayer(normalise(x)) if config.pre_norm else normalise(x + sublayer(x))
+            x = (
+                x + sublayer(normalise(x))
+                if config.pre_norm
+                else normalise(x + sublayer(x))
+            )
         states.append(x)
     if config.final_norm:
         states[-1] = norm(config, params["final_norm"], x)
@@ -165,7 +195,9 @@ def test_hidden_states_and_logits_against_numpy(name):
 
     got, logits = run(params)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
-    head = numpy_head(config, params["masked_lm"], want[-1], params["bert"]["token"]["embedding"])
+    head = numpy_head(
+        config, params["masked_lm"], want[-1], params["bert"]["token"]["embedding"]
+    )
     np.testing.assert_allclose(logits, head, rtol=1e-4, atol=1e-4)
 
 
@@ -179,7 +211,9 @@ def test_pooled_states_against_numpy(name, pooling):
     pooler = Pooler(config)
     shapes = jax.eval_shape(pooler.init, jax.random.key(0), hidden)["params"]
     rng = np.random.default_rng(1)
-    params = jax.tree.map(lambda x: rng.normal(0, 0.4, x.shape).astype(np.float32), shapes)
+    params = jax.tree.map(
+        lambda x: rng.normal(0, 0.4, x.shape).astype(np.float32), shapes
+    )
     rows = [hidden[0], hidden[1, :4]]
     x = np.stack([row[0] if pooling == "cls" else row.mean(0) for row in rows])
     if name == "modernbert":
@@ -196,7 +230,10 @@ def test_pooled_states_against_numpy(name, pooling):
 
 def shapes(config):
     params = random_params(config)
-    return {path: x.shape for path, x in flax.traverse_util.flatten_dict(params, sep="/").items()}
+    return {
+        path: x.shape
+        for path, x in flax.traverse_util.flatten_dict(params, sep="/").items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -206,8 +243,16 @@ def shapes(config):
         (dict(up_bias=False), {"up/bias"}, {}),
         (dict(down_bias=False), {"down/bias"}, {}),
         (dict(gated_mlp=True), {"up/kernel", "up/bias"}, {"up/kernel": (12, 2, 20)}),
-        (dict(embedding_norm=False), {"embedding_norm/scale", "embedding_norm/bias"}, {}),
-        (dict(final_norm=True), {}, {"final_norm/scale": (12,), "final_norm/bias": (12,)}),
+        (
+            dict(embedding_norm=False),
+            {"embedding_norm/scale", "embedding_norm/bias"},
+            {},
+        ),
+        (
+            dict(final_norm=True),
+            {},
+            {"final_norm/scale": (12,), "final_norm/bias": (12,)},
+        ),
         (dict(num_token_types=0), {"token_type/embedding"}, {}),
         (dict(tied_decoder=False), {}, {"masked_lm/decoder": (23, 12)}),
         (dict(decoder_bias=False), {"masked_lm/bias"}, {}),
@@ -218,7 +263,11 @@ def shapes(config):
             {"qkv/kernel", "qkv/bias"},
             {"query/kernel": (12, 6, 2), "key_value/kernel": (12, 2, 3, 2)},
         ),
-        (dict(first_norm=False), {f"layer_0/attention_norm/{x}" for x in ("scale", "bias")}, {}),
+        (
+            dict(first_norm=False),
+            {f"layer_0/attention_norm/{x}" for x in ("scale", "bias")},
+            {},
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
 )
@@ -236,8 +285,14 @@ def test_parameters_of_a_setting(settings, gone, new):
     ("settings", "message"),
     [
         (dict(norm="rms_norm"), "rms_norm has no bias: give norm_bias=False"),
-        (dict(norm="batch_norm"), "norm must be one of layer_norm, rms_norm, got 'batch_norm'"),
-        (dict(activation="swish"), "activation must be one of gelu, gelu_tanh, relu, silu"),
+        (
+            dict(norm="batch_norm"),
+            "norm must be one of layer_norm, rms_norm, got 'batch_norm'",
+        ),
+        (
+            dict(activation="swish"),
+            "activation must be one of gelu, gelu_tanh, relu, silu",
+        ),
         (dict(num_key_heads=4), "num_key_heads 4 does not divide num_heads 6"),
     ],
 )
@@ -255,8 +310,12 @@ def test_published_sizes(name, millions):
     config = preset(name, vocab_size=50_368)
     one = np.zeros((1, 1), np.int32)
     model = BertForMaskedLM(config)
-    tree = jax.eval_shape(model.init, jax.random.key(0), one, masked_positions=one)["params"]
-    assert sum(x.size for x in jax.tree.leaves(tree)) / 1e6 == pytest.approx(millions, abs=0.06)
+    tree = jax.eval_shape(model.init, jax.random.key(0), one, masked_positions=one)[
+        "params"
+    ]
+    assert sum(x.size for x in jax.tree.leaves(tree)) / 1e6 == pytest.approx(
+        millions, abs=0.06
+    )
     assert config.encoding().name == MODERNBERT["position"]
 
 
@@ -292,7 +351,11 @@ def value(loss):
         # No loop: the first turn of the cycle is apart.
         pytest.param(dict(scan_layers=True), 2, value, marks=pytest.mark.slow),
         pytest.param(dict(scan_layers=True), 4, value, marks=pytest.mark.slow),
-        (dict(scan_layers=True), 5, jax.value_and_grad),  # The cycle leaves one layer over.
+        (
+            dict(scan_layers=True),
+            5,
+            jax.value_and_grad,
+        ),  # The cycle leaves one layer over.
         (dict(remat="full"), 5, jax.value_and_grad),
     ],
     ids=["scan-2", "scan-4", "scan-5", "remat-5"],

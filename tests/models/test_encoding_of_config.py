@@ -14,7 +14,13 @@ from tokenizers import Tokenizer, models
 from pe_jax import encodings
 from pe_jax.encodings import Metadata, OffsetTerms, Part
 from pe_jax.interop import load_encoder, save_encoder
-from pe_jax.models import Bert, BertConfig, BertForClassification, attention_map, hidden_states
+from pe_jax.models import (
+    Bert,
+    BertConfig,
+    BertForClassification,
+    attention_map,
+    hidden_states,
+)
 from pe_jax.models.flops import forward_flops
 from pe_jax.trainer.configs.training import OptimizerConfig
 from pe_jax.trainer.tasks.glue import classification_task
@@ -37,12 +43,20 @@ TOKENS = np.array([[1, 2, 3, 4, 5, 6], [7, 8, 9, 1, 2, 3]])
 @encodings.define_encoding
 def ripple(*, hidden_size: int) -> Part:
     """A learned multiple of one cosine for each coordinate."""
-    vectors = lambda params, x: params["size"] * jnp.cos(0.3 * jnp.asarray(x)[..., None])
+    vectors = lambda params, x: (
+        params["size"] * jnp.cos(0.3 * jnp.asarray(x)[..., None])
+    )
     return Part(
         init=lambda rng: {"size": jax.random.normal(rng, (hidden_size,))},
-        embed=lambda params, x, context: x + vectors(params, np.asarray(context.positions_q)),
+        embed=lambda params, x, context: (
+            x + vectors(params, np.asarray(context.positions_q))
+        ),
         metadata=Metadata(
-            formula="a·cos(0.3 x)", source="here", parameters="D", kind="absolute", vectors=vectors
+            formula="a·cos(0.3 x)",
+            source="here",
+            parameters="D",
+            kind="absolute",
+            vectors=vectors,
         ),
     )
 
@@ -78,7 +92,9 @@ def test_the_probe_sees_what_the_model_has():
     config, _, params = made(decay(50.0))
     probe = jax.jit(attention_map(config, layer=1, what="weights"))
     weights = probe(params, TOKENS)
-    np.testing.assert_allclose(weights, np.broadcast_to(np.eye(6), weights.shape), atol=1e-4)
+    np.testing.assert_allclose(
+        weights, np.broadcast_to(np.eye(6), weights.shape), atol=1e-4
+    )
     changed = jax.tree.map(np.zeros_like, params["position"])
     even = probe({**params, "position": changed}, TOKENS)
     assert float(even[0, 0, 0, 0]) < 0.9
@@ -96,7 +112,9 @@ def test_the_probe_sees_what_the_model_has():
 )
 def test_the_probe_is_the_model_exactly(name):
     """Weights times values are what attention gives; biases are biases, not divided by sqrt(d)."""
-    encoding = encodings.from_name(name, hidden_size=8, head_size=4, num_heads=2, max_length=16)
+    encoding = encodings.from_name(
+        name, hidden_size=8, head_size=4, num_heads=2, max_length=16
+    )
     params = jax.jit(encoding.init)(jax.random.key(0))
     q, k, v = np.random.default_rng(0).normal(size=(3, 2, 9, 2, 4)).astype(np.float32)
     weights = attention_weights(q, k, encoding, params)
@@ -109,7 +127,9 @@ def test_the_probe_is_the_model_exactly(name):
 
 
 def test_flops_count_the_terms_of_ones_own():
-    flops = lambda position: forward_flops(configured(position), rows=2, length=6, predictions=1)
+    flops = lambda position: forward_flops(
+        configured(position), rows=2, length=6, predictions=1
+    )
     assert flops(decay()) == flops("none")
     more = flops(decay(vectors=True)) - flops("none")
     assert more == 2 * CONFIG.num_layers * 2 * 6 * 6 * CONFIG.hidden_size
@@ -124,7 +144,9 @@ def test_an_encoding_of_ones_own_is_exported(tmp_path):
     """As the table that it amounts to; the model that comes back gives the same hidden states."""
     config, _, params = made(ripple(hidden_size=8), _classifier, num_layers=1)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdef"]
-    tokenizer = Tokenizer(models.WordPiece(dict(zip(words, range(11))), unk_token="[UNK]"))
+    tokenizer = Tokenizer(
+        models.WordPiece(dict(zip(words, range(11))), unk_token="[UNK]")
+    )
     save_encoder(tmp_path / "out", config, params, tokenizer)
     back = load_encoder(tmp_path / "out", heads=())
     states = jax.jit(hidden_states, static_argnums=0)
@@ -166,7 +188,9 @@ def test_an_encoding_of_ones_own_is_fine_tuned():
     "name",
     [
         "cycle(rope, learned_relative(max_distance=2), none)",
-        pytest.param("per_layer(learned_relative(max_distance=2))", marks=pytest.mark.slow),
+        pytest.param(
+            "per_layer(learned_relative(max_distance=2))", marks=pytest.mark.slow
+        ),
         pytest.param(
             "cycle(rope(base=500, learnable=True), "
             "rope+window(max_distance=1), rope+window(max_distance=1))",
@@ -187,4 +211,8 @@ def test_schedules_over_layers_run_as_loops(name):
     loop = Bert(dataclasses.replace(config, scan_layers=True, remat="full"))
     again, others = loss(loop)(params)
     np.testing.assert_allclose(again, value, rtol=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), grads, others)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
+        grads,
+        others,
+    )

@@ -23,14 +23,20 @@ GRID = np.stack(np.divmod(np.arange(6), 3), axis=-1)  # Two rows of three patche
 
 def stepped(name, positions=None):
     """Parameters, their gradients, and the loss before and after a step along these."""
-    config = dataclasses.replace(CONFIG, num_layers=2 if name.startswith("per_layer") else 1)
+    config = dataclasses.replace(
+        CONFIG, num_layers=2 if name.startswith("per_layer") else 1
+    )
     model = Bert(dataclasses.replace(config, position=name))
     params = random_params(model, positions=positions)
     out = np.random.default_rng(1).normal(size=(*TOKENS.shape, CONFIG.hidden_size))
-    loss = lambda p: (model.apply({"params": p}, TOKENS, positions=positions) * out).mean()
+    loss = lambda p: (
+        model.apply({"params": p}, TOKENS, positions=positions) * out
+    ).mean()
     loss_and_gradients = jax.jit(jax.value_and_grad(loss))
     before, grads = loss_and_gradients(params)
-    after, _ = loss_and_gradients(jax.tree.map(lambda p, g: p - 0.01 * g, params, grads))
+    after, _ = loss_and_gradients(
+        jax.tree.map(lambda p, g: p - 0.01 * g, params, grads)
+    )
     return params, grads, before, after
 
 
@@ -108,4 +114,6 @@ def test_layers_that_are_scanned_do_the_same():
     scanned = Bert(dataclasses.replace(model.config, scan_layers=True))
     variables = {"params": random_params(model)}
     expected = jax.jit(model.apply)(variables, TOKENS)
-    np.testing.assert_allclose(jax.jit(scanned.apply)(variables, TOKENS), expected, atol=1e-5)
+    np.testing.assert_allclose(
+        jax.jit(scanned.apply)(variables, TOKENS), expected, atol=1e-5
+    )

@@ -77,7 +77,11 @@ SHARED = {
     "bert/token_type/embedding": (2, 8),
     "bert/embedding_norm/scale": (8,),
     "bert/embedding_norm/bias": (8,),
-    **{f"bert/layer_{i}/{name}": shape for i in range(2) for name, shape in LAYER.items()},
+    **{
+        f"bert/layer_{i}/{name}": shape
+        for i in range(2)
+        for name, shape in LAYER.items()
+    },
     "masked_lm/dense/kernel": (8, 8),
     "masked_lm/dense/bias": (8,),
     "masked_lm/norm/scale": (8,),
@@ -99,7 +103,10 @@ def build(position, **changes):
 def shapes(position, **changes):
     one = np.zeros((1, 4), np.int32)
     return jax.eval_shape(
-        build(position, **changes).init, jax.random.key(0), one, masked_positions=one[:, :1]
+        build(position, **changes).init,
+        jax.random.key(0),
+        one,
+        masked_positions=one[:, :1],
     )
 
 
@@ -107,11 +114,15 @@ def shapes(position, **changes):
 def make(position="learned_absolute", **changes):
     """A model and random parameters, biases included; nothing is compiled to draw them."""
     variables = shapes(position, **changes)
-    return build(position, **changes), draw_like(variables, np.random.default_rng(0), scale=0.5)
+    return build(position, **changes), draw_like(
+        variables, np.random.default_rng(0), scale=0.5
+    )
 
 
 def draw_like(tree, rng, scale=1.0):
-    return jax.tree.map(lambda x: rng.normal(scale=scale, size=x.shape).astype(x.dtype), tree)
+    return jax.tree.map(
+        lambda x: rng.normal(scale=scale, size=x.shape).astype(x.dtype), tree
+    )
 
 
 @functools.cache
@@ -131,7 +142,10 @@ def tokens(rows=2, length=6, seed=1):
 def test_exact_parameter_tree(name):
     parts = name.split("+")
     position = {f"{p}/{leaf}": s for p in parts for leaf, s in POSITIONS[p].items()}
-    expected = {**SHARED, **{f"bert/position/{leaf}": s for leaf, s in position.items()}}
+    expected = {
+        **SHARED,
+        **{f"bert/position/{leaf}": s for leaf, s in position.items()},
+    }
     got = flax.traverse_util.flatten_dict(shapes(name)["params"], sep="/")
     assert {path: leaf.shape for path, leaf in got.items()} == expected
     assert {leaf.dtype for leaf in got.values()} == {jnp.dtype("float32")}
@@ -148,7 +162,9 @@ def test_bert_base_has_110_million_parameters():
 
 
 def test_presets():
-    assert {name: (p["num_layers"], p["hidden_size"]) for name, p in PRESETS.items()} == {
+    assert {
+        name: (p["num_layers"], p["hidden_size"]) for name, p in PRESETS.items()
+    } == {
         "tiny": (2, 128),
         "mini": (4, 256),
         "small": (4, 512),
@@ -189,7 +205,9 @@ def test_padding_changes_no_logits():
     long = np.pad(short, ((0, 0), (0, 5)), constant_values=7)
     apply = jax.jit(model.apply)
     a = apply(variables, short, masked_positions=at)
-    b = apply(variables, long, masked_positions=at, mask=np.tile(np.arange(11) < 6, (2, 1)))
+    b = apply(
+        variables, long, masked_positions=at, mask=np.tile(np.arange(11) < 6, (2, 1))
+    )
     np.testing.assert_allclose(a.masked_lm, b.masked_lm, atol=1e-5)
     np.testing.assert_allclose(a.next_sentence, b.next_sentence, atol=1e-5)
 
@@ -208,13 +226,21 @@ def test_order_matters_with_positions_only(name):
     ("arguments", "message"),
     [
         ({"mask": np.ones((2, 6), int)}, "mask must be bool.*int.*pass document_ids"),
-        ({"mask": np.ones((2, 6), np.float32)}, "mask must be bool.*float32.*pass mask == 1"),
-        ({"document_ids": np.ones((2, 1, 6, 6), int)}, r"document_ids must be \[B, L\].*\[2, 6\]"),
+        (
+            {"mask": np.ones((2, 6), np.float32)},
+            "mask must be bool.*float32.*pass mask == 1",
+        ),
+        (
+            {"document_ids": np.ones((2, 1, 6, 6), int)},
+            r"document_ids must be \[B, L\].*\[2, 6\]",
+        ),
     ],
 )
 def test_masks_are_bool_and_documents_are_of_the_tokens(arguments, message):
     model, variables = make()
-    apply = functools.partial(Bert(model.config).apply, {"params": variables["params"]["bert"]})
+    apply = functools.partial(
+        Bert(model.config).apply, {"params": variables["params"]["bert"]}
+    )
     with pytest.raises(ValueError, match=message):
         jax.eval_shape(apply, tokens(), **arguments)
 
@@ -234,7 +260,11 @@ def test_masks_are_bool_and_documents_are_of_the_tokens(arguments, message):
 def test_known_ids_are_rows_of_the_embeddings(changes, message, array):
     model, variables = make()
     config = dataclasses.replace(model.config, unused_rows=2)  # 13 rows of tokens.
-    inputs = {"tokens": tokens(), "token_type_ids": tokens() % 2, "masked_positions": tokens() % 6}
+    inputs = {
+        "tokens": tokens(),
+        "token_type_ids": tokens() % 2,
+        "masked_positions": tokens() % 6,
+    }
     for name, value in changes.items():
         inputs[name] = inputs[name].copy()
         inputs[name][1, 2] = value
@@ -246,11 +276,17 @@ def test_known_ids_are_rows_of_the_embeddings(changes, message, array):
 @pytest.mark.parametrize("dtype", [np.float32, bool])
 def test_ids_are_integers(dtype):
     model, variables = make()
-    inputs = {"tokens": tokens(), "token_type_ids": tokens() % 2, "masked_positions": tokens() % 6}
+    inputs = {
+        "tokens": tokens(),
+        "token_type_ids": tokens() % 2,
+        "masked_positions": tokens() % 6,
+    }
     for name in inputs:
         changed = {**inputs, name: inputs[name].astype(dtype)}
         apply = functools.partial(BertForPretraining(model.config).apply, variables)
-        with pytest.raises(ValueError, match=f"^{name} must be integers, got {dtype.__name__}"):
+        with pytest.raises(
+            ValueError, match=f"^{name} must be integers, got {dtype.__name__}"
+        ):
             jax.eval_shape(apply, **changed)
 
 
@@ -273,7 +309,9 @@ def test_ids_in_a_compiled_program_are_not_checked():
 def test_token_types_that_are_not_looked_up_may_be_any(count):
     model, variables = make(num_token_types=count)
     encoder = {"params": variables["params"]["bert"]}
-    jax.eval_shape(lambda: Bert(model.config).apply(encoder, tokens(), np.full((2, 6), 5)))
+    jax.eval_shape(
+        lambda: Bert(model.config).apply(encoder, tokens(), np.full((2, 6), 5))
+    )
 
 
 @pytest.mark.parametrize("name", slow_except(KEPT, EACH))
@@ -283,7 +321,9 @@ def test_packed_sequences_do_not_see_each_other(name):
     packed = np.concatenate([first, second], axis=1)
     numbers = np.repeat([[1, 2]], 6, axis=1)
     mask = (numbers[:, :, None] == numbers[:, None, :])[:, None]
-    together = np.asarray(encode(packed, positions=np.tile(np.arange(6), (1, 2)), pair_mask=mask))
+    together = np.asarray(
+        encode(packed, positions=np.tile(np.arange(6), (1, 2)), pair_mask=mask)
+    )
     np.testing.assert_allclose(together[:, :6], encode(first), atol=1e-5)
     np.testing.assert_allclose(together[:, 6:], encode(second), atol=1e-5)
 
@@ -293,7 +333,10 @@ def test_the_sum_over_layers_by_hand():
     model, variables = make("none")
     params = flax.traverse_util.flatten_dict(variables["params"]["bert"])
     plain = {"kernel": 0.0, "bias": 0.0, "scale": 1.0}
-    params = {k: np.full_like(v, plain[k[-1]]) if k[-1] in plain else v for k, v in params.items()}
+    params = {
+        k: np.full_like(v, plain[k[-1]]) if k[-1] in plain else v
+        for k, v in params.items()
+    }
     params = {"params": flax.traverse_util.unflatten_dict(params)}
     out = jax.jit(Bert(model.config).apply)(params, np.array([[3]]))
     x = variables["params"]["bert"]
@@ -331,7 +374,9 @@ def test_every_parameter_learns(name):
     token_type_ids = np.tile(np.arange(16) > 7, (4, 1)).astype(np.int32)
 
     def loss(params):
-        out = model.apply({"params": params}, ids, token_type_ids, masked_positions=ids[:, :3] % 6)
+        out = model.apply(
+            {"params": params}, ids, token_type_ids, masked_positions=ids[:, :3] % 6
+        )
         return (out.masked_lm**2).sum() + (out.next_sentence**2).sum()
 
     grads = jax.jit(jax.grad(loss))(variables["params"])
@@ -368,7 +413,11 @@ def test_one_batch_can_be_learned_by_heart_with_positions_only(name):
     """Without positions every [MASK] of a sequence looks the same, so its answers must share one
     distribution: the loss has a floor, known exactly. With positions there is none."""
     config = dataclasses.replace(
-        CONFIG, num_layers=1, hidden_size=32, intermediate_size=64, initializer_stddev=0.1
+        CONFIG,
+        num_layers=1,
+        hidden_size=32,
+        intermediate_size=64,
+        initializer_stddev=0.1,
     )
     config = dataclasses.replace(config, position=name)
     model = BertForPretraining(config)
@@ -377,7 +426,9 @@ def test_one_batch_can_be_learned_by_heart_with_positions_only(name):
     at = np.array([[1, 3, 5], [0, 2, 4]])
     answers = np.array([[2, 4, 6], [2, 2, 5]])
     params = initial_params(model, ids, masked_positions=at)
-    optimizer = optax.flatten(optax.adam(3e-3))  # One vector: fewer operations to compile.
+    optimizer = optax.flatten(
+        optax.adam(3e-3)
+    )  # One vector: fewer operations to compile.
 
     def loss(params):
         log_p = jax.nn.log_softmax(
@@ -427,7 +478,9 @@ def test_scanned_and_recomputed_layers_change_nothing(how):
 
 class LayersRun(NamedTuple):
     initialization: str  # As a program: equal ones draw equal parameters.
-    results: tuple[jax.Array, Any, jax.Array]  # Loss, gradients, output without dropout.
+    results: tuple[
+        jax.Array, Any, jax.Array
+    ]  # Loss, gradients, output without dropout.
 
 
 @functools.cache
@@ -439,7 +492,9 @@ def run_layers(**how):
     model = Bert(dataclasses.replace(config, **how))
     ids = tokens(rows=3, length=10)
     mask = np.arange(10) < np.array([[10], [7], [4]])
-    initialization, params = jax.make_jaxpr(model.init, return_shape=True)(jax.random.key(0), ids)
+    initialization, params = jax.make_jaxpr(model.init, return_shape=True)(
+        jax.random.key(0), ids
+    )
     params = draw_like(params["params"], np.random.default_rng(0), scale=0.5)
     apply = lambda p, **how: model.apply({"params": p}, ids, None, mask, **how)
     rngs = {"dropout": jax.random.key(1)}
@@ -449,7 +504,9 @@ def run_layers(**how):
 
 
 def test_recomputing_takes_less_memory_and_scanning_compiles_one_layer():
-    config = dataclasses.replace(CONFIG, num_layers=6, hidden_size=16, intermediate_size=64)
+    config = dataclasses.replace(
+        CONFIG, num_layers=6, hidden_size=16, intermediate_size=64
+    )
     tokens = jax.ShapeDtypeStruct((8, 64), jnp.int32)
 
     def lowered(differentiate=lambda loss: loss, **how):
@@ -473,7 +530,9 @@ def test_forward_mode_and_hessians_of_the_naive_implementation():
     labels, classes = inputs[:, :2], np.arange(len(inputs)) % 2
 
     def loss(params):  # That of pretraining, times enough to see more than rounding.
-        logits = model.apply({"params": params}, inputs, masked_positions=np.zeros_like(labels))
+        logits = model.apply(
+            {"params": params}, inputs, masked_positions=np.zeros_like(labels)
+        )
         words = cross_entropy(logits.masked_lm, labels)[0].sum()
         return 100 * (words + cross_entropy(logits.next_sentence, classes)[0].sum())
 
@@ -515,8 +574,14 @@ def test_linear_against_the_formula(tied, dtype):
     call = functools.partial(linear, tied=tied)
     args = x.astype(dtype), given, bias.astype(np.float32)
     out, (dx, dkernel, dbias) = value_and_pullback(call, args, g.astype(np.float32))
-    near = dict(rtol=1e-5, atol=1e-5) if dtype == jnp.float32 else dict(rtol=0.02, atol=0.06)
-    np.testing.assert_allclose(out, x @ kernel + bias, rtol=1e-5, atol=1e-5)  # Sums in float32.
+    near = (
+        dict(rtol=1e-5, atol=1e-5)
+        if dtype == jnp.float32
+        else dict(rtol=0.02, atol=0.06)
+    )
+    np.testing.assert_allclose(
+        out, x @ kernel + bias, rtol=1e-5, atol=1e-5
+    )  # Sums in float32.
     np.testing.assert_allclose(np.asarray(dx, np.float64), g @ kernel.T, **near)
     dkernel = np.asarray(dkernel, np.float64)
     np.testing.assert_allclose(dkernel.T if tied else dkernel, x.T @ g, **near)
@@ -533,7 +598,9 @@ def test_gelu_and_its_gradient_against_float64(dtype):
     below, density = scipy.stats.norm.cdf(x), scipy.stats.norm.pdf(x)
     accuracy = {"rtol": 2e-6 if dtype == jnp.float32 else 2**-8, "atol": 1e-6}
     np.testing.assert_allclose(np.asarray(value, np.float64), x * below, **accuracy)
-    np.testing.assert_allclose(np.asarray(slope, np.float64), below + x * density, **accuracy)
+    np.testing.assert_allclose(
+        np.asarray(slope, np.float64), below + x * density, **accuracy
+    )
 
 
 class _Norm(BertModule):
@@ -545,7 +612,11 @@ class _Norm(BertModule):
 @pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
 def test_a_norm_keeps_nothing_as_large_as_its_input_but_the_input(norm):
     config = preset(
-        "tiny", vocab_size=10, dtype="bfloat16", norm=norm, norm_bias=norm == "layer_norm"
+        "tiny",
+        vocab_size=10,
+        dtype="bfloat16",
+        norm=norm,
+        norm_bias=norm == "layer_norm",
     )
     layer = _Norm(config)
     x = jnp.ones((2, 5, config.hidden_size), jnp.bfloat16)
@@ -563,7 +634,9 @@ def test_parts_of_a_dense_layer_are_those_of_the_whole():
     together = lambda x, params: jnp.moveaxis(whole.apply(params, x), 2, 0)
     one_by_one = lambda x, params: jnp.stack(parts.apply(params, x))
     to = rng.normal(size=(3, 2, 5, 2, 4)).astype(np.float32)
-    want, got = (value_and_pullback(one, (x, params), to) for one in (together, one_by_one))
+    want, got = (
+        value_and_pullback(one, (x, params), to) for one in (together, one_by_one)
+    )
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
 
@@ -585,17 +658,25 @@ def test_rows_without_a_token_are_never_predicted_and_stay(tied):
 
     @functools.partial(jax.jit, static_argnums=0)
     def logits(config, params):
-        return BertForMaskedLM(config).apply({"params": params}, tokens, masked_positions=at)
+        return BertForMaskedLM(config).apply(
+            {"params": params}, tokens, masked_positions=at
+        )
 
     want = np.asarray(logits(whole, params))[..., :8]
     np.testing.assert_allclose(logits(fewer, params), want, rtol=1e-6)
 
-    loss = lambda params: cross_entropy(logits(fewer, params), np.array([[7, 3]]))[0].sum()
+    loss = lambda params: cross_entropy(logits(fewer, params), np.array([[7, 3]]))[
+        0
+    ].sum()
     gradients = jax.jit(jax.grad(loss))(params)
     _, optimizer = make_optimizer(OptimizerConfig(weight_decay=0.5), 10, fewer)
-    updates, _ = jax.jit(optimizer.update)(gradients, jax.jit(optimizer.init)(params), params)
+    updates, _ = jax.jit(optimizer.update)(
+        gradients, jax.jit(optimizer.init)(params), params
+    )
     rows = [updates["bert"]["token"]["embedding"], updates["masked_lm"]["bias"]]
     for leaf in rows if tied else [*rows, updates["masked_lm"]["decoder"]]:
         assert leaf.shape[0] == 11 and not leaf[8:].any()
-    with pytest.raises(ValueError, match="has 12 tokens, but the model 11 rows of embeddings"):
+    with pytest.raises(
+        ValueError, match="has 12 tokens, but the model 11 rows of embeddings"
+    ):
         with_tokens(whole, 12)

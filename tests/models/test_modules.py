@@ -25,7 +25,9 @@ from pe_jax.attention import (
 
 B, L, D, H = 2, 7, 8, 2
 X = np.random.default_rng(0).normal(size=(B, L, D)).astype(np.float32)
-X_K = np.random.default_rng(2).normal(size=(B, 5, 6)).astype(np.float32)  # Of another width.
+X_K = (
+    np.random.default_rng(2).normal(size=(B, 5, 6)).astype(np.float32)
+)  # Of another width.
 SIZES = dict(hidden_size=D, head_size=D // H, num_heads=H, max_length=16)
 
 DECODED = [
@@ -48,7 +50,13 @@ class Model(nn.Module):
         embedding = pe_jax.linen.PositionEmbedding(self.encoding, name="embedding")
         x = embedding(x, positions, decode=decode)
         layer = pe_jax.linen.MultiHeadAttention(H, self.encoding, name="attention")
-        return layer(x, positions_q=positions, mask=mask, document_ids=document_ids, decode=decode)
+        return layer(
+            x,
+            positions_q=positions,
+            mask=mask,
+            document_ids=document_ids,
+            decode=decode,
+        )
 
 
 class NnxModel(nnx.Module):
@@ -86,7 +94,9 @@ def in_nnx(name, params):
     model = nnx.eval_shape(lambda: NnxModel(named(name)))
     state = nnx.to_pure_dict(nnx.state(model, nnx.Param))
     filled = {part: {**own, **params.get(part, {})} for part, own in state.items()}
-    assert jax.tree.map(np.shape, filled) == jax.tree.map(np.shape, state)  # And nothing more.
+    assert jax.tree.map(np.shape, filled) == jax.tree.map(
+        np.shape, state
+    )  # And nothing more.
     nnx.update(model, nnx.State(filled))
     return model
 
@@ -97,7 +107,9 @@ def linen_step(name, params):
     @jax.jit
     def step(cache, x):
         variables = {"params": params, "cache": cache}
-        out, changed = Model(named(name)).apply(variables, x, decode=True, mutable=["cache"])
+        out, changed = Model(named(name)).apply(
+            variables, x, decode=True, mutable=["cache"]
+        )
         return out, changed["cache"]
 
     return step
@@ -139,7 +151,9 @@ def test_linen_is_nnx(name):
 PACKED = np.array([[1, 1, 2, 2, 2, 2, 0], [1, 1, 1, 1, 1, 1, 1]])
 
 
-@pytest.mark.parametrize("framework", [pytest.param("linen", marks=pytest.mark.slow), "nnx"])
+@pytest.mark.parametrize(
+    "framework", [pytest.param("linen", marks=pytest.mark.slow), "nnx"]
+)
 @pytest.mark.parametrize(
     "name",
     [
@@ -167,7 +181,9 @@ def test_packed_documents_are_each_alone(name, framework):
     alone, packed, default, mixed = run(X)
     for (row, where), expected in zip(documents, alone, strict=True):
         np.testing.assert_allclose(packed[row, where], expected, atol=1e-5)
-    if "absolute" not in name:  # In attention, positions start again in each document by default.
+    if (
+        "absolute" not in name
+    ):  # In attention, positions start again in each document by default.
         np.testing.assert_allclose(default, packed, atol=1e-6)
     # Not the same without `document_ids`: NaN of `fox`, whose keys must be in order.
     assert not np.allclose(mixed[0, :2], packed[0, :2], atol=1e-3)
@@ -192,7 +208,9 @@ def test_token_by_token_is_the_full_pass(name):
 
     found = []
     for at in range(L):
-        out, cache = step(cache, rows[:, at : at + 1], np.maximum(index, 0)[:, at : at + 1])
+        out, cache = step(
+            cache, rows[:, at : at + 1], np.maximum(index, 0)[:, at : at + 1]
+        )
         found.append(out)
     assert step._cache_size() == 1  # Compiled once for all tokens.
     full = jax.jit(lambda: Model(named(name)).apply({"params": params}, X))()
@@ -213,11 +231,18 @@ def test_a_prompt_at_once_then_token_by_token():
         traced.append(x.shape)
         return model(x, decode=True)
 
-    found = [step(model, X[:, :4]), *(step(model, X[:, at : at + 1]) for at in range(4, L))]
+    found = [
+        step(model, X[:, :4]),
+        *(step(model, X[:, at : at + 1]) for at in range(4, L)),
+    ]
     np.testing.assert_allclose(np.concatenate(found, axis=1), full, atol=1e-5)
     assert traced == [(B, 4, D), (B, 1, D)]
-    assert np.isnan(step(model, X[:, :1])).all()  # Past the end, where that is not known.
-    with pytest.raises(ValueError, match="room for 7 tokens, but 8 are written and 1 more"):
+    assert np.isnan(
+        step(model, X[:, :1])
+    ).all()  # Past the end, where that is not known.
+    with pytest.raises(
+        ValueError, match="room for 7 tokens, but 8 are written and 1 more"
+    ):
         model(X[:, :1], decode=True)
     model.attention.init_cache(B, 3)
     with pytest.raises(ValueError, match="room for 3 tokens, but 0 are written and 7"):
@@ -233,7 +258,9 @@ def test_an_embedding_counts_while_decoding(framework):
     if framework == "nnx":
         model = in_nnx(name, params)
         model.attention.init_cache(B, L)
-        with pytest.raises(ValueError, match=r"Call init_cache\(batch_size\), or pass positions"):
+        with pytest.raises(
+            ValueError, match=r"Call init_cache\(batch_size\), or pass positions"
+        ):
             model(X[:, :1], decode=True)
         model.embedding.init_cache(B)
         step = nnx.jit(lambda model, x: model(x, decode=True))
@@ -265,7 +292,9 @@ def test_an_embedding_that_decodes_without_saying_so():
 def test_different_lengths_need_positions():
     layer = pe_jax.nnx.MultiHeadAttention(H, D, named("rope"), rngs=nnx.Rngs(0))
     for positions in ({}, {"positions_q": range(2)}, {"positions_k": range(L)}):
-        with pytest.raises(ValueError, match="2 queries to 7 keys needs the positions of both"):
+        with pytest.raises(
+            ValueError, match="2 queries to 7 keys needs the positions of both"
+        ):
             layer(X[:, :2], X, **positions)
 
 
@@ -275,15 +304,25 @@ def test_a_cache_in_plain_jax():
     grid = np.stack(np.divmod(np.arange(L), 3), axis=-1)
     q = k = v = X.reshape(B, L, H, 4)
     mask = np.tril(np.ones((1, 1, L, L), bool))
-    full = attention(q, k, v, encoding, context=encodings.Context(positions_q=grid), mask=mask)
+    full = attention(
+        q, k, v, encoding, context=encodings.Context(positions_q=grid), mask=mask
+    )
     cache = init_cache(
-        encoding, B, L + 2, num_kv_heads=H, head_size=4, hidden_size=D, dtype=jnp.bfloat16
+        encoding,
+        B,
+        L + 2,
+        num_kv_heads=H,
+        head_size=4,
+        hidden_size=D,
+        dtype=jnp.bfloat16,
     )
     assert cache.positions.shape == (B, L + 2, 2) and cache.hidden is None
 
     @jax.jit
     def step(cache, x, at):
-        return cached_attention(x, x, x, cache, encoding, context=encodings.Context(positions_q=at))
+        return cached_attention(
+            x, x, x, cache, encoding, context=encodings.Context(positions_q=at)
+        )
 
     for i in range(L):
         out, cache = step(cache, q[:, i : i + 1], grid[i : i + 1])
@@ -306,10 +345,14 @@ def test_rows_at_indices_of_their_own(name):
         out, cache = step(cache, X[rows, index][:, None])
         np.testing.assert_allclose(out[:, 0], full[rows, index], atol=1e-5)
         index += 1
-    out, cache = step(with_index(cache, np.array([0, index[1]])), X[rows, [0, index[1]]][:, None])
+    out, cache = step(
+        with_index(cache, np.array([0, index[1]])), X[rows, [0, index[1]]][:, None]
+    )
     np.testing.assert_allclose(out[:, 0], full[rows, [0, index[1]]], atol=1e-5)
     assert cache["attention"]["tokens"].index.tolist() == [1, index[1] + 1]
-    out, _ = step(with_index(cache, np.array([L, 1])), X[:, 1:2])  # The first row is full.
+    out, _ = step(
+        with_index(cache, np.array([L, 1])), X[:, 1:2]
+    )  # The first row is full.
     assert np.isnan(out[0]).all() and np.isfinite(out[1]).all()
 
 
@@ -345,13 +388,18 @@ def test_rows_at_indices_of_their_own_in_nnx():
         (r"k must be \[2, T, 2, 8\]", {"head_size": 8}),
         (r"k must be \[3, T, 2, 4\]", {"batch_size": 3}),
         (r"cache.hidden must have the shape \(2, 7, 8\)", {"hidden_size": 6}),
-        ("cache.hidden must have", {"encoding": encodings.rope(head_size=4) + encodings.causal()}),
+        (
+            "cache.hidden must have",
+            {"encoding": encodings.rope(head_size=4) + encodings.causal()},
+        ),
         ("cache.positions must have", {"encoding": encodings.rope_axial(head_size=4)}),
     ],
 )
 def test_a_cache_that_does_not_fit(message, sizes):
     fox = named("fox+causal")
-    fitting = dict(encoding=fox, batch_size=B, length=L, num_kv_heads=H, head_size=4, hidden_size=D)
+    fitting = dict(
+        encoding=fox, batch_size=B, length=L, num_kv_heads=H, head_size=4, hidden_size=D
+    )
     cache = init_cache(**fitting | sizes)
     heads = [X.reshape(B, L, H, 4)] * 3
     with pytest.raises(ValueError, match=rf"^{message}[^\n]*$"):
@@ -366,7 +414,10 @@ def test_what_decoding_refuses():
     for message, arguments in (
         ("inputs_k without decode", {"inputs_k": X}),
         ("those of the new tokens", {"positions_k": range(L)}),
-        (r"here \[2, 2, 7, 7\]; got \[1, 1, 7, 6\]", {"mask": np.ones((1, 1, 7, 6), bool)}),
+        (
+            r"here \[2, 2, 7, 7\]; got \[1, 1, 7, 6\]",
+            {"mask": np.ones((1, 1, 7, 6), bool)},
+        ),
         (
             "must be integers when a cache is used, got float32",
             {"positions_q": np.arange(L, dtype=np.float32)},
@@ -376,7 +427,9 @@ def test_what_decoding_refuses():
             layer(X, **arguments, decode=True)
     params, _ = made("rope+causal")
     with pytest.raises(ValueError, match="There is no cache"):
-        Model(named("rope+causal")).apply({"params": params}, X, decode=True, mutable=["cache"])
+        Model(named("rope+causal")).apply(
+            {"params": params}, X, decode=True, mutable=["cache"]
+        )
     sizes = dict(num_kv_heads=H, head_size=4, hidden_size=D)
     for name in ("randomized(alibi)", "rope_dynamic_ntk(factor=2, original_length=4)"):
         with pytest.raises(ValueError, match="cannot decode with a cache"):
@@ -388,15 +441,23 @@ def test_what_decoding_refuses():
         layer.init_cache(B, L)
     fox = encodings.from_name("fox+causal", **SIZES)
     heads = [X.reshape(B, L, H, 4)] * 3
-    with pytest.raises(ValueError, match="reads hidden states of keys, which come from the cache"):
-        cached_attention(*heads, init_cache(fox, B, L, **sizes), fox, fox.init(jax.random.key(0)))
+    with pytest.raises(
+        ValueError, match="reads hidden states of keys, which come from the cache"
+    ):
+        cached_attention(
+            *heads, init_cache(fox, B, L, **sizes), fox, fox.init(jax.random.key(0))
+        )
 
 
 def test_attention_refuses_hidden_states_of_another_length():
     fox = encodings.from_name("fox", **SIZES)
     heads = [X.reshape(B, L, H, 4)] * 3
-    with pytest.raises(ValueError, match=r"x_k must be .* of 7 tokens in 2 rows.*\[2, 1, 8\]"):
-        attention(*heads, fox, fox.init(jax.random.key(0)), encodings.Context(x_k=X[:, :1]))
+    with pytest.raises(
+        ValueError, match=r"x_k must be .* of 7 tokens in 2 rows.*\[2, 1, 8\]"
+    ):
+        attention(
+            *heads, fox, fox.init(jax.random.key(0)), encodings.Context(x_k=X[:, :1])
+        )
 
 
 def test_cross_attention():
@@ -421,14 +482,20 @@ def test_cross_attention():
 def test_cross_attention_decodes_with_keys_projected_once():
     x_k, encoding = X_K, named("rope+alibi")
     mask = (np.arange(5) < np.array([[5], [3]]))[:, None, None]
-    layer = pe_jax.nnx.MultiHeadAttention(H, D, encoding, in_kv_features=6, rngs=nnx.Rngs(0))
-    full = jax.jit(lambda: layer(X, x_k, mask=mask, positions_q=range(L), positions_k=range(5)))()
+    layer = pe_jax.nnx.MultiHeadAttention(
+        H, D, encoding, in_kv_features=6, rngs=nnx.Rngs(0)
+    )
+    full = jax.jit(
+        lambda: layer(X, x_k, mask=mask, positions_q=range(L), positions_k=range(5))
+    )()
     k, v = layer.key(x_k), layer.value(x_k)
 
     @jax.jit
     def step(x, positions):
         at = encodings.Context(positions_q=positions, positions_k=range(5))
-        return layer.out(attention(layer.query(x), k, v, encoding, context=at, mask=mask))
+        return layer.out(
+            attention(layer.query(x), k, v, encoding, context=at, mask=mask)
+        )
 
     steps = [step(X[:, i : i + 1], np.arange(i, i + 1)) for i in range(L)]
     np.testing.assert_allclose(np.concatenate(steps, axis=1), full, atol=1e-5)
@@ -449,7 +516,9 @@ def test_parameters_are_those_of_flax():
 def test_layers_share_parameters_of_an_encoding():
     rngs = nnx.Rngs(0)
     first = pe_jax.nnx.MultiHeadAttention(H, D, named("t5"), rngs=rngs)
-    second = pe_jax.nnx.MultiHeadAttention(H, D, named("t5"), position=first.position, rngs=rngs)
+    second = pe_jax.nnx.MultiHeadAttention(
+        H, D, named("t5"), position=first.position, rngs=rngs
+    )
     both = nnx.List([first, second])
     assert len(jax.tree.leaves(nnx.state(both, nnx.Param))) == 8 + 8 + 1
 
@@ -462,7 +531,9 @@ def test_layers_share_parameters_of_an_encoding():
 
 
 def test_dropout_and_dtypes():
-    layer = pe_jax.linen.MultiHeadAttention(H, named("alibi"), dropout_rate=0.5, dtype=jnp.bfloat16)
+    layer = pe_jax.linen.MultiHeadAttention(
+        H, named("alibi"), dropout_rate=0.5, dtype=jnp.bfloat16
+    )
     variables = jax.jit(lambda: layer.init(jax.random.key(0), X, deterministic=True))()
     assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
 
@@ -475,8 +546,12 @@ def test_dropout_and_dtypes():
     assert np.array_equal(first, again) and not np.array_equal(first, other)
 
     rngs = nnx.Rngs(0)
-    layer = pe_jax.nnx.MultiHeadAttention(H, D, named("alibi"), dropout_rate=0.5, rngs=rngs)
-    run = nnx.jit(lambda layer, **options: layer(X, **options), static_argnames="deterministic")
+    layer = pe_jax.nnx.MultiHeadAttention(
+        H, D, named("alibi"), dropout_rate=0.5, rngs=rngs
+    )
+    run = nnx.jit(
+        lambda layer, **options: layer(X, **options), static_argnames="deterministic"
+    )
     twice = lambda **options: [np.asarray(run(layer, **options)) for _ in range(2)]
     np.testing.assert_array_equal(*twice(deterministic=True))
     assert not np.array_equal(*twice(deterministic=False))
@@ -488,10 +563,16 @@ def test_dropout_and_dtypes():
 
 
 def test_encodings_and_sizes():
-    with pytest.raises(ValueError, match="qkv_features must be a multiple of num_heads=3, got 8"):
+    with pytest.raises(
+        ValueError, match="qkv_features must be a multiple of num_heads=3, got 8"
+    ):
         pe_jax.nnx.MultiHeadAttention(3, D, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match=r"layers of cycle\(rope, none\) differ"):
-        pe_jax.nnx.MultiHeadAttention(H, D, named("cycle(rope, none)"), rngs=nnx.Rngs(0))
+        pe_jax.nnx.MultiHeadAttention(
+            H, D, named("cycle(rope, none)"), rngs=nnx.Rngs(0)
+        )
     # What acts at the input has no parameters here, and the other way round.
-    layer = pe_jax.nnx.MultiHeadAttention(H, D, named("learned_absolute+t5"), rngs=nnx.Rngs(0))
+    layer = pe_jax.nnx.MultiHeadAttention(
+        H, D, named("learned_absolute+t5"), rngs=nnx.Rngs(0)
+    )
     assert list(layer.position) == ["t5"]

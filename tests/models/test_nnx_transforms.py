@@ -35,7 +35,9 @@ def test_scanned_layers_share_one_position():
 
     layers = stack(nnx.Rngs(0), position)
     x = jax.random.normal(jax.random.key(0), (1, 4, 8))
-    out, grads = nnx.jit(nnx.value_and_grad(lambda layers: run(layers, x).sum()))(layers)
+    out, grads = nnx.jit(nnx.value_and_grad(lambda layers: run(layers, x).sum()))(
+        layers
+    )
     graph, shared, separate = nnx.split(layers, nnx.PathContains("position"), ...)
 
     @jax.jit
@@ -62,11 +64,15 @@ def test_parameters_of_an_encoding_are_sharded_by_name():
                 lambda table: nnx.Param(table, out_sharding=(None, "model")),
                 ENCODING.init(jax.random.key(0)),
             )
-            return MultiHeadAttention(2, 8, ENCODING, position=position, rngs=nnx.Rngs(0))
+            return MultiHeadAttention(
+                2, 8, ENCODING, position=position, rngs=nnx.Rngs(0)
+            )
 
         layer = build()
         assert table_of(layer).sharding.spec == PartitionSpec(None, "model")
         specs = nnx.to_pure_dict(nnx.get_partition_spec(nnx.state(layer)))
-        assert specs["position"]["learned_relative"]["table"] == PartitionSpec(None, "model")
+        assert specs["position"]["learned_relative"]["table"] == PartitionSpec(
+            None, "model"
+        )
         out = nnx.eval_shape(lambda layer: layer(jnp.ones((2, 4, 8))), layer)
         assert out.shape == (2, 4, 8)

@@ -26,17 +26,31 @@ from pe_jax.trainer.data import load_tokenizer
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.skipif(
-        not (importlib.util.find_spec("torch") and importlib.util.find_spec("transformers")),
+        not (
+            importlib.util.find_spec("torch")
+            and importlib.util.find_spec("transformers")
+        ),
         reason="PyTorch and transformers, the extra parity, are not installed",
     ),
 ]
 MINILM = os.environ.get("PE_JAX_MINILM", "")
 CLOSE = {"atol": 1e-4, "rtol": 0}
 SHAPES = {
-    "small": dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64),
-    "one head": dict(hidden_size=24, num_hidden_layers=1, num_attention_heads=1, type_vocab_size=1),
-    "deep": dict(hidden_size=64, num_hidden_layers=12, num_attention_heads=16, layer_norm_eps=1e-5),
-    "wide": dict(hidden_size=256, num_hidden_layers=2, num_attention_heads=4, vocab_size=1000),
+    "small": dict(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
+    ),
+    "one head": dict(
+        hidden_size=24, num_hidden_layers=1, num_attention_heads=1, type_vocab_size=1
+    ),
+    "deep": dict(
+        hidden_size=64,
+        num_hidden_layers=12,
+        num_attention_heads=16,
+        layer_norm_eps=1e-5,
+    ),
+    "wide": dict(
+        hidden_size=256, num_hidden_layers=2, num_attention_heads=4, vocab_size=1000
+    ),
 }
 
 
@@ -53,7 +67,9 @@ def transformers():
 def random_bert(torch, transformers, folder, name="BertForPreTraining", **sizes):
     """A model with weights, biases too, larger than at initialization; written to `folder`."""
     torch.manual_seed(0)
-    sizes = dict(vocab_size=60, max_position_embeddings=40, intermediate_size=48) | sizes
+    sizes = (
+        dict(vocab_size=60, max_position_embeddings=40, intermediate_size=48) | sizes
+    )
     model = getattr(transformers, name)(transformers.BertConfig(**sizes)).eval()
     with torch.no_grad():
         for weight in model.parameters():
@@ -67,7 +83,9 @@ def inputs(config, rows=5, length=24):
     rng = np.random.default_rng(0)
     valid = np.arange(length) < np.linspace(length, length // 8, rows).round()[:, None]
     tokens = np.where(valid, rng.integers(0, config.vocab_size, valid.shape), 0)
-    token_type_ids = np.where(valid & (np.arange(length) > 2), config.num_token_types - 1, 0)
+    token_type_ids = np.where(
+        valid & (np.arange(length) > 2), config.num_token_types - 1, 0
+    )
     return tokens, token_type_ids, valid
 
 
@@ -90,7 +108,12 @@ def test_hidden_states_and_logits(torch, transformers, tmp_path, shape):
     """Of every layer, also at padding."""
     model = random_bert(torch, transformers, tmp_path, **SHAPES[shape])
     encoder = load_encoder(tmp_path)
-    config, params, absent, unread = encoder.config, encoder.params, encoder.absent, encoder.unread
+    config, params, absent, unread = (
+        encoder.config,
+        encoder.params,
+        encoder.absent,
+        encoder.unread,
+    )
     assert absent == unread == ()
     tokens, token_type_ids, valid = inputs(config)
     want = theirs(torch, model, tokens, token_type_ids, valid)
@@ -99,24 +122,38 @@ def test_hidden_states_and_logits(torch, transformers, tmp_path, shape):
     np.testing.assert_allclose(got, states(want), **CLOSE)
     everywhere = np.tile(np.arange(tokens.shape[1]), (len(tokens), 1))
     run = BertForPretraining(config).apply
-    logits = run({"params": params}, tokens, token_type_ids, mask, masked_positions=everywhere)
+    logits = run(
+        {"params": params}, tokens, token_type_ids, mask, masked_positions=everywhere
+    )
     np.testing.assert_allclose(logits.masked_lm, want.prediction_logits, **CLOSE)
-    np.testing.assert_allclose(logits.next_sentence, want.seq_relationship_logits, **CLOSE)
+    np.testing.assert_allclose(
+        logits.next_sentence, want.seq_relationship_logits, **CLOSE
+    )
 
 
-@pytest.mark.skipif(not MINILM, reason="PE_JAX_MINILM does not name the folder of a real BERT")
+@pytest.mark.skipif(
+    not MINILM, reason="PE_JAX_MINILM does not name the folder of a real BERT"
+)
 def test_a_real_bert(torch, transformers):
     model = transformers.BertModel.from_pretrained(MINILM).eval()
     encoder = load_encoder(MINILM)
     config, params = encoder.config, encoder.params
     tokens, token_type_ids, valid = inputs(config, rows=4, length=128)
     want = states(theirs(torch, model, tokens, token_type_ids, valid))
-    got = hidden_states(config, params["bert"], tokens, token_type_ids, jnp.asarray(valid))
+    got = hidden_states(
+        config, params["bert"], tokens, token_type_ids, jnp.asarray(valid)
+    )
     np.testing.assert_allclose(got, want, **CLOSE)
 
 
 @pytest.mark.parametrize(
-    "position", ["none", "learned_absolute", "sinusoidal_absolute", "learnable_sinusoidal_absolute"]
+    "position",
+    [
+        "none",
+        "learned_absolute",
+        "sinusoidal_absolute",
+        "learnable_sinusoidal_absolute",
+    ],
 )
 @pytest.mark.parametrize(
     "case",
@@ -134,25 +171,35 @@ def test_an_exported_model_has_the_same_outputs_in_pytorch(
     model, arguments, name = case
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     words = load_tokenizer(tmp_path / "vocab.txt")
-    sizes = dict(hidden_size=32, num_layers=3, num_heads=4, intermediate_size=48, max_length=30)
-    config = dataclasses.replace(BertConfig(vocab_size=len(WORDS), **sizes), position=position)
+    sizes = dict(
+        hidden_size=32, num_layers=3, num_heads=4, intermediate_size=48, max_length=30
+    )
+    config = dataclasses.replace(
+        BertConfig(vocab_size=len(WORDS), **sizes), position=position
+    )
     ours = model(config, **arguments)
     one = jnp.zeros((1, 1), jnp.int32)
     heads = {"masked_positions": one} if model is BertForPretraining else {}
     params = ours.init(jax.random.key(0), one, **heads)["params"]
-    params = jax.tree.map(lambda x: x + 0.1 * jax.random.normal(jax.random.key(1), x.shape), params)
+    params = jax.tree.map(
+        lambda x: x + 0.1 * jax.random.normal(jax.random.key(1), x.shape), params
+    )
     assert save_encoder(tmp_path / "out", config, params, words) == name
     loaded, report = getattr(transformers, name).from_pretrained(
         tmp_path / "out", output_loading_info=True
     )
-    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert not any(
+        report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")
+    )
     tokens, token_type_ids, valid = inputs(config)
     want = theirs(torch, loaded.eval(), tokens, token_type_ids, valid)
     mask = jnp.asarray(valid)
     got = hidden_states(config, params["bert"], tokens, token_type_ids, mask)
     np.testing.assert_allclose(got, states(want), **CLOSE)
     bare = transformers.BertModel.from_pretrained(tmp_path / "out").eval()
-    np.testing.assert_allclose(got, states(theirs(torch, bare, *inputs(config))), **CLOSE)
+    np.testing.assert_allclose(
+        got, states(theirs(torch, bare, *inputs(config))), **CLOSE
+    )
     if model is BertForSpans:
         start, end = ours.apply({"params": params}, tokens, token_type_ids, mask)
         np.testing.assert_allclose(start[valid], want.start_logits[valid], **CLOSE)
@@ -160,11 +207,15 @@ def test_an_exported_model_has_the_same_outputs_in_pytorch(
     if model is BertForClassification:
         logits = ours.apply({"params": params}, tokens, token_type_ids, mask)
         np.testing.assert_allclose(logits, want.logits, **CLOSE)
-        kind = "regression" if arguments["outputs"] == 1 else "single_label_classification"
+        kind = (
+            "regression" if arguments["outputs"] == 1 else "single_label_classification"
+        )
         assert loaded.config.problem_type == kind
 
 
-@pytest.mark.parametrize("which", ["AutoTokenizer", "BertTokenizerFast", "BertTokenizer"])
+@pytest.mark.parametrize(
+    "which", ["AutoTokenizer", "BertTokenizerFast", "BertTokenizer"]
+)
 def test_the_exported_tokenizer(transformers, tmp_path, which):
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     words = load_tokenizer(tmp_path / "vocab.txt")
@@ -181,7 +232,20 @@ def test_the_exported_tokenizer(transformers, tmp_path, which):
     save_encoder(tmp_path / "out", config, params, words)
     got = getattr(transformers, which).from_pretrained(tmp_path / "out")
     texts = "A bc, dé", "e [MASK] Ab"
-    want = ["[CLS]", "a", "b", "##c", "[UNK]", "[UNK]", "[SEP]", "e", "[MASK]", "a", "##b", "[SEP]"]
+    want = [
+        "[CLS]",
+        "a",
+        "b",
+        "##c",
+        "[UNK]",
+        "[UNK]",
+        "[SEP]",
+        "e",
+        "[MASK]",
+        "a",
+        "##b",
+        "[SEP]",
+    ]
     encoded = got(*texts)
     assert got.convert_ids_to_tokens(encoded["input_ids"]) == want
     assert encoded["token_type_ids"] == [0] * 7 + [1] * 5
@@ -198,8 +262,12 @@ def test_the_exported_tokenizer(transformers, tmp_path, which):
         ("BertForMaskedLM", "BertConfig", "bert", 0),
     ],
 )
-def test_position_tables_of_real_names(transformers, tmp_path, name, config, family, first_row):
-    sizes = dict(vocab_size=30, hidden_size=12, num_hidden_layers=1, num_attention_heads=2)
+def test_position_tables_of_real_names(
+    transformers, tmp_path, name, config, family, first_row
+):
+    sizes = dict(
+        vocab_size=30, hidden_size=12, num_hidden_layers=1, num_attention_heads=2
+    )
     sizes |= {"n_positions" if family == "gpt2" else "max_position_embeddings": 20}
     model = getattr(transformers, name)(getattr(transformers, config)(**sizes))
     model.save_pretrained(tmp_path)

@@ -58,7 +58,9 @@ def documented(module):
 def public(module):
     """The objects that docs/stability.md covers."""
     experimental = getattr(module, "EXPERIMENTAL", ())
-    return {name: x for name, x in documented(module).items() if name not in experimental}
+    return {
+        name: x for name, x in documented(module).items() if name not in experimental
+    }
 
 
 # A line for each of them.
@@ -108,7 +110,9 @@ def arguments_of(function):
         if default is not parameter.empty:
             default = Text(default_text(default))
         if name != "self":
-            parameters.append(parameter.replace(default=default, annotation=parameter.empty))
+            parameters.append(
+                parameter.replace(default=default, annotation=parameter.empty)
+            )
     return str(inspect.Signature(parameters))
 
 
@@ -278,7 +282,9 @@ def encoding_names():
 
 
 def call_text(name, make, *arguments):
-    required = [option for option, default in options_of(make).items() if default is REQUIRED]
+    required = [
+        option for option, default in options_of(make).items() if default is REQUIRED
+    ]
     options = [f"{option}={OPTIONS.get(option, 4)}" for option in required]
     inside = ", ".join([*arguments, *options])
     return f"{name}({inside})" if inside else name
@@ -322,7 +328,11 @@ def broken_names(recorded, current):
         is_field = not new[name].startswith(("(", ":"))
         if is_field and record == ": named tuple":
             broken[name] = "is a new field of a named tuple, which users unpack"
-        elif is_field and record == ": dataclass" and without_default(new[name]) == new[name]:
+        elif (
+            is_field
+            and record == ": dataclass"
+            and without_default(new[name]) == new[name]
+        ):
             broken[name] = "is a new field without a default"
     return broken
 
@@ -349,7 +359,11 @@ def lost_calls(old, new):
             return f"took {name}"
         if default is not None and defaults_now[name] != default:
             return f"had the default {name}={default}, has {defaults_now[name]}"
-    required = [x for x, default in defaults_now.items() if default is None and x not in defaults]
+    required = [
+        x
+        for x, default in defaults_now.items()
+        if default is None and x not in defaults
+    ]
     return f"requires {', '.join(required)}" if required else ""
 
 
@@ -361,7 +375,9 @@ def defaults_of(arguments):
         *zip(placed, [*without, *arguments.defaults]),
         *zip(arguments.kwonlyargs, arguments.kw_defaults),
     ]
-    return {argument.arg: default and ast.unparse(default) for argument, default in pairs}
+    return {
+        argument.arg: default and ast.unparse(default) for argument, default in pairs
+    }
 
 
 # Tests.
@@ -382,13 +398,19 @@ def test_changes_are_in_the_changelog(current):
     changed = {split_line(line)[0] for line in {*recorded(SIGNATURES)} ^ {*current}}
     unreleased = CHANGELOG.read_text(encoding="utf-8").split("\n## ")[1]
     last = {name: re.findall(r"\w+", name)[-1] for name in changed}
-    unsaid = [name for name in changed if not re.search(rf"\b{last[name]}\b", unreleased)]
-    assert not unsaid, f"Say in CHANGELOG.md, under Unreleased, what changed in {sorted(unsaid)}."
+    unsaid = [
+        name for name in changed if not re.search(rf"\b{last[name]}\b", unreleased)
+    ]
+    assert not unsaid, (
+        f"Say in CHANGELOG.md, under Unreleased, what changed in {sorted(unsaid)}."
+    )
 
 
 def test_a_release_is_only_added_to(current):
     """docs/stability.md, from 1.0 on."""
-    if not re.search(r"^## 1\.0\.0\b(?!rc)", CHANGELOG.read_text(encoding="utf-8"), re.MULTILINE):
+    if not re.search(
+        r"^## 1\.0\.0\b(?!rc)", CHANGELOG.read_text(encoding="utf-8"), re.MULTILINE
+    ):
         pytest.skip("1.0 has not been released")
     broken = broken_names(recorded(SIGNATURES), current)
     assert not broken, (
@@ -420,11 +442,15 @@ def test_parameters_keep_their_names_and_shapes():
 
 def test_lines_depend_on_no_version(current):
     """Neither an address nor an internal object of a dependency is in the file."""
-    assert not [line for line in current if re.search(r"<| at 0x|_src\b|PjitFunction", line)]
+    assert not [
+        line for line in current if re.search(r"<| at 0x|_src\b|PjitFunction", line)
+    ]
 
 
 def test_jitted_functions_have_their_arguments(current):
-    (line,) = [line for line in current if line.startswith("pe_jax.properties.symmetry")]
+    (line,) = [
+        line for line in current if line.startswith("pe_jax.properties.symmetry")
+    ]
     assert line.startswith("pe_jax.properties.symmetry(phi, ")
 
 
@@ -458,7 +484,9 @@ def test_public_functions_are_documented():
                 assert value.__doc__, f"{module.__name__}.{name}"
                 types_ = inspect.signature(value)
                 annotations = [each.annotation for each in types_.parameters.values()]
-                assert types_.empty not in [*annotations, types_.return_annotation], name
+                assert types_.empty not in [*annotations, types_.return_annotation], (
+                    name
+                )
 
 
 FUNCTION = "m.f(a, b=1, *, c=None)"
@@ -507,12 +535,17 @@ def test_fields_may_be_added_with_a_default():
     assert list(broken_names(RECORD, [RECORD[0], "m.R.x = 2"])) == ["m.R.x"]
     assert list(broken_names(RECORD, [RECORD[0], "m.R.x"])) == ["m.R.x"]
     assert (
-        broken_names([RECORD[0], "m.R.x (argument 0)"], [RECORD[0], "m.R.x = 1 (argument 0)"]) == {}
+        broken_names(
+            [RECORD[0], "m.R.x (argument 0)"], [RECORD[0], "m.R.x = 1 (argument 0)"]
+        )
+        == {}
     )
     assert list(broken_names(RECORD, RECORD[:1])) == ["m.R.x"]
     assert list(broken_names(TUPLE, [*TUPLE, "m.T.y = 1 (argument 1)"])) == ["m.T.y"]
     assert list(broken_names(TUPLE, [*TUPLE, "m.T.length: property"])) == []
-    assert list(broken_names(["m.D: dict", "m.D['a']"], ["m.D: dict", "m.D['b']"])) == ["m.D['a']"]
+    assert list(broken_names(["m.D: dict", "m.D['a']"], ["m.D: dict", "m.D['b']"])) == [
+        "m.D['a']"
+    ]
 
 
 def main():
@@ -521,7 +554,10 @@ def main():
     counts = {module.__name__: len(public(module)) for module in modules()}
     for name, count in counts.items():
         experimental = len(documented(importlib.import_module(name))) - count
-        print(f"{name}: {count}" + (f" and {experimental} experimental" if experimental else ""))
+        print(
+            f"{name}: {count}"
+            + (f" and {experimental} experimental" if experimental else "")
+        )
     print(f"{sum(counts.values())} public names in {len(counts)} modules")
 
 

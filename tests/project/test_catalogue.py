@@ -47,18 +47,22 @@ def test_results():
 
 def test_results_are_read_as_they_were_written(tmp_path):
     catalogue.write(tmp_path / "again.json", RESULTS)
-    assert (tmp_path / "again.json").read_text("utf-8") == (DOCS / "catalogue.json").read_text(
-        "utf-8"
-    )
+    assert (tmp_path / "again.json").read_text("utf-8") == (
+        DOCS / "catalogue.json"
+    ).read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", ["sinusoidal_absolute", "alibi"])
 def test_measured_values(name):
     row = next(row for row in ROWS if row.name == name)
     known = RESULTS.rows[row.title]
-    for found, stored in zip(catalogue.measure(row), (known.properties, known.requirements)):
+    for found, stored in zip(
+        catalogue.measure(row), (known.properties, known.requirements)
+    ):
         assert found[0] == stored[0]
-        np.testing.assert_allclose(found[1:], stored[1:], rtol=0.01, atol=0.0011, err_msg=OUTDATED)
+        np.testing.assert_allclose(
+            found[1:], stored[1:], rtol=0.01, atol=0.0011, err_msg=OUTDATED
+        )
 
 
 @pytest.mark.parametrize("name", ["fire", "path_attention+causal", "learned_absolute"])
@@ -90,7 +94,9 @@ def test_what_is_said_was_measured():
         ):
             if says and not (name == "invariant" and row.key in CONVOLVED):
                 assert violation == pytest.approx(0, abs=5e-4), (row.title, name)
-            if says is False and name != "invariant":  # P·Pᵀ may be invariant by itself.
+            if (
+                says is False and name != "invariant"
+            ):  # P·Pᵀ may be invariant by itself.
                 assert violation != 0, (row.title, name)
 
 
@@ -107,7 +113,10 @@ def test_a_new_encoding_is_a_new_row(monkeypatch):
 
     monkeypatch.setitem(encodings.ENCODINGS, "decoder_only", decoder_only)
     row = next(row for row in catalogue.rows(SMALL) if row.key == "decoder_only")
-    assert row.name == "decoder_only(factor=4)+causal" and row.title == "decoder_only(…)+causal"
+    assert (
+        row.name == "decoder_only(factor=4)+causal"
+        and row.title == "decoder_only(…)+causal"
+    )
     assert card.source(row) == "here"
 
     @encodings.define_encoding
@@ -115,7 +124,9 @@ def test_a_new_encoding_is_a_new_row(monkeypatch):
         return Part()
 
     monkeypatch.setitem(encodings.ENCODINGS, "by_bytes", by_bytes)
-    with pytest.raises(ValueError, match=r"'by_bytes' requires the options \['alphabet'\]"):
+    with pytest.raises(
+        ValueError, match=r"'by_bytes' requires the options \['alphabet'\]"
+    ):
         catalogue.rows(SMALL)
 
 
@@ -132,7 +143,8 @@ def added(vectors):
     """An encoding that adds `vectors(positions) -> [L, 1]` to the input."""
     embed = lambda params, x, context: x + vectors(jnp.asarray(context.arrays()[0]))
     metadata = Metadata(
-        kind="absolute", vectors=lambda params, x: jnp.asarray(x, jnp.float32)[..., None]
+        kind="absolute",
+        vectors=lambda params, x: jnp.asarray(x, jnp.float32)[..., None],
     )
     part = Part(name="added", embed=embed, metadata=metadata)
     return catalogue.Entry("added", PositionEncoding(parts=(part,)))
@@ -150,7 +162,9 @@ def test_the_bare_index_grows_and_shifts():
 def test_the_share_of_the_length_depends_on_it():
     share = added(lambda at: at[:, None] / at.shape[0])
     _, required = catalogue.measure(share, SMALL)
-    assert required.length > 0.1 and required.growth == pytest.approx(255 / 256 / (63 / 64))
+    assert required.length > 0.1 and required.growth == pytest.approx(
+        255 / 256 / (63 / 64)
+    )
 
 
 def test_costs():
@@ -169,7 +183,9 @@ def test_the_facts_of_one_encoding():
     row = catalogue.Entry("alibi", encodings.alibi(num_heads=12), {"learnable": False})
     results = catalogue.Measured(
         catalogue.Properties("logits", 0.0, 0.0, 0.0, None),
-        catalogue.Requirements("logits", 0.1234, 1.0, float("nan"), 1234.5, float("inf")),
+        catalogue.Requirements(
+            "logits", 0.1234, 1.0, float("nan"), 1234.5, float("inf")
+        ),
         dict.fromkeys(catalogue.CHECKS, "ok"),
         {"shift": "a reason"},
         catalogue.Cost(1.234, 1.1, 1.3),
@@ -180,12 +196,26 @@ def test_the_facts_of_one_encoding():
     )
     lines = card.facts([row], {"alibi": results})
     told = dict(re.findall(r"\| \[(.+?)\]\S+ +\| (.+?) +\|", "\n".join(lines)))
-    assert told["translation invariant"] == "yes (0.000)" and told["symmetric"] == "yes (–)"
-    assert [told[x] for x in ("smallest distance", "size", "growth")] == ["0.123", "1.000", "–"]
-    assert told["change in a longer input"] == "1,234" and told["linear memory"] == "consecutive"
+    assert (
+        told["translation invariant"] == "yes (0.000)"
+        and told["symmetric"] == "yes (–)"
+    )
+    assert [told[x] for x in ("smallest distance", "size", "growth")] == [
+        "0.123",
+        "1.000",
+        "–",
+    ]
+    assert (
+        told["change in a longer input"] == "1,234"
+        and told["linear memory"] == "consecutive"
+    )
     assert told["change at a later position"] == "∞" and told["exports to"] == "BERT"
-    assert told["time / `none`"] == "1.23 (1.10–1.30)" and told["memory / `none`"] == "–"
-    assert told["kernels"] == "TPU, cuDNN" and told["passes"].startswith("packing, padding")
+    assert (
+        told["time / `none`"] == "1.23 (1.10–1.30)" and told["memory / `none`"] == "–"
+    )
+    assert told["kernels"] == "TPU, cuDNN" and told["passes"].startswith(
+        "packing, padding"
+    )
 
 
 @pytest.mark.parametrize(

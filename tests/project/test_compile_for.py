@@ -59,9 +59,13 @@ def test_memory_by_kind(config):
     found = compiled_step.memory(stats, state, batch)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     assert found["parameters"] == 4 * parameters
-    assert 8 * parameters < found["optimizer state"] < 8 * parameters + 64  # And step counters.
+    assert (
+        8 * parameters < found["optimizer state"] < 8 * parameters + 64
+    )  # And step counters.
     rows, length, predictions = 8 // 4, 32, 6
-    assert found["batch"] == rows * (length * (4 + 4 + 1) + predictions * (4 + 4 + 4) + 4)
+    assert found["batch"] == rows * (
+        length * (4 + 4 + 1) + predictions * (4 + 4 + 4) + 4
+    )
     assert (found["temporaries"], found["generated code"]) == (5, 7)
     assert sum(found.values()) == 10**6 + 1000 + 5 + 7
 
@@ -71,20 +75,26 @@ def test_memory_by_kind(config):
 
 def test_abstract_state_and_batch_are_those_of_a_run(config):
     experiment = pretraining.build(config)
-    described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), tree)
+    described = lambda tree: jax.tree.map(
+        lambda x: (x.shape, x.dtype, x.sharding), tree
+    )
     program = experiment.program
     for stage, stage_config in zip(experiment.stages, config.stages.values()):
         state, batch, constants = abstract_arguments(config, program, stage_config)
         assert constants == ()
         assert described(state) == described(program.init())
-        global_batch = sharding.to_global(next(iter(stage.batches(0))), program.batch_sharding)
+        global_batch = sharding.to_global(
+            next(iter(stage.batches(0))), program.batch_sharding
+        )
         assert described(batch) == described(global_batch)
 
 
 def test_a_placement_by_part():
     mesh = sharding.data_mesh()
     tree = {"a": {"b": np.zeros(4), "c": np.zeros((8, 2))}, "d": np.zeros(4)}
-    placed = sharding.abstract(tree, {"a": sharding.by_rows(mesh), "d": sharding.replicated(mesh)})
+    placed = sharding.abstract(
+        tree, {"a": sharding.by_rows(mesh), "d": sharding.replicated(mesh)}
+    )
     assert placed["a"]["c"].sharding == sharding.by_rows(mesh)
     assert placed["d"].sharding == sharding.replicated(mesh)
     assert compiled_step.shard_bytes(placed) == (1 + 2 * 2 + 4) * 8
@@ -100,7 +110,12 @@ def pretrained(tmp_path_factory):
     changes = {
         **{"model.size": "ettin_17m", "model.num_layers": 1, "model.position": "rope"},
         **tiny_run.NO_DROPOUT,
-        **{"stage1.steps": 1, "stage1.length": 16, "stage1.max_predictions": 3, "stage2.steps": 0},
+        **{
+            "stage1.steps": 1,
+            "stage1.length": 16,
+            "stage1.max_predictions": 3,
+            "stage2.steps": 0,
+        },
     }
     pretraining.run(tiny_run.config(folder, **changes), folder / "run")
     return folder / "run"
@@ -119,22 +134,30 @@ def finetuning_config(pretrained, tmp_path, monkeypatch):
         c.data.update(length=24, buckets=(), batch_size=8, eval_batch_size=8)
         c.model.update(dropout_rate=0.0, attention_dropout_rate=0.0)
         if task == "squad":
-            c.data.update(max_query=8, stride=4, train=questions(tmp_path / "train.json", 20, 0))
+            c.data.update(
+                max_query=8, stride=4, train=questions(tmp_path / "train.json", 20, 0)
+            )
             c.data.validation = questions(tmp_path / "validation.json", 8, 1)
         return from_values(c, FINETUNING)
 
     return build
 
 
-@pytest.mark.parametrize("task", [pytest.param("cola", marks=pytest.mark.slow), "squad"])
+@pytest.mark.parametrize(
+    "task", [pytest.param("cola", marks=pytest.mark.slow), "squad"]
+)
 def test_what_fine_tuning_compiles_is_what_runs(finetuning_config, tmp_path, task):
     config = step_shapes.resolve(finetuning_config(task))
     experiment = finetuning.build(config, tmp_path)
-    described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), tree)
+    described = lambda tree: jax.tree.map(
+        lambda x: (x.shape, x.dtype, x.sharding), tree
+    )
     (stage,) = step_shapes.stages(config)
     program = experiment.program
     state, batch, constants = abstract_arguments(config, program, stage)
-    assert constants == () and program.mesh == step_shapes.make_mesh(config, sharding.data_mesh())
+    assert constants == () and program.mesh == step_shapes.make_mesh(
+        config, sharding.data_mesh()
+    )
     assert described(state) == described(program.init())
     global_batch = sharding.to_global(experiment.batches[0], program.batch_sharding)
     assert described(batch) == described(global_batch)
@@ -142,7 +165,9 @@ def test_what_fine_tuning_compiles_is_what_runs(finetuning_config, tmp_path, tas
 
 def test_the_report_of_fine_tuning(here, finetuning_config, tmp_path):
     """Of two seeds, each on two of four chips; no data is read."""
-    config = changed(finetuning_config("cola"), {"data.data_dir": str(tmp_path / "absent")})
+    config = changed(
+        finetuning_config("cola"), {"data.data_dir": str(tmp_path / "absent")}
+    )
     out = tmp_path / "numbers.json"
     text = "\n".join(compile_for.compile_for(config, "v5e:2x2", out=out))
     assert "## Length 24: 16 rows, 4 a chip\n\nFits: 0." in text
@@ -171,14 +196,20 @@ def test_flops_are_those_of_the_compiled_model(position):
     config = dataclasses.replace(SIZES, position=position)
     model = BertForPretraining(config)
     tokens, places = jnp.zeros((4, 128), jnp.int32), jnp.zeros((4, 20), jnp.int32)
-    params = jax.eval_shape(model.init, jax.random.key(0), tokens, masked_positions=places)
-    compiled = jax.jit(model.apply).lower(params, tokens, masked_positions=places).compile()
+    params = jax.eval_shape(
+        model.init, jax.random.key(0), tokens, masked_positions=places
+    )
+    compiled = (
+        jax.jit(model.apply).lower(params, tokens, masked_positions=places).compile()
+    )
     counted = compiled.cost_analysis()["flops"]  # Element-wise operations as well.
     assert 0.95 * counted < forward_flops(config, 4, 128, 20) < counted
 
 
 def test_flops_by_hand():
-    layer = 128 * 128 * (3 + 1 + 4 + 4) + 2 * 128 * 128  # Weights, and two products with 128 keys.
+    layer = (
+        128 * 128 * (3 + 1 + 4 + 4) + 2 * 128 * 128
+    )  # Weights, and two products with 128 keys.
     heads = 20 * (128 * 128 + 128 * 1000) + 128 * 128 + 128 * 2
     forward = lambda position: forward_flops(
         dataclasses.replace(SIZES, position=position), 4, 128, 20
@@ -187,7 +218,11 @@ def test_flops_by_hand():
     assert train_flops(SIZES, 4, 128, 20) == 3 * forward("learned_absolute")
     # A relative term is as much as q·k, in the logits and in the values; a combination has its own.
     relative = 2 * 4 * 2 * 128 * (2 * 128 * 128)
-    for name in ("learned_relative", "sinusoidal_relative", "learned_absolute+learned_relative"):
+    for name in (
+        "learned_relative",
+        "sinusoidal_relative",
+        "learned_absolute+learned_relative",
+    ):
         assert forward(name) - forward("none") == relative
 
 
@@ -200,15 +235,22 @@ def test_the_report(here, config, tmp_path):
     parts = compile_for.compile_for(config, "v5e:2x2", out=out)
     text = "\n".join([next(parts), next(parts)])
     assert out.exists()  # Each stage is there as soon as it is compiled.
-    assert text.startswith("# 1 layer of 16, learned_absolute, float32 on 4 TPU v5 lite (v5e:2x2)")
-    assert "## Length 32: 8 rows, 2 a chip\n\nFits: 0.00 of 15.75 GiB a chip. At least " in text
+    assert text.startswith(
+        "# 1 layer of 16, learned_absolute, float32 on 4 TPU v5 lite (v5e:2x2)"
+    )
+    assert (
+        "## Length 32: 8 rows, 2 a chip\n\nFits: 0.00 of 15.75 GiB a chip. At least "
+        in text
+    )
     (found,) = json.loads(out.read_text())
     model = dataclasses.replace(config.model.applied(), vocab_size=120)
     assert found["model_flops"] == train_flops(model, 8, 32, 6)
     assert found["fits"] and 0 <= found["memory"]["padding, metrics"] < 1000
     bounds = found["bounds"]
     assert bounds["products"] == pytest.approx(found["model_flops"] / (4 * 197e12))
-    assert found["mfu_bound"] == pytest.approx(bounds["products"] / max(bounds.values()))
+    assert found["mfu_bound"] == pytest.approx(
+        bounds["products"] / max(bounds.values())
+    )
     # Each of 4 chips sends 3/4 of the gradients twice, 2 of the 4 bytes of a parameter, over two
     # links of 50 GB/s; the state is read and written.
     state = found["memory"]["parameters"] + found["memory"]["optimizer state"]
@@ -226,7 +268,8 @@ def test_what_does_not_fit_is_said(here, config, monkeypatch):
     monkeypatch.setattr(jax.stages.Lowered, "compile", compile_for_too_little)
     text = "\n".join(compile_for.compile_for(config, "v5e:2x2", find_largest=True))
     assert (
-        "**Does not fit** in 15.75 GiB a chip. The compiler: Ran out of memory on HBM: 20" in text
+        "**Does not fit** in 15.75 GiB a chip. The compiler: Ran out of memory on HBM: 20"
+        in text
     )
     assert "## Length 48: 8 rows, 2 a chip" in text
     assert "Largest batch: 0 rows a chip fit, 2 do not." in text
@@ -262,12 +305,18 @@ def test_the_largest_batch(start, most):
 
 @pytest.mark.parametrize("name", ["v5e", "v9:2x4", "v5e-8", "v5e:8", "v5e:2x4x", ""])
 def test_no_such_slice(name):
-    with pytest.raises(ValueError, match=rf"No TPU slice '{name}'. Give a chip \(v4, v5e"):
+    with pytest.raises(
+        ValueError, match=rf"No TPU slice '{name}'. Give a chip \(v4, v5e"
+    ):
         tpu_slices.make_slice(name)
 
 
 def test_the_units_of_the_chips():
     """Detects units that are wrong by a thousand."""
     for tpu in tpu_slices.TPUS.values():
-        assert tpu.peak / tpu.hbm_bandwidth > 100  # FLOPs a byte: units of both are right.
-        assert 100 < tpu.peak / tpu.clock / 1000 < 600  # Matrix units of 128 or 256 squared.
+        assert (
+            tpu.peak / tpu.hbm_bandwidth > 100
+        )  # FLOPs a byte: units of both are right.
+        assert (
+            100 < tpu.peak / tpu.clock / 1000 < 600
+        )  # Matrix units of 128 or 256 squared.

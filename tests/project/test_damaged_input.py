@@ -129,7 +129,9 @@ make_once(pathlib.Path(sys.argv[1]), lambda folder: (folder / "a").write_text("t
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="changes the user of a process: needs root")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="changes the user of a process: needs root"
+)
 def test_users_of_one_group_share_a_cache():
     """The second repairs what the first has made."""
     cache = Path(tempfile.mkdtemp(dir="/tmp"))
@@ -189,7 +191,9 @@ def test_damaged_programs_are_compiled_again(tmp_path, monkeypatch):
     cache_compiled_programs()
     compilation_cache.reset_cache()
     x = np.ones(3, np.float32)
-    run = lambda: [np.asarray(jax.jit(lambda x, n=n: x * n + n)(x)).tolist() for n in range(2, 5)]
+    run = lambda: [
+        np.asarray(jax.jit(lambda x, n=n: x * n + n)(x)).tolist() for n in range(2, 5)
+    ]
     wanted = run()
     cut, empty, wrong = (tmp_path / "compiled").iterdir()
     cut.write_bytes(cut.read_bytes()[:-100])
@@ -197,7 +201,9 @@ def test_damaged_programs_are_compiled_again(tmp_path, monkeypatch):
     damaged = bytearray(wrong.read_bytes())
     damaged[200] ^= 4
     wrong.write_bytes(damaged)
-    with pytest.warns(UserWarning, match="Error reading persistent compilation cache entry"):
+    with pytest.warns(
+        UserWarning, match="Error reading persistent compilation cache entry"
+    ):
         assert run() == wanted
     for name, value in before.items():
         jax.config.update(name, value)
@@ -257,7 +263,9 @@ def test_a_text_without_spaces_trains_a_vocabulary_at_once():
     texts = ["x" * 300_000 + "ab" * 200_000, "some words and 中文" * 40]
     tokenizer = data.train_tokenizer(texts, 60)
     assert tokenizer.encode("words 中").tokens[-1] == "中"
-    assert time.process_time() - start < 10  # Minutes, in time quadratic in the longest word.
+    assert (
+        time.process_time() - start < 10
+    )  # Minutes, in time quadratic in the longest word.
 
 
 def test_a_long_text_trains_a_vocabulary_in_pieces(monkeypatch):
@@ -295,8 +303,14 @@ def test_a_long_text_trains_a_vocabulary_in_pieces(monkeypatch):
     [
         ("[" * 100_000, "nested too deeply"),
         ('{"text": ' * 100_000, "nested too deeply"),
-        ('{"text": "a", "n": ' + "9" * 5_000 + "}", "an integer has thousands of digits"),
-        (r'{"text": "a \ud83d b"}', r"\ud83d is half of a surrogate pair, not a character"),
+        (
+            '{"text": "a", "n": ' + "9" * 5_000 + "}",
+            "an integer has thousands of digits",
+        ),
+        (
+            r'{"text": "a \ud83d b"}',
+            r"\ud83d is half of a surrogate pair, not a character",
+        ),
         (r'{"text": "a", "\uDC00": 1}', r"\udc00 is half of a surrogate pair"),
         ('{"text": "a"', "Expecting ',' delimiter"),
     ],
@@ -331,14 +345,20 @@ def test_long_lines(tmp_path, monkeypatch):
 
     monkeypatch.setattr(tokenized, "_BATCH", 1_000)
     monkeypatch.setattr(tokenized, "text_tokenizer", lambda tokenizer: tokenizer)
-    for text in ("word. The " * 2_000, "x" * 20_000, "short. The " * 2_000 + "x" * 150_000):
+    for text in (
+        "word. The " * 2_000,
+        "x" * 20_000,
+        "short. The " * 2_000 + "x" * 150_000,
+    ):
         ((tokens, sizes),) = tokenized.tokenize_documents([text], Counted())
         assert "".join(map(chr, tokens["id"])) == text
         assert len(tokens) == sizes.sum() and sizes.max() <= 101 and max(calls) <= 2_000
     monkeypatch.setattr(corpora, "_LONGEST_LINE", 100)
     path = tmp_path / "a.txt"
     path.write_text("a\n" + "x" * 100 + "\n")
-    with pytest.raises(ValueError, match=r"a\.txt, line 2: longer than 100 bytes.*fold"):
+    with pytest.raises(
+        ValueError, match=r"a\.txt, line 2: longer than 100 bytes.*fold"
+    ):
         list(data.open_corpus(str(path)).documents())
 
 
@@ -346,7 +366,9 @@ def test_long_lines(tmp_path, monkeypatch):
 @pytest.mark.parametrize("damage", ["cut", "flipped"])
 def test_damaged_archives_are_named(compress, damage, tmp_path):
     rng = np.random.default_rng(0)
-    text = "\n".join(json.dumps({"text": str(rng.integers(1e9))}) for _ in range(3000)).encode()
+    text = "\n".join(
+        json.dumps({"text": str(rng.integers(1e9))}) for _ in range(3000)
+    ).encode()
     whole = bytearray(compress(text))
     if damage == "cut":
         whole = whole[: len(whole) // 2]
@@ -365,7 +387,9 @@ def test_bytes_that_are_no_text_are_named(tmp_path):
         list(data.open_corpus(str(path)).documents())
 
 
-@pytest.mark.parametrize("shard", ["../secret.safetensors", "/etc/passwd", "a/b.safetensors"])
+@pytest.mark.parametrize(
+    "shard", ["../secret.safetensors", "/etc/passwd", "a/b.safetensors"]
+)
 def test_an_index_stays_in_its_folder(shard, tmp_path):
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"x": shard}}))

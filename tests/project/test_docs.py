@@ -18,7 +18,17 @@ PACKAGES = sorted(f"pe_jax.{page.stem}" for page in ROOT.glob("docs/api/*.md"))
 @pytest.mark.skipif(not importlib.util.find_spec("furo"), reason="needs the extra docs")
 @pytest.mark.slow
 def test_the_site_builds(tmp_path):
-    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", "docs", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "-q",
+        "-b",
+        "html",
+        "docs",
+        str(tmp_path),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert not done.returncode, done.stderr
     reference = (tmp_path / "api" / "attention.html").read_text(encoding="utf-8")
@@ -36,7 +46,8 @@ def public():
         ]
         yield package.__name__, package.__doc__
         yield from (
-            (f"{package.__name__}.{name}", getattr(package, name).__doc__) for name in names
+            (f"{package.__name__}.{name}", getattr(package, name).__doc__)
+            for name in names
         )
 
 
@@ -47,5 +58,9 @@ EXAMPLES = {name: text for name, text in public() if text and ">>>" in text}
 def test_examples_of_docstrings(name):
     test = doctest.DocTestParser().get_doctest(EXAMPLES[name], {}, name, None, 0)
     told = []
-    failed = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=told.append).failed
+    failed = (
+        doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+        .run(test, out=told.append)
+        .failed
+    )
     assert not failed, "".join(told)

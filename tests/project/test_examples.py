@@ -42,7 +42,13 @@ def test_linen_transformer(capsys):
 
 
 def test_nnx_decoder(capsys):
-    arguments = ["--steps=4", "--length=8", "--width=16", "--vocabulary=300", "--count=3"]
+    arguments = [
+        "--steps=4",
+        "--length=8",
+        "--width=16",
+        "--vocabulary=300",
+        "--count=3",
+    ]
     lines = printed(capsys, "nnx_decoder", *arguments, "--prompt=The for")
     assert re.fullmatch(r"step 4: \d.\d\d nats per token, of 5.70", lines[3])
     moved = re.search(r"moved by (\S+) radians", lines[4])
@@ -53,7 +59,9 @@ def test_nnx_decoder(capsys):
 def test_nnx_encoder(capsys, tmp_path):
     """It has the encoder of a run, trains it, and says how often it is right."""
     tiny_run.save_untrained(tiny_run.config(tmp_path), tmp_path / "W")
-    lines = printed(capsys, "nnx_encoder", f"--init={tmp_path / 'W'}", "--steps=4", "--length=12")
+    lines = printed(
+        capsys, "nnx_encoder", f"--init={tmp_path / 'W'}", "--steps=4", "--length=12"
+    )
     assert re.fullmatch(r"step 4: \d+% right", lines[-1])
     module = example("nnx_encoder")
     config, params = module.load(tmp_path / "W")
@@ -75,7 +83,10 @@ def test_vision_transformer(capsys):
 
 def test_own_encoding(capsys):
     lines = printed(capsys, "own_encoding", "--steps=60")
-    right = {line.split(":")[0]: int(re.search(r"(\d+)% right", line)[1]) for line in lines[:2]}
+    right = {
+        line.split(":")[0]: int(re.search(r"(\d+)% right", line)[1])
+        for line in lines[:2]
+    }
     assert right["parabola"] > right["none"] + 10
     assert lines[2].startswith("  head 0 attends around offset -")
     assert len(lines) == 6

@@ -18,10 +18,15 @@ SIZES = dict(head_size=8, hidden_size=32)
             "init_cache() has no argument 'rows'. It is batch_size now.",
         ),
         (
-            lambda: attention.init_cache(encodings.causal(), 1, 2, num_heads=4, **SIZES),
+            lambda: attention.init_cache(
+                encodings.causal(), 1, 2, num_heads=4, **SIZES
+            ),
             "init_cache() has no argument 'num_heads'. It is num_kv_heads now.",
         ),
-        (lambda: attention.attention(X, X, X, platform="tpu"), "attention() has no argument"),
+        (
+            lambda: attention.attention(X, X, X, platform="tpu"),
+            "attention() has no argument",
+        ),
         (
             lambda: encodings.embed(X[0], encodings.none(), positions=jnp.arange(4)),
             "embed() has no argument 'positions'. Pass Context(positions_q=...).",
@@ -39,7 +44,9 @@ def test_arguments(call, advice):
 
 
 def test_functions():
-    with pytest.raises(AttributeError, match=r"Use pe_jax\.encodings\.registry\.register_wrapper"):
+    with pytest.raises(
+        AttributeError, match=r"Use pe_jax\.encodings\.registry\.register_wrapper"
+    ):
         _ = encodings.wrapper
     with pytest.raises(AttributeError, match="Did you mean define_encoding"):
         _ = encodings.named

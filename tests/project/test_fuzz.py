@@ -52,14 +52,18 @@ NUMBERS = st.one_of(
 )
 TEXTS = st.one_of(
     st.text(max_size=5),
-    st.sampled_from(["0.1", "nan", "-1", "tiny", "mini", "rope", "rope(", "+", "v1.1", "auto", ""]),
+    st.sampled_from(
+        ["0.1", "nan", "-1", "tiny", "mini", "rope", "rope(", "+", "v1.1", "auto", ""]
+    ),
 )
 VALUES = st.one_of(
     st.none(),
     st.booleans(),
     NUMBERS,
     TEXTS,
-    st.lists(st.one_of(st.integers(-1, 5), st.floats(), st.text(max_size=2)), max_size=3),
+    st.lists(
+        st.one_of(st.integers(-1, 5), st.floats(), st.text(max_size=2)), max_size=3
+    ),
     st.tuples(st.floats(), st.floats()),
     st.dictionaries(st.text("ab", min_size=1, max_size=2), st.integers(), max_size=1),
 )
@@ -122,7 +126,9 @@ def damaged(draw, content):
     content, size = bytearray(content), len(content)
     at = draw(st.integers(0, max(0, size - 1)))
     length = draw(st.integers(1, max(1, min(size, 64))))
-    how = draw(st.sampled_from(["flip", "cut", "empty", "zeros", "insert", "drop", "garbage"]))
+    how = draw(
+        st.sampled_from(["flip", "cut", "empty", "zeros", "insert", "drop", "garbage"])
+    )
     if how == "flip" and size:
         content[at] ^= 1 << draw(st.integers(0, 7))
     elif how == "cut":
@@ -145,8 +151,14 @@ def odd_json(draw, tree):
     tree = copy.deepcopy(tree)
     inner = tree
     while True:
-        key = draw(st.sampled_from([*inner] if isinstance(inner, dict) else range(len(inner))))
-        if not isinstance(inner[key], dict | list) or not inner[key] or draw(st.booleans()):
+        key = draw(
+            st.sampled_from([*inner] if isinstance(inner, dict) else range(len(inner)))
+        )
+        if (
+            not isinstance(inner[key], dict | list)
+            or not inner[key]
+            or draw(st.booleans())
+        ):
             break
         inner = inner[key]
     how = draw(st.sampled_from(["other", "other", "missing", "more"]))
@@ -192,7 +204,9 @@ def nonsense(key, value, default):
         return any(nonsense(key, one, None) for one in value)
     if isinstance(value, bool | str | None):
         return isinstance(default, int | float) and not isinstance(default, bool)
-    if not isinstance(value, int | float | np.number) or isinstance(default, bool | str):
+    if not isinstance(value, int | float | np.number) or isinstance(
+        default, bool | str
+    ):
         return True
     if key.endswith("null_threshold"):
         return math.isnan(value)
@@ -213,19 +227,25 @@ def test_configs(fuzz):
         known = sorted({*keys(class_for(config.task, CONFIGS))} - {"task"})
         defaults = flatten(config.to_dict())
         changes = {}
-        for key in draw(st.lists(st.sampled_from(known), min_size=1, max_size=3, unique=True)):
+        for key in draw(
+            st.lists(st.sampled_from(known), min_size=1, max_size=3, unique=True)
+        ):
             value = draw(st.one_of(VALUES, st.sampled_from(near(defaults[key]))))
             changes[key] = tuple(value) if isinstance(value, list) else value
             config = changed(config, key, changes[key])
         names = [key.rpartition(".")[2] for key in changes]
         outcome = judged(lambda: read(config), *names)
         if outcome == "right":
-            values = flatten(config.to_dict())  # A ConfigDict makes a float of an int or a bool.
+            values = flatten(
+                config.to_dict()
+            )  # A ConfigDict makes a float of an int or a bool.
             odd = [key for key in changes if nonsense(key, values[key], defaults[key])]
             assert not odd, f"{odd} passed"
             if config.task == "pretraining":
                 # A stage that is given steps may be too long for the model.
-                outcome = judged(lambda: text_training.resolve(read(config)), *names, "length")
+                outcome = judged(
+                    lambda: text_training.resolve(read(config)), *names, "length"
+                )
         return outcome
 
     fuzz(case)
@@ -250,9 +270,22 @@ FLAGS = {
 }
 ODD = st.one_of(
     st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8),
-    st.sampled_from(["0", "-1", "1e9", "nan", "inf", "True", "None", "[]", "(1,", "{}", "2,2"]),
     st.sampled_from(
-        ["all", "paper", "rope", "rope,none", "v5e:2x4", "v9:1", "host:1", ":", "/x", "~x"]
+        ["0", "-1", "1e9", "nan", "inf", "True", "None", "[]", "(1,", "{}", "2,2"]
+    ),
+    st.sampled_from(
+        [
+            "all",
+            "paper",
+            "rope",
+            "rope,none",
+            "v5e:2x4",
+            "v9:1",
+            "host:1",
+            ":",
+            "/x",
+            "~x",
+        ]
     ),
 )
 
@@ -267,22 +300,34 @@ def test_commands(fuzz, tmp_path, monkeypatch):
         "run",
         lambda config, folder, profile: (text_training.resolve(config), reached()),
     )
-    monkeypatch.setattr(jax.distributed, "initialize", mock.Mock(side_effect=RuntimeError(REACHED)))
+    monkeypatch.setattr(
+        jax.distributed, "initialize", mock.Mock(side_effect=RuntimeError(REACHED))
+    )
 
     def case(draw):
         script = draw(st.sampled_from([*FLAGS]))
         name = draw(st.sampled_from(FILES))
         config = f"--config={tiny_run.ROOT / 'configs' / name}.py"
-        args = [draw(st.sampled_from([config] * 5 + [f"--config={tmp_path}", "--config=none.py"]))]
+        args = [
+            draw(
+                st.sampled_from(
+                    [config] * 5 + [f"--config={tmp_path}", "--config=none.py"]
+                )
+            )
+        ]
         args += draw(
-            st.sampled_from([[f"--workdir={tmp_path / 'run'}"]] * 3 + [[], ["--workdir="]])
+            st.sampled_from(
+                [[f"--workdir={tmp_path / 'run'}"]] * 3 + [[], ["--workdir="]]
+            )
         )
         defaults = flatten(shipped(name).to_dict())
         keys = [f"config.{key}" for key in defaults]
         own = [*keys, *FLAGS[script], *FLAGS[script], "config.fo", "foo", "config"]
         for flag in draw(st.lists(st.sampled_from(own), max_size=3)):
             default = defaults.get(flag.removeprefix("config."), "")
-            args.append(f"--{flag}={draw(st.one_of(ODD, st.sampled_from(near(default))))}")
+            args.append(
+                f"--{flag}={draw(st.one_of(ODD, st.sampled_from(near(default))))}"
+            )
         code, _, err = call(script, *args)
         assert code == 1 and "Traceback" not in err, (args, err)
         lines = [line for line in err.splitlines() if line.startswith("error: ")]
@@ -332,7 +377,10 @@ def load_words(path):
     words = data.vocabulary(tokenizer)
     ids = tokenizer.encode("abc é \u2028 c", add_special_tokens=False).ids
     assert all(0 <= each < words.size for each in ids)
-    assert len({words.pad, words.single.before[0], words.single.after[-1], words.mask}) == 4
+    assert (
+        len({words.pad, words.single.before[0], words.single.after[-1], words.mask})
+        == 4
+    )
 
 
 def test_weights(fuzz, model, tmp_path):
@@ -387,10 +435,19 @@ def test_languages(fuzz):
 
 LINES = st.one_of(
     st.sampled_from(
-        ["[" * 10_000, '{"text": ' * 10_000, "9" * 5_000, r'{"text": "\ud800"}', "", " "]
+        [
+            "[" * 10_000,
+            '{"text": ' * 10_000,
+            "9" * 5_000,
+            r'{"text": "\ud800"}',
+            "",
+            " ",
+        ]
     ),
     st.text(max_size=20),
-    st.fixed_dictionaries({"text": st.one_of(LANGUAGES, JSON), "n": JSON}).map(json.dumps),
+    st.fixed_dictionaries({"text": st.one_of(LANGUAGES, JSON), "n": JSON}).map(
+        json.dumps
+    ),
     LANGUAGES.map(lambda text: json.dumps({"text": text}, ensure_ascii=False)),
 )
 
@@ -403,13 +460,17 @@ def test_json_lines(fuzz, tmp_path):
             path.write_text("\n".join(lines), encoding="utf-8")
         if draw(st.booleans()):
             path.write_bytes(damaged(draw, path.read_bytes()))
-        return judged(lambda: "".join(data.open_corpus(str(path)).documents()).encode(), path)
+        return judged(
+            lambda: "".join(data.open_corpus(str(path)).documents()).encode(), path
+        )
 
     fuzz(case)
 
 
 def test_questions(fuzz, tmp_path):
-    original = json.loads(Path(finetuning_data.questions(tmp_path / "q.json", 3, 0)).read_text())
+    original = json.loads(
+        Path(finetuning_data.questions(tmp_path / "q.json", 3, 0)).read_text()
+    )
 
     def case(draw):
         path = tmp_path / "odd.json"
@@ -418,7 +479,9 @@ def test_questions(fuzz, tmp_path):
 
     def questions_are_texts(path):
         for question in read_official(path):
-            "".join([*question[:3], *(answer.text for answer in question.answers)]).encode()
+            "".join(
+                [*question[:3], *(answer.text for answer in question.answers)]
+            ).encode()
             assert all(type(answer.start) is int for answer in question.answers)
 
     fuzz(case)
@@ -451,7 +514,11 @@ def test_tfds_records(fuzz, tmp_path):
 # --- names and positions of encodings -------------------------------------------------------------
 
 OPTIONS = sorted(
-    {key for make in (*ENCODINGS.values(), *WRAPPERS.values()) for key in options_of(make)}
+    {
+        key
+        for make in (*ENCODINGS.values(), *WRAPPERS.values())
+        for key in options_of(make)
+    }
 )
 SIMPLE = st.sampled_from([*ENCODINGS] * 3 + [*WRAPPERS, "cycle", "own", "ropee", ""])
 OPTION_VALUES = st.one_of(NUMBERS, TEXTS, st.tuples(NUMBERS), st.booleans()).map(repr)
@@ -462,7 +529,9 @@ def call_of(draw, inside=None):
     """The name of an encoding, with arguments and options that may not fit it."""
     name = draw(SIMPLE)
     arguments = [] if inside is None else draw(st.lists(inside, max_size=2))
-    known = sorted(options_of((ENCODINGS | WRAPPERS).get(name, lambda: None))) or OPTIONS
+    known = (
+        sorted(options_of((ENCODINGS | WRAPPERS).get(name, lambda: None))) or OPTIONS
+    )
     for option in draw(st.lists(st.sampled_from(known), max_size=2)):
         arguments.append(f"{option}={draw(OPTION_VALUES)}")
     return f"{name}({', '.join(arguments)})" if arguments else name
@@ -478,7 +547,12 @@ NAMES = st.one_of(
     ),
     st.text("ropealib+(),.=0-[]{}'\0\ud800 ", max_size=20),
     st.sampled_from(
-        ["+".join(["rope"] * 1_000), "per_layer(" * 200, "-" * 9_999, "a" + ".a" * 9_999]
+        [
+            "+".join(["rope"] * 1_000),
+            "per_layer(" * 200,
+            "-" * 9_999,
+            "a" + ".a" * 9_999,
+        ]
     ),
 )
 SIZES = {"hidden_size": 8, "head_size": 4, "num_heads": 2, "max_length": 8}
@@ -499,7 +573,9 @@ def test_names(fuzz):
 
 POSITIONS = st.one_of(
     st.just(range(4)),
-    st.builds(range, st.integers(-3, 9), st.integers(-3, 13), st.sampled_from([1, 1, 2, -1])),
+    st.builds(
+        range, st.integers(-3, 9), st.integers(-3, 13), st.sampled_from([1, 1, 2, -1])
+    ),
     st.tuples(
         st.sampled_from([(4,), (4,), (4,), (1, 4), (3,), (4, 1), (0,), ()]),
         st.sampled_from(
@@ -528,7 +604,9 @@ def test_positions(fuzz):
             return np.resize(np.array(values), shape).astype(dtype)
 
     def case(draw):
-        positions = [positions_of(draw(POSITIONS)) for _ in range(draw(st.integers(1, 2)))]
+        positions = [
+            positions_of(draw(POSITIONS)) for _ in range(draw(st.integers(1, 2)))
+        ]
         return judged(lambda: check(positions), "ositions", "range")
 
     def check(positions):
@@ -551,7 +629,10 @@ def test_caches(fuzz, tmp_path):
     def read():
         tokenizer = data.prepare_tokenizer(corpus, "", 80, cache)
         text = data.tokenize(corpus, tokenizer, cache)
-        return [tokenizer.to_str(), *(np.array(getattr(text, n)).tolist() for n in text_arrays)]
+        return [
+            tokenizer.to_str(),
+            *(np.array(getattr(text, n)).tolist() for n in text_arrays),
+        ]
 
     text_arrays = ("tokens", "sentences", "documents")
     wanted = read()
@@ -560,7 +641,9 @@ def test_caches(fuzz, tmp_path):
     def case(draw):
         shutil.rmtree(cache)
         shutil.copytree(sound, cache)
-        path = draw(st.sampled_from([path for path in files(cache) if path.suffix != ".lock"]))
+        path = draw(
+            st.sampled_from([path for path in files(cache) if path.suffix != ".lock"])
+        )
         if draw(st.integers(0, 9)):
             odd_file(draw, path)
         else:
@@ -580,7 +663,12 @@ def test_caches(fuzz, tmp_path):
 def done(tmp_path_factory):
     """A run of two steps, both saved; its state after each; and what resumes it."""
     folder = tmp_path_factory.mktemp("run")
-    short = {"stage1.steps": 2, "stage2.steps": 0, "checkpoint_every": 1, "log_every": 1}
+    short = {
+        "stage1.steps": 2,
+        "stage2.steps": 0,
+        "checkpoint_every": 1,
+        "log_every": 1,
+    }
     config = tiny_run.config(folder, **short, **tiny_run.NO_DROPOUT)
     states, given = {}, {}
     save, train = runs.Checkpoints.save, runs.train
@@ -604,23 +692,31 @@ def test_files_of_a_run(fuzz, done, tmp_path, monkeypatch):
     """It resumes from a checkpoint as it was saved."""
     original, states, training = done
     resumed = []
-    monkeypatch.setattr(runs.Loop, "fit", lambda self, state, *rest: resumed.append(state))
+    monkeypatch.setattr(
+        runs.Loop, "fit", lambda self, state, *rest: resumed.append(state)
+    )
     kept = [path.relative_to(original) for path in files(original)]
-    kept = [path for path in kept if path.parts[0] not in ("lock", "tensorboard", "report")]
+    kept = [
+        path for path in kept if path.parts[0] not in ("lock", "tensorboard", "report")
+    ]
     lines = (original / "metrics.jsonl").read_text()
 
     def resume(folder):
         data.load_tokenizer(folder / "tokenizer.json")
         training(folder=folder)
         found = read_metrics(folder)
-        assert [line["step"] for line in found] == sorted(line["step"] for line in found)
+        assert [line["step"] for line in found] == sorted(
+            line["step"] for line in found
+        )
         assert len(found) <= lines.count("\n")
 
     def case(draw):
         folder = tmp_path / "run"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(original, folder)
-        for path in draw(st.lists(st.sampled_from(kept), min_size=1, max_size=2, unique=True)):
+        for path in draw(
+            st.lists(st.sampled_from(kept), min_size=1, max_size=2, unique=True)
+        ):
             odd_file(draw, folder / path)
         resumed.clear()
         with contextlib.redirect_stderr(io.StringIO()) as told:

@@ -19,7 +19,9 @@ ROWS = catalogue.rows()
 KEYS = list(dict.fromkeys(row.key for row in ROWS))
 GALLERY = {path.stem: path.read_text("utf-8") for path in DOCS.glob("gallery/*.md")}
 CARDS = {
-    part.partition("`")[0]: part for text in GALLERY.values() for part in text.split("\n## `")[1:]
+    part.partition("`")[0]: part
+    for text in GALLERY.values()
+    for part in text.split("\n## `")[1:]
 }
 
 
@@ -32,9 +34,15 @@ def test_every_encoding_has_a_card_with_advice_code_and_source():
     for key, text in CARDS.items():
         assert ("```math" in text) == (key != "none"), key
         (path,) = re.findall(r"Code: \[`\w+`\]\(\.\./\.\./(.*)\)", text)
-        assert re.search(rf"\bdef {key}\b", (DOCS.parent / path).read_text("utf-8")), key
-    links = re.findall(r"\]\(gallery/(\w+)\.md#(\w+)\)", (DOCS / "catalogue.md").read_text("utf-8"))
-    assert len(links) == len(ROWS) and all(f"## `{key}`" in GALLERY[name] for name, key in links)
+        assert re.search(rf"\bdef {key}\b", (DOCS.parent / path).read_text("utf-8")), (
+            key
+        )
+    links = re.findall(
+        r"\]\(gallery/(\w+)\.md#(\w+)\)", (DOCS / "catalogue.md").read_text("utf-8")
+    )
+    assert len(links) == len(ROWS) and all(
+        f"## `{key}`" in GALLERY[name] for name, key in links
+    )
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -59,7 +67,10 @@ def test_the_code_of_cards_gives_numbers(key):
 @pytest.mark.parametrize(
     ("formula", "typeset"),
     [
-        ("S(ω, x), ω_i = 10000^(−2i/D)", r"S(\omega , x),\quad \omega _{i} = 10000^{-2i/D}"),
+        (
+            "S(ω, x), ω_i = 10000^(−2i/D)",
+            r"S(\omega , x),\quad \omega _{i} = 10000^{-2i/D}",
+        ),
         ("P_(row, column) free", r"P_{\text{row}, \text{column}}\text{ free}"),
         ("s·log max(1, n/√d) or a chunk of x", None),
         ("MLP_h(|m|)", r"\operatorname{MLP}_{h}(|m|)"),
@@ -73,7 +84,9 @@ def test_formulas_are_typeset(formula, typeset):
     if "chunk" in formula:
         assert text == r"s \cdot \log \max (1, n/\sqrt {d})\text{ or a chunk of }x"
     if "2d" in formula:
-        assert text.startswith("\\begin{gathered}\n(q+u) \\cdot k / \\sqrt {2d},\\quad \\text{not")
+        assert text.startswith(
+            "\\begin{gathered}\n(q+u) \\cdot k / \\sqrt {2d},\\quad \\text{not"
+        )
 
 
 def test_every_formula_is_ascii_with_closed_braces():
@@ -82,7 +95,9 @@ def test_every_formula_is_ascii_with_closed_braces():
             text = latex(metadata.formula)
             assert text.isascii() and text.count("{") == text.count("}"), text
             assert not re.search(r"\\text{[^}]*\\", text), text
-            assert not re.search(r"(?<![\w\\{])[a-z]{5,}", re.sub(r"\\text{.*?}", "", text)), text
+            assert not re.search(
+                r"(?<![\w\\{])[a-z]{5,}", re.sub(r"\\text{.*?}", "", text)
+            ), text
 
 
 def test_options_have_defaults_and_meanings():
@@ -96,9 +111,14 @@ def test_options_have_defaults_and_meanings():
 def test_an_option_without_a_meaning(monkeypatch):
     row = next(row for row in ROWS if row.key == "alibi")
     monkeypatch.delitem(card.OPTIONS, "alibi")
-    with pytest.raises(ValueError, match=r"alibi: the options \['directed', 'learnable'"):
+    with pytest.raises(
+        ValueError, match=r"alibi: the options \['directed', 'learnable'"
+    ):
         card._options(row)
-    assert "- `beta_slow=1`: rotations within L at the ends of the ramp\n" in CARDS["rope_yarn"]
+    assert (
+        "- `beta_slow=1`: rotations within L at the ends of the ramp\n"
+        in CARDS["rope_yarn"]
+    )
 
 
 # --- images ---------------------------------------------------------------------------------------
@@ -126,7 +146,9 @@ def test_images_show_encodings_as_they_are(key):
 
 
 def test_an_image_is_drawn_with_the_curve_before(tmp_path):
-    numbers = drawings.untrained(next(row for row in ROWS if row.key == "learned_absolute"))
+    numbers = drawings.untrained(
+        next(row for row in ROWS if row.key == "learned_absolute")
+    )
     path = tmp_path / "one.png"
     assert drawings.carried(path) is None
     drawings.save(numbers, "learned_absolute", path, drawings.curve_of(numbers))
@@ -138,26 +160,42 @@ def test_an_image_is_drawn_with_the_curve_before(tmp_path):
 
 def test_scores_of_trained_models(tmp_path):
     lines = [
-        {"position": "rope", "seed": seed, "loss/64": loss, "accuracy/64": 0.25, "loss/512": 5.0}
+        {
+            "position": "rope",
+            "seed": seed,
+            "loss/64": loss,
+            "accuracy/64": 0.25,
+            "loss/512": 5.0,
+        }
         for seed, loss in enumerate((4.0, 4.2))
     ]
-    (tmp_path / "results.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (tmp_path / "results.jsonl").write_text(
+        "".join(f"{json.dumps(line)}\n" for line in lines)
+    )
     scores = read_lines("results.jsonl", tmp_path)
     assert trained.cells(scores["rope"]) == ["4.10 ± 0.14", "25.0%", "–", "5.00", "–"]
     assert trained.cells(lines[:1])[0] == "4.00"
     assert not read_lines("pictures.jsonl", tmp_path)
     results = catalogue.read(DOCS / "catalogue.json")
     rows = [row for row in ROWS if row.key in ("rope", "rope_yarn")]
-    page = card.family_page("rotary", rows, results.rows, dict.fromkeys(KEYS, ""), scores, scores)
+    page = card.family_page(
+        "rotary", rows, results.rows, dict.fromkeys(KEYS, ""), scores, scores
+    )
     text = page.split("\n## `")[1]
-    assert "| `rope` " in text and "| 4.10 ± 0.14 " in text and "rope_trained.png" in text
-    assert "loss, 512" in text and "loss, 256" not in text  # Columns without a value are left out.
+    assert (
+        "| `rope` " in text and "| 4.10 ± 0.14 " in text and "rope_trained.png" in text
+    )
+    assert (
+        "loss, 512" in text and "loss, 256" not in text
+    )  # Columns without a value are left out.
     assert "`rope(fraction=0.5)`" in text.partition(trained.NOT_MEASURED)[0]
     assert "rope_yarn_trained.png" not in page
 
 
 def test_names_of_trained_models():
-    assert trained.names_of("ssmax") == ["rope+ssmax"] and not trained.names_of("rope_yarn")
+    assert trained.names_of("ssmax") == ["rope+ssmax"] and not trained.names_of(
+        "rope_yarn"
+    )
     assert trained.names_of("xpos") == ["xpos+causal"] and trained.names_of("rove") == [
         "rove(rope)"
     ]
@@ -182,7 +220,9 @@ def test_the_table_is_filtered_and_sorted(chromium, tmp_path):
     cells = lambda name: page.locator(
         f"tbody tr:visible td:nth-child({header.index(name) + 1})"
     ).all_inner_texts()
-    assert page.locator("output").inner_text() == f"{len(ROWS)} of {len(ROWS)} encodings"
+    assert (
+        page.locator("output").inner_text() == f"{len(ROWS)} of {len(ROWS)} encodings"
+    )
     page.get_by_label("family").select_option("rotary")
     assert set(cells("family")) == {"rotary"} and cells("encoding")[0] == "rope"
     page.get_by_label("search").fill("onnx causal")
@@ -193,5 +233,7 @@ def test_the_table_is_filtered_and_sorted(chromium, tmp_path):
         for reverse in (False, True):
             page.get_by_role("button", name=name, exact=True).click()
             numbers = [float(text.replace(",", "")) for text in cells(name)]
-            assert len(numbers) == len(ROWS) and numbers == sorted(numbers, reverse=reverse)
+            assert len(numbers) == len(ROWS) and numbers == sorted(
+                numbers, reverse=reverse
+            )
     assert not errors

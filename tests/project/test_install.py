@@ -34,14 +34,20 @@ def seen():
     sets.append(sorted(name for name in new if not name.startswith("_")))
 {lines}
 print(json.dumps(sets))"""
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, cwd=ROOT)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, cwd=ROOT
+    )
     return list(map(set, json.loads(run.stdout)))
 
 
 def test_what_an_import_brings():
     """Beyond JAX, which imports what it finds (etils, absl) where that is installed."""
     _, encodings, others = top_level(
-        ["import jax", "from pe_jax import encodings", "from pe_jax import attention, properties"]
+        [
+            "import jax",
+            "from pe_jax import encodings",
+            "from pe_jax import attention, properties",
+        ]
     )
     assert encodings == {"pe_jax", "jaxtyping"}
     assert not others
@@ -86,7 +92,9 @@ def test_a_bare_install_is_enough():
 
 def test_dependencies_are_those_above():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    named = {line.partition(">")[0].replace("-", "_") for line in project["dependencies"]}
+    named = {
+        line.partition(">")[0].replace("-", "_") for line in project["dependencies"]
+    }
     assert named == {"jax", "jaxtyping", "numpy", "scipy"} <= BARE
     assert project["scripts"] == {"pe-jax": "pe_jax.trainer.commands:main"}
     extras = project["optional-dependencies"]
@@ -97,7 +105,11 @@ def test_dependencies_are_those_above():
 @pytest.mark.parametrize("script", ["train.py", "eval.py"])
 def test_a_command_without_its_extra_names_it(script, monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_collections", None)
-    for module in (f"commands.{Path(script).stem}", "console.command", "console.config_files"):
+    for module in (
+        f"commands.{Path(script).stem}",
+        "console.command",
+        "console.config_files",
+    ):
         monkeypatch.delitem(sys.modules, f"pe_jax.trainer.{module}", raising=False)
     with pytest.raises(
         SystemExit, match=r"ml_collections is not installed.* pip install '\.\[train\]'"
@@ -110,7 +122,9 @@ def test_modules_without_flax_name_the_extra(module, monkeypatch):
     for name in [name for name in sys.modules if name.startswith(module)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "flax", None)
-    with pytest.raises(ModuleNotFoundError, match=r"flax is not installed.* of the extra 'flax'"):
+    with pytest.raises(
+        ModuleNotFoundError, match=r"flax is not installed.* of the extra 'flax'"
+    ):
         importlib.import_module(module)
 
 
@@ -121,7 +135,9 @@ def test_models_without_flax(monkeypatch):
     monkeypatch.setitem(sys.modules, "flax", None)
     models = importlib.import_module("pe_jax.models")
     assert models.PRESETS["tiny"]["hidden_size"] == 128
-    with pytest.raises(ModuleNotFoundError, match=r"flax is not installed.* of the extra 'flax'"):
+    with pytest.raises(
+        ModuleNotFoundError, match=r"flax is not installed.* of the extra 'flax'"
+    ):
         _ = models.Bert
     with pytest.raises(AttributeError, match="no attribute 'Brt'. Did you mean Bert"):
         _ = models.Brt
@@ -138,10 +154,16 @@ from pe_jax.trainer.commands import main
 main()
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 1
-    assert re.fullmatch(r"error: flax is not installed\..*'flax'.*\n", done.stderr), done.stderr
+    assert re.fullmatch(r"error: flax is not installed\..*'flax'.*\n", done.stderr), (
+        done.stderr
+    )
 
 
 def test_data_of_fine_tuning_names_its_extra(monkeypatch):
@@ -152,7 +174,10 @@ def test_data_of_fine_tuning_names_its_extra(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     install = r"tensorflow_datasets is not installed\..* pip install '\.\[{}\]'\.$"
-    for load in (lambda: load_glue("cola", "train"), lambda: load_questions("squad/v1.1", "train")):
+    for load in (
+        lambda: load_glue("cola", "train"),
+        lambda: load_questions("squad/v1.1", "train"),
+    ):
         with pytest.raises(ValueError, match=install.format("finetuning")):
             load()
     with pytest.raises(ValueError, match=install.format("tfds")):
@@ -167,7 +192,9 @@ def test_the_export_to_onnx_names_all_that_it_needs(monkeypatch, missing):
     installed = types.ModuleType("onnxruntime.transformers.float16")
     installed.convert_float_to_float16 = None
     monkeypatch.setitem(sys.modules, "onnxruntime", types.ModuleType("onnxruntime"))
-    monkeypatch.setitem(sys.modules, "onnxruntime.transformers", types.ModuleType("transformers"))
+    monkeypatch.setitem(
+        sys.modules, "onnxruntime.transformers", types.ModuleType("transformers")
+    )
     monkeypatch.setitem(sys.modules, "onnxruntime.transformers.float16", installed)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     if missing == "onnxruntime":
@@ -187,7 +214,11 @@ def test_interop_imports_what_needs_the_extra_when_it_is_used(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("pe_jax.interop.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "safetensors", None)
-    with pytest.raises(ModuleNotFoundError, match="safetensors is not installed.* extra 'train'"):
+    with pytest.raises(
+        ModuleNotFoundError, match="safetensors is not installed.* extra 'train'"
+    ):
         _ = interop.load_encoder
-    with pytest.raises(AttributeError, match=r"'pe_jax.interop' has no attribute 'load_berd'"):
+    with pytest.raises(
+        AttributeError, match=r"'pe_jax.interop' has no attribute 'load_berd'"
+    ):
         _ = interop.load_berd

@@ -36,4 +36,6 @@ def test_the_tool_lists_files_and_kinds(capsys):
     tool["main"](["--kind=raised", "--under=pe_jax/interop/tokenizer.py"])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 5
-    assert all(" raised: " in line and line.startswith("pe_jax/interop/") for line in lines)
+    assert all(
+        " raised: " in line and line.startswith("pe_jax/interop/") for line in lines
+    )

@@ -26,7 +26,9 @@ pe_jax.models.Bert, pe_jax.linen, pe_jax.nnx, pe_jax.adapters, pe_jax.interop, p
 pe_jax.trainer.load_run
 assert set(pe_jax.MODULES) <= set(vars(pe_jax))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert float(done.stdout) < 5  # Half a second on an idle machine.
 
 
@@ -36,7 +38,9 @@ def test_the_stub_names_every_module():
 
 
 def test_an_unknown_module():
-    with pytest.raises(AttributeError, match="module 'pe_jax' has no attribute 'encoding'"):
+    with pytest.raises(
+        AttributeError, match="module 'pe_jax' has no attribute 'encoding'"
+    ):
         _ = pe_jax.encoding
 
 
@@ -46,6 +50,12 @@ def test_the_package_does_not_import_research():
     pattern = re.compile(r"^\s*(from|import) research\b|\bresearch(\.\w+)*[.:]\w", re.M)
     files = [path for path in package.rglob("*.py*") if path.suffix in (".py", ".pyi")]
     assert len(files) > 100
-    assert not [path for path in files if pattern.search(path.read_text(encoding="utf-8"))]
-    configuration = tomllib.loads((package.parent / "pyproject.toml").read_text(encoding="utf-8"))
-    assert configuration["tool"]["setuptools"]["packages"]["find"]["include"] == ["pe_jax*"]
+    assert not [
+        path for path in files if pattern.search(path.read_text(encoding="utf-8"))
+    ]
+    configuration = tomllib.loads(
+        (package.parent / "pyproject.toml").read_text(encoding="utf-8")
+    )
+    assert configuration["tool"]["setuptools"]["packages"]["find"]["include"] == [
+        "pe_jax*"
+    ]

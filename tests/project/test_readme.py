@@ -16,11 +16,17 @@ from pe_jax.encodings import parser
 from pe_jax.trainer.reports.property_report.report import PARTS
 
 ROOT = Path(__file__).parents[2]
-TESTS = [path for folder in ("tests", "research") for path in (ROOT / folder).rglob("test_*.py")]
+TESTS = [
+    path
+    for folder in ("tests", "research")
+    for path in (ROOT / folder).rglob("test_*.py")
+]
 
 
 def blocks(page):
-    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.S)
+    return re.findall(
+        r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.S
+    )
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +38,9 @@ def defined():
     return found
 
 
-@pytest.mark.parametrize("name", ["none", "learned_absolute", "sinusoidal_relative", "rope"])
+@pytest.mark.parametrize(
+    "name", ["none", "learned_absolute", "sinusoidal_relative", "rope"]
+)
 def test_the_module_of_the_readme_sees_the_order(defined, name):
     sizes = dict(hidden_size=256, head_size=64, num_heads=4, max_length=16)
     layer = defined["Layer"](encodings.from_name(name, **sizes))
@@ -49,11 +57,15 @@ def test_the_module_of_the_readme_sees_the_order(defined, name):
     assert (change < 1e-5) if name == "none" else (change > 1e-4)
 
 
-MEASURES = sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/measures/*.md"))
+MEASURES = sorted(
+    str(page.relative_to(ROOT)) for page in ROOT.glob("docs/measures/*.md")
+)
 
 
 NO_DROPOUT = "dropout_rate=0.0, attention_dropout_rate=0.0"
-NOTEBOOKS = sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/notebooks/*.md"))
+NOTEBOOKS = sorted(
+    str(page.relative_to(ROOT)) for page in ROOT.glob("docs/notebooks/*.md")
+)
 
 
 def shorter(block):
@@ -69,8 +81,13 @@ def test_the_code_of_pages(page, tmp_path, monkeypatch, capsys):
     found = {}
     for block in blocks(page):
         exec(shorter(block), found)
-    if page == "docs/tutorial.md":  # Numbers of the notebooks differ from one machine to another.
-        printed, text = capsys.readouterr().out.splitlines(), (ROOT / page).read_text("utf-8")
+    if (
+        page == "docs/tutorial.md"
+    ):  # Numbers of the notebooks differ from one machine to another.
+        printed, text = (
+            capsys.readouterr().out.splitlines(),
+            (ROOT / page).read_text("utf-8"),
+        )
         assert len(printed) == 3 and all(line in text for line in printed)
 
 
@@ -90,7 +107,10 @@ def test_a_config_in_python_trains(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PE_JAX_CACHE", str(tmp_path / "cache"))
     (block,) = blocks("docs/pretraining.md")
-    quick = {"steps=100": "steps=2", 'preset("tiny"': f'preset("tiny", num_layers=1, {NO_DROPOUT}'}
+    quick = {
+        "steps=100": "steps=2",
+        'preset("tiny"': f'preset("tiny", num_layers=1, {NO_DROPOUT}',
+    }
     for text, other in quick.items():
         assert text in block
         block = block.replace(text, other)
@@ -119,23 +139,37 @@ def test_the_numbers_of_minilm(tmp_path, monkeypatch):
 def test_every_page_with_python_is_run():
     """By a test that names it, one of the patterns above, or as a card of the gallery."""
     tests = "".join(path.read_text(encoding="utf-8") for path in TESTS)
-    pages = {ROOT / "README.md", *ROOT.glob("docs/**/*.md")} - {*ROOT.glob("docs/gallery/*.md")}
+    pages = {ROOT / "README.md", *ROOT.glob("docs/**/*.md")} - {
+        *ROOT.glob("docs/gallery/*.md")
+    }
     pages = [str(page.relative_to(ROOT)) for page in pages if blocks(page)]
-    assert not [page for page in pages if page not in {*MEASURES, *NOTEBOOKS} and page not in tests]
+    assert not [
+        page
+        for page in pages
+        if page not in {*MEASURES, *NOTEBOOKS} and page not in tests
+    ]
 
 
 def test_the_tests_of_promises_exist():
     """Every row of the tables names some, or a benchmark."""
     text = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8")
-    tables = re.findall(r"\| promise \| tested by \|\n\|---\|---\|\n((?:\|.*\n)+)", text)
+    tables = re.findall(
+        r"\| promise \| tested by \|\n\|---\|---\|\n((?:\|.*\n)+)", text
+    )
     table = "".join(tables)
     rows = table.splitlines()
     assert len(rows) > 10 and all(
         re.search(r"`(test_\w+|benchmarks/\w+\.py)`", row) for row in rows
     )
     tests = "".join(path.read_text(encoding="utf-8") for path in TESTS)
-    missing = [name for name in re.findall(r"`(test_\w+)`", table) if f"def {name}(" not in tests]
-    missing += [p for p in re.findall(r"`(benchmarks/\S+?)`", table) if not (ROOT / p).is_file()]
+    missing = [
+        name
+        for name in re.findall(r"`(test_\w+)`", table)
+        if f"def {name}(" not in tests
+    ]
+    missing += [
+        p for p in re.findall(r"`(benchmarks/\S+?)`", table) if not (ROOT / p).is_file()
+    ]
     assert not missing
 
 
@@ -154,7 +188,9 @@ def without_calls(code):
     "page", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs", "research"]
 )
 def test_links_have_a_target(page):
-    pages = [ROOT / page] if page.endswith(".md") else sorted((ROOT / page).rglob("*.md"))
+    pages = (
+        [ROOT / page] if page.endswith(".md") else sorted((ROOT / page).rglob("*.md"))
+    )
     missing = []
     for source in pages:
         text = source.read_text(encoding="utf-8")
@@ -170,7 +206,10 @@ def test_the_page_of_hugging_face_configs():
     found: dict = {}
     for block in blocks("docs/from-hf.md"):
         exec(block, found)
-    assert found["encoding"].name == "rope_llama3(factor=8, original_length=8192, base=500000)"
+    assert (
+        found["encoding"].name
+        == "rope_llama3(factor=8, original_length=8192, base=500000)"
+    )
     assert found["tower"].name == "rope_axial(base=10000)"
 
 
@@ -191,12 +230,17 @@ def test_counts_are_those_of_the_code():
     single = [name for name in parser.PAPER if "+" not in name]
     assert len(single) == 7 and len(parser.PAPER) == 13 and len(parser.WRAPPERS) == 6
     assert f"{len(parser.ENCODINGS)} position encodings and six wrappers" in changelog
-    assert f"{len(parser.ENCODINGS)} position encodings for JAX behind one interface" in readme
+    assert (
+        f"{len(parser.ENCODINGS)} position encodings for JAX behind one interface"
+        in readme
+    )
     assert f"{len(parser.ENCODINGS)} position encodings for JAX and Flax" in package
 
 
 def test_figures_are_small_and_shown():
-    shown = "".join(page.read_text(encoding="utf-8") for page in ROOT.glob("docs/**/*.md"))
+    shown = "".join(
+        page.read_text(encoding="utf-8") for page in ROOT.glob("docs/**/*.md")
+    )
     shown += (ROOT / "README.md").read_text(encoding="utf-8")
     for figure in ROOT.glob("docs/figures/**/*.*"):
         path = figure.relative_to(ROOT / "docs")
@@ -215,4 +259,8 @@ def test_the_index_of_pages_is_complete():
     index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
     for page in [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/notebooks/*.md")]:
         name = str(page.relative_to(ROOT / "docs"))
-        assert f"({name})" in index or name in ("README.md", "index.md", "package.md"), name
+        assert f"({name})" in index or name in (
+            "README.md",
+            "index.md",
+            "package.md",
+        ), name

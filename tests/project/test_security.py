@@ -5,10 +5,28 @@ from pathlib import Path
 
 import pe_jax
 
-UNPICKLE = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "yaml"}
+UNPICKLE = {
+    "pickle",
+    "cPickle",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "shelve",
+    "marshal",
+    "yaml",
+}
 # Modules that run code or programs, and the only file that may: its flag names a function to call.
 RUN = {"runpy": "trainer/commands/golden.py", "subprocess": "", "code": "", "pty": ""}
-CALLS = ("eval", "exec", "compile", "__import__", "os.system", "os.popen", "torch.load", "pd.eval")
+CALLS = (
+    "eval",
+    "exec",
+    "compile",
+    "__import__",
+    "os.system",
+    "os.popen",
+    "torch.load",
+    "pd.eval",
+)
 
 
 def findings(file, source):
@@ -34,15 +52,19 @@ def findings(file, source):
 def test_no_file_is_unpickled_or_evaluated():
     package = Path(pe_jax.__file__).parent
     files = {
-        str(path.relative_to(package)): path.read_text("utf-8") for path in package.rglob("*.py")
+        str(path.relative_to(package)): path.read_text("utf-8")
+        for path in package.rglob("*.py")
     }
     assert len(files) > 100
-    assert not [line for file, source in files.items() for line in findings(file, source)]
+    assert not [
+        line for file, source in files.items() for line in findings(file, source)
+    ]
 
 
 def test_what_the_check_finds():
     bad = (
-        "import pickle\nfrom subprocess import run\nnp.load(f)\neval(x)\nfrom runpy import run_path"
+        "import pickle\nfrom subprocess import "
+        "run\nnp.load(f)\neval(x)\nfrom runpy import run_path"
     )
     assert len(list(findings("data/a.py", bad))) == 5
     good = "np.load(f, allow_pickle=False)\nast.literal_eval(x)\nimport runpy"

@@ -124,7 +124,9 @@ def test_cycles_count_as_often_as_they_run():
 
 
 def test_collectives_and_what_overlaps():
-    found = [(one.name, one.times, one.bytes, one.overlapped) for one in work("collective")]
+    found = [
+        (one.name, one.times, one.bytes, one.overlapped) for one in work("collective")
+    ]
     assert found == [
         ("all-reduce", 4, 4096, False),
         ("reduce-scatter", 1, 4096, False),
@@ -143,7 +145,9 @@ def test_kernels_and_what_has_no_estimate():
     large = {one.name: one.bytes for one in work("memory") if one.bytes > 100}
     assert large == {"gather": 2048 + 4096 + 4}
     assert {one.name for one in work("memory")} >= {"one.1", "less", "less.2"}
-    assert not {"first", "scatter", "limit", "tuple"} & {one.name for one in work("memory")}
+    assert not {"first", "scatter", "limit", "tuple"} & {
+        one.name for one in work("memory")
+    }
 
 
 def test_shapes_in_bytes():
@@ -191,7 +195,9 @@ def test_a_program_compiled_here():
 
     rows = PartitionSpec(sharding.AXIS)
     mapped = jax.shard_map(step, mesh=mesh, in_specs=rows, out_specs=rows)
-    x = sharding.abstract(jax.ShapeDtypeStruct((8, 5), jnp.float32), sharding.by_rows(mesh))
+    x = sharding.abstract(
+        jax.ShapeDtypeStruct((8, 5), jnp.float32), sharding.by_rows(mesh)
+    )
     reading = hlo.read(jax.jit(mapped).lower(x).compile().as_text())
     assert not reading.unknown_loops
     assert tpu_costs.collectives(reading.work) == [
@@ -234,11 +240,24 @@ def test_seconds_by_hand():
 def test_what_the_seconds_are_spent_on():
     step = "jit(train_step)/transpose(jvp(BertForPretraining))"
     work = [
-        hlo.Work("estimated", "a", 1, cycles=1, scope=f"{step}/bert/layer_1/up/dot", product=True),
-        hlo.Work("estimated", "b", 1, cycles=2, scope=f"{step}/bert/layer_11/mlp_norm/mul"),
+        hlo.Work(
+            "estimated",
+            "a",
+            1,
+            cycles=1,
+            scope=f"{step}/bert/layer_1/up/dot",
+            product=True,
+        ),
+        hlo.Work(
+            "estimated", "b", 1, cycles=2, scope=f"{step}/bert/layer_11/mlp_norm/mul"
+        ),
         hlo.Work("estimated", "c", 1, cycles=4, scope=f"{step}/masked_lm/norm/mul"),
-        hlo.Work("estimated", "d", 1, cycles=8, scope="jit(train_step)/jvp()/reduce_sum"),
-        hlo.Work("estimated", "e", 1, cycles=16, scope=f"{step}/bert/token/scatter-add"),
+        hlo.Work(
+            "estimated", "d", 1, cycles=8, scope="jit(train_step)/jvp()/reduce_sum"
+        ),
+        hlo.Work(
+            "estimated", "e", 1, cycles=16, scope=f"{step}/bert/token/scatter-add"
+        ),
         hlo.Work("estimated", "f", 1, cycles=32, scope="jit(train_step)/add"),
         hlo.Work("estimated", "g", 1, cycles=64),
         hlo.Work("kernel", "h", 1, flops=10**6, scope=f"{step}/bert/layer_1/attention"),
@@ -248,7 +267,10 @@ def test_what_the_seconds_are_spent_on():
     cycles = {name: round(value * V5E.tpu.clock) for name, value in parts.items()}
     names = list(tpu_costs.PARTS)
     assert [cycles[name] for name in names[2:]] == [1, 2, 4 + 8, 16, 32, 64]
-    assert parts[names[0]] == seconds["collectives"] and parts[names[1]] == seconds["kernels"]
+    assert (
+        parts[names[0]] == seconds["collectives"]
+        and parts[names[1]] == seconds["kernels"]
+    )
     assert sum(parts.values()) == pytest.approx(sum(seconds.values()))
 
 
@@ -258,10 +280,14 @@ def test_what_the_seconds_are_spent_on():
 def test_the_report(tmp_path):
     """Of a step that is compiled for this machine's devices instead of a slice's."""
     config = text_training.resolve(tiny_run.config(tmp_path))
-    chips_here = tpu_slices.Slice("v5e:2x2", tpu_slices.TPUS["v5e"], (2, 2), sharding.data_mesh())
+    chips_here = tpu_slices.Slice(
+        "v5e:2x2", tpu_slices.TPUS["v5e"], (2, 2), sharding.data_mesh()
+    )
     estimate = estimate_stage(config, config.stage1, chips_here)
     times = tpu_waterfall.waterfall(estimate, chips_here)
-    assert times.mfu == pytest.approx(estimate.model_flops / times.step_seconds / (4 * 197e12))
+    assert times.mfu == pytest.approx(
+        estimate.model_flops / times.step_seconds / (4 * 197e12)
+    )
     assert times.mfu < estimate.mfu_bound
     # All gradients are reduced among the chips, and almost nothing else.
     parameters = estimate.memory["parameters"]
@@ -270,4 +296,6 @@ def test_the_report(tmp_path):
     text = tpu_waterfall.report(estimate, chips_here)
     assert text.startswith("## Length 32: 8 rows, 2 a chip\n\n0.00 GiB a chip. About ")
     assert "| time of a step" in text and "| all-reduce" in text
-    assert "Does not fit: why" in tpu_waterfall.report(estimate._replace(failure="why"), chips_here)
+    assert "Does not fit: why" in tpu_waterfall.report(
+        estimate._replace(failure="why"), chips_here
+    )

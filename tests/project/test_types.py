@@ -21,7 +21,9 @@ def results_for_mypy(
     x: jax.Array,
     encoding: PositionEncoding,
     params: Params,
-    layers: tuple[linen.MultiHeadAttention, linen.PositionEmbedding, nnx.MultiHeadAttention],
+    layers: tuple[
+        linen.MultiHeadAttention, linen.PositionEmbedding, nnx.MultiHeadAttention
+    ],
 ) -> None:
     """Never called: mypy fails where a type is another one, such as `Any`."""
     host = np.zeros((1, 4, 2, 8), np.float32)
@@ -48,12 +50,19 @@ def public_functions():
     exported = {
         name
         for module in modules
-        for name in dir(module)  # With those that are imported when they are first used.
-        if str(getattr(getattr(module, name), "__module__", "")).startswith(module.__name__)
+        for name in dir(
+            module
+        )  # With those that are imported when they are first used.
+        if str(getattr(getattr(module, name), "__module__", "")).startswith(
+            module.__name__
+        )
     }
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.parse(path.read_text("utf-8")).body:
-            if not isinstance(node, ast.ClassDef | ast.FunctionDef) or node.name not in exported:
+            if (
+                not isinstance(node, ast.ClassDef | ast.FunctionDef)
+                or node.name not in exported
+            ):
                 continue
             for function in node.body if isinstance(node, ast.ClassDef) else [node]:
                 name = function.name if isinstance(function, ast.FunctionDef) else "_"
@@ -65,10 +74,16 @@ def untyped_names(annotation):
     """Return the names in an annotation that type checkers take for `Any`."""
     match annotation:
         case ast.Subscript(ast.Name("Callable"), ast.Tuple([_, result])):
-            return untyped_names(result)  # The arguments of a function may be any arrays.
+            return untyped_names(
+                result
+            )  # The arguments of a function may be any arrays.
         case ast.Name("Any" | "Array"):
             return [annotation.id]
-    return [name for child in ast.iter_child_nodes(annotation) for name in untyped_names(child)]
+    return [
+        name
+        for child in ast.iter_child_nodes(annotation)
+        for name in untyped_names(child)
+    ]
 
 
 def test_results_of_public_functions_have_a_type():
@@ -89,7 +104,11 @@ def test_public_functions_keep_their_signature():
         place: [ast.unparse(decorator) for decorator in function.decorator_list]
         for place, function in public_functions()
     }
-    jitted = {place for place, names in decorated.items() if re.search(r"jax\.jit", str(names))}
+    jitted = {
+        place
+        for place, names in decorated.items()
+        if re.search(r"jax\.jit", str(names))
+    }
     assert not jitted, "Decorate with pe_jax.properties.compiled."
 
 

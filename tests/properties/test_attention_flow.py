@@ -41,13 +41,17 @@ def test_statistics_against_loops():
     )
     for index in np.ndindex(2, 3):
         one = a[index]
-        received = [sum(one[i, j] for i in range(LENGTH)) / LENGTH for j in range(LENGTH)]
+        received = [
+            sum(one[i, j] for i in range(LENGTH)) / LENGTH for j in range(LENGTH)
+        ]
         assert float(sinks["first"][index]) == pytest.approx(received[0], rel=1e-5)
         assert float(sinks["last"][index]) == pytest.approx(received[-1], rel=1e-5)
         assert float(sinks["largest"][index]) == pytest.approx(max(received), rel=1e-5)
         counts = [np.exp(-sum(p * np.log(p) for p in row)) for row in one]
         assert float(keys[index]) == pytest.approx(np.mean(counts), rel=1e-5)
-        far = [sum(row[j] * abs(j - i) for j in range(LENGTH)) for i, row in enumerate(one)]
+        far = [
+            sum(row[j] * abs(j - i) for j in range(LENGTH)) for i, row in enumerate(one)
+        ]
         assert float(distance[index]) == pytest.approx(np.mean(far), rel=1e-5)
 
 
@@ -65,11 +69,17 @@ def test_even_and_single_keys():
     )
     harmonic = np.mean(1 / np.arange(1, LENGTH + 1))
     found = properties.attention_sinks(a)
-    np.testing.assert_allclose(found["first"], [1 / LENGTH, 1 / LENGTH, harmonic, 0], rtol=1e-5)
-    np.testing.assert_allclose(found["last"], [1 / LENGTH, 1 / LENGTH, 1 / LENGTH**2, 0], rtol=1e-5)
+    np.testing.assert_allclose(
+        found["first"], [1 / LENGTH, 1 / LENGTH, harmonic, 0], rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        found["last"], [1 / LENGTH, 1 / LENGTH, 1 / LENGTH**2, 0], rtol=1e-5
+    )
     mixture = properties.rollout(np.stack([eye, 0 * even])[None])
     np.testing.assert_allclose(mixture[0], np.stack([eye, eye]), rtol=1e-6)
-    np.testing.assert_allclose(properties.effective_keys(np.array([[0.5, 0.5], [0, 0]])), 1)
+    np.testing.assert_allclose(
+        properties.effective_keys(np.array([[0.5, 0.5], [0, 0]])), 1
+    )
     assert np.isnan(properties.effective_keys(np.full((3, 3), np.nan)))
     assert np.isnan(properties.attention_sinks(np.full((3, 3), np.nan))["largest"])
 
@@ -85,7 +95,9 @@ def test_rollout_against_products():
     np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-5)
     shares = properties.mixture_shares(found, window=2)
     near = np.abs(np.subtract.outer(range(LENGTH), range(LENGTH))) <= 2
-    np.testing.assert_allclose(shares["near"], (found * near).sum((-2, -1)) / LENGTH, rtol=1e-5)
+    np.testing.assert_allclose(
+        shares["near"], (found * near).sum((-2, -1)) / LENGTH, rtol=1e-5
+    )
     np.testing.assert_allclose(
         shares["own"], np.trace(found, axis1=-2, axis2=-1) / LENGTH, rtol=1e-5
     )
@@ -95,13 +107,17 @@ def test_rollout_against_products():
 def test_deep_causal_attention_collapses_to_the_first_token():
     """Wu et al. 2025 (2502.01951): under a causal mask the first token takes all."""
     causal = np.tril(np.ones((LENGTH, LENGTH))) / np.arange(1, LENGTH + 1)[:, None]
-    first = properties.mixture_shares(properties.rollout(np.stack([causal] * 200)))["first"]
+    first = properties.mixture_shares(properties.rollout(np.stack([causal] * 200)))[
+        "first"
+    ]
     assert (np.diff(first) > -1e-6).all() and float(first[-1]) > 0.999
 
 
 def test_weights_are_the_model_s_own():
     """Of every layer; with the model's values they give what its attention gives."""
-    config, params = model("learned_absolute+cycle(rope+t5, alibi+window(max_distance=2))")
+    config, params = model(
+        "learned_absolute+cycle(rope+t5, alibi+window(max_distance=2))"
+    )
     found = np.asarray(jax.jit(weights_map(config))(params, TOKENS))
     assert found.shape == (3, 2, 2, LENGTH, LENGTH)
     np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-5)
@@ -115,7 +131,10 @@ def test_weights_are_the_model_s_own():
     for layer in range(2):
         attention, own = (x[f"layer_{layer}"]["attention"] for x in (inside, params))
         x = attention["compared"][0][0]
-        values = np.einsum("bld,dhe->blhe", x, own["qkv"]["kernel"][:, 2]) + own["qkv"]["bias"][2]
+        values = (
+            np.einsum("bld,dhe->blhe", x, own["qkv"]["kernel"][:, 2])
+            + own["qkv"]["bias"][2]
+        )
         out = np.einsum("bhij,bjhe->bihe", found[:, layer], values)
         out = np.einsum("bihe,hed->bid", out, own["out"]["kernel"]) + own["out"]["bias"]
         np.testing.assert_allclose(attention["__call__"][0], out, atol=1e-4)
@@ -141,7 +160,9 @@ def test_the_report(tmp_path):
     first = np.asarray(properties.attention_sinks(a)["first"])
     np.testing.assert_allclose(found["heads"]["first"], first.mean(0), rtol=1e-4)
     distance = np.asarray(properties.mean_distance(a))
-    np.testing.assert_allclose(found["layers"]["distance"], distance.mean((0, 2)), rtol=1e-4)
+    np.testing.assert_allclose(
+        found["layers"]["distance"], distance.mean((0, 2)), rtol=1e-4
+    )
     near = np.asarray(properties.mixture_shares(properties.rollout(a.mean(2)))["near"])
     np.testing.assert_allclose(found["rollout"]["near"], near.mean(0), rtol=1e-4)
     error = np.std(near, axis=0, ddof=1) / 5**0.5

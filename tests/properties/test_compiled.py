@@ -43,7 +43,9 @@ def test_numbers_are_float32_at_least_and_real(name):
 def test_bfloat16_is_measured_in_float32():
     narrow = jnp.asarray(np.random.default_rng(0).normal(size=(6, 6)), jnp.bfloat16)
     found = properties.offset_fit(narrow)
-    np.testing.assert_array_equal(found, properties.offset_fit(narrow.astype(jnp.float32)))
+    np.testing.assert_array_equal(
+        found, properties.offset_fit(narrow.astype(jnp.float32))
+    )
     assert found.dtype == jnp.float32
 
 
@@ -58,7 +60,9 @@ def test_psi_of_a_toeplitz_is_real():
     [(properties.frequency_bands, "frequencies"), (properties.turning_point, "values")],
 )
 def test_nan_has_no_integer(function, argument):
-    with pytest.raises(ValueError, match=f"^{argument} must not contain NaN, got 1 in 3 values"):
+    with pytest.raises(
+        ValueError, match=f"^{argument} must not contain NaN, got 1 in 3 values"
+    ):
         function(np.float32([3, np.nan, 1]))
     assert jax.jit(function)(np.float32([3, 2, 1])).dtype == jnp.int32
 

@@ -40,7 +40,11 @@ def test_absolute_encodings_are_measured_by_their_vectors():
         properties.monotonicity(phi, 10),
         properties.symmetry(phi),
     )
-    assert found.by == "P·Pᵀ" and found.turning_point is None and found.parameter_count == 12 * 16
+    assert (
+        found.by == "P·Pᵀ"
+        and found.turning_point is None
+        and found.parameter_count == 12 * 16
+    )
     np.testing.assert_allclose(of_properties(found), expected, rtol=1e-5)
 
 
@@ -57,7 +61,9 @@ def test_other_encodings_are_measured_by_logits():
 
 
 def test_encodings_for_causal_attention_are_joined_with_causal():
-    found, same = (properties.measure(small(n), length=12) for n in ("xpos", "xpos+causal"))
+    found, same = (
+        properties.measure(small(n), length=12) for n in ("xpos", "xpos+causal")
+    )
     assert found == same and found.symmetry is None
 
 
@@ -105,7 +111,9 @@ def test_pictures_of_what_is_constant_or_one_sided_or_short():
     assert causal["heat"][0][1:] == [None] * 11
     assert causal["properties"]["12"]["symmetry"] is None
     directed = properties.picture(small("alibi(directed=True)"), lengths=[8])
-    assert (np.diff(directed["heat"][0]) < 0).all() and (np.diff(directed["heat"][7]) > 0).all()
+    assert (np.diff(directed["heat"][0]) < 0).all() and (
+        np.diff(directed["heat"][7]) > 0
+    ).all()
     assert directed["sigma"] > 0 and set(directed["properties"]["8"].values()) == {None}
     with pytest.raises(ValueError, match=r"lengths must be at most 12 .*, got \[64\]"):
         properties.picture(small("learned_absolute", 12), lengths=[64])

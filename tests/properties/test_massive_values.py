@@ -24,7 +24,10 @@ def test_massive_by_hand():
     assert not properties.is_massive(norms).any()  # 19 is 4.75 times the mean.
     np.testing.assert_allclose(properties.peak_to_mean(norms), [4.75, 1, 1])
     nan = np.full((2, 3), np.nan)
-    assert not properties.is_massive(nan).any() and np.isnan(properties.peak_to_mean(nan)).all()
+    assert (
+        not properties.is_massive(nan).any()
+        and np.isnan(properties.peak_to_mean(nan)).all()
+    )
     np.testing.assert_allclose(properties.peak_to_mean(np.eye(6)), 6)
 
 
@@ -41,7 +44,9 @@ def test_overlap_and_agreement():
     for layer in range(3):
         m = massive[layer]
         shares = [
-            (m[g] & m[h]).sum() / (m[g] | m[h]).sum() for g, h in pairs if (m[g] | m[h]).any()
+            (m[g] & m[h]).sum() / (m[g] | m[h]).sum()
+            for g, h in pairs
+            if (m[g] | m[h]).any()
         ]
         assert properties.massive_overlap(massive)[layer] == pytest.approx(
             np.mean(shares), abs=1e-6
@@ -74,7 +79,8 @@ def test_random_others():
     again = np.asarray(properties.random_other_dimensions(jax.random.key(1), massive))
     assert (found != again).any()
     many = [
-        properties.random_other_dimensions(jax.random.key(i), massive[1, 0]) for i in range(200)
+        properties.random_other_dimensions(jax.random.key(i), massive[1, 0])
+        for i in range(200)
     ]
     share = np.mean(many, 0)[~massive[1, 0]]
     size = massive[1, 0].sum()
@@ -109,13 +115,18 @@ def test_the_report(config, tmp_path):
             assert layer["share"] == 0.25 and layer["agreement"] > 0.8
     for layer in found["values"]:
         assert layer["massive"] == [[], []] and layer["overlap"] is None
-    assert found["bands"] == [8, 8]  # Pairs 1 and 2 of 4; in 2 layers, 2 heads, q and k.
+    assert found["bands"] == [
+        8,
+        8,
+    ]  # Pairs 1 and 2 of 4; in 2 layers, 2 heads, q and k.
     assert "loss" not in numbers["learned_absolute"]
     assert "bands" not in numbers["learned_absolute"]
 
     # The same by hand: the dimensions are their mean over all tokens of the unmasked texts.
     texts, model = tiny_subject.texts(), large.model
-    inside = jax.jit(lambda p: queries_keys_values(model, p, texts.tokens))(large.params)
+    inside = jax.jit(lambda p: queries_keys_values(model, p, texts.tokens))(
+        large.params
+    )
     inside = np.asarray(inside, np.float64)  # [3, N, B, L, H, d]
     m = np.sqrt((inside**2).mean((2, 3)))
     ratios = found["keys"][1]["largest"]
@@ -128,11 +139,15 @@ def test_the_report(config, tmp_path):
                 qkv["kernel"][:, part, :, d] = 0
                 qkv["bias"][part, :, d] = inside[part, i, :, :, :, d].mean((0, 1))
     loss = jax.jit(lambda p: token_scores(model, p, texts.masked, texts.tokens)[0])
-    means = [np.asarray(loss(p), np.float64)[texts.where].mean() for p in (large.heads, params)]
+    means = [
+        np.asarray(loss(p), np.float64)[texts.where].mean()
+        for p in (large.heads, params)
+    ]
     assert found["loss"] == pytest.approx(means[0], rel=1e-5)
     assert found["massive"]["change"] == pytest.approx(means[1] - means[0], abs=1e-4)
     assert (
-        np.shape(found["others"]["change"]) == (4,) and np.isfinite(found["others"]["error"]).all()
+        np.shape(found["others"]["change"]) == (4,)
+        and np.isfinite(found["others"]["error"]).all()
     )
     json.dumps(numbers)
     assert len(pictures) == 2 and all(path.exists() for path in pictures)
@@ -143,7 +158,10 @@ def test_the_report(config, tmp_path):
 def test_gradients_and_dtypes():
     """Functions of M are differentiable where they are not counts."""
     norms = np.random.default_rng(0).random((3, 5)).astype(np.float32) + np.float32(0.5)
-    for metric in (lambda x: properties.peak_to_mean(x).sum(), properties.profile_correlation):
+    for metric in (
+        lambda x: properties.peak_to_mean(x).sum(),
+        properties.profile_correlation,
+    ):
         step, run = np.zeros_like(norms), jax.jit(jax.value_and_grad(metric))
         step[0, 1] = 1e-2
         slope = (float(run(norms + step)[0]) - float(run(norms - step)[0])) / 2e-2

@@ -32,15 +32,21 @@ def model(position):
 def kernel(position, inputs, batch=8):
     config, params = model(position)
     where = attended(config, inputs.shape[-1])[:, None]
-    return properties.offset_kernel(kernel_map(config), params, inputs, where=where, batch=batch)
+    return properties.offset_kernel(
+        kernel_map(config), params, inputs, where=where, batch=batch
+    )
 
 
 def words(count=6, length=LENGTH, seed=0):
-    return properties.random_words(jax.random.key(seed), WORDS, count=count, length=length)
+    return properties.random_words(
+        jax.random.key(seed), WORDS, count=count, length=length
+    )
 
 
 def texts(count, length=LENGTH, seed=0):
-    return properties.random_texts(jax.random.key(seed), WORDS, count=count, length=length)
+    return properties.random_texts(
+        jax.random.key(seed), WORDS, count=count, length=length
+    )
 
 
 def embedded(table, encoding, params, inputs):
@@ -55,20 +61,28 @@ def test_values_by_hand():
     """Two inputs of two words each, queries and keys of size 2, and a bias of the offset."""
     table = np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 1.0]], np.float32)
     encoding = encodings.alibi(num_heads=1)
-    attend = lambda params, inputs: embedded(jnp.asarray(table), encoding, params, inputs)
+    attend = lambda params, inputs: embedded(
+        jnp.asarray(table), encoding, params, inputs
+    )
     params = encoding.init(jax.random.key(0))
     inputs = np.broadcast_to(np.array([[0, 2], [1, 2]])[..., None], (2, 2, 3))
     found = properties.offset_kernel(attend, params, inputs)
     # q·k: (1, 0)·(3, 1) = 3 and (0, 2)·(3, 1) = 2, the same in both directions; over sqrt(2).
     slope = 2.0**-8  # Of a single head.
     apart = np.abs(np.arange(3)[:, None] - np.arange(3))
-    np.testing.assert_allclose(found.mean[0], 2.5 / np.sqrt(2) - slope * apart, rtol=1e-6)
-    np.testing.assert_allclose(found.error, 0, atol=1e-6)  # The words change the level alone.
+    np.testing.assert_allclose(
+        found.mean[0], 2.5 / np.sqrt(2) - slope * apart, rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        found.error, 0, atol=1e-6
+    )  # The words change the level alone.
 
     texts = np.array([[[0, 1, 2]], [[2, 0, 0]], [[1, 1, 0]]])
     found = properties.offset_kernel(attend, params, texts, batch=2)
     each = [(rows := table[one[0]]) @ rows.T / np.sqrt(2) for one in texts]
-    np.testing.assert_allclose(found.mean[0], np.mean(each, 0) - slope * apart, rtol=1e-5)
+    np.testing.assert_allclose(
+        found.mean[0], np.mean(each, 0) - slope * apart, rtol=1e-5
+    )
     centered = [one - one.mean() for one in each]
     error = np.std(centered, axis=0, ddof=1) / np.sqrt(3)
     np.testing.assert_allclose(found.error[0], error, rtol=1e-5, atol=1e-6)
@@ -83,20 +97,28 @@ def test_one_word_is_identical_word_probing():
     found = properties.offset_kernel(kernel_map(config), params, copies, batch=2)
     for layer in range(2):
         attend = attention_map(config, layer=layer)
-        expected = properties.identical_words(attend, params, ids, length=LENGTH, batch=2)
+        expected = properties.identical_words(
+            attend, params, ids, length=LENGTH, batch=2
+        )
         np.testing.assert_allclose(found.mean[layer], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_chunks_change_nothing():
     inputs = texts(11)
-    logits = np.asarray(jax.jit(kernel_map(CONFIG))(model("learned_absolute")[1], inputs))
+    logits = np.asarray(
+        jax.jit(kernel_map(CONFIG))(model("learned_absolute")[1], inputs)
+    )
     off_diagonal = ~np.eye(LENGTH, dtype=bool)
     seen = logits[..., off_diagonal]
     error = (seen - seen.mean(-1, keepdims=True)).std(0, ddof=1) / np.sqrt(11)
     for batch in (1, 4):
         found = kernel("learned_absolute", inputs, batch=batch)
-        np.testing.assert_allclose(found.mean[..., off_diagonal], seen.mean(0), atol=1e-5)
-        np.testing.assert_allclose(found.error[..., off_diagonal], error, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            found.mean[..., off_diagonal], seen.mean(0), atol=1e-5
+        )
+        np.testing.assert_allclose(
+            found.error[..., off_diagonal], error, rtol=1e-4, atol=1e-5
+        )
 
 
 def test_memory_is_that_of_a_batch():
@@ -105,10 +127,15 @@ def test_memory_is_that_of_a_batch():
     used = []
     for count in (8, 80):
         program = properties.offset_kernel.lower(
-            kernel_map(config), params, jnp.zeros((count, 2, LENGTH), jnp.int32), batch=4
+            kernel_map(config),
+            params,
+            jnp.zeros((count, 2, LENGTH), jnp.int32),
+            batch=4,
         )
         used.append(program.compile().memory_analysis().temp_size_in_bytes)
-    assert used[1] < used[0] + 80 * 2 * LENGTH * 4 * 4  # The tokens, padded and in blocks.
+    assert (
+        used[1] < used[0] + 80 * 2 * LENGTH * 4 * 4
+    )  # The tokens, padded and in blocks.
 
 
 def test_random_inputs():
@@ -120,7 +147,9 @@ def test_random_inputs():
     rows = np.asarray(texts(LENGTH + 2))
     assert rows.shape == (LENGTH + 2, 1, LENGTH)
     for column in range(LENGTH):  # Every word at every position once.
-        np.testing.assert_array_equal(np.sort(rows[:LENGTH, 0, column]), np.sort(rows[0, 0]))
+        np.testing.assert_array_equal(
+            np.sort(rows[:LENGTH, 0, column]), np.sort(rows[0, 0])
+        )
     assert len(set(rows[0, 0])) == LENGTH and set(rows[0, 0]) != set(rows[LENGTH, 0])
     with pytest.raises(ValueError, match="at least two words, got 1"):
         properties.random_words(jax.random.key(0), WORDS[:1], count=2, length=4)
@@ -131,7 +160,9 @@ def test_rope_is_invariant_within_the_standard_error():
     exact = np.asarray(kernel("rope", words()).mean[0])
     where = attended(CONFIG, LENGTH)[0]
     assert float(properties.translation_invariance(exact, where=where).max()) < 1e-8
-    noisy = kernel("rope", texts(5 * LENGTH - 4))  # Not in all rotations: the noise is seen.
+    noisy = kernel(
+        "rope", texts(5 * LENGTH - 4)
+    )  # Not in all rotations: the noise is seen.
     mean, error = (np.asarray(x)[0] for x in (noisy.mean, noisy.error))
     curve, _ = properties.offset_curve(mean, where=where)
     at = np.arange(LENGTH)[None, :] - np.arange(LENGTH)[:, None] + LENGTH - 1
@@ -170,7 +201,9 @@ def test_metrics_of_some_entries():
         properties.translation_invariance, properties.monotonicity, properties.symmetry,
         functools.partial(properties.monotonicity, window=3, weighted=True),
     ):  # fmt: skip
-        np.testing.assert_allclose(metric(phi, where=where), metric(phi, length=6), rtol=1e-5)
+        np.testing.assert_allclose(
+            metric(phi, where=where), metric(phi, length=6), rtol=1e-5
+        )
     below = np.tril(np.ones((8, 8), bool), -1)
     wrong = [
         phi[:, i, far] > phi[:, i, near]
@@ -178,11 +211,15 @@ def test_metrics_of_some_entries():
     ]  # fmt: skip
     found = properties.monotonicity(phi, where=below)
     np.testing.assert_allclose(found, np.mean(wrong, axis=0), rtol=1e-5)
-    assert float(properties.symmetry(phi, where=below).max()) == 0  # No pair has both directions.
+    assert (
+        float(properties.symmetry(phi, where=below).max()) == 0
+    )  # No pair has both directions.
     values = np.where(below, phi, np.nan)
     diagonals = [np.diagonal(values, m, 1, 2) for m in range(-7, 0)]
     unexplained = sum(((d - d.mean(-1, keepdims=True)) ** 2).sum(-1) for d in diagonals)
-    whole = ((phi - np.nanmean(values, axis=(1, 2), keepdims=True)) ** 2)[:, below].sum(-1)
+    whole = ((phi - np.nanmean(values, axis=(1, 2), keepdims=True)) ** 2)[:, below].sum(
+        -1
+    )
     found = properties.translation_invariance(values, where=below)
     np.testing.assert_allclose(found, unexplained / whole, rtol=1e-4)
 

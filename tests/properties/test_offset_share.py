@@ -9,7 +9,9 @@ from pe_jax import properties
 
 LENGTH = 12
 OFFSETS = np.arange(LENGTH) - np.arange(LENGTH)[:, None]
-INNER = (OFFSETS != 0) & (np.arange(LENGTH) > 0) & (np.arange(LENGTH)[:, None] < LENGTH - 1)
+INNER = (
+    (OFFSETS != 0) & (np.arange(LENGTH) > 0) & (np.arange(LENGTH)[:, None] < LENGTH - 1)
+)
 
 
 def naive(phi, where):
@@ -42,16 +44,27 @@ def test_entries_in_unconnected_groups_equal_least_squares():
     """Rows and offsets need not be connected; each group of them has a level of its own."""
     rng, index = np.random.default_rng(0), np.arange(6)
     numbers = np.array([0, 0, 1, 1, 1, 1])
-    chunks = off_diagonal(index[:, None] // 2 == index // 2)  # Offset 1 in even rows, -1 in others.
+    chunks = off_diagonal(
+        index[:, None] // 2 == index // 2
+    )  # Offset 1 in even rows, -1 in others.
     documents = off_diagonal(numbers[:, None] == numbers)
     random = [off_diagonal(rng.random((6, 6)) < rng.random()) for _ in range(100)]
     masks = np.stack([chunks, documents, np.zeros((6, 6), bool), *random])
     phi = rng.normal(size=(len(masks), 6, 6)).astype(np.float32)
     found = np.stack(jax.vmap(properties.offset_variance)(phi, masks), axis=-1)
-    expected = [naive(*pair) if pair[1].any() else (0, 0) for pair in zip(phi, masks, strict=True)]
+    expected = [
+        naive(*pair) if pair[1].any() else (0, 0)
+        for pair in zip(phi, masks, strict=True)
+    ]
     np.testing.assert_allclose(found, expected, atol=3e-6)
-    gradient = jax.grad(lambda phi: properties.offset_variance(phi, documents)[1])(phi[0])
-    assert np.isfinite(gradient).all() and gradient.any() and not gradient[~documents].any()
+    gradient = jax.grad(lambda phi: properties.offset_variance(phi, documents)[1])(
+        phi[0]
+    )
+    assert (
+        np.isfinite(gradient).all()
+        and gradient.any()
+        and not gradient[~documents].any()
+    )
 
 
 def test_levels_of_unconnected_groups_are_zero():
@@ -75,14 +88,18 @@ def test_bias_of_the_offset_is_explained_whatever_the_levels_of_rows():
 
 
 def test_column_effects_are_explained_in_part_only():
-    phi = jnp.broadcast_to(jax.random.normal(jax.random.key(0), (LENGTH,)), (LENGTH, LENGTH))
+    phi = jnp.broadcast_to(
+        jax.random.normal(jax.random.key(0), (LENGTH,)), (LENGTH, LENGTH)
+    )
     whole, explained = properties.offset_variance(phi)
     assert 0 < explained < 0.5 * whole
 
 
 def test_errors_are_taken_off_the_whole():
     """The mean of noisy samples has the share of what they are samples of."""
-    true = jnp.abs(OFFSETS) * 0.1 + 0.3 * jax.random.normal(jax.random.key(0), (LENGTH, LENGTH))
+    true = jnp.abs(OFFSETS) * 0.1 + 0.3 * jax.random.normal(
+        jax.random.key(0), (LENGTH, LENGTH)
+    )
     samples = true + 2 * jax.random.normal(jax.random.key(1), (100, 40, LENGTH, LENGTH))
     error = samples.std(1, ddof=1) / 40**0.5
     whole, explained = properties.offset_variance(samples.mean(1), None, error)

@@ -25,7 +25,9 @@ def test_shuffles_of_words():
         np.testing.assert_array_equal(np.sort(order), np.arange(8))
         inside = ~BEGINS[order]  # Pieces of a word follow one another,
         np.testing.assert_array_equal(order[1:][inside[1:]], order[:-1][inside[1:]] + 1)
-        starts = np.flatnonzero(BEGINS)  # and each word is another one than at its place before.
+        starts = np.flatnonzero(
+            BEGINS
+        )  # and each word is another one than at its place before.
         assert (np.searchsorted(starts, order[BEGINS[order]]) != np.arange(5)).all()
 
 
@@ -35,12 +37,20 @@ def test_shuffles_of_texts():
     begins = np.stack([np.stack([BEGINS] * 2), sentences])
     orders = properties.shuffled_orders(begins, ends=(2, 1))
     assert orders.shape == (3, 2, 11)
-    np.testing.assert_array_equal(orders[..., [0, 1, 10]], np.tile([0, 1, 10], (3, 2, 1)))
+    np.testing.assert_array_equal(
+        orders[..., [0, 1, 10]], np.tile([0, 1, 10], (3, 2, 1))
+    )
     np.testing.assert_array_equal(orders[1, 0, 2:10] - 2, [1, 2, 3, 0, 6, 4, 5, 7])
-    np.testing.assert_array_equal(orders[2, :, 2:10] - 2, [[4, 5, 6, 7, 0, 1, 2, 3], range(8)])
+    np.testing.assert_array_equal(
+        orders[2, :, 2:10] - 2, [[4, 5, 6, 7, 0, 1, 2, 3], range(8)]
+    )
     assert (orders[0, 0] != orders[0, 1]).any()
-    np.testing.assert_array_equal(orders, properties.shuffled_orders(begins, ends=(2, 1)))
-    assert (orders[0] != properties.shuffled_orders(begins, ends=(2, 1), seed=1)[0]).any()
+    np.testing.assert_array_equal(
+        orders, properties.shuffled_orders(begins, ends=(2, 1))
+    )
+    assert (
+        orders[0] != properties.shuffled_orders(begins, ends=(2, 1), seed=1)[0]
+    ).any()
 
 
 def naive(states, orders, teacher):
@@ -52,8 +62,12 @@ def naive(states, orders, teacher):
             both = []
             for f in (states, teacher):
                 tokens = np.arange(len(order)) + 10 * number
-                h, shuffle = (np.asarray(f(rows), np.float64) for rows in (tokens, tokens[order]))
-                back = np.stack([shuffle[list(order).index(i)] for i in range(len(order))])
+                h, shuffle = (
+                    np.asarray(f(rows), np.float64) for rows in (tokens, tokens[order])
+                )
+                back = np.stack(
+                    [shuffle[list(order).index(i)] for i in range(len(order))]
+                )
                 both.append((h, back))
             for key, of in (("token", lambda x: x), ("pooled", lambda x: x.mean(0))):
                 changes[key].append([of(back) - of(h) for h, back in both])
@@ -63,9 +77,12 @@ def naive(states, orders, teacher):
             a, b = h.mean(0), back.mean(0)
             pooled.append(1 - a @ b / np.sqrt((a @ a) * (b @ b)))
             spread = sum(((x - h.mean(0)) ** 2).sum() for x in h)
-            moved.append(np.sqrt(sum(((x - y) ** 2).sum() for x, y in zip(h, back)) / spread))
+            moved.append(
+                np.sqrt(sum(((x - y) ** 2).sum() for x, y in zip(h, back)) / spread)
+            )
         r2 = {
-            key: 1 - sum(((a - b) ** 2).sum() for a, b in x) / sum((b**2).sum() for _, b in x)
+            key: 1
+            - sum(((a - b) ** 2).sum() for a, b in x) / sum((b**2).sum() for _, b in x)
             for key, x in changes.items()
         }
         found.append([np.mean(pooled), np.mean(moved), r2["pooled"], r2["token"]])
@@ -75,7 +92,10 @@ def naive(states, orders, teacher):
 def test_against_loops_in_float64():
     """States of words and their places; a text that a shuffle leaves as it is counts for none."""
     rng = np.random.default_rng(0)
-    words, places = jnp.asarray(rng.normal(1, 1, (30, 6))), jnp.asarray(rng.normal(size=(8, 6)))
+    words, places = (
+        jnp.asarray(rng.normal(1, 1, (30, 6))),
+        jnp.asarray(rng.normal(size=(8, 6))),
+    )
     ours = lambda rows: words[rows] + 0.2 * places * words[rows][..., :1]
     theirs = lambda rows: words[rows] + 0.3 * places * words[rows][..., 1:2]
     begins = np.stack([np.stack([BEGINS] * 3), np.zeros((3, 8), bool)])
@@ -83,14 +103,21 @@ def test_against_loops_in_float64():
     orders = properties.shuffled_orders(begins)
     tokens = np.arange(8) + 10 * np.arange(3)[:, None]
     states, teacher = (
-        properties.states_by_order(lambda f, x, of=of: f * of(x), 1.0, tokens, orders, batch=2)
+        properties.states_by_order(
+            lambda f, x, of=of: f * of(x), 1.0, tokens, orders, batch=2
+        )
         for of in (ours, theirs)
     )
     found = properties.order_sensitivity(states, orders, teacher)
     np.testing.assert_allclose(
-        np.stack(list(vars(found).values())), naive(ours, orders, theirs), rtol=1e-4, atol=1e-6
+        np.stack(list(vars(found).values())),
+        naive(ours, orders, theirs),
+        rtol=1e-4,
+        atol=1e-6,
     )
-    scaled = properties.order_sensitivity(3 * states, orders)  # The unit does not matter.
+    scaled = properties.order_sensitivity(
+        3 * states, orders
+    )  # The unit does not matter.
     np.testing.assert_allclose(
         [scaled.pooled, scaled.token], [found.pooled, found.token], rtol=1e-5
     )
@@ -103,12 +130,15 @@ def test_against_loops_in_float64():
     opposite = properties.order_sensitivity(against, orders, teacher)
     itself = properties.order_sensitivity(teacher, orders, teacher)
     np.testing.assert_allclose(opposite.token, itself.token, rtol=1e-5)
-    np.testing.assert_allclose(np.stack([opposite.pooled_r2, opposite.token_r2]), -3, rtol=1e-5)
+    np.testing.assert_allclose(
+        np.stack([opposite.pooled_r2, opposite.token_r2]), -3, rtol=1e-5
+    )
     np.testing.assert_array_equal(np.stack([itself.pooled_r2, itself.token_r2]), 1)
 
 
 @pytest.mark.parametrize(
-    ("position", "sensitive"), [("none", False), ("learned_absolute", True), ("rope", True)]
+    ("position", "sensitive"),
+    [("none", False), ("learned_absolute", True), ("rope", True)],
 )
 def test_a_bag_of_words_has_none(position, sensitive):
     config, params = tiny_subject.config(position), tiny_subject.parameters(position)
@@ -134,7 +164,9 @@ def test_pieces(tmp_path):
         )
     )
     corpus, tokenizer = data.open_source(
-        str(tmp_path / "text.txt"), vocab=str(tmp_path / "vocab.txt"), cache_dir=tmp_path / "cache"
+        str(tmp_path / "text.txt"),
+        vocab=str(tmp_path / "vocab.txt"),
+        cache_dir=tmp_path / "cache",
     )
     ids, begins = data.pieces(corpus, corpus.all_documents(), 4, 9)
     assert [

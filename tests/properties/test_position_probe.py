@@ -48,18 +48,24 @@ def test_the_linear_probe_equals_scikit_learn(three):
         errors = [((fit.predict(x_choose) - choose[1]) ** 2).mean() for fit in fits]
         best = int(np.argmin(errors))
         assert found.chosen[layer] == penalties[best]
-        assert found.r2[layer] == pytest.approx(fits[best].score(x_test, test[1]), abs=1e-6)
+        assert found.r2[layer] == pytest.approx(
+            fits[best].score(x_test, test[1]), abs=1e-6
+        )
         error = np.abs(fits[best].predict(x_test) - test[1]).mean()
         assert found.mean_absolute_error[layer] == pytest.approx(error, abs=1e-5)
     assert found.r2[0] > 0.98 and found.mean_absolute_error[0] < 0.4
     np.testing.assert_allclose(found.r2[1:], 0, atol=0.05)
-    np.testing.assert_allclose(found.mean_absolute_error[1:], LENGTH / 4, rtol=0.05)  # A guess.
+    np.testing.assert_allclose(
+        found.mean_absolute_error[1:], LENGTH / 4, rtol=0.05
+    )  # A guess.
 
 
 def test_the_network_reads_what_no_line_does(three):
     found = properties.mlp_probe(KEY, *three, width=16, steps=600, batch=64)
     assert min(found.r2[0], found.r2[2]) > 0.9 and found.r2[1] < 0.05
-    assert found.r2[1] > -0.2 and found.chosen[1] < 600  # It stops before it learns the noise.
+    assert (
+        found.r2[1] > -0.2 and found.chosen[1] < 600
+    )  # It stops before it learns the noise.
     again = properties.mlp_probe(KEY, *three, width=16, steps=600, batch=64)
     np.testing.assert_array_equal(found.r2, again.r2)
 
@@ -127,9 +133,16 @@ def test_hidden_states_of_the_texts(config):
     """In batches, of which the last is not full; real texts without their ends."""
     subject = from_name("learned_absolute", config, 0)
     states, _ = states_of_texts(subject, config)
-    assert states is states_of_texts(subject, config)[0] and states.shape == (2, 40, 24, 128)
+    assert states is states_of_texts(subject, config)[0] and states.shape == (
+        2,
+        40,
+        24,
+        128,
+    )
     tokens = texts(subject, config).tokens
-    expected = jax.jit(lambda *args: hidden_states(subject.model, *args))(subject.params, tokens)
+    expected = jax.jit(lambda *args: hidden_states(subject.model, *args))(
+        subject.params, tokens
+    )
     np.testing.assert_allclose(states, expected, atol=1e-5)
     reader = dataclasses.replace(subject, tokenizer="one")
     reader.results["texts", config] = Texts("", tokens)

@@ -12,7 +12,9 @@ def states(texts=TEXTS, noise=1.0, seed=0):
     """Two waves along the positions, a vector a text, and noise."""
     rng = np.random.default_rng(seed)
     angle = np.pi / LENGTH * (np.arange(LENGTH) + 0.5)
-    position = np.stack([np.cos(2 * angle), np.cos(3 * angle), *np.zeros((3, LENGTH))], axis=-1)
+    position = np.stack(
+        [np.cos(2 * angle), np.cos(3 * angle), *np.zeros((3, LENGTH))], axis=-1
+    )
     context = rng.normal(size=(texts, 1, SIZE)) * [0, 0, 1, 1, 1]
     rest = noise * rng.normal(size=(texts, LENGTH, SIZE))
     return (3 + position + context + rest).astype(np.float32)
@@ -41,15 +43,21 @@ def test_against_loops_in_float64():
     text = ((context**2).sum() / TEXTS - rest / (LENGTH - 1)) / whole
     np.testing.assert_allclose(basis.position, expected, rtol=1e-4)
     np.testing.assert_allclose(basis.context, text, rtol=1e-4)
-    np.testing.assert_allclose(basis.position + basis.context + basis.residual, 1, rtol=1e-6)
+    np.testing.assert_allclose(
+        basis.position + basis.context + basis.residual, 1, rtol=1e-6
+    )
     np.testing.assert_allclose(basis.floor, rest / (TEXTS - 1) / whole, rtol=1e-4)
     values = np.sort(np.linalg.eigvalsh(gram))[::-1]
     np.testing.assert_allclose(basis.stable_rank, np.trace(gram) / values[0], rtol=1e-4)
     held = np.flatnonzero(np.cumsum(values) >= 0.95 * np.trace(gram))[0] + 1
     assert float(basis.dimensions) == held
     norm = np.linalg.norm((h - mean).reshape(-1, SIZE), ord=2)
-    np.testing.assert_allclose(basis.relative_norm, np.sqrt(TEXTS * values[0]) / norm, rtol=1e-4)
-    rows = [[np.cos(np.pi * k * (t + 0.5) / LENGTH) for t in range(LENGTH)] for k in (1, 2)]
+    np.testing.assert_allclose(
+        basis.relative_norm, np.sqrt(TEXTS * values[0]) / norm, rtol=1e-4
+    )
+    rows = [
+        [np.cos(np.pi * k * (t + 0.5) / LENGTH) for t in range(LENGTH)] for k in (1, 2)
+    ]
     low = sum(row @ gram @ row / (LENGTH / 2) for row in np.array(rows))
     np.testing.assert_allclose(basis.smoothness, low / np.trace(gram), rtol=1e-4)
     unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
@@ -63,7 +71,13 @@ def test_two_waves_without_noise():
     basis = properties.positional_basis(states(noise=0.0), low=3)
     assert float(basis.dimensions) == 2
     np.testing.assert_allclose(
-        [basis.stable_rank, basis.smoothness, basis.floor, basis.residual, basis.coherence],
+        [
+            basis.stable_rank,
+            basis.smoothness,
+            basis.floor,
+            basis.residual,
+            basis.coherence,
+        ],
         [2, 1, 0, 0, 0],
         atol=1e-4,
     )
@@ -75,13 +89,19 @@ def test_two_waves_without_noise():
 
 def test_noise_is_not_taken_for_positions():
     """The mean over draws is 0 without positions, and the true share with them; few texts."""
-    draws = np.stack([states(texts=3, seed=seed) for seed in range(200)])  # A leading axis.
+    draws = np.stack(
+        [states(texts=3, seed=seed) for seed in range(200)]
+    )  # A leading axis.
     noise = np.random.default_rng(0).normal(size=draws.shape).astype(np.float32)
     basis = properties.positional_basis(np.stack([draws, noise]))
     power = np.trace(basis.gram, axis1=-2, axis2=-1).mean(-1) / LENGTH
-    np.testing.assert_allclose(power, [1, 0], atol=0.05)  # With the noise it were 1 + 5/3.
+    np.testing.assert_allclose(
+        power, [1, 0], atol=0.05
+    )  # With the noise it were 1 + 5/3.
     assert basis.floor.shape == (2, 200) and float(basis.floor[1].mean()) > 0.25
-    assert float(basis.position[1].mean()) < 0.06 and float(basis.context[1].mean()) < 0.02
+    assert (
+        float(basis.position[1].mean()) < 0.06 and float(basis.context[1].mean()) < 0.02
+    )
 
 
 def test_edges():

@@ -59,11 +59,16 @@ def violations(setting):
 compiled_violations = jax.jit(violations)
 
 
-@pytest.mark.parametrize(("count", "memory"), [(1, 1), (7, 1), (37, 2**16), (37, 2**30)])
+@pytest.mark.parametrize(
+    ("count", "memory"), [(1, 1), (7, 1), (37, 2**16), (37, 2**30)]
+)
 def test_a_sweep_equals_a_loop(count, memory):
     """Of a setting, of more than there are devices, in several chunks and in one."""
     rng = np.random.default_rng(count)
-    settings = {"base": rng.uniform(2, 9000, count), "length": rng.integers(3, 24, count)}
+    settings = {
+        "base": rng.uniform(2, 9000, count),
+        "length": rng.integers(3, 24, count),
+    }
     found = properties.sweep(violations, settings, memory=memory)
     for i in range(count):
         one = compiled_violations(jax.tree.map(lambda x: x[i], settings))  # noqa: B023
@@ -90,7 +95,11 @@ def test_chunks_follow_memory_and_devices():
     settings = np.arange(40, dtype=np.float32)
     expected = np.arange(64).sum() ** 2 * settings
     every = len(jax.devices())
-    for memory, devices, chunk in ((1, None, every), (1, jax.devices()[1:2], 1), (2**30, None, 40)):
+    for memory, devices, chunk in (
+        (1, None, every),
+        (1, jax.devices()[1:2], 1),
+        (2**30, None, 40),
+    ):
         sizes: list[int] = []
         found = properties.sweep(
             fn, settings, memory=memory, devices=devices, progress=sizes.append
@@ -102,7 +111,9 @@ def test_chunks_follow_memory_and_devices():
 def test_a_compiled_sweep_takes_any_number_of_settings():
     run = properties.compile_sweep(lambda x: x**2, np.arange(10.0))
     for count in (3, 10, 25):
-        np.testing.assert_array_equal(run(np.arange(float(count))), np.arange(count) ** 2)
+        np.testing.assert_array_equal(
+            run(np.arange(float(count))), np.arange(count) ** 2
+        )
 
 
 @pytest.mark.parametrize(
@@ -129,9 +140,13 @@ def test_queries_keys_and_values_are_those_of_the_model():
     found, inside = run(params)
     for layer in (0, 2):
         q, k, v = np.asarray(found)[:, layer]
-        weights = softmax(np.einsum("bqhd,bkhd->bhqk", q, k) / 2, axis=-1)  # sqrt(d) = 2
+        weights = softmax(
+            np.einsum("bqhd,bkhd->bhqk", q, k) / 2, axis=-1
+        )  # sqrt(d) = 2
         out = params[f"layer_{layer}"]["attention"]["out"]
-        expected = np.einsum("bhqk,bkhd,hde->bqe", weights, v, out["kernel"]) + out["bias"]
+        expected = (
+            np.einsum("bhqk,bkhd,hde->bqe", weights, v, out["kernel"]) + out["bias"]
+        )
         got = inside[f"layer_{layer}"]["attention"]["__call__"][0]
         np.testing.assert_allclose(got, expected, atol=1e-5)
 
@@ -144,7 +159,11 @@ def test_no_such_layer():
         attention_map(config, what="probabilities")
 
 
-KEPT = ["learned_absolute", "learned_relative", "learned_absolute+learnable_sinusoidal_relative"]
+KEPT = [
+    "learned_absolute",
+    "learned_relative",
+    "learned_absolute+learnable_sinusoidal_relative",
+]
 
 
 @pytest.mark.parametrize("position", slow_except(KEPT, PAPER))
@@ -152,7 +171,9 @@ def test_identical_words_against_equation_5(position):
     """Against NumPy loops over words and pairs of positions."""
     config, _, params = model(position)
     words, length = np.array([3, 7, 11, 28, 2]), 9
-    found = properties.identical_words(attention_map(config), params, words, length=length, batch=2)
+    found = properties.identical_words(
+        attention_map(config), params, words, length=length, batch=2
+    )
     assert found.shape == (2, length, length)
 
     names = position.split("+")
@@ -162,7 +183,9 @@ def test_identical_words_against_equation_5(position):
         np.asarray(params["layer_0"]["attention"]["qkv"][n]) for n in ("kernel", "bias")
     )
     absolute = lambda n, i: np.asarray(paper_attention.vector(n, of(n), i, 8))
-    relative = lambda n, m: np.asarray(paper_attention.relative_vector(n, of(n), m, 3, 4))
+    relative = lambda n, m: np.asarray(
+        paper_attention.relative_vector(n, of(n), m, 3, 4)
+    )
     added = np.stack([
         sum((absolute(n, i) for n in names if "absolute" in n), np.zeros(8)) for i in range(length)
     ])  # fmt: skip
@@ -175,7 +198,9 @@ def test_identical_words_against_equation_5(position):
     for word in words:
         x = params["token"]["embedding"][word] + params["token_type"]["embedding"][0]
         rows = np.asarray(x) + added
-        rows = (rows - rows.mean(-1, keepdims=True)) / np.sqrt(rows.var(-1, keepdims=True) + 1e-12)
+        rows = (rows - rows.mean(-1, keepdims=True)) / np.sqrt(
+            rows.var(-1, keepdims=True) + 1e-12
+        )
         rows = rows * np.asarray(norm["scale"]) + np.asarray(norm["bias"])
         q, k = (np.einsum("ld,dhe->lhe", rows, kernel[:, n]) + bias[n] for n in (0, 1))
         for i in range(length):
@@ -189,7 +214,9 @@ def test_identical_words_show_the_properties_of_table_1():
     words = np.arange(30)
     for position in PAPER[:7]:
         config, _, params = model(position)
-        phi = properties.identical_words(attention_map(config), params, words, length=12)
+        phi = properties.identical_words(
+            attention_map(config), params, words, length=12
+        )
         phi = np.asarray(phi)
         invariant = properties.translation_invariance(phi)
         if position == "none":
@@ -210,7 +237,9 @@ def test_positions_through_the_projections():
     q, k = map(np.asarray, projections(params, 1))
     found = properties.position_products(p, q, k)
     for h in range(2):
-        np.testing.assert_allclose(found[h], p @ q[:, h] @ k[:, h].T @ p.T, rtol=2e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            found[h], p @ q[:, h] @ k[:, h].T @ p.T, rtol=2e-4, atol=1e-5
+        )
     matrices = query_key_matrices(params, 3)
     whole = sum(q[:, h] @ k[:, h].T for h in range(2))
     np.testing.assert_allclose(matrices[1], whole, rtol=1e-4, atol=1e-5)
@@ -229,7 +258,10 @@ def test_regression_equals_scikit_learn():
         largest = np.linalg.svd(x[even] - x[even].mean(0), compute_uv=False)[0]
         for fit, other in zip(
             fits,
-            [LinearRegression(), *(Ridge(a * largest**2, solver="svd") for a in (1e-3, 1.0))],
+            [
+                LinearRegression(),
+                *(Ridge(a * largest**2, solver="svd") for a in (1e-3, 1.0)),
+            ],
             strict=True,
         ):
             other.fit(x[even], y[even])
@@ -243,10 +275,14 @@ def test_regression_equals_scikit_learn():
 def test_regression_is_exact_for_a_line_and_at_chance_for_noise():
     line = np.stack([np.arange(20) * 0.1, np.ones(20)], axis=1).astype(np.float32)
     exact = properties.regress(line)[0]
-    assert exact.r2["test"] == pytest.approx(1) and exact.mean_absolute_error["all"] < 1e-4
+    assert (
+        exact.r2["test"] == pytest.approx(1) and exact.mean_absolute_error["all"] < 1e-4
+    )
     noise = np.random.default_rng(0).normal(size=(400, 4))
     assert abs(properties.regress(noise)[0].r2["test"]) < 0.1
-    constant = properties.regress(np.ones((10, 3)))[0]  # No information: predicts the mean.
+    constant = properties.regress(np.ones((10, 3)))[
+        0
+    ]  # No information: predicts the mean.
     np.testing.assert_allclose(constant.predicted, 4)
 
 
@@ -267,9 +303,13 @@ def test_regression_refuses_bad_arguments():
     with pytest.raises(ValueError, match="penalties must be finite .* got nan"):
         properties.regress(np.ones((9, 3)), ridge=(0.0, np.nan))
     for wrong in (np.nan, np.inf):
-        with pytest.raises(ValueError, match="^vectors must be finite, .* in 27 of 27 values"):
+        with pytest.raises(
+            ValueError, match="^vectors must be finite, .* in 27 of 27 values"
+        ):
             properties.regress(np.full((9, 3), wrong))
-        with pytest.raises(ValueError, match="^positions must be finite, .* in 9 of 9 values"):
+        with pytest.raises(
+            ValueError, match="^positions must be finite, .* in 9 of 9 values"
+        ):
             properties.regress(np.ones((9, 3)), np.full(9, wrong))
     with pytest.raises(ValueError, match="^vectors must be real, got complex64"):
         finite("vectors", np.ones((9, 3), np.complex64))
@@ -287,14 +327,22 @@ def test_correlations_equal_scipy():
     assert found["b", "t"].spearman == pytest.approx(-1)
     one = found["a", "s"]
     assert one.n == 7
-    assert (one.pearson, one.pearson_p) == pytest.approx(stats.pearsonr(table["a"], scores["s"]))
-    assert one.spearman == pytest.approx(stats.spearmanr(table["a"], scores["s"]).statistic)
+    assert (one.pearson, one.pearson_p) == pytest.approx(
+        stats.pearsonr(table["a"], scores["s"])
+    )
+    assert one.spearman == pytest.approx(
+        stats.spearmanr(table["a"], scores["s"]).statistic
+    )
     # All orders of the seven: how many are as far from 0?
     ranks, other = (np.argsort(np.argsort(x)) for x in (table["a"], scores["s"]))
-    every = np.array([np.corrcoef(ranks, order)[0, 1] for order in itertools.permutations(other)])
+    every = np.array(
+        [np.corrcoef(ranks, order)[0, 1] for order in itertools.permutations(other)]
+    )
     expected = (abs(every) >= abs(one.spearman) - 1e-9).mean()
     assert one.spearman_p == pytest.approx(expected, rel=0.03)
-    assert found["b", "t"].spearman_p == pytest.approx(2 / 5040)  # Not 0: one order of 5,040 each.
+    assert found["b", "t"].spearman_p == pytest.approx(
+        2 / 5040
+    )  # Not 0: one order of 5,040 each.
 
 
 def test_correlations_with_gaps_and_constants():

@@ -89,7 +89,9 @@ def test_float32_is_enough_at_length_512():
     """Against the definitions in float64, on a matrix whose mean is far above its deviations."""
     rng = np.random.default_rng(0)
     wide = (
-        1e3 + rng.normal(size=(512, 512)) - 0.01 * np.abs(np.subtract.outer(*[np.arange(512)] * 2))
+        1e3
+        + rng.normal(size=(512, 512))
+        - 0.01 * np.abs(np.subtract.outer(*[np.arange(512)] * 2))
     )
     phi = wide.astype(np.float32)
     exact = np.asarray(phi, np.float64)
@@ -98,9 +100,15 @@ def test_float32_is_enough_at_length_512():
     for m in range(-511, 512):
         i = np.arange(max(0, -m), min(512, 512 - m))
         fit[i, i + m] = exact[i, i + m].mean()
-    expected = ((exact - fit)[off] ** 2).sum() / ((exact - exact[off].mean())[off] ** 2).sum()
-    assert float(properties.translation_invariance(phi)) == pytest.approx(expected, rel=2e-3)
-    expected = (((exact - exact.T) / 2) ** 2).sum() / ((exact - exact.mean()) ** 2).sum()
+    expected = ((exact - fit)[off] ** 2).sum() / (
+        (exact - exact[off].mean())[off] ** 2
+    ).sum()
+    assert float(properties.translation_invariance(phi)) == pytest.approx(
+        expected, rel=2e-3
+    )
+    expected = (((exact - exact.T) / 2) ** 2).sum() / (
+        (exact - exact.mean()) ** 2
+    ).sum()
     assert float(properties.symmetry(phi)) == pytest.approx(expected, rel=2e-3)
 
 
@@ -113,16 +121,22 @@ def test_vmap_jit_and_leading_axes_agree():
         lambda p: properties.monotonicity(p, 4, weighted=True),
     ):
         each = np.array([[float(metric(m)) for m in row] for row in phi])
-        both = jax.jit(lambda phi, of=metric: (of(phi), jax.vmap(jax.vmap(of))(phi)))(phi)
+        both = jax.jit(lambda phi, of=metric: (of(phi), jax.vmap(jax.vmap(of))(phi)))(
+            phi
+        )
         for found in both:
             np.testing.assert_allclose(found, each, rtol=1e-5)
 
 
 def test_skip_leaves_out_the_first_position():
-    phi = properties.proximity(encodings.sinusoid(np.arange(20), encodings.default_frequencies(8)))
+    phi = properties.proximity(
+        encodings.sinusoid(np.arange(20), encodings.default_frequencies(8))
+    )
     spoiled = changed(phi, (0, 50.0), ((slice(None), 0), -50.0))
     assert float(properties.translation_invariance(spoiled)) > 0.5
-    assert float(properties.translation_invariance(spoiled, skip=1)) == pytest.approx(0, abs=1e-5)
+    assert float(properties.translation_invariance(spoiled, skip=1)) == pytest.approx(
+        0, abs=1e-5
+    )
 
 
 def test_bad_windows():
@@ -147,9 +161,18 @@ def test_length_restricts_metrics_to_the_first_positions():
 
         @jax.jit
         def run(phi, padded, metric=metric):
-            whole, nine, six = metric(phi), metric(padded, length=9), metric(padded, length=6)
+            whole, nine, six = (
+                metric(phi),
+                metric(padded, length=9),
+                metric(padded, length=6),
+            )
             of_each = jax.vmap(lambda p, n: metric(p, length=n))
-            return whole, nine, six, of_each(jnp.stack([padded, padded]), jnp.array([9, 6]))
+            return (
+                whole,
+                nine,
+                six,
+                of_each(jnp.stack([padded, padded]), jnp.array([9, 6])),
+            )
 
         whole, nine, six, mapped = run(phi, padded)
         assert float(nine) == pytest.approx(float(whole), rel=1e-5)
@@ -167,17 +190,27 @@ def test_monotonicity_against_loops():
                     for n in range(1, m):
                         if 0 <= x + side * m < 11:
                             difference = phi[x, x + side * m] - phi[x, x + side * n]
-                            wrong += 1.0 if difference > 0 else 0.5 if difference == 0 else 0.0
+                            wrong += (
+                                1.0
+                                if difference > 0
+                                else 0.5
+                                if difference == 0
+                                else 0.0
+                            )
                             total += 1
                             weight_wrong += max(difference, 0)
                             weight += abs(difference)
-        assert float(properties.monotonicity(phi, window)) == pytest.approx(wrong / total)
+        assert float(properties.monotonicity(phi, window)) == pytest.approx(
+            wrong / total
+        )
         weighted = float(properties.monotonicity(phi, window, weighted=True))
         assert weighted == pytest.approx(weight_wrong / weight)
 
 
 def test_a_toeplitz_matrix_is_exactly_invariant():
-    values = np.asarray(properties.psi(encodings.default_frequencies(64), np.arange(200)))
+    values = np.asarray(
+        properties.psi(encodings.default_frequencies(64), np.arange(200))
+    )
     phi = values[np.abs(np.subtract.outer(np.arange(200), np.arange(200)))]
     assert float(properties.translation_invariance(phi)) == 0
     assert float(properties.translation_invariance(phi, skip=3)) == 0
@@ -186,11 +219,15 @@ def test_a_toeplitz_matrix_is_exactly_invariant():
 
 TOEPLITZ = {
     "invariance": properties.translation_invariance,
-    "invariance, skip": lambda p, **k: properties.translation_invariance(p, skip=2, **k),
+    "invariance, skip": lambda p, **k: properties.translation_invariance(
+        p, skip=2, **k
+    ),
     "symmetry": properties.symmetry,
     "monotonicity": properties.monotonicity,
     "within 7": lambda p, **k: properties.monotonicity(p, 7, **k),
-    "within 2, weighted": lambda p, **k: properties.monotonicity(p, 2, weighted=True, **k),
+    "within 2, weighted": lambda p, **k: properties.monotonicity(
+        p, 2, weighted=True, **k
+    ),
     "weighted": lambda p, **k: properties.monotonicity(p, weighted=True, **k),
 }
 
@@ -211,7 +248,10 @@ def test_metrics_of_a_toeplitz_are_those_of_its_matrix(name):
 
     @jax.jit
     def run(phi):
-        first, gradient = metric(phi, length=9), jax.grad(lambda phi: metric(phi).sum())(phi)
+        first, gradient = (
+            metric(phi, length=9),
+            jax.grad(lambda phi: metric(phi).sum())(phi),
+        )
         return metric(phi), first, metric(phi, where=left), gradient
 
     *found, gradient = run(phi)
@@ -222,14 +262,18 @@ def test_metrics_of_a_toeplitz_are_those_of_its_matrix(name):
     np.testing.assert_array_equal(found[2], expected[2])
     _, back = jax.vjp(toeplitz, values)
     np.testing.assert_allclose(gradient.psi, *back(of_matrix), atol=1e-5)
-    np.testing.assert_array_equal(run(properties.Toeplitz(psi=values * 2.0**120))[0], found[0])
+    np.testing.assert_array_equal(
+        run(properties.Toeplitz(psi=values * 2.0**120))[0], found[0]
+    )
     assert np.isnan(run(properties.Toeplitz(psi=np.full_like(values, np.inf)))[0]).all()
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_monotonicity_of_a_toeplitz_takes_memory_in_proportion_to_its_length(weighted):
     """[L, L] differences of float32 are 1 MiB at 512."""
-    metric = lambda psi: properties.monotonicity(properties.Toeplitz(psi=psi), weighted=weighted)
+    metric = lambda psi: properties.monotonicity(
+        properties.Toeplitz(psi=psi), weighted=weighted
+    )
     for run in (metric, jax.grad(metric)):
         compiled = jax.jit(run).lower(np.zeros(512, np.float32)).compile()
         assert compiled.memory_analysis().temp_size_in_bytes < 2**17
@@ -241,7 +285,9 @@ WITHOUT_UNIT = {
     "monotonicity": properties.monotonicity,
     "weighted monotonicity": lambda phi: properties.monotonicity(phi, weighted=True),
     "Saponati's symmetry": properties.saponati_symmetry,
-    "Saponati's directionality": lambda w: properties.saponati_directionality(w, deviations=1.0),
+    "Saponati's directionality": lambda w: properties.saponati_directionality(
+        w, deviations=1.0
+    ),
 }
 
 
@@ -319,7 +365,9 @@ def test_chen_by_hand():
             [0.8, 0.0, 0.0, 0.2],  # 0.1 + 0.2 = 0.3
         ]
     )
-    assert float(properties.chen_locality(weights)) == pytest.approx((0.75 + 0.625 + 1 + 0.3) / 4)
+    assert float(properties.chen_locality(weights)) == pytest.approx(
+        (0.75 + 0.625 + 1 + 0.3) / 4
+    )
     # Rows 1 and 2 have one pair each: a single difference is rescaled to 0.
     assert float(properties.chen_symmetry(weights)) == pytest.approx(1)
     five = changed(np.eye(5), (2, [0.5, 0.1, 0.1, 0.2, 0.1]))
@@ -348,8 +396,12 @@ def test_saponati_by_hand():
 def test_cosines_sum_to_psi():
     w = encodings.default_frequencies(16)
     m = np.arange(20)
-    np.testing.assert_allclose(properties.cosines(w, m).sum(0), properties.psi(w, m), rtol=1e-5)
+    np.testing.assert_allclose(
+        properties.cosines(w, m).sum(0), properties.psi(w, m), rtol=1e-5
+    )
     p = encodings.sinusoid(m, w)
     np.testing.assert_allclose(p @ p[0], properties.psi(w, m), rtol=1e-4)
-    assert int(properties.turning_point(np.float32([3, 2, 1]))) == 2  # Decreases to the end.
+    assert (
+        int(properties.turning_point(np.float32([3, 2, 1]))) == 2
+    )  # Decreases to the end.
     assert int(properties.turning_point(np.float32([3, 3, 1]))) == 0

@@ -39,7 +39,9 @@ def test_unique():
 def test_nearly_equal_points_are_distinct():
     """By differences: as norms minus dot products these would be 0 in float32."""
     points = 1000.0 + jnp.array([[0.0], [0.01], [1.0]])
-    assert distinctness(points) == pytest.approx(0.01 / np.sqrt((0.01**2 + 1 + 0.99**2) / 3), 0.01)
+    assert distinctness(points) == pytest.approx(
+        0.01 / np.sqrt((0.01**2 + 1 + 0.99**2) / 3), 0.01
+    )
 
 
 def test_bounded():
@@ -61,12 +63,16 @@ def test_independent_of_the_length():
 
     assert by_length(index) == by_length(sinusoid) == 0
     phi = proximity(share(AT))[~np.eye(len(AT), dtype=bool)]
-    quarter = 0.75**2 * float((phi**2).mean() / phi.var())  # What every product becomes.
+    quarter = 0.75**2 * float(
+        (phi**2).mean() / phi.var()
+    )  # What every product becomes.
     assert by_length(share) == pytest.approx(quarter, 1e-4)
 
 
 def test_agreement_under_shifts():
-    by_shift = lambda vectors: relative_change(proximity(vectors(AT)), proximity(vectors(AT + 100)))
+    by_shift = lambda vectors: relative_change(
+        proximity(vectors(AT)), proximity(vectors(AT + 100))
+    )
     assert by_shift(sinusoid) < 1e-9
     assert by_shift(index) > 10
     table = jax.random.normal(jax.random.key(0), (132, 64))

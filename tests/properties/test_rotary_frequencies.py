@@ -12,13 +12,22 @@ from helpers import tiny_subject
 
 from pe_jax import encodings, properties
 from pe_jax.encodings import HookContext, with_factors
-from pe_jax.models import BertForPretraining, queries_keys_values, rotations, with_constants
+from pe_jax.models import (
+    BertForPretraining,
+    queries_keys_values,
+    rotations,
+    with_constants,
+)
 from pe_jax.trainer.configs.properties import PropertiesConfig
 from pe_jax.trainer.reports.property_report import rotary_frequencies
 from pe_jax.trainer.reports.property_report.render import render
 from pe_jax.trainer.reports.property_report.report import measure_properties
 from pe_jax.trainer.reports.property_report.subjects import from_name
-from pe_jax.trainer.reports.property_report.texts import by_text, changed_losses, loss_changes
+from pe_jax.trainer.reports.property_report.texts import (
+    by_text,
+    changed_losses,
+    loss_changes,
+)
 
 LENGTH = 6
 SCALED = dict(factor=2.0, original_length=4)
@@ -34,7 +43,9 @@ def test_norms_and_bands_by_hand():
     np.testing.assert_array_equal(
         properties.frequency_bands(w, count=2), [[0, 0, 1, 0, 1], [0, 0, 0, 1, 1]]
     )
-    np.testing.assert_array_equal(properties.frequency_bands(w[0], count=5), [2, 0, 3, 1, 4])
+    np.testing.assert_array_equal(
+        properties.frequency_bands(w[0], count=5), [2, 0, 3, 1, 4]
+    )
     for count in (1, 3, 4):
         found = properties.frequency_bands(np.geomspace(1, 1e-4, 32), count=count)
         np.testing.assert_array_equal(found, np.arange(32) * count // 32)
@@ -61,21 +72,39 @@ def changed(context, factors):
     ("encoding", "pairs", "scale"),
     [
         (encodings.rope(head_size=8), [(0, 4), (1, 5), (2, 6), (3, 7)], 1),
-        (encodings.rope(head_size=8, layout="interleaved", fraction=0.5), [(0, 1), (2, 3)], 1),
-        (encodings.rope(head_size=8, proportional=0.5), [(0, 4), (1, 5), (2, 6), (3, 7)], 1),
         (
-            encodings.rope(head_size=8, num_heads=2, learnable=True, per_head=True, fraction=0.75),
+            encodings.rope(head_size=8, layout="interleaved", fraction=0.5),
+            [(0, 1), (2, 3)],
+            1,
+        ),
+        (
+            encodings.rope(head_size=8, proportional=0.5),
+            [(0, 4), (1, 5), (2, 6), (3, 7)],
+            1,
+        ),
+        (
+            encodings.rope(
+                head_size=8, num_heads=2, learnable=True, per_head=True, fraction=0.75
+            ),
             [(0, 3), (1, 4), (2, 5)],
             1,
         ),
         (
-            encodings.rope_yarn(head_size=8, layout="interleaved", attention_factor=1.5, **SCALED),
+            encodings.rope_yarn(
+                head_size=8, layout="interleaved", attention_factor=1.5, **SCALED
+            ),
             [(0, 1), (2, 3), (4, 5), (6, 7)],
             1.5,
         ),
-        (encodings.rope_dynamic_ntk(head_size=8, **SCALED), [(0, 4), (1, 5), (2, 6), (3, 7)], 1),
         (
-            encodings.rope_longrope(head_size=8, attention_factor=1.0, **LISTS, **SCALED),
+            encodings.rope_dynamic_ntk(head_size=8, **SCALED),
+            [(0, 4), (1, 5), (2, 6), (3, 7)],
+            1,
+        ),
+        (
+            encodings.rope_longrope(
+                head_size=8, attention_factor=1.0, **LISTS, **SCALED
+            ),
             [(0, 4), (1, 5), (2, 6), (3, 7)],
             1,
         ),
@@ -121,7 +150,9 @@ def test_xpos_decays_without_rotation():
     assert part.metadata.pairs == ((0, 4), (1, 5), (2, 6), (3, 7))
     q = np.random.default_rng(0).normal(size=(1, LENGTH, 2, 8)).astype(np.float32)
     context = HookContext(positions_q=range(LENGTH), positions_k=range(LENGTH))
-    still, _, _ = part.map_qkv({}, q, q, q, changed(context, np.zeros((1, 4), np.float32)))
+    still, _, _ = part.map_qkv(
+        {}, q, q, q, changed(context, np.zeros((1, 4), np.float32))
+    )
     ratio = np.asarray(still) / q
     np.testing.assert_allclose(ratio[..., :4], ratio[..., 4:], rtol=1e-5)
     turned, _, _ = part.map_qkv({}, q, q, q, context)
@@ -138,7 +169,9 @@ def _forward(position):
     def run(params, tokens):
         everywhere = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
         model = BertForPretraining(tiny_subject.config(position))
-        return model.apply({"params": params}, tokens, masked_positions=everywhere).masked_lm
+        return model.apply(
+            {"params": params}, tokens, masked_positions=everywhere
+        ).masked_lm
 
     return jax.jit(run)
 
@@ -152,9 +185,14 @@ def test_no_rotation_is_no_encoding(name):
     stack = tiny_subject.config(name).encoding()
     changed = lambda factor: with_factors(stack, lambda w: jnp.full(w.shape, factor))
     assert changed(0.0).name == stack.name
-    none = {**params, "bert": {k: v for k, v in params["bert"].items() if k != "position"}}
+    none = {
+        **params,
+        "bert": {k: v for k, v in params["bert"].items() if k != "position"},
+    }
     expected = logits("none", none, tokens)
-    np.testing.assert_allclose(logits(changed(0.0), params, tokens), expected, atol=1e-5)
+    np.testing.assert_allclose(
+        logits(changed(0.0), params, tokens), expected, atol=1e-5
+    )
     as_it_is = logits(name, params, tokens)
     np.testing.assert_array_equal(logits(changed(1.0), params, tokens), as_it_is)
     assert abs(as_it_is - expected).max() > 1e-2
@@ -171,7 +209,9 @@ def test_constants_in_some_dimensions():
     before, after = (np.asarray(inside(p)) for p in (bert, change(bert, which, values)))
     assert before.shape == (3, 2, tiny_subject.TEXTS, tiny_subject.LENGTH, 2, 8)
     spread = lambda x: np.broadcast_to(x[:, :, None, None], after[:2].shape)
-    np.testing.assert_allclose(after[:2][spread(which)], spread(values)[spread(which)], rtol=1e-6)
+    np.testing.assert_allclose(
+        after[:2][spread(which)], spread(values)[spread(which)], rtol=1e-6
+    )
     kept = ~spread(which)[:, 0]  # Of the first layer: those above read another input.
     np.testing.assert_array_equal(after[:2, 0][kept], before[:2, 0][kept])
     np.testing.assert_array_equal(after[2, 0], before[2, 0])
@@ -221,7 +261,9 @@ def test_losses_without_bands():
     changes = loss_changes(found)
     assert changes.mean[0] == pytest.approx((found[1] - found[0]).mean(), abs=1e-6)
     spread = np.std(found[1].astype(float) - found[0], ddof=1)
-    assert changes.error[0] == pytest.approx(spread / np.sqrt(tiny_subject.TEXTS), rel=1e-4)
+    assert changes.error[0] == pytest.approx(
+        spread / np.sqrt(tiny_subject.TEXTS), rel=1e-4
+    )
 
 
 @pytest.fixture
@@ -244,14 +286,18 @@ def test_the_report(config, tmp_path):
     numbers, lines, pictures = render(part, subjects, config, tmp_path)
     assert set(numbers) == set(names)
     one, other = (numbers[name] for name in names)
-    run = jax.jit(lambda params: queries_keys_values(tiny_subject.config("rope"), params, tokens))
+    run = jax.jit(
+        lambda params: queries_keys_values(tiny_subject.config("rope"), params, tokens)
+    )
     inside = run(subjects[0].params)
     pair = np.asarray(inside, np.float64)[1, 1, :, :, 0][..., [2, 6]]
     norms = np.sqrt((pair**2).sum(-1)).mean()
     assert one["layers"][1]["keys"][0][2] == pytest.approx(norms, rel=1e-5)
     by_head = np.array([layer["keys"] for layer in one["layers"]])
     assert one["bands"][1]["keys"] == pytest.approx(by_head[..., 2:].mean(), rel=1e-6)
-    assert one["bands"][0]["fastest"] == 1 and one["bands"][1]["slowest"] == pytest.approx(1e-3)
+    assert one["bands"][0]["fastest"] == 1 and one["bands"][1][
+        "slowest"
+    ] == pytest.approx(1e-3)
     changes = reference_loss(
         "rope(proportional=0.5)", subjects[0].heads, tiny_subject.texts()
     ).mean()
@@ -265,7 +311,9 @@ def test_the_report(config, tmp_path):
     assert "| all " in "\n".join(lines)
     assert render(part, subjects[2:], config, tmp_path) is None
     config = dataclasses.replace(config, bands=3)
-    with pytest.raises(ValueError, match="config.bands must be at most the 2 frequencies"):
+    with pytest.raises(
+        ValueError, match="config.bands must be at most the 2 frequencies"
+    ):
         render(part, subjects[1:2], config, tmp_path)
 
 
@@ -273,7 +321,9 @@ def test_the_report_without_a_head(config, tmp_path):
     """An untrained encoding reads random words and has no masked-LM head."""
     subjects = [from_name("rope", config, 0)]
     text = measure_properties(subjects, config, tmp_path)
-    assert "Without a masked-LM head: rope (untrained)." in text and "| all " not in text
+    assert (
+        "Without a masked-LM head: rope (untrained)." in text and "| all " not in text
+    )
     assert "rotary_frequencies_loss" not in text
     ((_, frequencies),) = rotations(subjects[0].model, subjects[0].params)
     assert frequencies.shape == (1, 32)

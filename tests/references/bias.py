@@ -45,7 +45,9 @@ def alibi_learnable(params, p):
 
 
 def alibi_two_slopes(params, p):
-    left, right = (1 / (1 + jnp.exp(-params["slopes"][side, p.head])) for side in (0, 1))
+    left, right = (
+        1 / (1 + jnp.exp(-params["slopes"][side, p.head])) for side in (0, 1)
+    )
     return dot(p) - jnp.where(p.j < p.i, left * (p.i - p.j), right * (p.j - p.i))
 
 
@@ -83,7 +85,9 @@ def fire(threshold=512.0, directed=False):
         x = psi(p.i - p.j) / (psi(length) + 1e-6)
         if directed:
             x = jnp.where(p.j > p.i, -x, x)
-        hidden = jnp.maximum(x * params["hidden"]["kernel"] + params["hidden"]["bias"], 0)
+        hidden = jnp.maximum(
+            x * params["hidden"]["kernel"] + params["hidden"]["bias"], 0
+        )
         out = hidden @ params["out"]["kernel"] + params["out"]["bias"]
         return dot(p) + out[p.head]
 
@@ -118,7 +122,9 @@ def sandwich(dim=128, base=10_000.0):
 
     def score(params, p):
         w = jnp.array([base ** (-2 * n / dim) for n in range(1, dim // 2 + 1)])
-        product = jnp.cos(w * p.i) @ jnp.cos(w * p.j) + jnp.sin(w * p.i) @ jnp.sin(w * p.j)
+        product = jnp.cos(w * p.i) @ jnp.cos(w * p.j) + jnp.sin(w * p.i) @ jnp.sin(
+            w * p.j
+        )
         return dot(p) + (product - dim / 2) / (8 * (p.head + 1) / p.heads)
 
     return Reference(score=score)
@@ -129,7 +135,9 @@ def sandwich(dim=128, base=10_000.0):
 
 def tisa(params, p):
     total = 0.0
-    for a, b, c in zip(*(params[name] for name in ("amplitude", "sharpness", "centre"))):
+    for a, b, c in zip(
+        *(params[name] for name in ("amplitude", "sharpness", "centre"))
+    ):
         total += a[p.head] * jnp.exp(-jnp.abs(b[p.head]) * (p.j - p.i - c[p.head]) ** 2)
     return dot(p) + total
 
@@ -203,7 +211,9 @@ def deberta(num_buckets: int | None = 256, max_distance=512):
             shared = jnp.ceil(jnp.log(distance / mid) / scale * (mid - 1) - 1e-9) + mid
             delta = jnp.where(distance <= mid, delta, jnp.sign(delta) * shared)
         row = params["table"][(jnp.clip(delta, -half, half - 1) + half).astype(int)]
-        total = p.q @ p.k + p.q @ (row @ p.w_k[:, p.head]) + (row @ p.w_q[:, p.head]) @ p.k
+        total = (
+            p.q @ p.k + p.q @ (row @ p.w_k[:, p.head]) + (row @ p.w_q[:, p.head]) @ p.k
+        )
         return total / math.sqrt(3 * p.q.shape[-1])
 
     return Reference(score=score)
@@ -230,7 +240,9 @@ REFERENCES = {
         dynamic_position_bias(False, jax.nn.relu, 16.0)
     ),
     "relative_key": Reference(score=relative_key),
-    "relative_key_query": Reference(score=functools.partial(relative_key, at_queries=True)),
+    "relative_key_query": Reference(
+        score=functools.partial(relative_key, at_queries=True)
+    ),
     "tener": tener(),
     "tener(base=100, scale=True)": tener(1 / 2, 100.0),
     "transformer_xl": transformer_xl(),

@@ -18,7 +18,9 @@ def pope(params, p: Pair, base=10_000.0):
     d = p.q.shape[-1]
     w = base ** (-jnp.arange(d) / d)
     magnitudes = jnp.log1p(jnp.exp(p.q)) * jnp.log1p(jnp.exp(p.k))
-    return jnp.sum(magnitudes * jnp.cos((p.j - p.i) * w + params["phase"][p.head])) / jnp.sqrt(d)
+    return jnp.sum(
+        magnitudes * jnp.cos((p.j - p.i) * w + params["phase"][p.head])
+    ) / jnp.sqrt(d)
 
 
 def fox(params, p: Pair):
@@ -59,7 +61,9 @@ def cope(params, p: Pair):
     last = len(params["table"]) - 1
     count = jnp.minimum(gates.sum(), last)
     counts = jnp.arange(last + 1)
-    share = jnp.maximum(1 - jnp.abs(count - counts), 0)  # Of each row, those next to the count.
+    share = jnp.maximum(
+        1 - jnp.abs(count - counts), 0
+    )  # Of each row, those next to the count.
     return p.q @ p.k / jnp.sqrt(len(p.q)) + p.q @ (share @ params["table"])
 
 
@@ -96,7 +100,9 @@ def tupe(params, p: Pair):
 
 def complex_order(params, x, position, token):
     """The word's own frequencies rotate its embedding, taken as complex numbers."""
-    rotated = (x[0::2] + 1j * x[1::2]) * jnp.exp(1j * position * params["frequencies"][token])
+    rotated = (x[0::2] + 1j * x[1::2]) * jnp.exp(
+        1j * position * params["frequencies"][token]
+    )
     return jnp.stack([rotated.real, rotated.imag], axis=-1).reshape(x.shape)
 
 
@@ -105,13 +111,17 @@ def repo(params, p: Pair):
 
     def position(x):
         gate = x @ params["gate"]
-        return (gate / (1 + jnp.exp(-gate)) * (x @ params["content"])) @ params["out"][:, p.head]
+        return (gate / (1 + jnp.exp(-gate)) * (x @ params["content"])) @ params["out"][
+            :, p.head
+        ]
 
     offset = position(p.x_k[p.at_k]) - position(p.x_q[p.at_q])
     w = jnp.array(rope.powers(len(p.q)))
     half = len(p.q) // 2
     q, k = (x[:half] + 1j * x[half:] for x in (p.q, p.k))
-    return jnp.real(jnp.sum(jnp.conj(q) * k * jnp.exp(1j * w * offset))) / jnp.sqrt(len(p.q))
+    return jnp.real(jnp.sum(jnp.conj(q) * k * jnp.exp(1j * w * offset))) / jnp.sqrt(
+        len(p.q)
+    )
 
 
 def per_row_alibi(params, p: Pair):
@@ -141,7 +151,9 @@ def fope(params, p: Pair):
         cosine, sine = (params[name][p.head, :, 0] for name in ("cosine", "sine"))
         c, s = cosine @ jnp.cos(terms), sine @ jnp.sin(terms)
         a, still_a, b, still_b = x
-        return jnp.stack([a * c - b * s, still_a - still_b, b * c + a * s, still_b + still_a])
+        return jnp.stack(
+            [a * c - b * s, still_a - still_b, b * c + a * s, still_b + still_a]
+        )
 
     return mapped(p.q, p.i) @ mapped(p.k, p.j) / 2
 
@@ -161,7 +173,9 @@ def convolutional(params, x, positions):
                     for g in range(groups)
                 ]
                 total = total + jnp.where(near, jnp.concatenate(by_group), 0.0)
-        out.append(x[t] + total * (1 + jax.scipy.special.erf(total / jnp.sqrt(2.0))) / 2)
+        out.append(
+            x[t] + total * (1 + jax.scipy.special.erf(total / jnp.sqrt(2.0))) / 2
+        )
     return jnp.stack(out)
 
 
@@ -173,9 +187,15 @@ def randomized(inner: Reference, longest: int, length: int) -> Reference:
         return jnp.floor(x * (longest - 1) / (length - 1) + 1e-9)
 
     return Reference(
-        score=lambda params, p: inner.score(params, p.replace(i=moved(p.i), j=moved(p.j))),
-        value=lambda params, p: inner.value(params, p.replace(i=moved(p.i), j=moved(p.j))),
-        embed=lambda params, x, position, token: inner.embed(params, x, moved(position), token),
+        score=lambda params, p: inner.score(
+            params, p.replace(i=moved(p.i), j=moved(p.j))
+        ),
+        value=lambda params, p: inner.value(
+            params, p.replace(i=moved(p.i), j=moved(p.j))
+        ),
+        embed=lambda params, x, position, token: inner.embed(
+            params, x, moved(position), token
+        ),
     )
 
 
@@ -188,7 +208,9 @@ REFERENCES = {
         score=functools.partial(cable, weighted=False)
     ),
     "cope+causal": rope.causal(lambda params, p: cope(params["cope"], p)),
-    "cope(num_positions=2)+causal": rope.causal(lambda params, p: cope(params["cope"], p)),
+    "cope(num_positions=2)+causal": rope.causal(
+        lambda params, p: cope(params["cope"], p)
+    ),
     "rope_axial": Reference(score=rope_axial),
     "tupe": Reference(score=tupe),
     "complex_order": Reference(embed=complex_order),
@@ -197,7 +219,9 @@ REFERENCES = {
     "per_row_alibi(rank=3, stddev=0.7)+causal": rope.causal(
         lambda params, p: per_row_alibi(params["per_row_alibi"], p)
     ),
-    "wall(gate_bias=1, stddev=0.7)+causal": rope.causal(lambda params, p: wall(params["wall"], p)),
+    "wall(gate_bias=1, stddev=0.7)+causal": rope.causal(
+        lambda params, p: wall(params["wall"], p)
+    ),
     "fope(original_length=1000)": Reference(score=fope),
     "convolutional(width=4)": Reference(embed_row=convolutional),
     "convolutional(width=3, groups=2)": Reference(embed_row=convolutional),

@@ -33,9 +33,14 @@ def grape_a(params, p: Pair, gates=("query", "key")):
     total = 0.0
     for name, x in (("query", p.q), ("key", p.k)):
         if name in gates:
-            direction = params[name][p.head] / jnp.sqrt((params[name][p.head] ** 2).sum())
+            direction = params[name][p.head] / jnp.sqrt(
+                (params[name][p.head] ** 2).sum()
+            )
             total += jnp.log(1 + jnp.exp(direction @ x / jnp.sqrt(len(x))))
-    rate = jnp.log(1 + jnp.exp(params["scale"][p.head])) * jnp.array(press_slopes(p.heads))[p.head]
+    rate = (
+        jnp.log(1 + jnp.exp(params["scale"][p.head]))
+        * jnp.array(press_slopes(p.heads))[p.head]
+    )
     return dot(p) - jnp.abs(p.j - p.i) * rate * total
 
 
@@ -85,7 +90,9 @@ def liere(params, p: Pair, side=14.0, size=4, width=None):
     def rotated(x, position):
         out = []
         for n in range(len(x) // size):
-            a = sum(of(position)[axis] / side * generators[axis, n] for axis in range(2))
+            a = sum(
+                of(position)[axis] / side * generators[axis, n] for axis in range(2)
+            )
             out.append(exponential(skew(a, size)) @ x[n * size : (n + 1) * size])
         return jnp.concatenate([*out, x[len(x) // size * size :]])
 
@@ -104,7 +111,9 @@ REFERENCES = {
     "grape_m": Reference(score=grape_m),
     "grape_a": Reference(score=grape_a),
     **{
-        f"grape_a(gate={name!r})": Reference(score=functools.partial(grape_a, gates=(name,)))
+        f"grape_a(gate={name!r})": Reference(
+            score=functools.partial(grape_a, gates=(name,))
+        )
         for name in ("query", "key")
     },
 }

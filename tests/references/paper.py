@@ -20,23 +20,30 @@ def fixed(dim, base=10_000.0):
 def added(vector, scale=1.0):
     """Equation 4, left: x + P(position)."""
     return Reference(
-        embed=lambda params, x, position, _: x + scale * vector(params, position, x.shape[-1])
+        embed=lambda params, x, position, _: (
+            x + scale * vector(params, position, x.shape[-1])
+        )
     )
 
 
-def relative(vector, clip=64, of_key=lambda params: params, of_value=lambda params: params):
+def relative(
+    vector, clip=64, of_key=lambda params: params, of_value=lambda params: params
+):
     """Equation 4, right: q·(k + P(j - i)) / sqrt(d), and v + P(j - i)."""
 
     def p(params, pair, dim):
         offset = pair.j - pair.i
-        return vector(params, offset if clip is None else jnp.clip(offset, -clip, clip), dim)
+        return vector(
+            params, offset if clip is None else jnp.clip(offset, -clip, clip), dim
+        )
 
     def score(params, pair):
         dim = len(pair.q)
         return pair.q @ (pair.k + p(of_key(params), pair, dim)) / np.sqrt(dim)
 
     return Reference(
-        score=score, value=lambda params, pair: pair.v + p(of_value(params), pair, len(pair.v))
+        score=score,
+        value=lambda params, pair: pair.v + p(of_value(params), pair, len(pair.v)),
     )
 
 
@@ -74,13 +81,21 @@ RELATIVE = ("learned_relative", "sinusoidal_relative", "learnable_sinusoidal_rel
 
 REFERENCES = {
     **SINGLE,
-    **{f"{a}+{r}": joined({a: SINGLE[a], r: SINGLE[r]}) for a in ABSOLUTE for r in RELATIVE},
+    **{
+        f"{a}+{r}": joined({a: SINGLE[a], r: SINGLE[r]})
+        for a in ABSOLUTE
+        for r in RELATIVE
+    },
     "sinusoidal_absolute(base=500, scale=0.5)": added(fixed_vector(500.0), 0.5),
     "learned_relative(max_distance=3)": relative(table_row(-3), 3),
-    "learned_relative(max_distance=3, separate=True)": relative(table_row(-3), 3, KEY, VALUE),
+    "learned_relative(max_distance=3, separate=True)": relative(
+        table_row(-3), 3, KEY, VALUE
+    ),
     "nezha": relative(nezha_vector(64)),
     "nezha(max_distance=3)": relative(nezha_vector(3), 3),
-    "sinusoidal_relative(max_distance=None, base=100)": relative(fixed_vector(100.0), None),
+    "sinusoidal_relative(max_distance=None, base=100)": relative(
+        fixed_vector(100.0), None
+    ),
     "learnable_sinusoidal_relative(max_distance=3, separate=True)": relative(
         learned_vector, 3, KEY, VALUE
     ),

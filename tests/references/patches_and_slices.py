@@ -40,8 +40,12 @@ def learned_2d(params, x, position, token, width, cls=False):
 
 def bias_2d(params, p: Pair, height, width, cls=False):
     """A row of the table by the difference of places, or one of BEiT's three last."""
-    (row_i, column_i), (row_j, column_j) = (jnp.divmod(x - cls, width) for x in (p.i, p.j))
-    rows = (row_i - row_j + height - 1) * (2 * width - 1) + column_i - column_j + width - 1
+    (row_i, column_i), (row_j, column_j) = (
+        jnp.divmod(x - cls, width) for x in (p.i, p.j)
+    )
+    rows = (
+        (row_i - row_j + height - 1) * (2 * width - 1) + column_i - column_j + width - 1
+    )
     if cls:
         last = len(params["table"]) - 3
         rows = jnp.where(p.i == 0, last, jnp.where(p.j == 0, last + 1, rows))
@@ -76,7 +80,9 @@ def turned(q, k, offset, base=10_000.0):
     """Σ_m Re conj(q_m) k_m e^(i ω_m offset), halves as complex numbers."""
     w = base ** (-2 * jnp.arange(len(q) // 2) / len(q))
     complex_of = lambda x: x[: len(q) // 2] + 1j * x[len(q) // 2 :]
-    return jnp.real(jnp.sum(jnp.conj(complex_of(q)) * complex_of(k) * jnp.exp(1j * w * offset)))
+    return jnp.real(
+        jnp.sum(jnp.conj(complex_of(q)) * complex_of(k) * jnp.exp(1j * w * offset))
+    )
 
 
 def rope_slice(params, p: Pair, size=2):
@@ -111,8 +117,14 @@ def inkling(params, p: Pair, max_distance, max_norm=None):
 
 def dape(params, p: Pair, slopes=None):
     """The products and biases of a pair in all heads through a network."""
-    content = jnp.einsum("hd,hd->h", p.row_q[p.at_q], p.row_k[p.at_k]) / jnp.sqrt(len(p.q))
-    bias = jnp.zeros(p.heads) if slopes is None else -jnp.array(slopes) * jnp.abs(p.i - p.j)
+    content = jnp.einsum("hd,hd->h", p.row_q[p.at_q], p.row_k[p.at_k]) / jnp.sqrt(
+        len(p.q)
+    )
+    bias = (
+        jnp.zeros(p.heads)
+        if slopes is None
+        else -jnp.array(slopes) * jnp.abs(p.i - p.j)
+    )
     hidden, out = params["hidden"], params["out"]
     x = jnp.concatenate([content, bias]) @ hidden["kernel"] + hidden["bias"]
     x = jnp.where(x > 0, x, 0.01 * x) @ out["kernel"] + out["bias"]
@@ -131,7 +143,11 @@ def dape_v2(params, p: Pair, slopes=None, causal=False):
         for n, weights in enumerate(layer["kernel"]):
             key = jnp.arange(len(x)) + n - len(layer["kernel"]) // 2
             there = (key >= 0) & (key < len(x)) & jnp.take(seen, key, mode="clip")
-            total = total + jnp.where(there[:, None], jnp.take(x, key, 0, mode="clip"), 0) @ weights
+            total = (
+                total
+                + jnp.where(there[:, None], jnp.take(x, key, 0, mode="clip"), 0)
+                @ weights
+            )
         return total
 
     x = convolved(params["hidden"], jnp.concatenate([content, bias], axis=1))
@@ -157,7 +173,9 @@ REFERENCES = {
     "sinusoidal_2d(width=3, cls=True, end=True)": Reference(
         embed=functools.partial(sinusoidal_2d, width=3, cls=True, end=True)
     ),
-    "learned_2d(height=4, width=4)": Reference(embed=functools.partial(learned_2d, width=4)),
+    "learned_2d(height=4, width=4)": Reference(
+        embed=functools.partial(learned_2d, width=4)
+    ),
     "learned_2d(height=3, width=5, cls=True, factorized=True)": Reference(
         embed=functools.partial(learned_2d, width=5, cls=True)
     ),
@@ -167,7 +185,9 @@ REFERENCES = {
     "bias_2d(height=3, width=5, cls=True, stddev=0.7)": Reference(
         score=functools.partial(bias_2d, height=3, width=5, cls=True)
     ),
-    "decomposed_2d(height=6, width=3)": Reference(score=functools.partial(decomposed_2d, width=3)),
+    "decomposed_2d(height=6, width=3)": Reference(
+        score=functools.partial(decomposed_2d, width=3)
+    ),
     # Without a key, nothing is drawn.
     "rope_centered(height=6, width=3, max_shift=0.5, max_jitter=1.2)": Reference(
         score=functools.partial(rope_centered, height=6, width=3)

@@ -40,7 +40,9 @@ def floater(params, x, position, token, delta=0.1, finer=4):
     """The path of the differential equation, in steps that are finer by far than the encoding's."""
 
     def h(t, p):
-        hidden = params["hidden"]["kernel"].T @ jnp.append(p, t) + params["hidden"]["bias"]
+        hidden = (
+            params["hidden"]["kernel"].T @ jnp.append(p, t) + params["hidden"]["bias"]
+        )
         hidden = jnp.maximum(hidden, 0)
         return params["out"]["kernel"].T @ jnp.append(hidden, t) + params["out"]["bias"]
 
@@ -61,7 +63,11 @@ def xpos(params, p, scale_base=512.0, gamma=0.4):
     m = jnp.arange(d // 2)
     zeta = (2 * m / d + gamma) / (1 + gamma)
     pair = lambda x: x[: d // 2] + 1j * x[d // 2 :]
-    rotated = pair(p.q) * jnp.conj(pair(p.k)) * jnp.exp(1j * 10_000.0 ** (-2 * m / d) * (p.i - p.j))
+    rotated = (
+        pair(p.q)
+        * jnp.conj(pair(p.k))
+        * jnp.exp(1j * 10_000.0 ** (-2 * m / d) * (p.i - p.j))
+    )
     return jnp.real(zeta ** ((p.i - p.j) / scale_base) @ rotated) / jnp.sqrt(d)
 
 
@@ -81,7 +87,9 @@ def ssmax(of_row=False):
     def score(params, p):
         n = 1 + (p.positions_k.max() if of_row else p.i)
         b = params["bias"][p.head] if "bias" in params else 0.0
-        return p.q @ p.k / jnp.sqrt(len(p.q)) * (params["scale"][p.head] * jnp.log(n) + b)
+        return (
+            p.q @ p.k / jnp.sqrt(len(p.q)) * (params["scale"][p.head] * jnp.log(n) + b)
+        )
 
     return Reference(score=score)
 
@@ -124,8 +132,12 @@ REFERENCES = {
     "xpos(scale_base=4, gamma=1)+causal": rope.causal(
         functools.partial(xpos, scale_base=4.0, gamma=1.0)
     ),
-    "log_n(original_length=4)": log_n(lambda n: jnp.maximum(jnp.log(n) / jnp.log(4), 1)),
-    "log_n(original_length=4, smooth=True)": log_n(lambda n: jnp.log(4 + n) / jnp.log(4)),
+    "log_n(original_length=4)": log_n(
+        lambda n: jnp.maximum(jnp.log(n) / jnp.log(4), 1)
+    ),
+    "log_n(original_length=4, smooth=True)": log_n(
+        lambda n: jnp.log(4 + n) / jnp.log(4)
+    ),
     "log_n(original_length=4, smooth=True, stepped=True)": log_n(
         lambda n: 1 + jnp.log(1 + jnp.floor(n / 4)) / jnp.log(4)
     ),
@@ -144,13 +156,15 @@ REFERENCES = {
     # Without a key, nothing is drawn.
     "shifted(learned_absolute, max_shift=4)": paper.REFERENCES["learned_absolute"],
     "cape(rope)": rope.REFERENCES["rope"],
-    "cape(sinusoidal_absolute, centered=True)": paper.REFERENCES["sinusoidal_absolute"].replace(
-        positions=lambda x: x - (x.min() + x.max()) / 2
-    ),
-    "interpolated(rope(learnable=True), factor=8)": rope.REFERENCES["rope(learnable=True)"].replace(
-        positions=lambda x: x / 8
-    ),
+    "cape(sinusoidal_absolute, centered=True)": paper.REFERENCES[
+        "sinusoidal_absolute"
+    ].replace(positions=lambda x: x - (x.min() + x.max()) / 2),
+    "interpolated(rope(learnable=True), factor=8)": rope.REFERENCES[
+        "rope(learnable=True)"
+    ].replace(positions=lambda x: x / 8),
 }
 EXCUSED = {
-    "normalized_index": {"padding": "the row's largest position counts, also if it is of padding"}
+    "normalized_index": {
+        "padding": "the row's largest position counts, also if it is of padding"
+    }
 }

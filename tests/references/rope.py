@@ -64,7 +64,9 @@ def yarn(factor, original_length, fast=32.0, slow=1.0, truncate=True):
     def frequencies(params, p, r):
         # The index m at which base^(-2m/r) · L = 2π · rotations.
         ends = [
-            r * math.log(original_length / (2 * math.pi * rotations)) / (2 * math.log(10_000.0))
+            r
+            * math.log(original_length / (2 * math.pi * rotations))
+            / (2 * math.log(10_000.0))
             for rotations in (fast, slow)
         ]
         if truncate:
@@ -73,7 +75,9 @@ def yarn(factor, original_length, fast=32.0, slow=1.0, truncate=True):
         high += 0.001 * (low == high)
         w = powers(r)
         stretched = [min(max((m - low) / (high - low), 0), 1) for m in range(r // 2)]
-        return np.array([x * (1 - g) + x / factor * g for x, g in zip(w, stretched, strict=True)])
+        return np.array(
+            [x * (1 - g) + x / factor * g for x, g in zip(w, stretched, strict=True)]
+        )
 
     return frequencies
 
@@ -93,7 +97,9 @@ def llama3(factor, original_length, low=1.0, high=4.0):
 
 def longrope(short, long, original_length):
     def frequencies(params, p, r):
-        divisors = jnp.where(longest(p) > original_length, np.array(long), np.array(short))
+        divisors = jnp.where(
+            longest(p) > original_length, np.array(long), np.array(short)
+        )
         return powers(r) / divisors
 
     return frequencies
@@ -130,7 +136,9 @@ def rotated_values(reference, frequencies, first=0):
 
     def value(params, p):
         rest, v = p.v[:first], p.v[first:]
-        z = (v[0::2] + 1j * v[1::2]) * jnp.exp(1j * frequencies(params, p) * (p.j - p.i))
+        z = (v[0::2] + 1j * v[1::2]) * jnp.exp(
+            1j * frequencies(params, p) * (p.j - p.i)
+        )
         return jnp.concatenate([rest, jnp.stack([z.real, z.imag], -1).reshape(-1)])
 
     return reference.replace(value=value)
@@ -142,17 +150,23 @@ def plain(params, p):
 
 def causal(score):
     """`score` of keys that are not to the right of the query."""
-    return Reference(score=lambda params, p: jnp.where(p.j <= p.i, score(params, p), -jnp.inf))
+    return Reference(
+        score=lambda params, p: jnp.where(p.j <= p.i, score(params, p), -jnp.inf)
+    )
 
 
 def window(reach):
     near = lambda p: jnp.abs(p.i - p.j) <= reach
-    return Reference(score=lambda params, p: jnp.where(near(p), plain(params, p), -jnp.inf))
+    return Reference(
+        score=lambda params, p: jnp.where(near(p), plain(params, p), -jnp.inf)
+    )
 
 
 def chunks(size):
     same = lambda p: jnp.floor(p.i / size) == jnp.floor(p.j / size)
-    return Reference(score=lambda params, p: jnp.where(same(p), plain(params, p), -jnp.inf))
+    return Reference(
+        score=lambda params, p: jnp.where(same(p), plain(params, p), -jnp.inf)
+    )
 
 
 fixed = lambda params, p, r: powers(r)
@@ -184,12 +198,16 @@ REFERENCES = {
     **{
         f"rope_longrope(short=(1, 2), long=(2, 8), factor=4, original_length={length})": score(
             longrope((1, 2), (2, 8), length),
-            scale=lambda p, length=length: math.sqrt(1 + math.log(4.0) / math.log(length)),
+            scale=lambda p, length=length: math.sqrt(
+                1 + math.log(4.0) / math.log(length)
+            ),
         )
         for length in (1000, 5)
     },
     "lerope(rope_yarn(factor=4, original_length=64, beta_fast=8))": score(
-        lambda params, p, r: yarn(4.0, 64, 8.0)(params, p, r) * jnp.exp(params["log_factors"]),
+        lambda params, p, r: (
+            yarn(4.0, 64, 8.0)(params, p, r) * jnp.exp(params["log_factors"])
+        ),
         scale=lambda p: 0.1 * math.log(4.0) + 1,
     ),
     "self_extend(window=3, group=2)": at_offsets(self_extend),

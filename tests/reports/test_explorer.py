@@ -46,11 +46,22 @@ def test_layers_of_runs(monkeypatch):
         subject = dataclasses.replace(tiny_subject.subject(position), step=1000)
         found[position] = layers = explorer.layers_of_run(subject)
         assert [each["options"] for each in layers] == [{"layer": 0}, {"layer": 1}]
-        assert layers[1]["title"] == f"{position}, layer 1" and "step 1,000" in layers[1]["note"]
+        assert (
+            layers[1]["title"] == f"{position}, layer 1"
+            and "step 1,000" in layers[1]["note"]
+        )
     biases, table = (layers[0]["picture"] for layers in found.values())
-    assert biases["properties"].keys() == {"8", "12"} and table["properties"].keys() == {"8"}
-    assert biases["properties"]["12"]["translation_invariance"] == 0 and biases["heat"] is None
-    assert table["properties"]["8"]["translation_invariance"] > 0.01 and table["heat"] is not None
+    assert biases["properties"].keys() == {"8", "12"} and table[
+        "properties"
+    ].keys() == {"8"}
+    assert (
+        biases["properties"]["12"]["translation_invariance"] == 0
+        and biases["heat"] is None
+    )
+    assert (
+        table["properties"]["8"]["translation_invariance"] > 0.01
+        and table["heat"] is not None
+    )
     assert biases["psi"] is None and table["psi"][0] == 1
 
 
@@ -60,7 +71,12 @@ def test_an_encoding_of_few_positions():
 
 
 def test_heat_maps_of_offsets_alone_are_left_out(entries):
-    assert [each["picture"]["heat"] is None for each in entries] == [True, True, True, False]
+    assert [each["picture"]["heat"] is None for each in entries] == [
+        True,
+        True,
+        True,
+        False,
+    ]
 
 
 def test_the_page_holds_its_numbers_and_library(entries):
@@ -85,15 +101,17 @@ def test_numbers_of_the_site_are_up_to_date():
     for title in ("rope(base=500)", "learned_absolute"):
         expected = properties.picture(explorer.base_size(title), lengths=[64])
         found = stored[title]["picture"]
-        assert found["by"] == expected["by"] and bool(found["psi"]) == bool(expected["psi"]), (
-            OUTDATED
-        )
+        assert found["by"] == expected["by"] and bool(found["psi"]) == bool(
+            expected["psi"]
+        ), OUTDATED
         for get in (
             lambda numbers: numbers["psi"] or 0,
             lambda numbers: numbers["curve"]["mean"],
             lambda numbers: numbers["curve"]["spread"],
         ):
-            np.testing.assert_allclose(get(found), get(expected), atol=2e-3, err_msg=OUTDATED)
+            np.testing.assert_allclose(
+                get(found), get(expected), atol=2e-3, err_msg=OUTDATED
+            )
 
 
 def test_the_command(tmp_path, monkeypatch):
@@ -105,8 +123,14 @@ def test_the_command(tmp_path, monkeypatch):
     code, printed, err = call(COMMAND, f"--runs={tmp_path}/[ab]/*", f"--out={out}")
     assert code == 0 and f"Wrote {out}" in printed, err
     text = out.read_text("utf-8")
-    entries = json.loads(re.search(r'<script id="data"[^>]*>(.*?)</script>', text, re.S)[1])
-    names = ["other", f"{tmp_path}/a/run", f"{tmp_path}/b/run"]  # Folders of one name by path.
+    entries = json.loads(
+        re.search(r'<script id="data"[^>]*>(.*?)</script>', text, re.S)[1]
+    )
+    names = [
+        "other",
+        f"{tmp_path}/a/run",
+        f"{tmp_path}/b/run",
+    ]  # Folders of one name by path.
     assert [each["name"] for each in entries] == names
     found = entries[0]
     assert found["options"] == {"layer": 0}
@@ -117,7 +141,10 @@ def test_the_command(tmp_path, monkeypatch):
         (["--encodings=,", f"--out={out}"], "Give --runs='RUNS/*'"),
         ([f"--runs={tmp_path}/a/r*"], "and --out=PAGE.html"),
         ([f"--runs={tmp_path}/x*", f"--out={out}"], "No runs match"),
-        (["--encodings=alibi,ropee", f"--out={out}"], "error: Unknown position encoding: 'ropee'"),
+        (
+            ["--encodings=alibi,ropee", f"--out={out}"],
+            "error: Unknown position encoding: 'ropee'",
+        ),
     ]:
         code, _, err = call(COMMAND, *arguments)
         assert code == 1 and says in err and "Measuring" not in err, err
@@ -131,7 +158,9 @@ def test_the_command(tmp_path, monkeypatch):
 def test_the_page_in_a_browser(chromium, entries, tmp_path, width):
     file, errors = tmp_path / "page.html", []
     plotly = explorer_page.plotly_source()
-    file.write_text(explorer_page.page(entries, title="T", about="", plotly=plotly), "utf-8")
+    file.write_text(
+        explorer_page.page(entries, title="T", about="", plotly=plotly), "utf-8"
+    )
     page = chromium.new_page(viewport={"width": width, "height": 844})
     page.on("console", lambda message: errors.append(message.text))
     page.on("pageerror", lambda error: errors.append(str(error)))
@@ -157,7 +186,9 @@ def test_the_page_in_a_browser(chromium, entries, tmp_path, width):
     assert page.locator("#numbers th[colspan]").all_inner_texts() == shown
     assert page.locator(".heat .heatmaplayer image").count() == 3
     assert "alibi" not in page.locator("#without").inner_text()
-    page.goto(f"{file.as_uri()}#100%")  # No address of the page: it shows the first ones.
+    page.goto(
+        f"{file.as_uri()}#100%"
+    )  # No address of the page: it shows the first ones.
     page.reload()
     assert page.locator(".heat .heatmaplayer image").count() == 4
     assert not errors

@@ -43,7 +43,9 @@ def model(request):
 @pytest.fixture(scope="module")
 def params(model):
     init = jax.jit(BertForMaskedLM(model).init)
-    return init(jax.random.key(0), TEXTS.tokens, masked_positions=TEXTS.tokens)["params"]
+    return init(jax.random.key(0), TEXTS.tokens, masked_positions=TEXTS.tokens)[
+        "params"
+    ]
 
 
 def test_constants_are_biases_of_a_model_with_as_many_heads(model, params):
@@ -64,7 +66,9 @@ def test_constants_are_biases_of_a_model_with_as_many_heads(model, params):
     before = np.asarray(inside(model, params["bert"], TEXTS.tokens))
     assert after.shape == before.shape == (3, 2, *TEXTS.tokens.shape, 2, 8)
     spread = lambda x: np.broadcast_to(x[:, :, None, None], after[:2].shape)
-    np.testing.assert_allclose(after[:2][spread(which)], spread(values)[spread(which)], rtol=1e-6)
+    np.testing.assert_allclose(
+        after[:2][spread(which)], spread(values)[spread(which)], rtol=1e-6
+    )
     kept = ~spread(which)[:, 0]  # Of the first layer: those above read another input.
     np.testing.assert_allclose(after[:2, 0][kept], before[:2, 0][kept], atol=1e-5)
 
@@ -74,7 +78,9 @@ def test_parts_that_read_the_projections(model, params, tmp_path):
         parts="words,offset_kernel,heads,rotary_frequencies,massive_values",
         length=tiny_subject.LENGTH, words=4, windows=(3,), bands=2, massive=1.5,
     )  # fmt: skip
-    subject = MeasuredModel("modern", model.encoding(), {}, tiny_subject.LENGTH, model, params)
+    subject = MeasuredModel(
+        "modern", model.encoding(), {}, tiny_subject.LENGTH, model, params
+    )
     tiny_subject.give(config, subject)
     measure_properties([subject], config, tmp_path)
 

@@ -41,7 +41,16 @@ def test_a_page_is_one_file(tmp_path):
     rows = [["rope|<i>", 0.5, -1.25], ["none", None, 1e6]]
     lines = number_table(["encoding", ("TI", ".3f"), ("loss", "+,.2f")], rows)
     text = "\n".join(
-        ["# A & B", "", *lines, "", "![of it](<a b.png>)", "", "![gone](gone.png) <script>", ""]
+        [
+            "# A & B",
+            "",
+            *lines,
+            "",
+            "![of it](<a b.png>)",
+            "",
+            "![gone](gone.png) <script>",
+            "",
+        ]
     )
     assert write_page(tmp_path / "report.md", text) == text
     assert (tmp_path / "report.md").read_text() == text
@@ -111,7 +120,9 @@ def test_a_name_is_text(tmp_path, name):
     }
     shown = [html.unescape(part) for part in re.findall(r">([^<>]*)<", inside)]
     spaces = " ".join(expected.split())
-    assert shown.count(expected) + shown.count(spaces) >= 4 + (name != "")  # Cells and a paragraph.
+    assert shown.count(expected) + shown.count(spaces) >= 4 + (
+        name != ""
+    )  # Cells and a paragraph.
     assert f"Of {spaces}." in [" ".join(part.split()) for part in shown]
     title = re.search(r"<title>([^<]*)</title>", html_text)[1]
     assert html.unescape(title).split() == f"Run {expected}".split()
@@ -141,9 +152,9 @@ def test_only_figures_of_the_report_are_embedded(tmp_path, source):
 
 def test_a_browser_loads_nothing_for_a_page(tmp_path):
     """Even if a page had an image or a script, its policy forbids to load them."""
-    policy = re.search(r'Content-Security-Policy"\s+content="([^"]*)"', to_html("# T\n", tmp_path))[
-        1
-    ]
+    policy = re.search(
+        r'Content-Security-Policy"\s+content="([^"]*)"', to_html("# T\n", tmp_path)
+    )[1]
     assert "default-src 'none'" in policy and "img-src data:;" in policy
     assert "script-src" not in policy and "http" not in policy
 
@@ -157,8 +168,12 @@ def test_the_glossary_has_the_terms_of_a_page():
 
 
 def test_the_glossary_of_the_measures_is_that_of_reports():
-    page = (Path(__file__).parents[2] / "docs/measures/README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\S.*?) \| (.*) \|$", page.split("## Terms")[1].split("\n## ")[0], re.M)
+    page = (Path(__file__).parents[2] / "docs/measures/README.md").read_text(
+        encoding="utf-8"
+    )
+    rows = re.findall(
+        r"^\| (\S.*?) \| (.*) \|$", page.split("## Terms")[1].split("\n## ")[0], re.M
+    )
     assert len(rows) > 10
     assert [(term, _GLOSSARY[term][1]) for term, _ in rows[1:]] == rows[1:]
 
@@ -195,7 +210,9 @@ def test_results_at_chance_say_so():
     numbers["baseline"] = {"matthews": -0.5}
     assert line not in finetuning_report._readable(numbers, [])
 
-    scores = dict(masked_lm_loss=5.0, unigram_loss=5.5, next_sentence_accuracy=0.53, pairs=1000)
+    scores = dict(
+        masked_lm_loss=5.0, unigram_loss=5.5, next_sentence_accuracy=0.53, pairs=1000
+    )
     scores["next_sentence_majority"] = 0.5
     assert pretraining_report._not_learned(scores) == ["next-sentence accuracy"]
     assert pretraining_report._not_learned({**scores, "pairs": 2000}) == []
@@ -211,7 +228,11 @@ def test_results_at_chance_say_so():
     assert line not in distillation_report._readable(numbers)
 
     rows = [
-        {"position": name, "loss_difference": difference, "loss_difference_standard_error": 0.1}
+        {
+            "position": name,
+            "loss_difference": difference,
+            "loss_difference_standard_error": 0.1,
+        }
         for name, difference in (("none", 0.0), ("rope", -0.3), ("alibi", 0.2))
     ]
     line = "No difference from none seen in the loss: alibi."

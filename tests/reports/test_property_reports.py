@@ -23,7 +23,11 @@ from pe_jax.trainer.reports.property_report import scores as scores_part
 from pe_jax.trainer.reports.property_report import vectors as vectors_part
 from pe_jax.trainer.reports.property_report.matrices import average
 from pe_jax.trainer.reports.property_report.report import PARTS, measure_properties
-from pe_jax.trainer.reports.property_report.subjects import from_checkpoint, from_name, from_run
+from pe_jax.trainer.reports.property_report.subjects import (
+    from_checkpoint,
+    from_name,
+    from_run,
+)
 from pe_jax.trainer.reports.property_report.texts import texts
 from pe_jax.trainer.reports.sinusoid_sweep import sweep_sinusoids
 from pe_jax.trainer.tasks import pretraining
@@ -91,7 +95,10 @@ def test_less_text_than_asked_for(subjects, config, tmp_path, capsys):
     subject = subjects[0]
     found = texts(subject, config).tokens
     assert 0 < len(found) < 10_000 and len(np.unique(found, axis=0)) == len(found)
-    assert f"The text has only {len(found):,} pieces of 22 tokens" in capsys.readouterr().err
+    assert (
+        f"The text has only {len(found):,} pieces of 22 tokens"
+        in capsys.readouterr().err
+    )
     config = replace(config, text=str(tmp_path / "short.txt"))
     (tmp_path / "short.txt").write_text("The whale stood.\n\nThe ship looked.\n")
     with pytest.raises(ValueError, match="No document has 22 tokens"):
@@ -117,25 +124,42 @@ def test_a_report_on_runs(runs, subjects, config, tmp_path, monkeypatch):
     assert text == (tmp_path / "report.md").read_text()
     assert {path.stem for path in tmp_path.glob("*.json")} == set(PARTS)
     pictures = sorted(tmp_path.glob("*.png"))
-    assert (tmp_path / "report.html").read_text().count("data:image/png") == len(pictures)
+    assert (tmp_path / "report.html").read_text().count("data:image/png") == len(
+        pictures
+    )
     for number in range(1, 8):
-        assert any(path.name.startswith(f"figure{number}_") for path in pictures), number
+        assert any(path.name.startswith(f"figure{number}_") for path in pictures), (
+            number
+        )
     assert_shown(pictures, text)
 
     # What is written is what the library measures on the run's own checkpoint.
     (component,) = subjects[0].with_vectors()
     phi = properties.proximity(component.vectors(np.arange(24)))
     found = numbers(tmp_path, "vectors")["learnable_sinusoidal_absolute"]["trained"]
-    assert found["monotonicity_3"] == pytest.approx(float(properties.monotonicity(phi, 3)))
-    assert found["monotonicity_all"] == pytest.approx(float(properties.monotonicity(phi)))
+    assert found["monotonicity_3"] == pytest.approx(
+        float(properties.monotonicity(phi, 3))
+    )
+    assert found["monotonicity_all"] == pytest.approx(
+        float(properties.monotonicity(phi))
+    )
 
-    moments = {label: [*map(int, at)] for label, at in numbers(tmp_path, "evolution").items()}
+    moments = {
+        label: [*map(int, at)] for label, at in numbers(tmp_path, "evolution").items()
+    }
     assert moments["learned_absolute+learned_relative: learned_relative"] == [0, 10, 20]
-    assert moments["learnable_sinusoidal_absolute"] == [0, 10, 12, 20]  # 12: the end of a stage.
+    assert moments["learnable_sinusoidal_absolute"] == [
+        0,
+        10,
+        12,
+        20,
+    ]  # 12: the end of a stage.
 
     # The last checkpoint's score is the one in the run's own metrics.
     path = runs[0]
-    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()
+    ]
     last = [line for line in lines if "held_out/masked_lm_loss" in line][-1]
     scored = numbers(tmp_path, "scores")[path.name]
     assert scored["checkpoints"][-1]["step"] == last["step"] == 20
@@ -166,7 +190,9 @@ def test_correlation_with_the_runs_own_scores(runs, subjects, config, tmp_path):
 def test_scores_are_kept(subjects, config, tmp_path, monkeypatch):
     config = replace(config, parts="scores")
     first = measure_properties(subjects[:1], config, tmp_path)
-    monkeypatch.setattr(scores_part, "build", None)  # A second call that scored would fail.
+    monkeypatch.setattr(
+        scores_part, "build", None
+    )  # A second call that scored would fail.
     assert measure_properties(subjects[:1], config, tmp_path) == first
     config = replace(config, score_examples=8)
     with pytest.raises(TypeError):
@@ -214,17 +240,29 @@ def test_table_1(config, tmp_path, monkeypatch, capsys):
             assert row["untrained"]["words"]["translation_invariance"] < 1e-6
             assert row["untrained"]["words"]["symmetry"] > 0.05
             assert row["untrained"]["kernel"]["translation_invariance"] < 1e-6
-    assert found["sinusoidal_absolute"]["untrained"]["words"]["translation_invariance"] > 0.05
-    assert found["learned_absolute"]["untrained"]["vectors"]["translation_invariance"] > 0.9
+    assert (
+        found["sinusoidal_absolute"]["untrained"]["words"]["translation_invariance"]
+        > 0.05
+    )
+    assert (
+        found["learned_absolute"]["untrained"]["vectors"]["translation_invariance"]
+        > 0.9
+    )
 
 
 @pytest.mark.slow
 def test_untrained_encodings_heads_and_vector_figures(config, tmp_path):
     config = replace(
-        config, heads="each", attention="weights", vector="pdf", parts="words,regression"
+        config,
+        heads="each",
+        attention="weights",
+        vector="pdf",
+        parts="words,regression",
     )
     names = ["sinusoidal_absolute", "learned_absolute+sinusoidal_relative"]
-    text = measure_properties([from_name(name, config, 0) for name in names], config, tmp_path)
+    text = measure_properties(
+        [from_name(name, config, 0) for name in names], config, tmp_path
+    )
     assert (tmp_path / "figure3_words.pdf").read_bytes()[:4] == b"%PDF"
     found = numbers(tmp_path, "words")["sinusoidal_absolute (untrained)"]
     assert len(found["heads"]) == 2 and found["words"] == 12
@@ -255,7 +293,9 @@ def test_offset_kernels_of_encodings_without_vectors(config, tmp_path):
     assert found["rope+causal (untrained)"]["layers"][0]["curve"][0][24:] == [None] * 23
     assert "(offset_kernel_curves.png)" in text and "| alibi " in text
     config = replace(config, kernel="texts", parts="offset_kernel", heads="average")
-    assert "12 texts of random words" in measure_properties(subjects[:1], config, tmp_path)
+    assert "12 texts of random words" in measure_properties(
+        subjects[:1], config, tmp_path
+    )
     assert average([{"a": 1.0, "b": 2.0}, {"a": 2.0}]) == {"a": 1.5}
 
 
@@ -271,7 +311,11 @@ def test_progress_within_a_part(config, tmp_path, monkeypatch, capsys):
     part = render.ReportSection("Some part", render.MODEL, [], measure)
     models = [types.SimpleNamespace(name=name, model=True) for name in "abc"]
     render.render(part, models, config, tmp_path)
-    lines = ["Some part: 1 of 3 models", "Some part: 2 of 3 models", "Some part: 3 of 3 models"]
+    lines = [
+        "Some part: 1 of 3 models",
+        "Some part: 2 of 3 models",
+        "Some part: 3 of 3 models",
+    ]
     assert measured == [("a", ""), ("b", lines[0]), ("c", lines[1])]
     assert capsys.readouterr().err.startswith(lines[2])
     render.render(part, models[:1], config, tmp_path)
@@ -282,16 +326,26 @@ def test_tables_of_other_families(config, tmp_path):
     """A table alone has vectors and can be probed, but has no attention."""
     rows = np.random.default_rng(0).normal(size=(32, 6)).astype(np.float32)
     save_file({"transformer.wpe.weight": rows}, tmp_path / "gpt.safetensors")
-    save_file({"roberta.embeddings.position_embeddings.weight": rows}, tmp_path / "rob.safetensors")
+    save_file(
+        {"roberta.embeddings.position_embeddings.weight": rows},
+        tmp_path / "rob.safetensors",
+    )
     gpt = from_checkpoint(tmp_path / "gpt.safetensors", "")
     roberta = from_checkpoint(tmp_path / "rob.safetensors", "", "RoBERTa")
-    assert (gpt.name, gpt.length, roberta.name, roberta.length) == ("gpt", 32, "RoBERTa", 30)
+    assert (gpt.name, gpt.length, roberta.name, roberta.length) == (
+        "gpt",
+        32,
+        "RoBERTa",
+        30,
+    )
     (component,) = roberta.with_vectors()
     np.testing.assert_array_equal(component.vectors(np.arange(30)), rows[2:])
     text = measure_properties([gpt, roberta], config, tmp_path / "out")
     assert "## Regression probe" in text and "## Identical words" not in text
     config = replace(config, parts="words")
-    with pytest.raises(ValueError, match="words needs a run, an untrained encoding or an imported"):
+    with pytest.raises(
+        ValueError, match="words needs a run, an untrained encoding or an imported"
+    ):
         measure_properties([gpt], config, tmp_path / "out")
 
 
@@ -305,21 +359,31 @@ def test_scores_from_a_table(runs, subjects, config, tmp_path):
     found = numbers(tmp_path / "out", "correlation")
     assert found["scores"] == {"cola": [0, 1, 2, 3], "rte": [0.5, 1.5, 0.5, 1.5]}
 
-    table.write_text("run,cola\n" + "\n".join(f"{path.name},{path.name}" for path in runs))
+    table.write_text(
+        "run,cola\n" + "\n".join(f"{path.name},{path.name}" for path in runs)
+    )
     with pytest.raises(ValueError, match="has a cell that is not a number"):
         measure_properties(subjects, config, tmp_path / "out")
     table.write_text("run,cola\nother,1\n")
-    with pytest.raises(ValueError, match="has no scores of learnable_sinusoidal_absolute, "):
+    with pytest.raises(
+        ValueError, match="has no scores of learnable_sinusoidal_absolute, "
+    ):
         measure_properties(subjects, config, tmp_path / "out")
 
 
 def test_what_cannot_be_measured(subjects, config, tmp_path):
-    with pytest.raises(ValueError, match="give --workdir, --runs, --encodings or --checkpoints"):
+    with pytest.raises(
+        ValueError, match="give --workdir, --runs, --encodings or --checkpoints"
+    ):
         measure_properties([], config, tmp_path)
     config = replace(config, parts="correlation")
-    with pytest.raises(ValueError, match="correlation needs four runs or more that have scores"):
+    with pytest.raises(
+        ValueError, match="correlation needs four runs or more that have scores"
+    ):
         measure_properties(subjects[:3], config, tmp_path)
-    with pytest.raises(ValueError, match="vector must be one of '', pdf, svg, got 'eps'"):
+    with pytest.raises(
+        ValueError, match="vector must be one of '', pdf, svg, got 'eps'"
+    ):
         replace(config, parts="vectors", vector="eps")
     config = replace(config, parts="words", layer=1)
     with pytest.raises(ValueError, match="layer must be 0 to 0, got 1"):
@@ -333,7 +397,9 @@ def test_a_run_that_has_not_saved_yet(runs, tmp_path):
         from_run(tmp_path)
 
 
-@pytest.mark.parametrize("measure", ["turning_point", "monotonicity", "monotonicity_weighted"])
+@pytest.mark.parametrize(
+    "measure", ["turning_point", "monotonicity", "monotonicity_weighted"]
+)
 def test_the_sweep_from_the_command_line(measure, tmp_path, capsys):
     config = SweepConfig(
         measure=measure,
@@ -353,7 +419,9 @@ def test_the_sweep_from_the_command_line(measure, tmp_path, capsys):
     expected = {
         "turning_point": properties.turning_point(values),
         "monotonicity": properties.monotonicity(values[_apart(40)], 9),
-        "monotonicity_weighted": properties.monotonicity(values[_apart(40)], 9, weighted=True),
+        "monotonicity_weighted": properties.monotonicity(
+            values[_apart(40)], 9, weighted=True
+        ),
     }
     assert found[measure][-1][-1] == pytest.approx(float(expected[measure]), abs=1e-5)
     assert "12 fixed sinusoids" in text and (tmp_path / "sweep.png").exists()
@@ -367,11 +435,22 @@ def _apart(length):
 def test_the_last_steps_of_stages(tmp_path):
     """What figure 5 marks: the length is tokens over examples, whatever the rates are."""
     lines = [
-        {"step": step, "train/tokens_per_second": rate * length, "train/examples_per_second": rate}
-        for step, rate, length in ((5, 3.1, 16), (10, 2.7, 16), (15, 1.3, 64), (20, 1.1, 64))
+        {
+            "step": step,
+            "train/tokens_per_second": rate * length,
+            "train/examples_per_second": rate,
+        }
+        for step, rate, length in (
+            (5, 3.1, 16),
+            (10, 2.7, 16),
+            (15, 1.3, 64),
+            (20, 1.1, 64),
+        )
     ]
     lines.insert(1, {"step": 5, "held_out/masked_lm_loss": 1.0})
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "metrics.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines)
+    )
     assert vectors_part._last_steps(tmp_path) == {10: 16}
 
 

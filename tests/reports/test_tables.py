@@ -15,7 +15,12 @@ from pe_jax.common.markdown import for_terminal
 from pe_jax.encodings.parser import PAPER
 from pe_jax.trainer.configs.tables import TablesConfig
 from pe_jax.trainer.reports.finetuning_results import GLUE, pool, read
-from pe_jax.trainer.reports.paper_tables import mean_over_tasks, summarize, welch, write_tables
+from pe_jax.trainer.reports.paper_tables import (
+    mean_over_tasks,
+    summarize,
+    welch,
+    write_tables,
+)
 
 METRICS = {name: metric for name, (_, metric) in GLUE.items()}
 
@@ -25,7 +30,9 @@ def config():
     return TablesConfig()
 
 
-def write(folder, name, position, dataset, scores, *, seeds=None, settings=(), **changes):
+def write(
+    folder, name, position, dataset, scores, *, seeds=None, settings=(), **changes
+):
     """The files of a finished run; `scores`: a list for GLUE's metric, or metric -> list."""
     if not isinstance(scores, dict):
         scores = {METRICS[dataset]: scores, "loss": scores}
@@ -92,7 +99,9 @@ def test_welch_by_hand():
     assert found["t"] == pytest.approx(4 / math.sqrt(v + w))
     assert found["df"] == pytest.approx(df)
     # Both tails of Student's t, as an incomplete beta function.
-    assert found["p"] == pytest.approx(special.betainc(df / 2, 0.5, df / (df + found["t"] ** 2)))
+    assert found["p"] == pytest.approx(
+        special.betainc(df / 2, 0.5, df / (df + found["t"] ** 2))
+    )
     peer = stats.ttest_ind([7, 8, 9, 4, 12], [3, 4, 5], equal_var=False)
     assert (found["t"], found["df"], found["p"]) == pytest.approx(
         (peer.statistic, peer.df, peer.pvalue)
@@ -127,7 +136,9 @@ def test_table_2(tmp_path, config):
     for i, dataset in enumerate(reversed(GLUE)):
         base = 50.0 + i
         write(runs, f"b{i}", "learned_absolute", dataset, [base, base + 1, base + 2])
-        write(runs, f"r{i}", "learned_relative", dataset, [base + 9, base + 10, base + 11])
+        write(
+            runs, f"r{i}", "learned_relative", dataset, [base + 9, base + 10, base + 11]
+        )
     for dataset in ("glue/cola", "glue/sst2", "glue/mrpc", "glue/rte"):
         write(runs, f"n_{dataset[5:]}", "none", dataset, [1.0, 2.0, 3.0])
     write(runs, "z", "none+zeta", "glue/cola", [-0.04])
@@ -141,7 +152,11 @@ def test_table_2(tmp_path, config):
     )
     # The row with CoLA only leaves no two tasks that all rows have.
     assert header[10:] == ["mean of 8"]
-    rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")][1:]
+    rows = [
+        line.split("|")[1].strip()
+        for line in text.splitlines()
+        if line.startswith("| ")
+    ][1:]
     assert rows == ["none", "learned_absolute", "learned_relative", "none+zeta"]
     # WNLI, first from below, has 50; the eight others 51 to 58, and their seeds one more each.
     absolute = row_of(text, "learned_absolute")
@@ -170,7 +185,11 @@ def test_table_2(tmp_path, config):
 
 
 def test_the_mean_of_the_tasks_that_all_rows_have(tmp_path, config):
-    for dataset, first in (("glue/rte", 60.0), ("glue/cola", 40.0), ("glue/wnli", 10.0)):
+    for dataset, first in (
+        ("glue/rte", 60.0),
+        ("glue/cola", 40.0),
+        ("glue/wnli", 10.0),
+    ):
         write(tmp_path, f"a{first}", "none", dataset, [first, first + 4])
     write(tmp_path, "b", "learned_relative", "glue/rte", [70.0, 72.0])
     write(tmp_path, "c", "learned_relative", "glue/cola", [50.0, 50.0])
@@ -217,11 +236,20 @@ def test_ties_at_the_printed_precision_are_all_bold(tmp_path, config):
     assert row_of(glue, "learned_absolute")[0] == "59.9"
     assert row_of(squad, "none") == ["**60.04**", "**60.04**"]
     assert row_of(squad, "learned_relative") == ["59.96", "59.96"]
-    assert "one seed each" in text and "Nothing is tested: a test needs two seeds" in text
+    assert (
+        "one seed each" in text and "Nothing is tested: a test needs two seeds" in text
+    )
 
 
 def test_training_on_another_set_is_marked(tmp_path, config):
-    write(tmp_path, "a", "none", "squad/v1.1", spans([60.0]), trained_on="squad_shifts:new+reddit")
+    write(
+        tmp_path,
+        "a",
+        "none",
+        "squad/v1.1",
+        spans([60.0]),
+        trained_on="squad_shifts:new+reddit",
+    )
     write(
         tmp_path, "b", "none", "squad_shifts:new -> squad_shifts:nyt", spans([50.0], [40.0]),
         trained_on="squad_shifts:new",
@@ -234,7 +262,8 @@ def test_training_on_another_set_is_marked(tmp_path, config):
         r"squad_shifts:nyt F1 \[b\]", r"squad_shifts:nyt EM \[b\]",
     ]  # fmt: skip
     assert (
-        r"\[a\] Trained on squad_shifts:new+reddit: not comparable with published results." in text
+        r"\[a\] Trained on squad_shifts:new+reddit: not comparable with published results."
+        in text
     )
     assert r"\[b\] Trained on squad_shifts:new: not" in text
     row = numbers(tmp_path / "out")["squad"]["rows"]["none"]
@@ -253,14 +282,22 @@ def test_only_columns_of_another_training_set_are_marked(tmp_path, config):
 
 
 def test_csv_reads_back(tmp_path, config):
-    write(tmp_path, "a", "learned_absolute", "squad/v1.1", spans([80.1, 80.2, 80.4], [70.0] * 3))
+    write(
+        tmp_path,
+        "a",
+        "learned_absolute",
+        "squad/v1.1",
+        spans([80.1, 80.2, 80.4], [70.0] * 3),
+    )
     write(tmp_path, "b", "none", "squad/v1.1", spans([30.0, 33.0], [20.0] * 2))
     write(tmp_path, "c", "none", "squad/v2.0", spans([50.0]))
     write_tables(sorted(tmp_path.iterdir()), config, tmp_path / "out")
     text = (tmp_path / "out" / "squad.csv").read_text()
     none, absolute = csv.DictReader(io.StringIO(text))
     assert (none["position"], absolute["position"]) == ("none", "learned_absolute")
-    assert float(absolute["squad/v1.1 f1 mean"]) == pytest.approx(80.7 / 3 + 53.3333333333)
+    assert float(absolute["squad/v1.1 f1 mean"]) == pytest.approx(
+        80.7 / 3 + 53.3333333333
+    )
     assert float(none["squad/v1.1 f1 std"]) == pytest.approx(math.sqrt(4.5))
     assert none["squad/v1.1 f1 n"] == "2"
     p = numbers(tmp_path / "out")["squad"]["rows"]["none"]["squad/v1.1 f1"]["test"]["p"]
@@ -282,7 +319,13 @@ def test_csv_has_no_formula_and_no_control_characters(tmp_path, config):
 
 def test_latex(tmp_path, config):
     write(tmp_path, "a", "learned_absolute", "squad/v1.1", spans([80.0, 81.0, 82.0]))
-    write(tmp_path, "b", "none", "squad/v1.1", spans([90.0, 91.0, 92.0], [10.0, 11.0, 12.0]))
+    write(
+        tmp_path,
+        "b",
+        "none",
+        "squad/v1.1",
+        spans([90.0, 91.0, 92.0], [10.0, 11.0, 12.0]),
+    )
     write(tmp_path, "c", "none", "squad/v2.0", spans([50.0]))
     write_tables(sorted(tmp_path.iterdir()), config, tmp_path / "out")
     lines = (tmp_path / "out" / "squad.tex").read_text().splitlines()
@@ -313,7 +356,10 @@ def test_runs_of_other_seeds_are_joined(tmp_path, config):
     ("second", "message"),
     [
         ({"seeds": [1, 2]}, "both have seeds 1"),
-        ({"settings": {"optimizer": {"learning_rate": 3e-5}}}, "learning_rate: 2e-05, 3e-05"),
+        (
+            {"settings": {"optimizer": {"learning_rate": 3e-5}}},
+            "learning_rate: 2e-05, 3e-05",
+        ),
         ({"init": "runs/other"}, "init: 'runs/none', 'runs/other'"),
         ({"select": "best"}, "select: 'last', 'best'"),
         ({"settings": {"layers": 2}}, "layers: None, 2"),
@@ -322,7 +368,9 @@ def test_runs_of_other_seeds_are_joined(tmp_path, config):
 )
 def test_runs_that_cannot_be_joined(tmp_path, config, second, message):
     one = write(tmp_path, "a", "none", "glue/rte", [60.0, 61.0])
-    other = write(tmp_path, "b", "none", "glue/rte", [62.0, 63.0], **{"seeds": [7, 8], **second})
+    other = write(
+        tmp_path, "b", "none", "glue/rte", [62.0, 63.0], **{"seeds": [7, 8], **second}
+    )
     with pytest.raises(ValueError) as error:
         write_tables([one, other], config, tmp_path / "out")
     assert message in str(error.value)
@@ -341,7 +389,14 @@ def test_rows_of_other_settings_are_warned_of(tmp_path, config):
     rate = {"settings": {"optimizer": {"learning_rate": 5e-5}}}
     for dataset in ("glue/rte", "glue/cola"):
         write(tmp_path, f"a_{dataset[5:]}", "none", dataset, [60.0, 61.0])
-        write(tmp_path, f"b_{dataset[5:]}", "learned_relative", dataset, [60.0, 61.0], **rate)
+        write(
+            tmp_path,
+            f"b_{dataset[5:]}",
+            "learned_relative",
+            dataset,
+            [60.0, 61.0],
+            **rate,
+        )
     write(tmp_path, "c", "none", "glue/sst2", [60.0], init="runs/elsewhere")
     text = write_tables(sorted(tmp_path.iterdir()), config, tmp_path / "out")
     warnings = [line for line in text.splitlines() if line.startswith("Warning")]
@@ -391,7 +446,9 @@ def test_half_a_file(tmp_path):
 def test_a_baseline_without_a_run(tmp_path, config):
     path = write(tmp_path, "a", "none", "glue/rte", [60.0])
     config = replace(config, baseline="learnt_absolute")
-    with pytest.raises(ValueError, match="'learnt_absolute'. Did you mean learned_absolute"):
+    with pytest.raises(
+        ValueError, match="'learnt_absolute'. Did you mean learned_absolute"
+    ):
         write_tables([path], config, tmp_path / "out")
 
 
@@ -426,14 +483,29 @@ def test_the_papers_table_3(tmp_path, config):
     runs = tmp_path / "runs"
     runs.mkdir()
     for i, (position, line) in enumerate(zip(PAPER, lines)):
-        write(runs, f"{i}_1", position, "squad/v1.1", spans(five(*line[:2]), five(*line[2:4])))
-        write(runs, f"{i}_2", position, "squad/v2.0", spans(five(*line[4:6]), five(*line[6:8])))
+        write(
+            runs,
+            f"{i}_1",
+            position,
+            "squad/v1.1",
+            spans(five(*line[:2]), five(*line[2:4])),
+        )
+        write(
+            runs,
+            f"{i}_2",
+            position,
+            "squad/v2.0",
+            spans(five(*line[4:6]), five(*line[6:8])),
+        )
     text = write_tables(sorted(runs.iterdir()), config, tmp_path / "out")
     other, best = set(), set()
     for position, line in zip(PAPER, lines):
         for i, printed in enumerate(row_of(text, position)):
             mean, std, marked = line[2 * i], line[2 * i + 1], line[8][i] == "x"
-            assert printed.replace("**", "").replace("†", "").replace("‡", "") == f"{mean} ± {std}"
+            assert (
+                printed.replace("**", "").replace("†", "").replace("‡", "")
+                == f"{mean} ± {std}"
+            )
             if ("†" in printed) != marked:
                 other.add((position, i))
             if "**" in printed:
@@ -458,13 +530,21 @@ def test_the_command(tmp_path):
     page = (tmp_path / "out" / "tables.md").read_text()
     assert for_terminal(page).strip() in out
     assert "# GLUE (table 2)" in page and "# SQuAD (table 3)" in page
-    names = {f"{table}.{end}" for table in ("glue", "squad") for end in ("md", "csv", "tex")}
+    names = {
+        f"{table}.{end}" for table in ("glue", "squad") for end in ("md", "csv", "tex")
+    }
     assert {path.name for path in (tmp_path / "out").iterdir()} == (
         names | {"tables.json", "tables.md", "tables.html"}
     )
-    code, _, err = call(ours[0], ours[1], f"--workdir={tmp_path / 'a'}")  # As training ends.
+    code, _, err = call(
+        ours[0], ours[1], f"--workdir={tmp_path / 'a'}"
+    )  # As training ends.
     assert code == 0 and (tmp_path / "a" / "tables" / "tables.html").is_file(), err
     (tmp_path / "a" / "results.json").unlink()
     (tmp_path / "b" / "results.json").unlink()
     code, _, err = run(*ours, f"--out={tmp_path / 'out'}")
-    assert code != 0 and "None of the 2 runs has finished" in err and "Traceback" not in err
+    assert (
+        code != 0
+        and "None of the 2 runs has finished" in err
+        and "Traceback" not in err
+    )

@@ -17,7 +17,14 @@ import pytest
 from helpers import tiny_run
 from helpers.commands import call
 from helpers.finetuning_data import encoders_at_the_start
-from helpers.published_bert import BERT, LAYERS, D, encoder_shapes, head_shapes, random_tensors
+from helpers.published_bert import (
+    BERT,
+    LAYERS,
+    D,
+    encoder_shapes,
+    head_shapes,
+    random_tensors,
+)
 from helpers.published_bert import write as write_published
 from helpers.random_params import random_params
 from step_shapes import abstract_arguments
@@ -46,7 +53,9 @@ LONGEST = 24
 def write_teacher(folder, layers=LAYERS, seed=0):
     """Write a published encoder of 24 positions with a pooler, and books that are read with it."""
     shapes = encoder_shapes(len(VOCAB), layers)
-    shapes |= {name: s for name, s in head_shapes().items() if name.startswith("pooler")}
+    shapes |= {
+        name: s for name, s in head_shapes().items() if name.startswith("pooler")
+    }
     shapes["embeddings.position_embeddings.weight"] = (LONGEST, D)
     sizes = {"vocab_size": len(VOCAB), "max_position_embeddings": LONGEST}
     config = {**BERT, **sizes, "num_hidden_layers": layers}
@@ -104,8 +113,13 @@ def centered(published):
 def student_params(experiment):
     """The teacher's parameters with random positions."""
     positions = experiment.program.state_shapes.params["bert"]["position"]
-    teacher = PretrainedSource(experiment.config.init).params(experiment.program.shardings_of)
-    return {**teacher, "bert": {**teacher["bert"], "position": random_params(positions, 0.02)}}
+    teacher = PretrainedSource(experiment.config.init).params(
+        experiment.program.shardings_of
+    )
+    return {
+        **teacher,
+        "bert": {**teacher["bert"], "position": random_params(positions, 0.02)},
+    }
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -123,7 +137,9 @@ def outputs_of(model, params, tokens, token_type_ids=None, valid=None):
 )
 def test_outputs_of_all_layers(position, layers):
     sizes = {"vocab_size": 20, "hidden_size": 8, "num_layers": layers, "num_heads": 2}
-    model = dataclasses.replace(BertConfig(**sizes, intermediate_size=8), position=position)
+    model = dataclasses.replace(
+        BertConfig(**sizes, intermediate_size=8), position=position
+    )
     tokens = np.random.default_rng(0).integers(0, 20, (2, 6))
     shapes = jax.eval_shape(Bert(model).init, jax.random.key(0), tokens)["params"]
     params = random_params(shapes, 0.3)
@@ -132,7 +148,9 @@ def test_outputs_of_all_layers(position, layers):
     assert plain.attention.shape == (layers, 2, 6, 8)
     for how in ({"scan_layers": True}, {"remat": "full"}):
         through = outputs_of(dataclasses.replace(model, **how), params, tokens)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), plain, through)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), plain, through
+        )
     last = jax.jit(Bert(model).apply)({"params": params}, tokens)
     np.testing.assert_allclose(plain.hidden[-1], last, atol=2e-6)
 
@@ -169,7 +187,9 @@ def test_packed_rows(tmp_path):
     documents = np.array([0, 2, 3])
     rows = PackedExamples(corpus, documents, data.vocabulary(words), 20)
     starts = corpus.sentences[corpus.documents]
-    expected = np.concatenate([corpus.tokens["id"][starts[i] : starts[i + 1]] for i in documents])
+    expected = np.concatenate(
+        [corpus.tokens["id"][starts[i] : starts[i + 1]] for i in documents]
+    )
     assert len(rows) == -(-len(expected) // 18) > 3
     made = [rows(number, np.random.default_rng(0)) for number in range(len(rows))]
     inside = []
@@ -192,7 +212,9 @@ def test_cut_rows(tmp_path):
     tokenizer = tmp_path / "vocab.txt"
     tokenizer.write_text("\n".join(VOCAB) + "\n")
     corpus, words = data.open_source(
-        str(tiny_run.write_books(tmp_path)), vocab=str(tokenizer), cache_dir=tmp_path / "cache"
+        str(tiny_run.write_books(tmp_path)),
+        vocab=str(tokenizer),
+        cache_dir=tmp_path / "cache",
     )
     length, pad, cls, sep = 48, 0, 2, 3
     rows = PackedExamples(corpus, np.arange(12), data.vocabulary(words), length)
@@ -204,14 +226,20 @@ def test_cut_rows(tmp_path):
         plain = rows(number, rng)
         real = row["document_ids"] > 0
         np.testing.assert_array_equal(real, plain["mask"])
-        assert (row["tokens"][~real] == pad).all() and not row["token_type_ids"][~real].any()
+        assert (row["tokens"][~real] == pad).all() and not row["token_type_ids"][
+            ~real
+        ].any()
         special = np.isin(row["tokens"], (cls, sep)) | ~real
-        np.testing.assert_array_equal(row["tokens"][~special], plain["tokens"][~special])
+        np.testing.assert_array_equal(
+            row["tokens"][~special], plain["tokens"][~special]
+        )
         np.testing.assert_array_equal(row["text"], ~special)
         numbers, counts = np.unique(row["document_ids"][real], return_counts=True)
         np.testing.assert_array_equal(numbers, np.arange(1, len(counts) + 1))
         assert len(counts) == 1 or counts.min() >= 8
-        order = row["order"]  # Stays within each input and its parts; special tokens stay.
+        order = row[
+            "order"
+        ]  # Stays within each input and its parts; special tokens stay.
         for name in ("document_ids", "token_type_ids", "text"):
             np.testing.assert_array_equal(row[name][order], row[name])
         np.testing.assert_array_equal(np.sort(order), np.arange(length))
@@ -239,7 +267,9 @@ def test_what_is_trained(finished):
     folder, experiment = finished
     step, params = newest_params(folder)
     assert step == 8
-    teacher = PretrainedSource(experiment.config.init).params(experiment.program.shardings_of)
+    teacher = PretrainedSource(experiment.config.init).params(
+        experiment.program.shardings_of
+    )
     for path in ("bert/token", "pooler"):
         old, new = teacher, params
         for name in path.split("/"):
@@ -285,9 +315,13 @@ def test_resumes_bit_for_bit(finished, published, tmp_path, monkeypatch):
     assert checkpointing.saved_steps(tmp_path / "run") == [3]
     distillation.run(c, tmp_path / "run")
     assert states(tmp_path / "run") == {
-        step: state for step, state in states(folder).items() if step in states(tmp_path / "run")
+        step: state
+        for step, state in states(folder).items()
+        if step in states(tmp_path / "run")
     }
-    assert metrics.read_evaluations(tmp_path / "run") == metrics.read_evaluations(folder)
+    assert metrics.read_evaluations(tmp_path / "run") == metrics.read_evaluations(
+        folder
+    )
 
 
 def test_converged():
@@ -299,7 +333,9 @@ def test_converged():
     assert not imitation.converged(values(*[0.5] * 9), patience=0, min_gain=0.01)
 
 
-def test_stages_that_ended_early_have_ended_without_their_log(finished, tmp_path, capsys):
+def test_stages_that_ended_early_have_ended_without_their_log(
+    finished, tmp_path, capsys
+):
     run = shutil.copytree(finished[0], tmp_path / "run")
     (run / "metrics.jsonl").unlink()
     distillation.run(finished[1].config, run)
@@ -337,7 +373,10 @@ def inputs_of(batches):
     found = []
     for batch in batches:
         for tokens, token_type_ids, documents in zip(
-            *(np.asarray(batch[name]) for name in ("tokens", "token_type_ids", "document_ids")),
+            *(
+                np.asarray(batch[name])
+                for name in ("tokens", "token_type_ids", "document_ids")
+            ),
             strict=True,
         ):
             for number in range(1, documents.max() + 1):
@@ -352,13 +391,18 @@ def naive_scores(experiment, params, stage):
     """Loss and R² by layer of a stage, each input alone, token by token in float64."""
     config, model = experiment.config, experiment.program.model
     teacher = distillation.teacher_model(config, model)
-    teacher_params = PretrainedSource(config.init).params(experiment.program.shardings_of)["bert"]
+    teacher_params = PretrainedSource(config.init).params(
+        experiment.program.shardings_of
+    )["bert"]
 
     tokens, token_type_ids, valid = inputs_of(experiment.data.held_out[stage])
 
     def outputs(model, params):
         found = outputs_of(model, jax.device_get(params), tokens, token_type_ids, valid)
-        return [np.asarray(x, np.float64)[:, valid] for x in (found.hidden[1:], found.attention)]
+        return [
+            np.asarray(x, np.float64)[:, valid]
+            for x in (found.hidden[1:], found.attention)
+        ]
 
     theirs, ours = outputs(teacher, teacher_params), outputs(model, params["bert"])
     errors = []
@@ -377,7 +421,9 @@ def test_loss_and_r2(finished):
     loss, r2 = naive_scores(experiment, params, 0)
     np.testing.assert_allclose(scores["loss"], loss, rtol=1e-4)
     for layer in range(LAYERS):
-        np.testing.assert_allclose(scores[f"r2/layer_{layer + 1}"], r2[layer], atol=1e-4)
+        np.testing.assert_allclose(
+            scores[f"r2/layer_{layer + 1}"], r2[layer], atol=1e-4
+        )
     assert scores["r2"] == scores[f"r2/layer_{LAYERS}"]
     np.testing.assert_allclose(scores["r2_mean"], r2.mean(), atol=1e-4)
     _, longer = naive_scores(experiment, params, 1)
@@ -405,7 +451,11 @@ def test_targets_of_rows_longer_than_the_table(one_layer, window):
             padding = (0, width - len(sources))
             tokens, token_type_ids, valid = (
                 np.pad(x[sources], padding)[None]
-                for x in (plain["tokens"][row], plain["token_type_ids"][row], documents > 0)
+                for x in (
+                    plain["tokens"][row],
+                    plain["token_type_ids"][row],
+                    documents > 0,
+                )
             )
             alone = outputs_of(
                 teacher.config, teacher.params["bert"], tokens, token_type_ids, valid
@@ -417,11 +467,18 @@ def test_targets_of_rows_longer_than_the_table(one_layer, window):
     assert fits and (expected[real] != 0).any(-1).all()
     np.testing.assert_allclose(states[real], expected[real], atol=1e-5)
     params = student_params(experiment)
-    ours = imitation.outputs_of(experiment.program.model, experiment.program.mesh, "jit")
-    error = np.asarray(jax.jit(ours)(params["bert"], batch).hidden[-1])[real] - expected[real]
+    ours = imitation.outputs_of(
+        experiment.program.model, experiment.program.mesh, "jit"
+    )
+    error = (
+        np.asarray(jax.jit(ours)(params["bert"], batch).hidden[-1])[real]
+        - expected[real]
+    )
     variance = ((expected[real] - expected[real].mean(0)) ** 2).sum(-1).mean()
     scores = experiment.stages[0].evaluate(0, params)
-    np.testing.assert_allclose(scores["r2"], 1 - (error**2).sum(-1).mean() / variance, atol=1e-4)
+    np.testing.assert_allclose(
+        scores["r2"], 1 - (error**2).sum(-1).mean() / variance, atol=1e-4
+    )
 
 
 @pytest.mark.slow
@@ -437,7 +494,9 @@ def test_weights_of_layers_and_of_attention(published):
 def test_loss_of_differences(one_layer):
     """A third error beside those of the rows as they are and shuffled: that of each token's change
     between them. R² is of the rows as they are."""
-    experiment = build(one_layer, differences=0.5, **{"stage2.steps": 0, "model.position": "t5"})
+    experiment = build(
+        one_layer, differences=0.5, **{"stage2.steps": 0, "model.position": "t5"}
+    )
     model, params = experiment.program.model, student_params(experiment)
     teacher = load_encoder(experiment.config.init)
 
@@ -446,11 +505,16 @@ def test_loss_of_differences(one_layer):
         outputs = jax.jit(imitation.outputs_of(model, experiment.program.mesh, "jit"))
         found = []
         for batch in experiment.data.held_out[0]:
-            order, real = np.asarray(batch["order"]), np.asarray(batch["document_ids"]) > 0
+            order, real = (
+                np.asarray(batch["order"]),
+                np.asarray(batch["document_ids"]) > 0,
+            )
             rows = np.arange(len(order))[:, None]
             shuffled = outputs(params, batch | {"tokens": batch["tokens"][rows, order]})
             back = np.asarray(shuffled.hidden[-1])[rows, np.argsort(order)]
-            found.append([np.asarray(outputs(params, batch).hidden[-1])[real], back[real]])
+            found.append(
+                [np.asarray(outputs(params, batch).hidden[-1])[real], back[real]]
+            )
         return np.concatenate(found, 1)
 
     ours = last_states(model, params["bert"])
@@ -460,18 +524,26 @@ def test_loss_of_differences(one_layer):
     text, shuffled, change = (np.square(x).sum(-1).mean() / variance for x in errors)
     assert change > 0.01 * text
     scores = experiment.stages[0].evaluate(0, params)
-    np.testing.assert_allclose(scores["loss"], (text + shuffled + 0.5 * change) / 2, rtol=1e-4)
+    np.testing.assert_allclose(
+        scores["loss"], (text + shuffled + 0.5 * change) / 2, rtol=1e-4
+    )
     np.testing.assert_allclose(scores["r2"], 1 - text, atol=1e-4)
 
 
 def test_identical_student(one_layer):
     """With the teacher's own positions R² is 1, whatever the weights; `none` is below."""
-    own = {"model.position": "learned_absolute", "model.max_length": LONGEST, "attention": 1.0}
+    own = {
+        "model.position": "learned_absolute",
+        "model.max_length": LONGEST,
+        "attention": 1.0,
+    }
     experiment = build(one_layer, **own, **{"stage1.steps": 0})
     teacher = PretrainedSource(str(one_layer)).params(experiment.program.shardings_of)
     scores = experiment.stages[0].evaluate(0, teacher)
     assert abs(scores["loss"]) < 1e-6
-    assert [round(x, 5) for name, x in scores.items() if "r2" in name] == [1.0] * (3 + 6)
+    assert [round(x, 5) for name, x in scores.items() if "r2" in name] == [1.0] * (
+        3 + 6
+    )
     baselines = experiment.stages[0].initial_scores(teacher)
     assert baselines["teacher/order/words/token"] == scores["order/words/token"] > 0.01
     assert round(baselines["held_out/r2"], 5) == 1 > 0.9 > baselines["none/r2/layer_1"]
@@ -480,10 +552,14 @@ def test_identical_student(one_layer):
 def test_targets_without_their_mean_by_position(centered):
     """Of tokens between [CLS] and [SEP] alone; R² stays that of the teacher's states."""
     document_ids = np.array([[1, 1, 1, 1, 1, 2, 2, 2, 0]])
-    is_text = np.isin(np.arange(9), [1, 3, 6])[None]  # [CLS] a [SEP] b [SEP], [CLS] c [SEP], pad.
+    is_text = np.isin(np.arange(9), [1, 3, 6])[
+        None
+    ]  # [CLS] a [SEP] b [SEP], [CLS] c [SEP], pad.
     centre = np.arange(LONGEST, dtype=np.float32)[None, :, None]
     parts = {"document_ids": document_ids, "text": is_text}
-    shifted = jax.jit(imitation._centered)(np.zeros((1, 1, 9, 1), np.float32), centre, parts)
+    shifted = jax.jit(imitation._centered)(
+        np.zeros((1, 1, 9, 1), np.float32), centre, parts
+    )
     assert shifted[0, 0, :, 0].tolist() == [0, -1, 0, -3, 0, 0, -1, 0, 0]
     params = student_params(centered)
     scores = centered.stages[0].evaluate(0, params)
@@ -495,7 +571,9 @@ def test_targets_without_their_mean_by_position(centered):
         centered.config,
         distillation.teacher_model(centered.config, centered.program.model),
         centered.program.mesh,
-        PretrainedSource(centered.config.init).params(centered.program.shardings_of)["bert"],
+        PretrainedSource(centered.config.init).params(centered.program.shardings_of)[
+            "bert"
+        ],
         [[batch]],
     )[0]
     teacher = load_encoder(centered.config.init)
@@ -524,7 +602,10 @@ THREE_STEPS = {
 
 def command_line(published, folder, **changes):
     """Return the arguments of train.py for three steps."""
-    data = {"data.source": published / "books.jsonl", "data.cache_dir": published / "cache"}
+    data = {
+        "data.source": published / "books.jsonl",
+        "data.cache_dir": published / "cache",
+    }
     values = {"init": published, **data, **THREE_STEPS, **changes}
     keys = [f"--config.{name}={value}" for name, value in values.items()]
     return ["--config=distill_positions", f"--workdir={folder}", *keys]
@@ -548,11 +629,15 @@ def test_parallel_is_the_same(commanded, one_layer, parallel, monkeypatch):
     fresh = program.init()
     state = fresh._replace(params=experiment.start(fresh.params))
     for rows in itertools.islice(stage.batches(0), 3):
-        state, _ = stage.train_step(state, sharding.to_global(rows, program.batch_sharding))
+        state, _ = stage.train_step(
+            state, sharding.to_global(rows, program.batch_sharding)
+        )
     params = [restore_params(commanded[0], 3), jax.device_get(state.params)]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), *params)
     logged = metrics.read_evaluations(commanded[0])[3]
-    np.testing.assert_allclose(stage.evaluate(3, state.params)["r2"], logged["r2"], atol=1e-4)
+    np.testing.assert_allclose(
+        stage.evaluate(3, state.params)["r2"], logged["r2"], atol=1e-4
+    )
 
 
 @pytest.mark.slow
@@ -581,7 +666,9 @@ def test_another_teacher_is_refused(commanded, tmp_path):
     folder, _ = commanded
     other = write_teacher(tmp_path / "other", layers=1, seed=1)
     c = changed(workdir.load_config(folder, ENCODERS), {"init": str(other)})
-    with pytest.raises(ValueError, match=r"config.init is not what the run in .* was trained on"):
+    with pytest.raises(
+        ValueError, match=r"config.init is not what the run in .* was trained on"
+    ):
         distillation.run(c, folder)
 
 
@@ -589,16 +676,23 @@ def test_the_digest_of_a_teacher_covers_its_positions_and_constants():
     """They have no parameters; how it is computed changes nothing."""
     teacher = BertConfig(num_layers=1, hidden_size=D, num_heads=2, position="rope")
     params = {"a": jax.numpy.ones(2)}
-    same = [teacher, dataclasses.replace(teacher, dtype="bfloat16", implementation="naive")]
+    same = [
+        teacher,
+        dataclasses.replace(teacher, dtype="bfloat16", implementation="naive"),
+    ]
     others = [
         dataclasses.replace(teacher, position="rope(base=500)"),
-        dataclasses.replace(teacher, position="cycle(rope, rope+window(max_distance=4))"),
+        dataclasses.replace(
+            teacher, position="cycle(rope, rope+window(max_distance=4))"
+        ),
         dataclasses.replace(teacher, layer_norm_epsilon=1e-5),
         dataclasses.replace(teacher, activation="relu"),
     ]
     digests = [distillation.teacher_digest(each, params) for each in (*same, *others)]
     assert len(set(digests[:2])) == 1 and len(set(digests)) == 1 + len(others)
-    assert distillation.teacher_digest(teacher, {"a": jax.numpy.zeros(2)}) not in digests
+    assert (
+        distillation.teacher_digest(teacher, {"a": jax.numpy.zeros(2)}) not in digests
+    )
 
 
 # --- what reads the run --------------------------------------------------------------------------
@@ -615,7 +709,10 @@ def test_the_report(finished):
     assert numbers["r2"]["24"]["after"][1] == log[8]["r2"]
     assert numbers["r2"]["16"]["after"][1] == log[8]["length_16/r2/layer_2"]
     assert len(numbers["r2"]["24"]["none"]) == LAYERS
-    assert numbers["order"]["after"]["order/words/token_r2"] == log[8]["order/words/token_r2"]
+    assert (
+        numbers["order"]["after"]["order/words/token_r2"]
+        == log[8]["order/words/token_r2"]
+    )
     assert f"{numbers['order']['teacher']['order/sentences/pooled']:.4f}" in text
     subject = from_run(folder)  # As the property report reads it.
     assert subject.encoding.name == "learned_relative" and subject.start is not None
@@ -644,7 +741,9 @@ def assert_exported(run, out):
     np.testing.assert_array_equal(
         back.params["pooler"]["dense"]["kernel"], params["pooler"]["dense"]["kernel"]
     )
-    if not (importlib.util.find_spec("torch") and importlib.util.find_spec("transformers")):
+    if not (
+        importlib.util.find_spec("torch") and importlib.util.find_spec("transformers")
+    ):
         return
     import torch
     import transformers
@@ -656,14 +755,21 @@ def assert_exported(run, out):
 
 
 @pytest.mark.torch
-@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs the extra parity")
-@pytest.mark.parametrize("position", ["none", "learned_absolute+learnable_sinusoidal_absolute"])
+@pytest.mark.skipif(
+    not importlib.util.find_spec("torch"), reason="needs the extra parity"
+)
+@pytest.mark.parametrize(
+    "position", ["none", "learned_absolute+learnable_sinusoidal_absolute"]
+)
 def test_other_encodings_that_transformers_loads(one_layer, tmp_path, position):
     """Students as they are before training."""
     changes = {**THREE_STEPS, "model.position": position}
     c, run = distillation.resolve(config(one_layer, **changes)), tmp_path / "run"
     source = PretrainedSource(c.init)
-    student, mesh = dataclasses.replace(c.model, vocab_size=len(VOCAB)), sharding.data_mesh()
+    student, mesh = (
+        dataclasses.replace(c.model, vocab_size=len(VOCAB)),
+        sharding.data_mesh(),
+    )
     program = distillation.make_program(c, mesh, student, source.model, 1, ("pooler",))
     tiny_run.save_random(c, program, data.load_tokenizer(source.tokenizer()), run)
     assert_exported(run, tmp_path / "exported")
@@ -683,7 +789,9 @@ def test_arguments_of_compile_for(centered):
     state, batch, constants = abstract_arguments(windowed, program, stage)
     assert batch["windows"].shape == (8, 4, 16)
     lowered = program.train_step().lower(state, batch, *constants)
-    teacher = PretrainedSource(centered.config.init).params(program.shardings_of)["bert"]
+    teacher = PretrainedSource(centered.config.init).params(program.shardings_of)[
+        "bert"
+    ]
     described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)
     assert described(constants[0]) == described(teacher)
     assert constants[1].centre.shape == (LAYERS, 24, D)
@@ -697,10 +805,17 @@ def test_arguments_of_compile_for(centered):
         ({"init": "nowhere"}, "neither a run nor a published BERT"),
         ({"layers": (1.0, 2.0, 3.0)}, "has 3 weights, and the model 2 layers"),
         ({"layers": (0.0, 0.0)}, "leaves every layer out"),
-        ({"window": 32}, "config.window=32 is longer than the 24 positions of the teacher's"),
+        (
+            {"window": 32},
+            "config.window=32 is longer than the 24 positions of the teacher's",
+        ),
         ({"window": 4}, "window=4 is too short"),
         (
-            {"stage2.length": 32, "model.position": "learned_absolute", "model.max_length": 24},
+            {
+                "stage2.length": 32,
+                "model.position": "learned_absolute",
+                "model.max_length": 24,
+            },
             "config.stage2.length=32 does not fit the 24 positions",
         ),
         (

@@ -17,7 +17,11 @@ from pe_jax.trainer.configs import squad as squad_config
 from pe_jax.trainer.configs.all_tasks import FINETUNING
 from pe_jax.trainer.data import glue
 from pe_jax.trainer.reports.comparison import score
-from pe_jax.trainer.reports.finetuning_report import _readable, report_finetuning, results
+from pe_jax.trainer.reports.finetuning_report import (
+    _readable,
+    report_finetuning,
+    results,
+)
 from pe_jax.trainer.reports.property_report.subjects import from_run
 from pe_jax.trainer.reports.rescoring import rescore
 from pe_jax.trainer.tasks import finetuning, pretrained_source
@@ -25,7 +29,12 @@ from pe_jax.trainer.tasks.seeds import seed_mesh
 from pe_jax.trainer.training import sharding, workdir
 from pe_jax.trainer.training.checkpointing import newest_params
 
-SHORT = {"stage1.length": 16, "stage1.steps": 4, "stage2.steps": 0, "model.max_length": 16}
+SHORT = {
+    "stage1.length": 16,
+    "stage1.steps": 4,
+    "stage2.steps": 0,
+    "model.max_length": 16,
+}
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +107,9 @@ def test_each_seed_is_the_run_of_that_seed_alone(done, pretrained, tmp_path):
         different = max(different, np.abs(a[0] - a[1]).max())
     assert different > 1e-3
     scores = [read(folder / "results.json") for folder in (done, tmp_path)]
-    assert scores[0]["scores"]["matthews"][1] == pytest.approx(scores[1]["scores"]["matthews"][0])
+    assert scores[0]["scores"]["matthews"][1] == pytest.approx(
+        scores[1]["scores"]["matthews"][0]
+    )
     answers = [
         read(folder / "predictions" / "step_9" / "seed_7_validation.json")
         for folder in (done, tmp_path)
@@ -117,7 +128,9 @@ def test_seeds_at_once_and_in_turn(pretrained, tmp_path, monkeypatch):
         resolved = finetuning.resolve(config(pretrained, seeds=(3, 5, 7)))
         experiment = finetuning.build(resolved, tmp_path)
         fresh = experiment.program.init()
-        params, _ = finetuning.start_from(experiment.config, experiment.program, fresh.params)
+        params, _ = finetuning.start_from(
+            experiment.config, experiment.program, fresh.params
+        )
         state = fresh._replace(params=params)
         step = experiment.program.train_step()
         for number in range(2):
@@ -163,7 +176,9 @@ def test_what_a_run_leaves(done, pretrained):
         answers = np.array(read(path))
         want = 0 if len(set(answers)) == 1 else 100 * np.corrcoef(labels, answers)[0, 1]
         assert found["scores"]["matthews"][number] == pytest.approx(want)
-    lines = [json.loads(line) for line in (done / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (done / "metrics.jsonl").read_text().splitlines()
+    ]
     scored = [line for line in lines if "held_out/matthews" in line]
     assert [line["step"] for line in scored] == [5, 9]
     each = [scored[1][f"held_out/matthews/seed_{seed}"] for seed in (3, 7)]
@@ -194,7 +209,8 @@ def test_training_data_kept_to_select_by(pretrained, tmp_path, cola):
 def test_attention_in_cudnn_is_refused(pretrained):
     """It cannot be mapped over seeds."""
     with pytest.raises(
-        ValueError, match=r"config.model.implementation='cudnn' is not.*implementation=auto"
+        ValueError,
+        match=r"config.model.implementation='cudnn' is not.*implementation=auto",
     ):
         finetuning.resolve(config(pretrained, **{"model.implementation": "cudnn"}))
 
@@ -204,16 +220,22 @@ def test_starting_from_a_run(done, pretrained, tmp_path):
     resolved = finetuning.resolve(config(pretrained))
     experiment = finetuning.build(resolved, tmp_path)
     fresh = experiment.program.init()
-    params, changes = finetuning.start_from(experiment.config, experiment.program, fresh.params)
+    params, changes = finetuning.start_from(
+        experiment.config, experiment.program, fresh.params
+    )
     _, old = newest_params(pretrained / "learned_absolute")
     got = jax.device_get(params)
     for part in ("bert", "pooler"):
-        for a, b in zip(jax.tree.leaves(got[part]), jax.tree.leaves(old[part]), strict=True):
+        for a, b in zip(
+            jax.tree.leaves(got[part]), jax.tree.leaves(old[part]), strict=True
+        ):
             np.testing.assert_array_equal(a, np.stack([b, b]))
     head = got["classifier"]["kernel"]
     assert head.shape == (2, 16, 2) and not np.array_equal(head[0], head[1])
     assert changes.new == ["classifier/bias", "classifier/kernel"]
-    assert "masked_lm/bias" in changes.dropped and "bert/token/embedding" in changes.kept
+    assert (
+        "masked_lm/bias" in changes.dropped and "bert/token/embedding" in changes.kept
+    )
     # The seeds share nothing but the encoder: dropout keys differ too.
     assert not np.array_equal(*jax.random.key_data(fresh.rng))
 
@@ -240,10 +262,14 @@ def test_a_table_that_is_too_short(pretrained, tmp_path):
         experiment.config, experiment.program, zero_params(experiment.program)
     )
     _, old = newest_params(pretrained / "learned_absolute")
-    table, was = (p["bert"]["position"]["learned_absolute"]["table"] for p in (params, old))
+    table, was = (
+        p["bert"]["position"]["learned_absolute"]["table"] for p in (params, old)
+    )
     np.testing.assert_array_equal(table[0], np.concatenate([was, was[:8]]))
     assert "bert/position/learned_absolute/table" in changes.kept
-    finetuning.resolve(config(pretrained, "learned_relative", **longer))  # Has no maximum length.
+    finetuning.resolve(
+        config(pretrained, "learned_relative", **longer)
+    )  # Has no maximum length.
 
 
 def test_a_relative_table_that_is_too_short(tmp_path, monkeypatch):
@@ -257,9 +283,9 @@ def test_a_relative_table_that_is_too_short(tmp_path, monkeypatch):
     params = {"bert": {"position": jax.jit(encoding.init)(jax.random.key(0))}}
     monkeypatch.setattr(pretrained_source, "newest_params", lambda *run: (0, params))
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    taken = pretrained_source.PretrainedSource(str(tmp_path / "run")).params(lambda _: device, 24)[
-        "bert"
-    ]["position"]
+    taken = pretrained_source.PretrainedSource(str(tmp_path / "run")).params(
+        lambda _: device, 24
+    )["bert"]["position"]
     old = params["bert"]["position"]
     np.testing.assert_array_equal(
         taken["relative_key"]["table"][8:-8], old["relative_key"]["table"]
@@ -288,7 +314,9 @@ def test_lengths_do_not_change_scores(done, pretrained, tmp_path, monkeypatch, c
 def test_rescoring(done, tmp_path):
     text = rescore(done, tmp_path)
     (row,) = read(tmp_path / "rescored.json")
-    assert row["scores"] == read(done / "results.json")["scores"] and row["length"] == 16
+    assert (
+        row["scores"] == read(done / "results.json")["scores"] and row["length"] == 16
+    )
     assert "| 16 " in text
     with pytest.raises(ValueError, match="24 tokens do not fit a learned table of 16"):
         rescore(done, tmp_path, (24,))
@@ -305,7 +333,9 @@ def test_empty_texts_are_counted(pretrained, tmp_path, cola, capsys):
     cola["validation"][0]["sentence"] = b""
     experiment = finetuning.build(finetuning.resolve(config(pretrained)), tmp_path)
     with pytest.raises(ValueError, match="1 of 21 predictions are not finite"):
-        experiment.problem.score("validation", np.array([[0.0, 1.0]] * 20 + [[np.nan, 1.0]]))
+        experiment.problem.score(
+            "validation", np.array([[0.0, 1.0]] * 20 + [[np.nan, 1.0]])
+        )
     assert len(experiment.problem.train.sizes()) == 43
     assert len(experiment.problem.held_out["validation"].sizes()) == 21
     printed = capsys.readouterr().err
@@ -317,13 +347,19 @@ def test_empty_texts_are_counted(pretrained, tmp_path, cola, capsys):
     ("changes", "message"),
     [
         ({"init": ""}, "Fine-tuning starts from a pretrained model.*--config.init"),
-        ({"init": "/nowhere"}, "config.init='/nowhere' is neither a run nor a published BERT"),
+        (
+            {"init": "/nowhere"},
+            "config.init='/nowhere' is neither a run nor a published BERT",
+        ),
         ({"task": "snli"}, "config.task must be one of cola, .*, squad, got 'snli'"),
         (
             {"seeds": (1, 1)},
             r"config.seeds must be a tuple of .* different values, .* got \(1, 1\)",
         ),
-        ({"select": "first"}, "config.select must be one of last, best, held_out, got 'first'"),
+        (
+            {"select": "first"},
+            "config.select must be one of last, best, held_out, got 'first'",
+        ),
         (
             {"data.batch_size": 9},
             "config.data.batch_size=9 is not divisible by 2 devices .* is: 8 or 10",
@@ -339,13 +375,17 @@ def test_configs_that_cannot_run(pretrained, tmp_path, changes, message):
 
 
 def test_a_run_does_not_start_from_a_fine_tuned_one(done, pretrained, tmp_path):
-    with pytest.raises(ValueError, match="holds a run of 'cola', but this needs pretraining"):
+    with pytest.raises(
+        ValueError, match="holds a run of 'cola', but this needs pretraining"
+    ):
         finetune(config(pretrained, init=str(done)), tmp_path)
 
 
 def test_what_is_for_pretraining_runs_says_so(done):
     for read_run in (from_run, score):
-        with pytest.raises(ValueError, match="holds a run of 'cola', but this needs pretraining"):
+        with pytest.raises(
+            ValueError, match="holds a run of 'cola', but this needs pretraining"
+        ):
             read_run(done)
 
 
@@ -358,13 +398,21 @@ def test_the_best_step_of_each_seed(tmp_path):
         for step, (a, b) in scored.items()
     ]  # fmt: skip
     lines.insert(0, {"step": 1, "train/loss": 1.0})
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "metrics.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines)
+    )
     made = types.SimpleNamespace(
         config=types.SimpleNamespace(select="best", init="RUN", seeds=(1, 2)),
         problem=types.SimpleNamespace(
-            metric="f1", held_out_metric="exact", dataset="A", trained_on="B", baseline={}
+            metric="f1",
+            held_out_metric="exact",
+            dataset="A",
+            trained_on="B",
+            baseline={},
         ),
-        program=types.SimpleNamespace(model=types.SimpleNamespace(encoding=encodings.none)),
+        program=types.SimpleNamespace(
+            model=types.SimpleNamespace(encoding=encodings.none)
+        ),
     )
     best = results(made, tmp_path)
     assert best["steps"] == [10, 5]
@@ -396,7 +444,10 @@ def test_questions(pretrained, tmp_path):
     were kept from training."""
     choice = {"data.held_out": 0.2, "select": "held_out"}
     text = finetune(squad(pretrained, tmp_path, **choice), tmp_path / "run")
-    assert "32 training questions" in text and "8 questions in 8 windows to select by" in text
+    assert (
+        "32 training questions" in text
+        and "8 questions in 8 windows to select by" in text
+    )
     found = read(tmp_path / "run" / "results.json")
     assert found["dataset"] == str(tmp_path / "dev.json")
     assert set(found["scores"]) == {"f1", "exact", "f1_held_out", "exact_held_out"}
@@ -410,7 +461,9 @@ def test_questions(pretrained, tmp_path):
         assert found["steps"][number] == max(kept, key=kept.get)
         assert found["scores"]["f1_held_out"][number] == max(kept.values())
     answers = read(tmp_path / "run" / "predictions" / "step_6" / "seed_2_answers.json")
-    assert sorted(answers) == sorted(f"q{n}" for n in range(10)) and all(answers.values())
+    assert sorted(answers) == sorted(f"q{n}" for n in range(10)) and all(
+        answers.values()
+    )
     assert set(found["baseline"]) == {"f1", "exact"}
 
 
@@ -425,12 +478,15 @@ def test_questions_without_answers(pretrained, tmp_path):
     assert "left out: misplaced answer: 1" in text
     scores = read(tmp_path / "run" / "results.json")["scores"]
     assert {"f1", "exact", "HasAns_f1", "NoAns_exact"} <= set(scores)
-    nulls = read(tmp_path / "run" / "predictions" / "step_6" / "seed_0_null_differences.json")
+    nulls = read(
+        tmp_path / "run" / "predictions" / "step_6" / "seed_0_null_differences.json"
+    )
     assert len(nulls) == 10 and all(np.isfinite(list(nulls.values())))
 
 
 @pytest.mark.parametrize(
-    ("seeds", "shape"), [(1, (1, 4)), (2, (2, 2)), (3, (1, 4)), (4, (4, 1)), (8, (4, 1))]
+    ("seeds", "shape"),
+    [(1, (1, 4)), (2, (2, 2)), (3, (1, 4)), (4, (4, 1)), (8, (4, 1))],
 )
 def test_devices_are_split_by_seeds_as_far_as_they_go(seeds, shape):
     mesh = seed_mesh(seeds)

@@ -16,7 +16,12 @@ from pe_jax.trainer.tasks.glue import classification_task, glue_score
 
 PAD, CLS, SEP = 0, 2, 3
 MODEL = BertConfig(
-    vocab_size=20, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16, max_length=12
+    vocab_size=20,
+    hidden_size=16,
+    num_layers=1,
+    num_heads=2,
+    intermediate_size=16,
+    max_length=12,
 )
 
 
@@ -45,7 +50,9 @@ def test_reading(prepared):
 
 
 def test_a_regression_has_values(prepared):
-    prepared["glue/stsb", "train"] = [{"sentence1": b"a", "sentence2": b"b", "label": 3.8}]
+    prepared["glue/stsb", "train"] = [
+        {"sentence1": b"a", "sentence2": b"b", "label": 3.8}
+    ]
     found = load_glue("stsb", "train")
     assert found.labels.dtype == np.float32 and found.labels[0] == np.float32(3.8)
 
@@ -70,7 +77,9 @@ def test_bad_examples(prepared, name, example, message):
 
 def test_the_nine_tasks_are_those_of_tfds():
     """Names of features and classes, in the order of their ids."""
-    found = pytest.importorskip("tensorflow_datasets.text.glue", reason="needs the extra tfds")
+    found = pytest.importorskip(
+        "tensorflow_datasets.text.glue", reason="needs the extra tfds"
+    )
     configs = found.Glue.builder_configs
     for name, task in GLUE.items():
         config = configs[name]
@@ -98,9 +107,14 @@ def test_inputs_by_hand(tokenizer):
     assert encoded(tokenizer, 9, "a b") == ([CLS, 5, 6, SEP], 4)
     assert encoded(tokenizer, 9, "a b", "c") == ([CLS, 5, 6, SEP, 7, SEP], 4)
     assert encoded(tokenizer, 4, "a b c") == ([CLS, 5, 6, SEP], 4)
-    assert encoded(tokenizer, 8, "a b c d", "e f") == ([CLS, 5, 6, 7, SEP, 9, 10, SEP], 5)
+    assert encoded(tokenizer, 8, "a b c d", "e f") == (
+        [CLS, 5, 6, 7, SEP, 9, 10, SEP],
+        5,
+    )
     assert encoded(tokenizer, 9, "", "c") == ([CLS, SEP, 7, SEP], 2)
-    with pytest.raises(ValueError, match="config.data.length=4 is too short .* at least 5"):
+    with pytest.raises(
+        ValueError, match="config.data.length=4 is too short .* at least 5"
+    ):
         encoded(tokenizer, 4, "a", "b")
 
 
@@ -109,7 +123,9 @@ def test_cutting_takes_tokens_off_the_longer_text():
         for second in range(9):
             for room in range(2, 12):
                 sizes = [first, second]
-                while sum(sizes) > room:  # One token at a time, as BERT's own code does.
+                while (
+                    sum(sizes) > room
+                ):  # One token at a time, as BERT's own code does.
                     sizes[0 if sizes[0] > sizes[1] else 1] -= 1
                 assert glue._truncated_sizes([first, second], room) == sizes
 
@@ -181,7 +197,9 @@ def test_a_regression_is_squared_error():
     )
     values = np.asarray(logits)[:, 0]
     sums = jax.jit(task.sums)(params, batch, None)
-    np.testing.assert_allclose(sums["loss"], ((values - batch["label"]) ** 2).sum(), rtol=1e-6)
+    np.testing.assert_allclose(
+        sums["loss"], ((values - batch["label"]) ** 2).sum(), rtol=1e-6
+    )
     assert set(sums) == set(task.counts(batch)) == {"loss"}
 
 

@@ -70,7 +70,10 @@ def whole(row):
 
 
 def made(rows, seed=0):
-    return [rows(number, np.random.default_rng(seed + number)) for number in range(len(rows))]
+    return [
+        rows(number, np.random.default_rng(seed + number))
+        for number in range(len(rows))
+    ]
 
 
 @pytest.mark.parametrize("length", [8, 17, 32, 200])
@@ -142,7 +145,9 @@ def alone(row, document):
         "tokens": tokens,
         "document_ids": numbers,
         "positions": np.arange(len(tokens), dtype=np.int32) * numbers,
-        "masked_positions": np.where(where, row["masked_positions"] - first, 0).astype(np.int32),
+        "masked_positions": np.where(where, row["masked_positions"] - first, 0).astype(
+            np.int32
+        ),
         "masked_weights": where.astype(np.float32),
     }
 
@@ -185,7 +190,9 @@ def test_losses_of_documents_are_those_of_each_alone(corpus, position):
     assert weights.sum() == sum(row["masked_weights"].sum() for row in rows)
     np.testing.assert_allclose(weights * together, weights * apart, atol=1e-5, rtol=0)
     # Attention to other documents would show.
-    mixed = batch_of([{**rows[i], "document_ids": np.ones(LENGTH, np.int32)} for i, _ in singles])
+    mixed = batch_of(
+        [{**rows[i], "document_ids": np.ones(LENGTH, np.int32)} for i, _ in singles]
+    )
     assert np.abs(weights * (losses(params, mixed) - apart)).max() > 1e-3
 
 
@@ -213,7 +220,9 @@ def finished(tmp_path_factory):
 
 
 def lines_of(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()
+    ]
 
 
 def test_a_run_trains_the_masked_language_model_alone(finished):
@@ -234,7 +243,10 @@ def test_a_run_resumes_bit_for_bit(finished, tmp_path):
     pretraining.run(c, killed)
     ends = [jax.device_get(restore_params(folder, 10)) for folder in (killed, done)]
     jax.tree.map(np.testing.assert_array_equal, *ends)
-    rates = [[line.get("train/learning_rate") for line in lines_of(f)] for f in (killed, done)]
+    rates = [
+        [line.get("train/learning_rate") for line in lines_of(f)]
+        for f in (killed, done)
+    ]
     assert rates[0] == rates[1]
 
 
@@ -251,7 +263,9 @@ def loss_on_one_device(model, params, batch):
     logits = head.apply(
         {"params": params["masked_lm"]}, hidden, batch["masked_positions"], embedding
     )
-    return (cross_entropy(logits, batch["masked_tokens"])[0] * batch["masked_weights"]).sum()
+    return (
+        cross_entropy(logits, batch["masked_tokens"])[0] * batch["masked_weights"]
+    ).sum()
 
 
 @pytest.mark.parametrize("parallel", slow_except(["jit"], ["jit", "fsdp", "pmap"]))
@@ -261,7 +275,9 @@ def test_arguments_of_compile_for_and_layouts(finished, parallel):
     experiment = pretraining.build(c)
     program, stage = experiment.program, experiment.stages[1]
     state, batch, constants = abstract_arguments(c, program, c.stage2)
-    described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), tree)
+    described = lambda tree: jax.tree.map(
+        lambda x: (x.shape, x.dtype, x.sharding), tree
+    )
     given = sharding.to_global(next(iter(stage.batches(0))), program.batch_sharding)
     assert constants == () and described(batch) == described(given)
     fresh = program.init()
@@ -284,7 +300,9 @@ def test_the_report_and_the_comparison(finished, tmp_path):
     text = compare([folder, folder], tmp_path)
     assert "16 packed rows of length 48" in text and "next" not in text
     loss, accuracy = numbers["unigram_loss"], numbers["unigram_accuracy"]
-    assert re.search(rf"\| baseline +\| – +\| – +\| {loss:.3f} +\| – +\| {accuracy:.1%} +\|", text)
+    assert re.search(
+        rf"\| baseline +\| – +\| – +\| {loss:.3f} +\| – +\| {accuracy:.1%} +\|", text
+    )
     assert "Each encoding has one seed." in text  # The same run twice has.
 
 
@@ -301,5 +319,7 @@ def test_fine_tuning_starts_from_a_run(finished, tmp_path, monkeypatch):
 
 
 def test_masks_that_do_not_fit(tmp_path):
-    with pytest.raises(ValueError, match="max_predictions=8 is too low: .* masks 14 of the 46 tok"):
+    with pytest.raises(
+        ValueError, match="max_predictions=8 is too low: .* masks 14 of the 46 tok"
+    ):
         text_training.resolve(config(tmp_path, **{"data.mask_rate": 0.3}))

@@ -13,7 +13,9 @@ from pe_jax.trainer.tasks import pretraining
 from pe_jax.trainer.tasks.pretraining import make_program, pretraining_task
 from pe_jax.trainer.training import sharding
 
-MODEL = BertConfig(vocab_size=23, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=8)
+MODEL = BertConfig(
+    vocab_size=23, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=8
+)
 
 
 @pytest.fixture

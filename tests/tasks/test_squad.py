@@ -13,7 +13,12 @@ import pytest
 from helpers import tfds_dataset
 
 from pe_jax.trainer.data import load_tokenizer, squad
-from pe_jax.trainer.data.questions import Answer, Question, load_questions, read_official
+from pe_jax.trainer.data.questions import (
+    Answer,
+    Question,
+    load_questions,
+    read_official,
+)
 from pe_jax.trainer.data.rows import pad_rows
 from pe_jax.trainer.data.squad import max_context
 from pe_jax.trainer.tasks import squad_scores
@@ -70,8 +75,18 @@ def test_a_tfds_dataset_without_tensorflow(tmp_path):
     none = {"text": [], "answer_start": []}
     spans = {"text": ["東京", "東"], "answer_start": [4, 4]}
     example = {"title": "T", "context": "Ünï 東京.", "question": "Où?"}
-    answered = {"id": "a", "is_impossible": False, "answers": spans, "plausible_answers": none}
-    impossible = {"id": "b", "is_impossible": True, "answers": none, "plausible_answers": spans}
+    answered = {
+        "id": "a",
+        "is_impossible": False,
+        "answers": spans,
+        "plausible_answers": none,
+    }
+    impossible = {
+        "id": "b",
+        "is_impossible": True,
+        "answers": none,
+        "plausible_answers": spans,
+    }
     folder = str(tmp_path)
     examples = [example | answered, example | impossible]
     tfds_dataset.write(folder, "TinyQuestions", features, {"validation": examples})
@@ -91,7 +106,8 @@ def test_a_tfds_dataset_without_tensorflow(tmp_path):
     with pytest.raises(ValueError, match=r"no split 'train' .*splits: validation"):
         load_questions("tiny_questions", "train", folder)
     with pytest.raises(
-        ValueError, match=r"lacks the features question, answers; it has \['context', 'id'\]"
+        ValueError,
+        match=r"lacks the features question, answers; it has \['context', 'id'\]",
     ):
         load_questions("tiny_texts", "train", folder)
     with pytest.raises(ValueError, match="no tfds dataset 'no_such_questions'"):
@@ -104,7 +120,9 @@ def test_a_dataset_that_is_not_prepared(tmp_path):
     from pe_jax.trainer.data.tfds import open_dataset
 
     folder = str(tmp_path / "a folder")
-    with pytest.raises(ValueError, match="it is not prepared in .*wiki40b/en/") as found:
+    with pytest.raises(
+        ValueError, match="it is not prepared in .*wiki40b/en/"
+    ) as found:
         open_dataset("wiki40b/en", "train", folder)
     command = next(line for line in str(found.value).splitlines() if " -c " in line)
     *python, program = shlex.split(command)
@@ -121,7 +139,11 @@ def test_a_dataset_that_is_not_prepared(tmp_path):
 
 def test_the_official_format(tmp_path):
     qas = [
-        {"id": "a", "question": "Où?", "answers": [{"text": "東京", "answer_start": 4}]},
+        {
+            "id": "a",
+            "question": "Où?",
+            "answers": [{"text": "東京", "answer_start": 4}],
+        },
         {
             "id": "b",
             "question": "Quoi?",
@@ -153,13 +175,29 @@ def test_the_official_format(tmp_path):
     ("keys", "value", "fault"),
     [
         (["data"], None, "data is null, not a list"),
-        ([*AT, "context"], None, r"data\[0\]\.paragraphs\[0\]\.context is null, not a text"),
+        (
+            [*AT, "context"],
+            None,
+            r"data\[0\]\.paragraphs\[0\]\.context is null, not a text",
+        ),
         ([*AT, "qas"], {}, r"paragraphs\[0\]\.qas is {}, not a list"),
         ([*AT, "qas", 0], "q", r'qas\[0\] is "q", not an object'),
         ([*AT, "qas", 0, "id"], 7, r"qas\[0\]\.id is 7, not a text"),
-        ([*AT, "qas", 0, "answers", 0, "text"], None, r"answers\[0\]\.text is null, not a text"),
-        ([*AT, "qas", 0, "answers", 0, "answer_start"], True, "answer_start is true, not a whole"),
-        ([*AT, "qas", 0, "answers", 0, "answer_start"], 1.5, "answer_start is 1.5, not a whole"),
+        (
+            [*AT, "qas", 0, "answers", 0, "text"],
+            None,
+            r"answers\[0\]\.text is null, not a text",
+        ),
+        (
+            [*AT, "qas", 0, "answers", 0, "answer_start"],
+            True,
+            "answer_start is true, not a whole",
+        ),
+        (
+            [*AT, "qas", 0, "answers", 0, "answer_start"],
+            1.5,
+            "answer_start is 1.5, not a whole",
+        ),
     ],
 )
 def test_odd_fields_of_the_official_format_are_named(tmp_path, keys, value, fault):
@@ -170,7 +208,9 @@ def test_odd_fields_of_the_official_format_are_named(tmp_path, keys, value, faul
         inner = inner[key]
     inner[keys[-1]] = value
     (tmp_path / "a.json").write_text(json.dumps(record))
-    with pytest.raises(ValueError, match=rf"a\.json is not in SQuAD's format .*{fault}"):
+    with pytest.raises(
+        ValueError, match=rf"a\.json is not in SQuAD's format .*{fault}"
+    ):
         read_official(tmp_path / "a.json")
 
 
@@ -178,7 +218,9 @@ def test_odd_fields_of_the_official_format_are_named(tmp_path, keys, value, faul
 
 
 def test_windows_by_hand(tokenizer):
-    windows = squad.evaluation_windows([ask(LETTERS)], tokenizer, 10, max_query=4, stride=2)
+    windows = squad.evaluation_windows(
+        [ask(LETTERS)], tokenizer, 10, max_query=4, stride=2
+    )
     x, y = A + 23, A + 24
     a, b, c, d, e, f, g, h, i, j = range(A, A + 10)
     batch = pad_rows(windows.rows, np.arange(4), windows.length)
@@ -188,7 +230,9 @@ def test_windows_by_hand(tokenizer):
         [CLS, x, y, SEP, e, f, g, h, i, SEP],
         [CLS, x, y, SEP, g, h, i, j, SEP, PAD],
     ]
-    assert batch["token_type_ids"].tolist() == [[0] * 4 + [1] * 6] * 3 + [[0] * 4 + [1] * 5 + [0]]
+    assert batch["token_type_ids"].tolist() == [[0] * 4 + [1] * 6] * 3 + [
+        [0] * 4 + [1] * 5 + [0]
+    ]
     assert batch["mask"].sum(axis=1).tolist() == [10, 10, 10, 9]
     assert windows.question.tolist() == [0, 0, 0, 0]
     assert windows.context_start.tolist() == [4, 4, 4, 4]
@@ -196,7 +240,9 @@ def test_windows_by_hand(tokenizer):
     assert windows.context_sizes.tolist() == [5, 5, 5, 4]
     (offsets,) = windows.offsets
     assert offsets.tolist() == [[n, n + 1] for n in range(0, 20, 2)]
-    assert {array.dtype for array in (windows.rows.tokens, offsets)} == {np.dtype(np.int32)}
+    assert {array.dtype for array in (windows.rows.tokens, offsets)} == {
+        np.dtype(np.int32)
+    }
 
 
 def test_the_window_with_the_most_context(tokenizer):
@@ -209,7 +255,9 @@ def test_the_window_with_the_most_context(tokenizer):
     rows, places = np.nonzero(max_context(windows))
     token = places - windows.context_start[rows] + windows.first[rows]
     best = {0: [0, 1, 2, 3], 1: [4, 5], 2: [6, 7], 3: [8, 9]}
-    expected = [(0, 0)] + [(w + n, t) for n in (1, 5) for w, ts in best.items() for t in ts]
+    expected = [(0, 0)] + [
+        (w + n, t) for n in (1, 5) for w, ts in best.items() for t in ts
+    ]
     assert list(zip(rows.tolist(), token.tolist())) == expected
 
 
@@ -227,7 +275,9 @@ def test_the_window_with_the_most_context(tokenizer):
 def test_where_windows_start(tokenizer, tokens, stride, starts):
     """Room for five; a larger stride would skip tokens."""
     question = ask(" ".join("a" * tokens))
-    windows = squad.evaluation_windows([question], tokenizer, 10, max_query=4, stride=stride)
+    windows = squad.evaluation_windows(
+        [question], tokenizer, 10, max_query=4, stride=stride
+    )
     assert windows.first.tolist() == starts
     assert windows.first[-1] + windows.context_sizes[-1] == tokens
 
@@ -248,8 +298,14 @@ def test_contexts_are_kept_once(tokenizer):
 
 def test_labels_by_hand(tokenizer):
     """Tokens 5 and 6, f g: whole in windows 1 and 2, over the border of 3 (and of 0: neither)."""
-    questions = [ask(LETTERS, "f g"), ask(LETTERS, id="2"), ask(LETTERS, "d e f g h i", id="3")]
-    windows, skipped = squad.training_windows(questions, tokenizer, 10, max_query=4, stride=2)
+    questions = [
+        ask(LETTERS, "f g"),
+        ask(LETTERS, id="2"),
+        ask(LETTERS, "d e f g h i", id="3"),
+    ]
+    windows, skipped = squad.training_windows(
+        questions, tokenizer, 10, max_query=4, stride=2
+    )
     starts, ends = windows.rows.targets.values()
     assert starts.tolist() == [0, 7, 5, 0] + [0] * 8  # Six tokens fit into no window.
     assert ends.tolist() == [0, 8, 6, 0] + [0] * 8
@@ -289,7 +345,9 @@ def test_questions_left_out_are_counted(tokenizer):
     }
     assert windows.questions == [questions[0], questions[9]]
     assert windows.rows.targets["start"].tolist() == [6, 0]
-    with pytest.raises(ValueError, match=r"None of the 1 questions .*\{'misplaced answer': 1\}"):
+    with pytest.raises(
+        ValueError, match=r"None of the 1 questions .*\{'misplaced answer': 1\}"
+    ):
         squad.training_windows(questions[1:2], tokenizer, 20, max_query=4)
 
 
@@ -325,7 +383,10 @@ def one_hot(windows, starts, ends):
 
 
 UNICODE = [
-    ("Ein Café, größer\tals\n\ndas  Zürcher Odéon.", "größer\tals\n\ndas  Zürcher Odéon"),
+    (
+        "Ein Café, größer\tals\n\ndas  Zürcher Odéon.",
+        "größer\tals\n\ndas  Zürcher Odéon",
+    ),
     ("decomposed: Cafe\u0301 Ole\u0301 und mehr", "Cafe\u0301 Ole\u0301"),
     ("a 🎉 party 👨‍👩‍👧 tonight", "🎉 party 👨‍👩‍👧"),
     ("wide ＡＢＣ １２３ text", "ＡＢＣ １２３"),
@@ -345,14 +406,22 @@ UNICODE = [
 @pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
 def test_labels_lead_back_to_the_answer(tmp_path, context, answer, known):
     """Whether the vocabulary has the characters or only [UNK] for them; in a second window too."""
-    characters = sorted(set(unicodedata.normalize("NFD", context.lower())) - set(" \n\t\r"))
-    tokenizer = make_tokenizer(tmp_path, characters if known else string.ascii_lowercase)
+    characters = sorted(
+        set(unicodedata.normalize("NFD", context.lower())) - set(" \n\t\r")
+    )
+    tokenizer = make_tokenizer(
+        tmp_path, characters if known else string.ascii_lowercase
+    )
     before = "w o r d s " * 15
     questions = [ask(context, answer), ask(before + context, answer, id="2")]
-    windows, skipped = squad.training_windows(questions, tokenizer, 64, max_query=4, stride=16)
+    windows, skipped = squad.training_windows(
+        questions, tokenizer, 64, max_query=4, stride=16
+    )
     starts, ends = windows.rows.targets.values()
     assert skipped == {}
-    predictions = best_answers(windows, *one_hot(windows, starts, ends), max_answer_tokens=60)
+    predictions = best_answers(
+        windows, *one_hot(windows, starts, ends), max_answer_tokens=60
+    )
     assert [p.text for p in predictions] == [answer, answer]
     assert starts[windows.question == 1][0] == 0
 
@@ -363,14 +432,18 @@ def spans_one_by_one(windows, number, starts, ends, n_best, max_tokens):
     for w in np.flatnonzero(windows.question == number):
         begin, size = int(windows.context_start[w]), int(windows.context_sizes[w])
         places = range(begin, begin + size)
-        allowed = sorted((p for p in places if marked[w, p]), key=lambda p: -starts[w, p])[:n_best]
+        allowed = sorted(
+            (p for p in places if marked[w, p]), key=lambda p: -starts[w, p]
+        )[:n_best]
         closing = sorted(places, key=lambda p: -ends[w, p])[:n_best]
         for s in allowed:
             for e in closing:
                 if s <= e < s + max_tokens:
                     first, last = (int(windows.first[w]) + p - begin for p in (s, e))
                     offsets = windows.offsets[number]
-                    text = windows.questions[number].context[offsets[first, 0] : offsets[last, 1]]
+                    text = windows.questions[number].context[
+                        offsets[first, 0] : offsets[last, 1]
+                    ]
                     found.append((float(starts[w, s]) + float(ends[w, e]), text))
     return [(text, score) for score, text in sorted(found, reverse=True)[:n_best]]
 
@@ -381,12 +454,19 @@ def test_answers_are_those_of_a_search_over_all_spans(tokenizer, seed, n_best):
     rng = np.random.default_rng(seed)
     letters = list(string.ascii_lowercase)
     questions = [
-        ask(" ".join(rng.choice(letters, rng.integers(0, 40))), id=str(n)) for n in range(8)
+        ask(" ".join(rng.choice(letters, rng.integers(0, 40))), id=str(n))
+        for n in range(8)
     ]
     length, stride, longest = (int(n) for n in rng.integers([10, 1, 1], [20, 7, 9]))
-    windows = squad.evaluation_windows(questions, tokenizer, length, max_query=4, stride=stride)
-    starts, ends = rng.normal(size=(2, len(windows.question), length)).astype(np.float32)
-    predictions = best_answers(windows, starts, ends, n_best=n_best, max_answer_tokens=longest)
+    windows = squad.evaluation_windows(
+        questions, tokenizer, length, max_query=4, stride=stride
+    )
+    starts, ends = rng.normal(size=(2, len(windows.question), length)).astype(
+        np.float32
+    )
+    predictions = best_answers(
+        windows, starts, ends, n_best=n_best, max_answer_tokens=longest
+    )
     nulls = starts[:, 0].astype(float) + ends[:, 0]
     for n, prediction in enumerate(predictions):
         expected = spans_one_by_one(windows, n, starts, ends, n_best, longest)
@@ -411,7 +491,9 @@ def test_answers_by_hand(tokenizer):
 
 def test_the_threshold_of_no_answer(tokenizer):
     """The null score is the least of the windows': 1 + 2, against 3 + 1 for the best span."""
-    windows = squad.evaluation_windows([ask(LETTERS)], tokenizer, 10, max_query=4, stride=5)
+    windows = squad.evaluation_windows(
+        [ask(LETTERS)], tokenizer, 10, max_query=4, stride=5
+    )
     starts, ends = np.zeros((2, 2, 10), np.float32)
     starts[:, 0], ends[:, 0] = [5, 1], [5, 2]
     starts[1, 4], ends[1, 5] = 3, 1  # f to g, in the second window.
@@ -435,7 +517,10 @@ def test_logits_that_are_not_finite(tokenizer):
     ("answer", "normalised"),
     [
         ("The  Cat's\tan-imal, a Hat.", "cats animal hat"),
-        ("A.D. theatre", "ad theatre"),  # Punctuation is removed first: `a.` is no article then.
+        (
+            "A.D. theatre",
+            "ad theatre",
+        ),  # Punctuation is removed first: `a.` is no article then.
         ("a an the", ""),
         ("“Über” — 東京", "“über” — 東京"),  # Only ASCII punctuation is removed.
         ("the—end", "—end"),  # The dash stays, and ends the word.
@@ -448,22 +533,34 @@ def test_normalised_answers(answer, normalised):
 
 def test_f1_by_hand():
     """Two words of two and of four are the same: precision 1/2, recall 1."""
-    assert squad_scores.f1("Norman conquest of England", "the Norman Conquest") == pytest.approx(
-        2 / 3
-    )
+    assert squad_scores.f1(
+        "Norman conquest of England", "the Norman Conquest"
+    ) == pytest.approx(2 / 3)
     assert squad_scores.f1("very very big", "very big big") == pytest.approx(2 / 3)
-    assert squad_scores.f1("x", "y") == squad_scores.f1("", "y") == squad_scores.f1("x", "the") == 0
+    assert (
+        squad_scores.f1("x", "y")
+        == squad_scores.f1("", "y")
+        == squad_scores.f1("x", "the")
+        == 0
+    )
     assert squad_scores.f1("the", "") == 1
     assert squad_scores.f1("the", "", empty=0) == 0
 
 
-CONQUEST = ask("the Norman Conquest of England", "the Norman Conquest", "Conquest", id="a")
+CONQUEST = ask(
+    "the Norman Conquest of England", "the Norman Conquest", "Conquest", id="a"
+)
 
 
 def test_scores_of_version_1():
     """Exact 1, 0, 0; F1 1, 2/3 and 0; an unknown id does not count."""
     questions = [CONQUEST, CONQUEST._replace(id="b"), CONQUEST._replace(id="c")]
-    predictions = {"a": "conquest.", "b": "Norman Conquest of England", "c": "", "d": "x"}
+    predictions = {
+        "a": "conquest.",
+        "b": "Norman Conquest of England",
+        "c": "",
+        "d": "x",
+    }
     assert score(questions, predictions, "v1.1") == {
         "exact": pytest.approx(100 / 3),
         "f1": pytest.approx(100 * (1 + 2 / 3) / 3),
@@ -484,7 +581,13 @@ def test_scores_of_version_2():
         CONQUEST._replace(id="d", answers=(Answer("the", 0),)),
         CONQUEST._replace(id="f", answers=()),
     ]
-    predictions = {"a": "Conquest", "b": "Norman Conquest of England", "c": "", "d": "", "f": "x"}
+    predictions = {
+        "a": "Conquest",
+        "b": "Norman Conquest of England",
+        "c": "",
+        "d": "",
+        "f": "x",
+    }
     expected = {
         "exact": pytest.approx(100 * 3 / 5),
         "f1": pytest.approx(100 * (3 + 2 / 3) / 5),
@@ -497,12 +600,16 @@ def test_scores_of_version_2():
         "NoAns_total": 2,
     }
     assert score(questions, predictions, "v2.0") == expected
-    twice = score([*questions, questions[0]], predictions, "v2.0")  # Counts once, as there.
+    twice = score(
+        [*questions, questions[0]], predictions, "v2.0"
+    )  # Counts once, as there.
     assert twice == expected
     answered = score(questions[:2], predictions, "v2.0")
     assert "NoAns_exact" not in answered and answered["HasAns_total"] == 2
 
 
 def test_scores_that_cannot_be():
-    with pytest.raises(ValueError, match="'a' has no answer, which v1.1 does not allow"):
+    with pytest.raises(
+        ValueError, match="'a' has no answer, which v1.1 does not allow"
+    ):
         score([CONQUEST._replace(answers=())], {"a": "x"}, "v1.1")

@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 from helpers import tiny_run
 from helpers.finetuning_data import zero_params
-from helpers.published_bert import BERT, D, N, encoder_shapes, head_shapes, random_tensors, write
+from helpers.published_bert import (
+    BERT,
+    D,
+    N,
+    encoder_shapes,
+    head_shapes,
+    random_tensors,
+    write,
+)
 
 from pe_jax.common.schema import changed, from_values
 from pe_jax.interop import load_encoder
@@ -36,7 +44,9 @@ def published(tmp_path_factory):
     """A folder with an encoder of one layer, the pooler, a classifier and a vocabulary, which has 3
     tokens fewer than the encoder rows of embeddings."""
     shapes = encoder_shapes(len(VOCAB) + 3, layers=1)
-    shapes |= {name: s for name, s in head_shapes().items() if name.startswith("pooler")}
+    shapes |= {
+        name: s for name, s in head_shapes().items() if name.startswith("pooler")
+    }
     shapes |= {"classifier.weight": (2, D), "classifier.bias": (2,)}
     folder = tmp_path_factory.mktemp("published")
     sizes = {"vocab_size": len(VOCAB) + 3, "num_hidden_layers": 1}
@@ -49,7 +59,9 @@ def config(folder, published, **changes):
     """A short run that gives no size."""
     c = tiny_run.config_dict(folder, **{"stage2.steps": 0})
     c.init = str(published)
-    c.model.update(num_layers=None, hidden_size=None, num_heads=None, intermediate_size=None)
+    c.model.update(
+        num_layers=None, hidden_size=None, num_heads=None, intermediate_size=None
+    )
     c.model.max_length = 48
     c.stage1.update(length=8, batch_size=8, max_predictions=2, steps=1)
     c.update_from_flattened_dict(changes)
@@ -78,7 +90,9 @@ def test_weights_with_another_position_encoding(published, tmp_path, capsys):
     params = experiment.start(zero_params(experiment.program))
     theirs = load_encoder(published).params
     for part in ("token", "layer_0"):
-        jax.tree.map(np.testing.assert_array_equal, params["bert"][part], theirs["bert"][part])
+        jax.tree.map(
+            np.testing.assert_array_equal, params["bert"][part], theirs["bert"][part]
+        )
     np.testing.assert_array_equal(
         params["bert"]["position"]["learned_absolute"]["table"],
         theirs["bert"]["position"]["learned_absolute"]["table"],
@@ -95,12 +109,16 @@ def test_weights_with_another_position_encoding(published, tmp_path, capsys):
 
 def test_a_table_that_is_too_short_is_not_kept(published, tmp_path):
     longer = config(tmp_path, published, **{"stage1.length": 16})
-    model = dataclasses.replace(text_training.resolve(longer).model, vocab_size=len(VOCAB))
+    model = dataclasses.replace(
+        text_training.resolve(longer).model, vocab_size=len(VOCAB)
+    )
     assert model.max_length == 48
     fresh = jax.eval_shape(pretraining.pretraining_task(model).init, jax.random.key(0))
     theirs = load_encoder(published)
     _, changes = transplant(fresh, theirs.params)
-    assert "bert/position/learned_absolute/table" in set(changes.dropped) & set(changes.new)
+    assert "bert/position/learned_absolute/table" in set(changes.dropped) & set(
+        changes.new
+    )
 
 
 def test_positions_drawn_anew(published, tmp_path):
@@ -109,10 +127,14 @@ def test_positions_drawn_anew(published, tmp_path):
     found = {}
     for keep in (True, False):
         own = {"keep_position": keep, "model.position": "learned_absolute"}
-        experiment = pretraining.build(text_training.resolve(config(tmp_path, published, **own)))
+        experiment = pretraining.build(
+            text_training.resolve(config(tmp_path, published, **own))
+        )
         fresh = experiment.program.init().params
         found[keep] = experiment.start(fresh)
-        at = lambda params: np.asarray(params["bert"]["position"]["learned_absolute"]["table"])
+        at = lambda params: np.asarray(
+            params["bert"]["position"]["learned_absolute"]["table"]
+        )
         assert (at(found[keep]) == at(fresh)).all() != keep
         text = load_tokenizer(tokenizer_file(experiment.config))
         start = trained("run", tmp_path, experiment.config, text, 0, found[keep]).start
@@ -120,13 +142,17 @@ def test_positions_drawn_anew(published, tmp_path):
         assert keep or (start["learned_absolute"]["table"] == at(fresh)).all()
     for one in found.values():
         del one["bert"]["position"]
-    shared = zip(*(jax.tree.leaves(found[keep]["bert"]) for keep in (True, False)), strict=True)
+    shared = zip(
+        *(jax.tree.leaves(found[keep]["bert"]) for keep in (True, False)), strict=True
+    )
     assert all((np.asarray(a) == np.asarray(b)).all() for a, b in shared)
 
 
 def test_a_size_that_is_given_has_to_fit(published, tmp_path):
     given = config(tmp_path, published, **{"model.intermediate_size": 8})
-    with pytest.raises(ValueError, match="differ in more than their position") as caught:
+    with pytest.raises(
+        ValueError, match="differ in more than their position"
+    ) as caught:
         pretraining.run(given, tmp_path / "run")
     assert "bert/layer_0/up/kernel: (12, 20) there, (12, 8) here" in str(caught.value)
     assert not (tmp_path / "run" / "config.json").exists()
@@ -152,7 +178,9 @@ def test_the_tokenizer_next_to_a_checkpoint(published, tmp_path):
     with pytest.raises(ValueError, match=r"has 22 tokens, but the model 13 rows of"):
         PretrainedSource(str(bare)).tokenizer()
     (bare / "vocab.txt").write_text("\n".join([*VOCAB[:12], "Whale"]) + "\n")
-    with pytest.raises(ValueError, match=r"upper case.*Write (\{.*\}) to (.*)\.$") as caught:
+    with pytest.raises(
+        ValueError, match=r"upper case.*Write (\{.*\}) to (.*)\.$"
+    ) as caught:
         load_tokenizer(PretrainedSource(str(bare)).tokenizer())
     content, file = re.search(r"Write (\{.*\}) to (.*)\.$", str(caught.value)).groups()
     Path(file).write_text(content)
@@ -173,7 +201,10 @@ def test_nothing_to_start_from(tmp_path):
 
 def test_fine_tuning(published, tmp_path, monkeypatch, capsys):
     """Heads are drawn by seed: a published classifier is of another task."""
-    rows = [{"sentence": b"the sea", "label": 0}, {"sentence": b"a ship", "label": 1}] * 4
+    rows = [
+        {"sentence": b"the sea", "label": 0},
+        {"sentence": b"a ship", "label": 1},
+    ] * 4
     opened = types.SimpleNamespace(as_data_source=lambda split: rows)
     monkeypatch.setattr(glue, "open_dataset", lambda *args, **named: opened)
     c = glue_config.get_config()
@@ -187,9 +218,12 @@ def test_fine_tuning(published, tmp_path, monkeypatch, capsys):
     )
     theirs = load_encoder(published).params
     kernel = theirs["bert"]["layer_0"]["up"]["kernel"]
-    np.testing.assert_array_equal(params["bert"]["layer_0"]["up"]["kernel"], np.stack([kernel] * 2))
+    np.testing.assert_array_equal(
+        params["bert"]["layer_0"]["up"]["kernel"], np.stack([kernel] * 2)
+    )
     assert changes.new == ["classifier/bias", "classifier/kernel"]
     assert changes.dropped == ["bert/position/learned_absolute/table"]
     assert (
-        "Not read from" in (printed := capsys.readouterr().err) and "classifier.weight" in printed
+        "Not read from" in (printed := capsys.readouterr().err)
+        and "classifier.weight" in printed
     )

@@ -46,9 +46,13 @@ def test_the_mean_of_a_table_is_kept():
     moved = keep_table_mean(config, params, params, 10)
     bare = dataclasses.replace(CONFIG, position="none")
     table = params["position"]["learned_absolute"]["table"]
-    mean = {"learned_absolute": {"table": np.broadcast_to(table[:10].mean(0), table.shape)}}
+    mean = {
+        "learned_absolute": {"table": np.broadcast_to(table[:10].mean(0), table.shape)}
+    }
     np.testing.assert_allclose(
-        states(bare, {name: value for name, value in moved.items() if name != "position"}),
+        states(
+            bare, {name: value for name, value in moved.items() if name != "position"}
+        ),
         states(config, {**params, "position": mean}),
         atol=1e-5,
     )

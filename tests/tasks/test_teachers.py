@@ -14,7 +14,14 @@ import pytest
 from helpers import published_configs, tiny_run
 from helpers.published_bert import write
 from helpers.published_encoders import ENCODERS
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Tokenizer,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from pe_jax.common import schema
 from pe_jax.encodings import from_name
@@ -33,7 +40,10 @@ from pe_jax.trainer.training import metrics
 from pe_jax.trainer.training.checkpointing import newest_params
 
 TEXT = [" ".join(tiny_run.WORDS).capitalize() + "."] * 9
-ROBERTA, BERT = ["<s>", "<pad>", "</s>", "<unk>"], ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ROBERTA, BERT = (
+    ["<s>", "<pad>", "</s>", "<unk>"],
+    ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+)
 LONGEST, LENGTH = 24, 16
 
 
@@ -42,7 +52,10 @@ def bpe(special, pair):
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer.train_from_iterator(
-        TEXT, trainers.BpeTrainer(vocab_size=300, special_tokens=special, initial_alphabet=alphabet)
+        TEXT,
+        trainers.BpeTrainer(
+            vocab_size=300, special_tokens=special, initial_alphabet=alphabet
+        ),
     )
     return finished(tokenizer, pair)
 
@@ -50,14 +63,18 @@ def bpe(special, pair):
 def unigram(special, pair):
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=60, special_tokens=special, unk_token="<unk>")
+    trainer = trainers.UnigramTrainer(
+        vocab_size=60, special_tokens=special, unk_token="<unk>"
+    )
     tokenizer.train_from_iterator(TEXT, trainer)
     return finished(tokenizer, pair)
 
 
 def word_piece(special, pair):
     words = [*special, *(["[UNK]"] if special == ROBERTA else []), ".", *tiny_run.WORDS]
-    model = models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]")
+    model = models.WordPiece(
+        {word: i for i, word in enumerate(words)}, unk_token="[UNK]"
+    )
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -110,16 +127,26 @@ def teacher(tmp_path_factory):
             folders[name] = folder = tmp_path_factory.mktemp(name)
             file, make, *special = TEACHERS[name]
             published = published_configs.ENCODERS.get(file)
-            theirs = published_configs.read(published) if published else {**ENCODERS[file][1]}
+            theirs = (
+                published_configs.read(published)
+                if published
+                else {**ENCODERS[file][1]}
+            )
             tokenizer = make(*special)
-            ids = {key: theirs.get(key) or 0 for key in theirs if key.endswith("_token_id")}
-            if max(ids.values(), default=0) >= tokenizer.get_vocab_size():  # ModernBERT's.
+            ids = {
+                key: theirs.get(key) or 0 for key in theirs if key.endswith("_token_id")
+            }
+            if (
+                max(ids.values(), default=0) >= tokenizer.get_vocab_size()
+            ):  # ModernBERT's.
                 ids = dict.fromkeys(ids, tokenizer.token_to_id("[PAD]"))
             theirs |= {**OTHER_SIZES.get(name, SIZES), **ids}
             theirs["vocab_size"] = tokenizer.get_vocab_size()
             theirs["max_position_embeddings"] = LONGEST + first_row(name, theirs)
             config = config_of(current_config(theirs, name), name)
-            leaves = layout.leaves(FORMATS[name], config, (), 0, first_row(name, theirs))
+            leaves = layout.leaves(
+                FORMATS[name], config, (), 0, first_row(name, theirs)
+            )
             rng = np.random.default_rng(0)
             write(
                 folder,
@@ -142,7 +169,9 @@ def teacher(tmp_path_factory):
 
 @pytest.mark.torch
 @pytest.mark.skipif(
-    not (importlib.util.find_spec("torch") and importlib.util.find_spec("transformers")),
+    not (
+        importlib.util.find_spec("torch") and importlib.util.find_spec("transformers")
+    ),
     reason="PyTorch and transformers, the extra parity, are not installed",
 )
 @pytest.mark.parametrize("name", TEACHERS)
@@ -179,7 +208,9 @@ def run_config(folder, **changes):
     c = schema.config_dict(DistillationConfig)
     c.init = str(folder)
     c.data.update(
-        source=str(folder / "books.jsonl"), held_out=0.25, cache_dir=str(folder / "cache")
+        source=str(folder / "books.jsonl"),
+        held_out=0.25,
+        cache_dir=str(folder / "cache"),
     )
     c.stage1.update(length=LENGTH, batch_size=4, steps=2)
     c.update(log_every=1, eval_every=0, eval_examples=8, checkpoint_every=0)
@@ -200,7 +231,14 @@ WINDOWS = "+cycle(none, window(max_distance=4), window(max_distance=4))"
         pytest.param("distilbert", "t5", "", marks=SLOW),
         *(
             pytest.param(name, "learned_relative", "", marks=SLOW)
-            for name in ("bert", "xlm-roberta", "eurobert", "roformer", "nomic_bert", "gte")
+            for name in (
+                "bert",
+                "xlm-roberta",
+                "eurobert",
+                "roformer",
+                "nomic_bert",
+                "gte",
+            )
         ),
         *(
             pytest.param("modernbert", position, WINDOWS, marks=SLOW)
@@ -212,14 +250,28 @@ def test_two_steps(teacher, tmp_path, name, position, windows):
     """The embeddings stay the teacher's, but for the mean of the rows of its table that are used,
     which the token types get, or the tokens."""
     folder = teacher(name)
-    run = distillation.run(run_config(folder, **{"model.position": position}), tmp_path / "run")
+    run = distillation.run(
+        run_config(folder, **{"model.position": position}), tmp_path / "run"
+    )
     assert run.program.model.position == position + windows
     lines = metrics.read_metrics(tmp_path / "run")
     assert np.isfinite([line["loss"] for line in lines if "loss" in line]).all()
-    assert f"Teacher: {folder}." in report_distillation(tmp_path / "run", tmp_path / "report")
-    old, new = load_encoder(folder).params["bert"], newest_params(tmp_path / "run")[1]["bert"]
-    table = old.get("position", {}).get("learned_absolute", {}).get("table", np.zeros((LENGTH, 12)))
-    mean, into = table[:LENGTH].mean(0), "token_type" if "token_type" in old else "token"
+    assert f"Teacher: {folder}." in report_distillation(
+        tmp_path / "run", tmp_path / "report"
+    )
+    old, new = (
+        load_encoder(folder).params["bert"],
+        newest_params(tmp_path / "run")[1]["bert"],
+    )
+    table = (
+        old.get("position", {})
+        .get("learned_absolute", {})
+        .get("table", np.zeros((LENGTH, 12)))
+    )
+    mean, into = (
+        table[:LENGTH].mean(0),
+        "token_type" if "token_type" in old else "token",
+    )
     for part in ("token", "token_type")[: 1 + ("token_type" in old)]:
         added = mean if part == into else 0
         after, before = new[part]["embedding"], old[part]["embedding"]
@@ -232,10 +284,16 @@ def test_rows_have_the_special_tokens_of_the_teacher(teacher):
     cls, sep, found = 0, 2, set()
     for batch in run.data.held_out[0]:
         assert not np.asarray(batch["token_type_ids"]).any()
-        for tokens, documents in zip(*(np.asarray(batch[x]) for x in ("tokens", "document_ids"))):
+        for tokens, documents in zip(
+            *(np.asarray(batch[x]) for x in ("tokens", "document_ids"))
+        ):
             for number in range(1, documents.max() + 1):
                 ids = tokens[documents == number]
-                found.add(" ".join({cls: "<s>", sep: "</s>"}.get(x, "x") for x in ids.tolist()))
+                found.add(
+                    " ".join(
+                        {cls: "<s>", sep: "</s>"}.get(x, "x") for x in ids.tolist()
+                    )
+                )
     shapes = {re.sub(r"(?:x ?)+", "text ", row) for row in found}
     assert shapes == {"<s> text </s>", "<s> text </s> </s> text </s>"}
 
@@ -263,7 +321,11 @@ def test_a_student_with_the_positions_of_the_teacher_has_its_states(teacher, nam
     ("student", "teacher", "joined"),
     [
         ("alibi", "rope+window(max_distance=4)", "alibi+window(max_distance=4)"),
-        ("per_layer(t5)", "cycle(rope, rope+chunks(size=4))", "per_layer(t5, t5+chunks(size=4))"),
+        (
+            "per_layer(t5)",
+            "cycle(rope, rope+chunks(size=4))",
+            "per_layer(t5, t5+chunks(size=4))",
+        ),
         (
             "alibi+window(max_distance=2)",
             "cycle(rope, rope+window(max_distance=4))",

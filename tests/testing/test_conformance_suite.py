@@ -37,7 +37,8 @@ def build(name):
 # What each reference is of, wrappers included, and the first name of that: an option may be
 # required.
 PARTS = {
-    name: tuple(part.name.partition("(")[0] for part in build(name).parts) for name in REFERENCES
+    name: tuple(part.name.partition("(")[0] for part in build(name).parts)
+    for name in REFERENCES
 }
 FIRST = {parts: name for name, parts in reversed(PARTS.items())}
 
@@ -60,7 +61,13 @@ def seen_by_implementations(name):
         # These return arrays of several kinds, which options may choose.
         own = part.name if part.logits or part.scale or part.map_logits else part.key
         seen.append(
-            (own, learned, *(hook is not None for hook in has), terms.max_distance, terms.window)
+            (
+                own,
+                learned,
+                *(hook is not None for hook in has),
+                terms.max_distance,
+                terms.window,
+            )
         )
     return tuple(seen)
 
@@ -74,11 +81,15 @@ def checks(name):
     new = not set(parts) <= set(REFERENCES) and FIRST[parts] == name
     if name in parts or new:
         return CHECKS
-    implementations = ("implementations",) if FIRST_SEEN[SEEN[name]] == name or not parts else ()
+    implementations = (
+        ("implementations",) if FIRST_SEEN[SEEN[name]] == name or not parts else ()
+    )
     return (*(OF_JOINED if len(parts) > 1 else OF_OPTIONS), *implementations)
 
 
-@functools.lru_cache(maxsize=2)  # Tests of one encoding follow one another and share programs.
+@functools.lru_cache(
+    maxsize=2
+)  # Tests of one encoding follow one another and share programs.
 def subject(name):
     return Subject(build(name), REFERENCES[name])
 
@@ -90,7 +101,8 @@ def hooks(name):
         return tuple(field for field in fields if getattr(owner, field) is not None)
 
     return tuple(
-        present(part, HOOKS) + present(part.offsets or OffsetTerms(), vars(OffsetTerms()))
+        present(part, HOOKS)
+        + present(part.offsets or OffsetTerms(), vars(OffsetTerms()))
         for part in build(name).parts
     )
 
@@ -140,7 +152,9 @@ def test_every_encoding(name, check):
 
 
 def test_every_registered_encoding_has_a_reference():
-    known = set(re.findall(r"\w+(?=[(+]|$)", " ".join(f"{name}+" for name in REFERENCES)))
+    known = set(
+        re.findall(r"\w+(?=[(+]|$)", " ".join(f"{name}+" for name in REFERENCES))
+    )
     assert not {*encodings.ENCODINGS, *encodings.WRAPPERS} - known
     assert set(PAPER) <= set(REFERENCES)
     assert set(EXCUSED) <= set(REFERENCES)
@@ -158,7 +172,9 @@ def decay(wanted=lambda bias: bias, **changes):
         name="decay",
         init=lambda key: {"rate": jnp.full(2, 0.3)},
         offsets=offsets,
-        metadata=Metadata(formula="-r·|m|", source="here", parameters="H", invariant=True),
+        metadata=Metadata(
+            formula="-r·|m|", source="here", parameters="H", invariant=True
+        ),
     )
     return PositionEncoding(parts=(part.replace(**changes),))
 
@@ -169,17 +185,23 @@ def rotation(dtype=None):
     def rotate(x, positions):
         angle_dtype = dtype or x.dtype
         w = jnp.asarray([1.0, 0.1], angle_dtype)
-        angle = (jnp.asarray(as_array(positions), angle_dtype)[..., None] * w).astype(jnp.float32)
+        angle = (jnp.asarray(as_array(positions), angle_dtype)[..., None] * w).astype(
+            jnp.float32
+        )
         angle = angle[..., None, :] if angle.ndim == 3 else angle[None, :, None, :]
         a, b = x[..., :2].astype(jnp.float32), x[..., 2:].astype(jnp.float32)
         sin, cos = jnp.sin(angle), jnp.cos(angle)
-        return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], -1).astype(x.dtype)
+        return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], -1).astype(
+            x.dtype
+        )
 
     def heads(params, q, k, v, context):
         return rotate(q, context.positions_q), rotate(k, context.positions_k), v
 
     metadata = Metadata(formula="R(w m)", source="here", invariant=True)
-    return PositionEncoding(parts=(Part(name="rotation", map_qkv=heads, metadata=metadata),))
+    return PositionEncoding(
+        parts=(Part(name="rotation", map_qkv=heads, metadata=metadata),)
+    )
 
 
 def clamped():
@@ -218,7 +240,9 @@ def by_number_of_keys():
 
 def clip_that_is_none():
     offsets = build("sinusoidal_relative(max_distance=None)").parts[0].offsets
-    return decay(init=encodings.part.no_parameters, offsets=offsets.replace(max_distance=2))
+    return decay(
+        init=encodings.part.no_parameters, offsets=offsets.replace(max_distance=2)
+    )
 
 
 def shape_of_jit():
@@ -232,7 +256,9 @@ def shape_of_jit():
 
 def future():
     """What is cached for a key changes with every token."""
-    return decay(map_qkv=lambda params, q, k, v, context: (q, k * k.sum(1, keepdims=True), v))
+    return decay(
+        map_qkv=lambda params, q, k, v, context: (q, k * k.sum(1, keepdims=True), v)
+    )
 
 
 def one_sided_derivative():
@@ -259,13 +285,22 @@ BROKEN = {
     "looks ahead": (future(), ["decoding"]),
     "bfloat16 angles": (rotation(jnp.bfloat16), ["shift"]),
     "angles of the input's dtype": (rotation(), ["shift", "precision"]),
-    "invariance not claimed": (decay(metadata=CARD.replace(invariant=False)), ["shift"]),
+    "invariance not claimed": (
+        decay(metadata=CARD.replace(invariant=False)),
+        ["shift"],
+    ),
     "clamped positions": (clamped(), ["limit"]),
     "jit": (shape_of_jit(), ["jit"]),
     "no forward mode": (one_sided_derivative(), ["derivatives"]),
     "hidden states not claimed": (unclaimed(), ["decoding"]),
-    "unknown frequencies": (decay(traits=Traits(frequency_params=("rates",))), ["parameters"]),
-    "low parameters": (decay(init=lambda rng: {"rate": jnp.ones(2, jnp.bfloat16)}), ["parameters"]),
+    "unknown frequencies": (
+        decay(traits=Traits(frequency_params=("rates",))),
+        ["parameters"],
+    ),
+    "low parameters": (
+        decay(init=lambda rng: {"rate": jnp.ones(2, jnp.bfloat16)}),
+        ["parameters"],
+    ),
     "another's name": (
         decay(name="learned_relative(max_distance=3)", params_key="learned_relative"),
         ["name"],
@@ -330,7 +365,8 @@ def test_check_lists_every_failure():
     with pytest.raises(AssertionError, match=f"excused .*{reason}.*but has it"):
         testing.check(decay(), excused={"parameters": reason})
     with pytest.raises(
-        ValueError, match=r"checks that do not exist, \['count'\]. The checks are parameters"
+        ValueError,
+        match=r"checks that do not exist, \['count'\]. The checks are parameters",
     ):
         testing.check(decay(), excused={"count": reason})
 
@@ -344,7 +380,9 @@ def test_table(capsys, monkeypatch):
     assert cells[2:] == [["`learned_absolute`", "ok", "ok"], ["`decay`", "WRONG", "–"]]
     assert "frequency_params has ['rates']" in "\n".join(lines[4:])
 
-    monkeypatch.setattr(sys, "argv", ["pe_jax.testing", "none+learned_relative(max_distance=3)"])
+    monkeypatch.setattr(
+        sys, "argv", ["pe_jax.testing", "none+learned_relative(max_distance=3)"]
+    )
     runpy.run_module("pe_jax.testing", run_name="__main__")
     out = capsys.readouterr().out
     assert "| `learned_relative(max_distance=3)` | ok         | ok   |" in out
@@ -352,7 +390,9 @@ def test_table(capsys, monkeypatch):
 
 
 def test_sizes_that_do_not_fit():
-    with pytest.raises(ValueError, match=r"hidden_size = num_heads \* head_size .* got"):
+    with pytest.raises(
+        ValueError, match=r"hidden_size = num_heads \* head_size .* got"
+    ):
         Subject(build("none"), sizes={**SIZES, "hidden_size": 10})
 
 
@@ -394,7 +434,9 @@ def blocks():
     """The page's code by headline."""
     page = (Path(__file__).parents[2] / "docs/own-encoding.md").read_text()
     return {
-        section.partition("\n")[0]: "\n".join(re.findall(r"```python\n(.*?)```", section, re.S))
+        section.partition("\n")[0]: "\n".join(
+            re.findall(r"```python\n(.*?)```", section, re.S)
+        )
         for section in page.split("\n## ")[1:]
     }
 
@@ -408,7 +450,9 @@ def page():
 
 
 def test_the_page_writes_an_encoding(page):
-    assert page["distance_decay"](num_heads=4, start=1.0).name == "distance_decay(start=1)"
+    assert (
+        page["distance_decay"](num_heads=4, start=1.0).name == "distance_decay(start=1)"
+    )
     body = blocks()["Write it"].partition("@define_encoding")[2].partition("\n\n\n")[0]
     assert len([line for line in body.splitlines() if line.strip()]) <= 10
 

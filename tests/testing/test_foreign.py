@@ -21,7 +21,9 @@ W = np.random.default_rng(0).normal(size=(3, 8, 2, 4)).astype(np.float32) / 8**0
 
 def rope(x, positions, angle_dtype=jnp.float32):
     frequencies = jnp.asarray([1.0, 0.1], angle_dtype)
-    angle = (positions[..., None, None].astype(angle_dtype) * frequencies).astype(jnp.float32)
+    angle = (positions[..., None, None].astype(angle_dtype) * frequencies).astype(
+        jnp.float32
+    )
     a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     sin, cos = jnp.sin(angle), jnp.cos(angle)
     return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], -1).astype(x.dtype)
@@ -66,11 +68,15 @@ def attention(
 
     def attend(x, positions, mask, weigh=weigh):
         if keys is not None:
-            mask = mask & (positions[:, None, :, None] - positions[:, None, None] < keys)
+            mask = mask & (
+                positions[:, None, :, None] - positions[:, None, None] < keys
+            )
         return product(*heads(x, positions), mask, weigh)
 
     def changed(weigh):
-        return lambda number: functools.partial(attend, weigh=lambda *x: weigh(*x, number))
+        return lambda number: functools.partial(
+            attend, weigh=lambda *x: weigh(*x, number)
+        )
 
     def decode(rows, length):
         cache, index = np.zeros((2, rows, length, 2, 4), np.float32), 0
@@ -175,12 +181,16 @@ BROKEN = {
     "clipped on one side": (dict(with_cap=clipped), ["capping"]),
 }
 CAUGHT = [(name, check) for name, (_, checks) in BROKEN.items() for check in checks]
-SUBJECTS = {name: attention(name, **arguments) for name, (arguments, _) in BROKEN.items()}
+SUBJECTS = {
+    name: attention(name, **arguments) for name, (arguments, _) in BROKEN.items()
+}
 
 
 @pytest.mark.parametrize(("name", "check"), CAUGHT)
 def test_a_mistake_is_found(name, check):
-    with pytest.raises(AssertionError, match=re.escape(f"{name}: {CHECKS[check].__doc__}")):
+    with pytest.raises(
+        AssertionError, match=re.escape(f"{name}: {CHECKS[check].__doc__}")
+    ):
         CHECKS[check](SUBJECTS[name])
 
 
@@ -197,7 +207,11 @@ def test_a_right_one_passes():
 def test_checks_that_do_not_apply():
     bare = Attention("bare", attention("", rotate=no_rope).attend)
     assert CHECKS["shift"](bare) == "positions make no difference"
-    assert CHECKS["decoding"](bare) == CHECKS["padded_decoding"](bare) == "no decode was given"
+    assert (
+        CHECKS["decoding"](bare)
+        == CHECKS["padded_decoding"](bare)
+        == "no decode was given"
+    )
     assert CHECKS["precision"](bare) == "no with_dtype was given"
     assert CHECKS["sinks"](bare) == "no with_sink was given"
     assert CHECKS["capping"](bare) == "no with_cap was given"
@@ -217,10 +231,15 @@ def test_table_and_excuses(monkeypatch):
     monkeypatch.setattr(foreign, "CHECKS", {"masked_queries": CHECKS["masked_queries"]})
     wrong = attention("mean of values", weigh=mean)
     lines = foreign.table([wrong]).splitlines()
-    assert [cell.strip() for cell in lines[2].split("|")[1:-1]] == ["`mean of values`", "WRONG"]
+    assert [cell.strip() for cell in lines[2].split("|")[1:-1]] == [
+        "`mean of values`",
+        "WRONG",
+    ]
     assert "has no gradient to other tokens. But:" in lines[4]
     reason = "as Flax has it"
-    assert foreign.check(wrong, {"masked_queries": reason}) == {"masked_queries": reason}
+    assert foreign.check(wrong, {"masked_queries": reason}) == {
+        "masked_queries": reason
+    }
     with pytest.raises(ValueError, match=r"checks that do not exist, \['mask'\]"):
         foreign.check(wrong, {"mask": reason})
 
@@ -229,7 +248,9 @@ def test_table_and_excuses(monkeypatch):
 
 
 # The version of Flax that the page was measured with; 0.12.8 does not decode with `is_causal`.
-IS_OF_THE_PAGE = flax.__version__ == re.search(r"^jax .*, flax ([\d.]+),", PAGE, re.M)[1]
+IS_OF_THE_PAGE = (
+    flax.__version__ == re.search(r"^jax .*, flax ([\d.]+),", PAGE, re.M)[1]
+)
 
 
 def test_the_page_runs():
@@ -257,11 +278,19 @@ CELLS = [
 ]
 
 
-@pytest.mark.parametrize(("subject", "check"), CELLS, ids=lambda x: getattr(x, "name", x))
+@pytest.mark.parametrize(
+    ("subject", "check"), CELLS, ids=lambda x: getattr(x, "name", x)
+)
 def test_the_table_still_holds(subject, check, monkeypatch):
     """Some cells of what is installed; the script checks all of them."""
-    if "is_causal" in subject.name and subject.name.startswith("flax") and not IS_OF_THE_PAGE:
-        pytest.skip(f"flax {flax.__version__} is not the version of docs/own-attention.md")
+    if (
+        "is_causal" in subject.name
+        and subject.name.startswith("flax")
+        and not IS_OF_THE_PAGE
+    ):
+        pytest.skip(
+            f"flax {flax.__version__} is not the version of docs/own-attention.md"
+        )
     monkeypatch.setattr(foreign, "CHECKS", {check: CHECKS[check]})
     cell = foreign.table([subject]).splitlines()[2].split("|")[2].strip()
     assert cell == ROWS[subject.name][[*CHECKS].index(check)], (

@@ -24,12 +24,16 @@ def test_a_run_is_read_with_its_config(tmp_path):
     init = functools.partial(BertForPretraining(model).init, masked_positions=tokens)
     shapes = jax.eval_shape(init, jax.random.key(0), tokens)
     assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, shapes["params"])
-    jax.tree.map(np.testing.assert_array_equal, params, newest_params(tmp_path / "run")[1])
+    jax.tree.map(
+        np.testing.assert_array_equal, params, newest_params(tmp_path / "run")[1]
+    )
 
 
 def test_folders_that_hold_no_run_of_an_encoder(tmp_path):
     with pytest.raises(ValueError, match=r"holds no run: .*config\.json is missing"):
         trainer.load_run(tmp_path)
     (tmp_path / "config.json").write_text('{"task": "cola"}')
-    with pytest.raises(ValueError, match=r"a run of 'cola', but this needs pretraining or dis"):
+    with pytest.raises(
+        ValueError, match=r"a run of 'cola', but this needs pretraining or dis"
+    ):
         trainer.load_run(tmp_path)

@@ -43,7 +43,9 @@ def start(folder, workdir, each=((), ()), cwds=(tiny_run.ROOT, tiny_run.ROOT)):
     join = [f"--coordinator={address}", "--hosts=2", "--lost_after=10"]
     env = {**os.environ, "XLA_FLAGS": flags}
     return [
-        tiny_run.command(folder, workdir, CHANGES, *join, f"--host={host}", *own, env=env, cwd=cwd)
+        tiny_run.command(
+            folder, workdir, CHANGES, *join, f"--host={host}", *own, env=env, cwd=cwd
+        )
         for host, (own, cwd) in enumerate(zip(each, cwds, strict=True))
     ]
 
@@ -66,19 +68,28 @@ def test_two_hosts(tmp_path, killed):
         both[1].send_signal(signal.SIGKILL)
         statuses, _ = end(both)
         assert statuses[0] not in (0, 75) and statuses[1] == -signal.SIGKILL
-    statuses, ((out, err), (other_out, other_err)) = end(start(tmp_path, tmp_path / "two"))
+    statuses, ((out, err), (other_out, other_err)) = end(
+        start(tmp_path, tmp_path / "two")
+    )
     assert statuses == [0, 0], err + other_err
     assert "# What the run learned" in out and "step 30/30" in err
     assert "#" not in other_out and "step" not in other_err
-    (step, params), (_, expected) = newest_params(tmp_path / "two"), newest_params(tmp_path / "one")
+    (step, params), (_, expected) = (
+        newest_params(tmp_path / "two"),
+        newest_params(tmp_path / "one"),
+    )
     assert step == 30
     # Sums of gradients over devices are rounded in another order.
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), params, expected)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), params, expected
+    )
     assert sorted(path.name for path in (tmp_path / "two").iterdir()) == [
         "checkpoints", "config.json", "lock", "metrics.jsonl", "report", "tensorboard",
         "tokenizer.json",
     ]  # fmt: skip
-    assert len(list((tmp_path / "two" / "tensorboard").iterdir())) <= 2  # One a start, not four.
+    assert (
+        len(list((tmp_path / "two" / "tensorboard").iterdir())) <= 2
+    )  # One a start, not four.
 
 
 # train.py where one program takes longer to compile than Gloo waits for new connections.
@@ -129,11 +140,20 @@ def test_a_host_that_compiles_for_longer_is_waited_for(tmp_path, monkeypatch):
 def test_an_error_of_another_host_is_one_line(monkeypatch, capsys, reason):
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    message = hosts.transfer_failure(jax.errors.JaxRuntimeError(f"{reason}\n  at 0x1\n"))
-    assert message.startswith("A transfer between the hosts failed: another host has ended")
+    message = hosts.transfer_failure(
+        jax.errors.JaxRuntimeError(f"{reason}\n  at 0x1\n")
+    )
+    assert message.startswith(
+        "A transfer between the hosts failed: another host has ended"
+    )
     assert "the same command on all of them again" in message
-    assert message.endswith(f"The runtime says: {reason} at 0x1") and "\n" not in message
-    assert hosts.transfer_failure(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: memory")) == ""
+    assert (
+        message.endswith(f"The runtime says: {reason} at 0x1") and "\n" not in message
+    )
+    assert (
+        hosts.transfer_failure(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: memory"))
+        == ""
+    )
     assert hosts.transfer_failure(KeyError(reason)) == ""
     monkeypatch.setattr(jax, "process_count", lambda: 1)
     assert hosts.transfer_failure(jax.errors.JaxRuntimeError(reason)) == ""
@@ -154,7 +174,9 @@ def test_hosts_with_different_settings_do_not_train(tmp_path):
     statuses, outputs = end(both)
     assert statuses == [1, 1]
     for _, err in outputs:
-        assert "error: The hosts have different settings (config.seed: host 0 has 0" in err
+        assert (
+            "error: The hosts have different settings (config.seed: host 0 has 0" in err
+        )
         assert "host 1 has 7)" in err and "Traceback" not in err
     assert not (tmp_path / "run").exists()
 
@@ -168,8 +190,12 @@ def test_hosts_whose_folders_differ_do_not_train(tmp_path):
     statuses, outputs = end(both)
     assert statuses == [1, 1], outputs
     for _, err in outputs:
-        assert "error: --workdir is not the same folder on all hosts (host 0 has /" in err
-        assert f"host 1 has {tmp_path / 'b' / 'run'} on " in err and "Traceback" not in err
+        assert (
+            "error: --workdir is not the same folder on all hosts (host 0 has /" in err
+        )
+        assert (
+            f"host 1 has {tmp_path / 'b' / 'run'} on " in err and "Traceback" not in err
+        )
     assert [*(tmp_path / "a" / "run").iterdir()] == []
 
 
@@ -181,7 +207,9 @@ def test_ctrl_c_to_a_host_saves(tmp_path):
     both[1].send_signal(signal.SIGINT)
     statuses, ((_, err), _) = end(both)
     assert statuses == [130, 130], err
-    step = int(re.search(r"Stopped and saved at step (\d+)\. The same command resumes", err)[1])
+    step = int(
+        re.search(r"Stopped and saved at step (\d+)\. The same command resumes", err)[1]
+    )
     assert saved_steps(tmp_path / "run")[-1] == step < 20_000
 
 
@@ -203,11 +231,16 @@ def test_hosts_that_share_a_cache_tokenize_once(tmp_path, capsys):
     with futures.ThreadPoolExecutor() as pool:
         first = pool.submit(make_once, tmp_path / "corpus", make)
         assert begun.wait(10)
-        second = pool.submit(make_once, tmp_path / "corpus", lambda _: pytest.fail("made twice"))
+        second = pool.submit(
+            make_once, tmp_path / "corpus", lambda _: pytest.fail("made twice")
+        )
         go_on.set()
         assert first.result(10) == second.result(10) == tmp_path / "corpus"
     assert "Waiting for another process, which is making" in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".corpus.lock", "corpus"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".corpus.lock",
+        "corpus",
+    ]
 
 
 def test_a_host_that_is_killed_is_not_waited_for(tmp_path):
@@ -252,7 +285,9 @@ for variables in ({}, broken):
     none, odd = out.splitlines()
     for line in (none, odd):
         assert line.startswith("The hosts did not find one another: "), err
-        assert line.endswith(" Give --coordinator=HOST:PORT of host 0, --hosts and --host.")
+        assert line.endswith(
+            " Give --coordinator=HOST:PORT of host 0, --hosts and --host."
+        )
     assert code == 0 and "coordinator_address" in none and "OMPI_COMM_WORLD_SIZE" in odd
 
 
@@ -328,7 +363,16 @@ def test_each_host_has_all_seeds_and_its_own_rows():
         ("localhost:1", 0, 0, "--hosts must be at least 1, got 0"),
         *[
             (address, 2, 0, f"'auto' or HOST:PORT of host 0, .*got {address!r}")
-            for address in ("localhost", ":", "localhost:", ":1", "a:b", "a:0", "a:65536", "::1:80")
+            for address in (
+                "localhost",
+                ":",
+                "localhost:",
+                ":1",
+                "a:b",
+                "a:0",
+                "a:65536",
+                "::1:80",
+            )
         ],
     ],
 )

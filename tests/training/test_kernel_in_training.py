@@ -7,7 +7,12 @@ import jax.numpy as jnp
 import pytest
 from helpers import tiny_run
 
-from pe_jax.attention import KernelCheck, KernelDifference, check_kernel, implementations
+from pe_jax.attention import (
+    KernelCheck,
+    KernelDifference,
+    check_kernel,
+    implementations,
+)
 from pe_jax.attention import kernel_check as kernel_check_module
 from pe_jax.attention.tpu_kernel import adapter
 from pe_jax.models import BertConfig
@@ -17,7 +22,9 @@ from pe_jax.trainer.training import hosts
 
 
 def result(difference):
-    found = KernelDifference(case="causal", dtype="float32", difference=difference, limit=1e-3)
+    found = KernelDifference(
+        case="causal", dtype="float32", difference=difference, limit=1e-3
+    )
     return KernelCheck(device="TPU v5e", differences=(found,))
 
 
@@ -51,7 +58,10 @@ def allowed_in_training(monkeypatch, tmp_path):
 def test_a_run_takes_a_kernel_that_agrees(on_tpu, allowed_in_training, capsys):
     on_tpu(lambda: result(1e-6))
     assert allowed_in_training()
-    assert "TPU kernel: it agrees with XLA's form in 1 comparisons" in capsys.readouterr().err
+    assert (
+        "TPU kernel: it agrees with XLA's form in 1 comparisons"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_run_leaves_a_wrong_kernel(
@@ -69,7 +79,9 @@ def test_a_run_leaves_a_wrong_kernel(
 
 
 def takes_kernel(**changes):
-    return train_module._takes_kernel(types.SimpleNamespace(model=BertConfig(**changes)))
+    return train_module._takes_kernel(
+        types.SimpleNamespace(model=BertConfig(**changes))
+    )
 
 
 def test_a_name_is_not_checked(on_tpu):
@@ -79,7 +91,9 @@ def test_a_name_is_not_checked(on_tpu):
 
 
 def test_nothing_is_checked_off_a_tpu(allowed_in_training, monkeypatch):
-    monkeypatch.setattr(train_module, "_checked_kernel", lambda: pytest.fail("it is checked"))
+    monkeypatch.setattr(
+        train_module, "_checked_kernel", lambda: pytest.fail("it is checked")
+    )
     assert not allowed_in_training()
 
 
@@ -94,7 +108,9 @@ def test_nothing_is_checked_off_a_tpu(allowed_in_training, monkeypatch):
 def test_all_hosts_decide_alike(here, everywhere, says, on_tpu, monkeypatch, capsys):
     gathered = []
     monkeypatch.setattr(train_module.jax, "process_count", lambda: 2)
-    monkeypatch.setattr(hosts, "all_true", lambda value: gathered.append(value) or everywhere)
+    monkeypatch.setattr(
+        hosts, "all_true", lambda value: gathered.append(value) or everywhere
+    )
     on_tpu(lambda: result(here))
     assert takes_kernel() == everywhere and gathered == [here < 1e-3]
     assert says in capsys.readouterr().err

@@ -20,7 +20,9 @@ def test_a_step_that_breaks_the_state_is_not_saved(tmp_path, monkeypatch):
     """The loss of the first step is finite, its update is not."""
     # The schema refuses such a rate in a config; other tests do not reuse this optimizer.
     monkeypatch.setattr(optimizer, "make_schedule", lambda *args: lambda step: np.inf)
-    monkeypatch.setattr(pretraining, "make_optimizer", functools.cache(make_optimizer.__wrapped__))
+    monkeypatch.setattr(
+        pretraining, "make_optimizer", functools.cache(make_optimizer.__wrapped__)
+    )
     changes = {"stage1.steps": 1, "stage2.steps": 0, **tiny_run.NO_DROPOUT}
     config = tiny_run.config(tmp_path, **changes)
 
@@ -31,7 +33,9 @@ def test_a_step_that_breaks_the_state_is_not_saved(tmp_path, monkeypatch):
 
     check(tmp_path / "a", "After step 1 the held-out data gives masked_lm_loss nan")
     monkeypatch.setattr(loop, "_check_held_out", lambda step, scalars: None)
-    check(tmp_path / "b", r"after step 1 is not finite in \d+ arrays")  # Held-out data or not.
+    check(
+        tmp_path / "b", r"after step 1 is not finite in \d+ arrays"
+    )  # Held-out data or not.
 
 
 def test_a_held_out_loss_that_is_not_finite():
@@ -47,7 +51,10 @@ def test_predictions_that_are_not_finite_have_no_score(metric):
 
 
 def test_leaves_that_are_not_finite_are_named():
-    tree = {"a": jnp.array([1.0, np.inf]), "b": {"c": jnp.arange(2), "d": jnp.array(np.nan)}}
+    tree = {
+        "a": jnp.array([1.0, np.inf]),
+        "b": {"c": jnp.arange(2), "d": jnp.array(np.nan)},
+    }
     assert examine(tree)[1] == ["a", "b/d"]
 
 
@@ -58,5 +65,7 @@ def test_published_weights_that_are_not_finite(value, tmp_path):
     tensors[name] = tensors[name].copy()
     tensors[name][0, 1] = value
     published_bert.write(tmp_path, tensors, published_bert.BERT)
-    with pytest.raises(ValueError, match=f"weights that are NaN, infinite or too large .*{name}"):
+    with pytest.raises(
+        ValueError, match=f"weights that are NaN, infinite or too large .*{name}"
+    ):
         interop.load_encoder(tmp_path)

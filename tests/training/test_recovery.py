@@ -35,7 +35,11 @@ from pe_jax.trainer.figures import style
 from pe_jax.trainer.locks import exclusive
 from pe_jax.trainer.tasks import pretraining, text_training, train
 from pe_jax.trainer.training import checkpointing, fingerprints, sharding, workdir
-from pe_jax.trainer.training.checkpointing import newest_params, restore_newest, saved_steps
+from pe_jax.trainer.training.checkpointing import (
+    newest_params,
+    restore_newest,
+    saved_steps,
+)
 from pe_jax.trainer.training.fingerprints import fingerprint
 from pe_jax.trainer.training.metrics import MetricsWriter, read_metrics
 from pe_jax.trainer.training.step import TrainState
@@ -94,11 +98,15 @@ STOPPED = [*KILLED, (signal.SIGTERM, 75)]
 
 
 @pytest.mark.parametrize(
-    "signals", [KILLED, pytest.param(STOPPED, marks=pytest.mark.slow)], ids=["killed", "stopped"]
+    "signals",
+    [KILLED, pytest.param(STOPPED, marks=pytest.mark.slow)],
+    ids=["killed", "stopped"],
 )
 def test_killed_and_stopped(tmp_path, signals):
     """Killed at a random moment, also while saving; then stopped by a scheduler's signal."""
-    straight = tiny_run.config(tmp_path, **{**LONG, "checkpoint_every": 0})  # Saved at its end.
+    straight = tiny_run.config(
+        tmp_path, **{**LONG, "checkpoint_every": 0}
+    )  # Saved at its end.
     pretraining.run(straight, tmp_path / "straight")
     rng = random.Random(time.time_ns())
     for how, status in signals:
@@ -109,13 +117,18 @@ def test_killed_and_stopped(tmp_path, signals):
         run.send_signal(how)
         rest = run.communicate(timeout=120)[1]
         assert run.returncode == status
-        saved = re.search(r"Stopped and saved at step \d+\. The same command resumes it", rest)
+        saved = re.search(
+            r"Stopped and saved at step \d+\. The same command resumes it", rest
+        )
         assert bool(saved) == (how == signal.SIGTERM)
     pretraining.run(tiny_run.config(tmp_path, **LONG), tmp_path / "killed")
     assert same(tmp_path / "killed", tmp_path / "straight")
-    lines = [(tmp_path / r / "metrics.jsonl").read_text() for r in ("killed", "straight")]
+    lines = [
+        (tmp_path / r / "metrics.jsonl").read_text() for r in ("killed", "straight")
+    ]
     losses = [
-        [json.loads(li).get("held_out/masked_lm_loss") for li in t.split("\n")[:-1]] for t in lines
+        [json.loads(li).get("held_out/masked_lm_loss") for li in t.split("\n")[:-1]]
+        for t in lines
     ]
     assert losses[0][-1] == losses[1][-1] is not None
     left = {path.name for path in (tmp_path / "killed" / "checkpoints").iterdir()}
@@ -153,13 +166,17 @@ def test_told_to_stop(straight, tmp_path, number, status):
     pretraining.run(config, tmp_path / "run")
     assert same(tmp_path / "run", done)
     # A line of the log covers the same steps, also where the run was stopped between two lines.
-    left, right = ([*map(_numbers, read_metrics(run))] for run in (tmp_path / "run", done))
+    left, right = (
+        [*map(_numbers, read_metrics(run))] for run in (tmp_path / "run", done)
+    )
     assert left == right and [line["step"] for line in left][:2] == [4, 8]
 
 
 def _numbers(line):
     """A line of the log without what depends on the time that steps take."""
-    return {k: v for k, v in line.items() if not k.endswith(("_per_second", "data_wait"))}
+    return {
+        k: v for k, v in line.items() if not k.endswith(("_per_second", "data_wait"))
+    }
 
 
 @pytest.mark.slow
@@ -168,14 +185,21 @@ def test_a_profile_of_some_steps(straight, tmp_path, capsys):
     config, done = straight
     folder = shutil.copytree(done, tmp_path / "run")
     shutil.rmtree(folder / "checkpoints" / "12")
-    with pytest.raises(ValueError, match=r"--profile=13-14 is out of range: the run has 12 steps"):
+    with pytest.raises(
+        ValueError, match=r"--profile=13-14 is out of range: the run has 12 steps"
+    ):
         pretraining.run(config, folder, range(13, 15))
     pretraining.run(config, folder, range(10, 12))
     assert list((folder / "profile").rglob("*.xplane.pb"))
-    assert f"Profile of steps up to 11 in {folder / 'profile'}" in capsys.readouterr().err
+    assert (
+        f"Profile of steps up to 11 in {folder / 'profile'}" in capsys.readouterr().err
+    )
     assert same(folder, done)
     pretraining.run(config, folder, range(10, 12))
-    assert "--profile=10-11: 12 steps are done, so none is traced" in capsys.readouterr().err
+    assert (
+        "--profile=10-11: 12 steps are done, so none is traced"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("cores", [1, 2])
@@ -199,7 +223,10 @@ def test_a_run_resumes_with_more_steps_and_moved_text(straight, tmp_path, capsys
     more = {"stage1.steps": 14, "data.source": str(moved), "keep_best": 1}
     pretraining.run(changed(config, more), folder)
     printed = capsys.readouterr().err
-    assert f"Changed   data.source: {config.data.source!r} there, {str(moved)!r} now" in printed
+    assert (
+        f"Changed   data.source: {config.data.source!r} there, {str(moved)!r} now"
+        in printed
+    )
     assert "Changed   stage1.steps: 12 there, 14 now" in printed
     assert "The learning rate follows the schedule of 14 steps from now on." in printed
     assert saved_steps(folder) == [4, 8, 12, 14]
@@ -209,7 +236,8 @@ def test_a_run_resumes_with_more_steps_and_moved_text(straight, tmp_path, capsys
         pretraining.run(changed(config, {**more, "stage1.steps": 12}), folder)
     train._check_steps([14, 4], [16, 6], 14, folder)  # The second stage has not begun.
     with pytest.raises(
-        ValueError, match=r"after steps \[16, 20\], but those .* \[12, 20\], and 15 steps are"
+        ValueError,
+        match=r"after steps \[16, 20\], but those .* \[12, 20\], and 15 steps are",
     ):
         train._check_steps([12, 8], [16, 4], 15, folder)
 
@@ -223,7 +251,9 @@ def test_a_text_that_was_replaced(straight, tmp_path):
         ValueError, match=r"config.data.source is not what the run in .* digest was"
     ):
         pretraining.run(changed(config, {"data.source": other}), folder)
-    with pytest.raises(ValueError, match=r"holds a run .*\n  data.validation: '' there"):
+    with pytest.raises(
+        ValueError, match=r"holds a run .*\n  data.validation: '' there"
+    ):
         pretraining.run(changed(config, {"data.validation": other}), folder)
     vocab = tmp_path / "vocab.txt"
     vocab.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
@@ -250,7 +280,9 @@ def test_the_start_of_a_run_may_move(straight, tmp_path, capsys):
     assert f"init: {str(first)!r} there, {str(moved)!r} now" in capsys.readouterr().err
     shutil.rmtree(moved / "checkpoints" / "12")
     shutil.copytree(moved, first)
-    with pytest.raises(ValueError, match=r"config.init=.*first is not the model that the run in"):
+    with pytest.raises(
+        ValueError, match=r"config.init=.*first is not the model that the run in"
+    ):
         pretraining.run(config, folder)
 
 
@@ -258,10 +290,14 @@ def test_the_best_checkpoint_is_kept(tmp_path):
     """By the loss that was saved with it, also after a restart; the newest stay as they would."""
 
     def save(steps, losses):
-        with contextlib.closing(checkpointing.Checkpoints(tmp_path, keep=1, keep_best=1)) as saver:
+        with contextlib.closing(
+            checkpointing.Checkpoints(tmp_path, keep=1, keep_best=1)
+        ) as saver:
             for step, loss in zip(steps, losses, strict=True):
                 params = {"a": jnp.full(2, step, jnp.float32)}
-                saver.save(TrainState(jnp.int32(step), params, (), jax.random.key(0)), {}, loss)
+                saver.save(
+                    TrainState(jnp.int32(step), params, (), jax.random.key(0)), {}, loss
+                )
         return saved_steps(tmp_path)
 
     assert save([1, 2, 3], [2.0, 1.0, 3.0]) == [2, 3]
@@ -275,7 +311,8 @@ def test_two_runs_in_one_folder(straight, tmp_path):
     with (
         workdir.lock_workdir(folder),
         pytest.raises(
-            ValueError, match=r"Another run is writing in .*\(fuser .*lock names its process\)"
+            ValueError,
+            match=r"Another run is writing in .*\(fuser .*lock names its process\)",
         ),
     ):
         pretraining.run(config, folder)
@@ -284,7 +321,9 @@ def test_two_runs_in_one_folder(straight, tmp_path):
 
 @pytest.mark.parametrize("name", ["[a]", "back\\slash", "sta*r", "which?"])
 def test_a_folder_whose_checkpoints_could_not_be_read(straight, tmp_path, name):
-    with pytest.raises(ValueError, match=r"--workdir is .* Orbax cannot read checkpoints"):
+    with pytest.raises(
+        ValueError, match=r"--workdir is .* Orbax cannot read checkpoints"
+    ):
         pretraining.run(straight[0], tmp_path / name / "run")
     assert not (tmp_path / name).exists()
 
@@ -294,7 +333,9 @@ def test_the_first_checkpoint_is_read_back(straight, tmp_path, monkeypatch, caps
     config, done = straight
     with monkeypatch.context() as patch:
         patch.setattr(workdir, "_WILDCARDS", frozenset())
-        with pytest.raises(OSError, match="checkpoint of step 4 was written to .*cannot be read"):
+        with pytest.raises(
+            OSError, match="checkpoint of step 4 was written to .*cannot be read"
+        ):
             pretraining.run(config, tmp_path / "[a]")
     pretraining.run(config, tmp_path / "run")
     assert capsys.readouterr().err.count("Saved step 4, and read it back.") == 1
@@ -312,7 +353,10 @@ def test_a_lock_that_is_a_link(tmp_path):
     with pytest.raises(OSError, match=r"symbolic links: .*\.cached\.lock"):
         exclusive(tmp_path / "cached").__enter__()
     write_text(tmp_path / "config.json", "{}")
-    assert target.read_text() == "precious" and (tmp_path / "config.json").read_text() == "{}"
+    assert (
+        target.read_text() == "precious"
+        and (tmp_path / "config.json").read_text() == "{}"
+    )
 
 
 def test_a_file_system_without_locks(tmp_path, monkeypatch):
@@ -324,7 +368,9 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", flock)
     with workdir.lock_workdir(tmp_path / "run") as check_folder:
         check_folder()
-    with pytest.raises(OSError, match="no locks.*Set PE_JAX_CACHE to use another folder"):
+    with pytest.raises(
+        OSError, match="no locks.*Set PE_JAX_CACHE to use another folder"
+    ):
         make_once(tmp_path / "cached", lambda folder: pytest.fail("made"))
 
 
@@ -344,7 +390,9 @@ def test_a_removed_lock(tmp_path, remove):
     with workdir.lock_workdir(folder) as check_folder:
         check_folder()
         remove(folder)
-        with pytest.raises(OSError, match=r"run.* was removed or replaced while this run was writ"):
+        with pytest.raises(
+            OSError, match=r"run.* was removed or replaced while this run was writ"
+        ):
             check_folder()
     with workdir.lock_workdir(folder) as check_folder:
         check_folder()
@@ -359,9 +407,13 @@ def test_a_lock_removed_under_a_run(straight, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         write = workdir.write_config
         patch.setattr(
-            workdir, "write_config", lambda *run: (write(*run), (folder / "lock").unlink())
+            workdir,
+            "write_config",
+            lambda *run: (write(*run), (folder / "lock").unlink()),
         )
-        with pytest.raises(OSError, match="Nothing more is saved. The same command resumes"):
+        with pytest.raises(
+            OSError, match="Nothing more is saved. The same command resumes"
+        ):
             pretraining.run(config, folder)
     assert saved_steps(folder) == [4]
     assert (folder / "metrics.jsonl").read_text().splitlines() == lines
@@ -427,8 +479,14 @@ def test_a_damaged_checkpoint(straight, fresh, tmp_path, capsys, caplog, damage)
     caplog.clear()
     folder = shutil.copytree(straight[1], tmp_path / "run")
     damage(folder / "checkpoints" / "12")
-    before = {path.name: path.read_bytes() for path in files(folder / "checkpoints" / "12", "*")}
-    config, tokenizer = text_training.resolve(straight[0]), (folder / "tokenizer.json").read_text()
+    before = {
+        path.name: path.read_bytes()
+        for path in files(folder / "checkpoints" / "12", "*")
+    }
+    config, tokenizer = (
+        text_training.resolve(straight[0]),
+        (folder / "tokenizer.json").read_text(),
+    )
     run = workdir.identity(config, tokenizer, resumed=True)
     restored, _ = restore_newest(folder, fresh, run)
     assert saved_steps(folder) == [4, 8]
@@ -439,7 +497,9 @@ def test_a_damaged_checkpoint(straight, fresh, tmp_path, capsys, caplog, damage)
     (kept,) = (folder / "damaged").iterdir()
     assert {path.name: path.read_bytes() for path in files(kept, "*")} == before
     gc.collect()
-    assert not [r for r in caplog.records if r.exc_info]  # Orbax's tasks have nothing to add.
+    assert not [
+        r for r in caplog.records if r.exc_info
+    ]  # Orbax's tasks have nothing to add.
 
 
 def test_a_run_resumes_before_a_damaged_checkpoint(straight, tmp_path, capsys):
@@ -465,7 +525,9 @@ def test_no_checkpoint_can_be_read(straight, tmp_path):
     folder = shutil.copytree(done, tmp_path / "run")
     for checkpoint in (folder / "checkpoints").iterdir():
         empty(checkpoint)
-    with pytest.raises(ValueError, match=r"None of the checkpoints in .*\n  step 12: .*\n  step 8"):
+    with pytest.raises(
+        ValueError, match=r"None of the checkpoints in .*\n  step 12: .*\n  step 8"
+    ):
         pretraining.run(config, folder)
     assert saved_steps(folder) == [4, 8, 12]
     with pytest.raises(ValueError, match="None of the checkpoints"):
@@ -476,7 +538,10 @@ def test_no_checkpoint_can_be_read(straight, tmp_path):
 def test_fingerprints(small, monkeypatch):
     monkeypatch.setattr(fingerprints, "_SMALL", small)
     rng = np.random.default_rng(0)
-    tree = {"a": jnp.asarray(rng.normal(size=(3, 5)), jnp.float32), "b": jax.random.key(3)}
+    tree = {
+        "a": jnp.asarray(rng.normal(size=(3, 5)), jnp.float32),
+        "b": jax.random.key(3),
+    }
     first = fingerprint(tree)
     assert first == fingerprint(tree) and len(first) == 16
     a = np.asarray(tree["a"]).copy()
@@ -529,9 +594,17 @@ def another_word(path):
 @pytest.mark.parametrize(
     ("name", "damage", "message"),
     [
-        ("config.json", nuls, r"config\.json is damaged \(.*\)\. Delete it: the command that"),
+        (
+            "config.json",
+            nuls,
+            r"config\.json is damaged \(.*\)\. Delete it: the command that",
+        ),
         ("tokenizer.json", nuls, r"cannot read .*tokenizer\.json"),
-        ("tokenizer.json", another_word, r"(?s)None of the chec.*with another config or tokenizer"),
+        (
+            "tokenizer.json",
+            another_word,
+            r"(?s)None of the chec.*with another config or tokenizer",
+        ),
         (
             "metrics.jsonl",
             a_line_of_nuls,
@@ -559,7 +632,9 @@ def test_a_run_that_is_older_than_a_key(straight, tmp_path):
     del values["parallel"], values["stage1"]["accumulation"], values["optimizer"]["b2"]
     (folder / "config.json").write_text(json.dumps(values))
     shutil.rmtree(folder / "checkpoints" / "12")
-    with pytest.raises(ValueError, match="another config:\n  optimizer.b2: None there, 0.5 now"):
+    with pytest.raises(
+        ValueError, match="another config:\n  optimizer.b2: None there, 0.5 now"
+    ):
         pretraining.run(changed(config, {"optimizer.b2": 0.5}), folder)
     pretraining.run(config, folder)
     assert same(folder, done)
@@ -573,7 +648,12 @@ def test_the_identity_of_a_run():
         changed(PretrainingConfig(), changes), "{}", resumed=True
     )
     same_run = {"parallel": "fsdp"}, {"data.source": "a.txt"}, {"stage1.steps": 7}
-    other_run = {"parallel": "pmap"}, {"data.validation": "a.txt"}, {"init": "W"}, {"seed": 9}
+    other_run = (
+        {"parallel": "pmap"},
+        {"data.validation": "a.txt"},
+        {"init": "W"},
+        {"seed": 9},
+    )
     assert {identity(changes) for changes in same_run} == {identity({})}
     assert len({identity(changes) for changes in ({}, *other_run)}) == 5
 
@@ -599,11 +679,15 @@ def test_a_full_disk(straight, tmp_path, caplog):
         shutil.rmtree(folder / "checkpoints" / str(step))
     with (
         files_of_at_most(10_000),
-        pytest.raises(OSError, match=r"not written to .*The newest complete one is of step 4"),
+        pytest.raises(
+            OSError, match=r"not written to .*The newest complete one is of step 4"
+        ),
     ):
         pretraining.run(config, folder)
     gc.collect()
-    assert not caplog.records  # The error alone, without what Orbax's threads have to say.
+    assert (
+        not caplog.records
+    )  # The error alone, without what Orbax's threads have to say.
     assert saved_steps(folder) == [4]
     pretraining.run(config, folder)
     assert same(folder, done)
@@ -611,7 +695,10 @@ def test_a_full_disk(straight, tmp_path, caplog):
 
 @pytest.mark.parametrize(
     ("file", "scalars"),
-    [("tensorboard/events", {"a": 1.0}), ("metrics.jsonl", dict.fromkeys("abcd", 1e-99 / 3))],
+    [
+        ("tensorboard/events", {"a": 1.0}),
+        ("metrics.jsonl", dict.fromkeys("abcd", 1e-99 / 3)),
+    ],
     ids=["events", "lines"],
 )
 def test_a_disk_that_is_full_between_checkpoints(tmp_path, file, scalars):
@@ -623,7 +710,9 @@ def test_a_disk_that_is_full_between_checkpoints(tmp_path, file, scalars):
             writer.write(step, scalars)
 
     with files_of_at_most(20_000):
-        with pytest.raises(OSError, match=rf"{file}\S* was not written: File too large\. Free"):
+        with pytest.raises(
+            OSError, match=rf"{file}\S* was not written: File too large\. Free"
+        ):
             write()
         with contextlib.suppress(OSError):
             writer.close()
@@ -644,7 +733,9 @@ def test_events_do_not_wait_for_the_clock(tmp_path, monkeypatch):
 def test_a_full_disk_before_the_first_checkpoint(straight, tmp_path):
     with (
         files_of_at_most(10_000),
-        pytest.raises(OSError, match=r"no complete one yet; the same command starts again\.$"),
+        pytest.raises(
+            OSError, match=r"no complete one yet; the same command starts again\.$"
+        ),
     ):
         pretraining.run(straight[0], tmp_path / "run")
 
@@ -654,12 +745,16 @@ def test_a_loss_that_explodes(straight, tmp_path):
     rate = {"optimizer.learning_rate": 1e9, "optimizer.warmup": 0.5}
     config = changed(config, {**rate, "checkpoint_every": 1, **tiny_run.NO_DROPOUT})
     folder = tmp_path / "run"
-    with pytest.raises(FloatingPointError, match=r"Step (\d+) gave .*loss (nan|inf)") as failed:
+    with pytest.raises(
+        FloatingPointError, match=r"Step (\d+) gave .*loss (nan|inf)"
+    ) as failed:
         pretraining.run(config, folder)
     step = int(re.search(r"Step (\d+)", str(failed.value))[1])
     assert saved_steps(folder)[-1] == step - 1
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(newest_params(folder)[1]))
-    batches = iter(pretraining.build(config, folder / "tokenizer.json").stages[0].batches(0))
+    batches = iter(
+        pretraining.build(config, folder / "tokenizer.json").stages[0].batches(0)
+    )
     for _ in range(step):
         batch = next(batches)
     with np.load(folder / "failed" / f"step_{step}_host_0.npz") as kept:
@@ -679,10 +774,16 @@ def test_weights_and_biases(tmp_path, monkeypatch):
         with contextlib.closing(MetricsWriter(tmp_path, 0)) as writer:
             writer.write(1, {"loss": 2.0})
     first, second = (call.kwargs for call in fake.init.call_args_list)
-    assert first == second and first["config"] == {"seed": 3} and first["resume"] == "allow"
+    assert (
+        first == second
+        and first["config"] == {"seed": 3}
+        and first["resume"] == "allow"
+    )
     fake.init().log.assert_called_with({"loss": 2.0}, step=1)
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ValueError, match="WANDB_PROJECT is set, but wandb is not installed"):
+    with pytest.raises(
+        ValueError, match="WANDB_PROJECT is set, but wandb is not installed"
+    ):
         MetricsWriter(tmp_path, 0)
 
 
@@ -715,9 +816,13 @@ def test_a_line_of_metrics_is_appended(tmp_path, monkeypatch):
 def test_a_run_folder_in_a_bucket(tmp_path):
     """Config, metrics, tokenizer and figures; checkpoints are left to Orbax."""
     inside = lambda path: tmp_path / str(path).removeprefix("gs://")
-    one = lambda original, path, *args, **kwargs: original(inside(path), *args, **kwargs)
+    one = lambda original, path, *args, **kwargs: original(
+        inside(path), *args, **kwargs
+    )
     two = lambda original, path, to: original(inside(path), inside(to))
-    functions = dict.fromkeys(["exists", "isdir", "makedirs", "mkdir", "open", "listdir"], one)
+    functions = dict.fromkeys(
+        ["exists", "isdir", "makedirs", "mkdir", "open", "listdir"], one
+    )
     with testing.mock_epath(**functions, replace=two, rename=two):
         folder = to_path("gs://bucket/run")
         config = tiny_run.config(tmp_path)
@@ -734,7 +839,10 @@ def test_a_run_folder_in_a_bucket(tmp_path):
                     assert os.stat(inside(folder / "metrics.jsonl")).st_ino == uploads
         tokenizer = data.train_tokenizer(["one two"], 20)
         write_text(folder / "tokenizer.json", tokenizer.to_str())
-        assert data.load_tokenizer(folder / "tokenizer.json").to_str() == tokenizer.to_str()
+        assert (
+            data.load_tokenizer(folder / "tokenizer.json").to_str()
+            == tokenizer.to_str()
+        )
         style.save(style.new(1, 1), folder / "report" / "figure.png", "svg")
     found = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
     names = ("config.json", "metrics.jsonl", "tokenizer.json", "report/figure.png")

@@ -90,7 +90,9 @@ def test_signals_all_the_way(tmp_path):
 
 
 def test_a_signal_while_the_last_checkpoint_is_written(tmp_path):
-    found = stop(tmp_path, ocp.CheckpointManager, "wait_until_finished", signal.SIGTERM, 75)
+    found = stop(
+        tmp_path, ocp.CheckpointManager, "wait_until_finished", signal.SIGTERM, 75
+    )
     assert found == [4] == ends(tmp_path, is_resumed=False, is_finished=True)
 
 
@@ -135,7 +137,9 @@ def test_workers_end_with_a_run_that_is_killed(tmp_path):
         text=True,
     )
     started = [Path("/proc") / number for number in run.stdout.readline().split()]
-    assert len(started) == min(2, len(os.sched_getaffinity(0))) and all(map(_runs, started))
+    assert len(started) == min(2, len(os.sched_getaffinity(0))) and all(
+        map(_runs, started)
+    )
     run.kill()
     run.wait()
     until = time.monotonic() + 10
@@ -178,13 +182,17 @@ def compiling(where, rounds=1_500_000):
     return process
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)]
+)
 def test_a_signal_is_answered_at_once(number, status):
     """While a program compiles. A signal that comes twice, as that of `timeout`, is one."""
     process = compiling("training")
     process.send_signal(number)
     process.send_signal(number)
-    assert process.stderr.readline().startswith("Stopping after the current step and a save.")
+    assert process.stderr.readline().startswith(
+        "Stopping after the current step and a save."
+    )
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (status, "compiled\n", "")
 
@@ -222,7 +230,9 @@ def test_signals_of_a_forked_process_are_its_own():
         "    print('goes on')\n"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], cwd=tiny_run.ROOT, capture_output=True
+        [sys.executable, "-W", "ignore", "-c", code],
+        cwd=tiny_run.ROOT,
+        capture_output=True,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"goes on\n", b"")
 
@@ -262,7 +272,9 @@ def test_signals_wait():
         assert asked() == 0  # What came before is over.
 
 
-@pytest.mark.parametrize("where", ["a destructor", "a callback", "an import", "the end"])
+@pytest.mark.parametrize(
+    "where", ["a destructor", "a callback", "an import", "the end"]
+)
 def test_signals_where_exceptions_are_lost(where):
     """Python drops what a destructor raises, and extension modules may not bear it."""
     told = "os.kill(os.getpid(), signal.SIGTERM)"

@@ -33,7 +33,11 @@ from pe_jax.trainer.tasks.run import run_config, saved_tokenizer
 from pe_jax.trainer.tasks.train import log_run_header
 from pe_jax.trainer.training import optimizer as optimizers
 from pe_jax.trainer.training import sharding, workdir
-from pe_jax.trainer.training.checkpointing import Checkpoints, restore_newest, restore_params
+from pe_jax.trainer.training.checkpointing import (
+    Checkpoints,
+    restore_newest,
+    restore_params,
+)
 from pe_jax.trainer.training.pytrees import named_leaves
 from pe_jax.trainer.training.step import TrainState, make_train_step, state_shapes
 from pe_jax.trainer.training.transplant import transplant
@@ -111,14 +115,20 @@ class Setup:
 
     def init(self, seed=0):
         """The state before the first step: both optimizers start from zeros."""
-        zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self.shapes.opt_state)
+        zeros = jax.tree.map(
+            lambda x: np.zeros(x.shape, x.dtype), self.shapes.opt_state
+        )
         params, rng = draw_params(self.model, seed), jax.random.key(seed)
-        return jax.device_put(TrainState(np.int32(0), params, zeros, rng), self.shardings)
+        return jax.device_put(
+            TrainState(np.int32(0), params, zeros, rng), self.shardings
+        )
 
     @functools.cached_property
     def step(self):
         """The compiled program of a step."""
-        step = make_train_step(self.task, self.optimizer, accumulation=self.accumulation)
+        step = make_train_step(
+            self.task, self.optimizer, accumulation=self.accumulation
+        )
         step = sharding.parallelize(step, self.mesh, self.how, self.shardings)
         return step.lower(self.init(), self.batch()).compile()
 
@@ -167,8 +177,12 @@ def test_jit_pmap_and_one_device_agree():
 def test_gradients_exchanged_in_bfloat16():
     """Each entry is rounded on its four devices and in their sum; metrics are not."""
     setups = [setup(how, 4) for how in ("pmap", "pmap_bfloat16")]
-    (wide, metrics), (narrow, narrow_metrics) = (s.step(s.init(), s.batch()) for s in setups)
-    moments = jax.device_get([s.opt_state[1].mu["bert"]["layer_0"] for s in (wide, narrow)])
+    (wide, metrics), (narrow, narrow_metrics) = (
+        s.step(s.init(), s.batch()) for s in setups
+    )
+    moments = jax.device_get(
+        [s.opt_state[1].mu["bert"]["layer_0"] for s in (wide, narrow)]
+    )
     errors = jax.tree.map(lambda a, b: np.abs(a - b).max() / np.abs(a).max(), *moments)
     assert 1e-4 < max(jax.tree.leaves(errors)) < 2**-6
     for name, (total, count) in metrics.items():
@@ -186,7 +200,9 @@ def test_fsdp_gives_the_numbers_of_jit():
 
 
 def bytes_on(device, tree):
-    shards = [shard for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards]
+    shards = [
+        shard for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards
+    ]
     return sum(shard.data.nbytes for shard in shards if shard.device == device)
 
 
@@ -198,10 +214,14 @@ def test_fsdp_splits_what_is_large():
     for held in (state, stepped):
         mu = held.opt_state[1].mu
         for tree in (held.params, mu):
-            embedding = tree["bert"]["token"]["embedding"]  # 300 rows are the longer axis.
+            embedding = tree["bert"]["token"][
+                "embedding"
+            ]  # 300 rows are the longer axis.
             assert {s.data.shape for s in embedding.addressable_shards} == {(75, 256)}
             up = tree["bert"]["layer_0"]["up"]
-            assert {s.data.shape for s in up["kernel"].addressable_shards} == {(256, 128)}
+            assert {s.data.shape for s in up["kernel"].addressable_shards} == {
+                (256, 128)
+            }
             assert {s.data.shape for s in up["bias"].addressable_shards} == {(512,)}
         whole = sum(leaf.nbytes for leaf in jax.tree.leaves(held._replace(rng=())))
         for device in split.mesh.devices.flat:
@@ -221,7 +241,9 @@ def test_axes_that_are_split():
     assert tuple(spec(255, 256)) == tuple(spec(301, 303)) == tuple(spec()) == ()
 
 
-COLLECTIVE = re.compile(r"= \w+\[([\d,]*)\]\S* (all-gather|all-to-all|collective-permute)\(")
+COLLECTIVE = re.compile(
+    r"= \w+\[([\d,]*)\]\S* (all-gather|all-to-all|collective-permute)\("
+)
 
 
 def test_fsdp_gathers_parameters_and_no_activations():
@@ -230,7 +252,10 @@ def test_fsdp_gathers_parameters_and_no_activations():
     params = jax.tree.leaves(fsdp.init().params)
     split = [x.shape for x in params if tuple(x.sharding.spec)]
     text = fsdp.step.as_text()
-    moved = [(name, tuple(map(int, shape.split(",")))) for shape, name in COLLECTIVE.findall(text)]
+    moved = [
+        (name, tuple(map(int, shape.split(","))))
+        for shape, name in COLLECTIVE.findall(text)
+    ]
     # The compiler permutes axes: sizes are compared in any order.
     assert len(split) == 8
     assert sorted(("all-gather", sorted(shape)) for shape in split) == sorted(
@@ -239,7 +264,9 @@ def test_fsdp_gathers_parameters_and_no_activations():
 
 
 @pytest.mark.parametrize(
-    ("saved", "restored"), [(("fsdp", 4), ("jit", 1)), (("jit", 1), ("fsdp", 4))], ids=str
+    ("saved", "restored"),
+    [(("fsdp", 4), ("jit", 1)), (("jit", 1), ("fsdp", 4))],
+    ids=str,
 )
 def test_a_checkpoint_fits_any_layout(tmp_path, saved, restored):
     of = functools.partial(setup, model=WIDE, optimizer_name="lamb")
@@ -247,7 +274,9 @@ def test_a_checkpoint_fits_any_layout(tmp_path, saved, restored):
     with contextlib.closing(Checkpoints(tmp_path, keep=1)) as checkpoints:
         checkpoints.save(state, {"data": 8})
     back, params = restore_newest(tmp_path, like)[0], restore_params(tmp_path, 0)
-    data = lambda state: jax.device_get(state._replace(rng=jax.random.key_data(state.rng)))
+    data = lambda state: jax.device_get(
+        state._replace(rng=jax.random.key_data(state.rng))
+    )
     assert_close(data(back), data(state), rtol=0, atol=0)
     lies = lambda x, where: x.sharding.is_equivalent_to(where, x.ndim)
     assert jax.tree.all(jax.tree.map(lies, back, of(*restored).shardings))
@@ -258,7 +287,9 @@ def test_a_checkpoint_fits_any_layout(tmp_path, saved, restored):
 def test_the_mean_of_device_means_would_differ():
     """The trap that the test above guards against is real on these batches."""
     params, batch = draw_params(MODEL), make_batch(16)
-    weights = [batch["masked_weights"] * (np.arange(16) // 4 == n)[:, None] for n in range(4)]
+    weights = [
+        batch["masked_weights"] * (np.arange(16) // 4 == n)[:, None] for n in range(4)
+    ]
     sums = [
         jitted_sums()(params, {**batch, "masked_weights": part}, None)["masked_lm_loss"]
         for part in weights
@@ -278,7 +309,9 @@ def test_accumulation_changes_nothing(how):
 
 def test_dropout_is_drawn_anew_each_step_and_repeats():
     score = jitted_sums(dataclasses.replace(MODEL, dropout_rate=0.5))
-    loss = lambda key: float(score(draw_params(MODEL), make_batch(), key)["masked_lm_loss"])
+    loss = lambda key: float(
+        score(draw_params(MODEL), make_batch(), key)["masked_lm_loss"]
+    )
     a, b = jax.random.key(1), jax.random.key(2)
     assert loss(a) == loss(a) != loss(b)
 
@@ -290,7 +323,9 @@ def test_cross_entropy_against_optax():
     labels = np.array([[1, 3, 6], [0, 0, 2]])
     weights = rng.random((2, 3)).astype(np.float32)
     ours = lambda x: (weights * cross_entropy(x, labels)[0]).sum()
-    theirs = lambda x: (weights * optax.softmax_cross_entropy_with_integer_labels(x, labels)).sum()
+    theirs = lambda x: (
+        weights * optax.softmax_cross_entropy_with_integer_labels(x, labels)
+    ).sum()
     both = (jax.jit(jax.value_and_grad(loss))(logits) for loss in (ours, theirs))
     for a, b in zip(*both, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
@@ -301,7 +336,9 @@ def test_cross_entropy_against_optax():
     assert (logits[0, 0].argmax(), labels[0, 0]) == (0, 1)
     # On a CPU, and on accelerators.
     for of_label in (losses._gathered_logits, losses._masked_logits):
-        np.testing.assert_array_equal(of_label(logits, labels)[0, :2], [9.0, logits[0, 1, 3]])
+        np.testing.assert_array_equal(
+            of_label(logits, labels)[0, :2], [9.0, logits[0, 1, 3]]
+        )
 
 
 def test_metrics_by_hand():
@@ -350,13 +387,18 @@ def test_cosine_schedule():
     schedule = optimizers.make_schedule("cosine", 2.0, 10, 110)
     rise = [2.0 * n / 10 for n in range(10)]
     fall = [1.0 + np.cos(np.pi * (n - 10) / 100) for n in range(10, 111)]
-    assert [float(schedule(n)) for n in range(111)] == pytest.approx(rise + fall, abs=1e-6)
+    assert [float(schedule(n)) for n in range(111)] == pytest.approx(
+        rise + fall, abs=1e-6
+    )
     assert float(schedule(200)) == pytest.approx(0, abs=1e-6)
 
 
 def test_warmup_stable_decay_schedule():
     schedule = optimizers.make_schedule("wsd", 2.0, 10, 110, 20)
-    rise, fall = [2.0 * n / 10 for n in range(10)], [2.0 * n / 20 for n in range(20, -1, -1)]
+    rise, fall = (
+        [2.0 * n / 10 for n in range(10)],
+        [2.0 * n / 20 for n in range(20, -1, -1)],
+    )
     want = rise + [2.0] * 80 + fall
     assert [float(schedule(n)) for n in range(111)] == pytest.approx(want, abs=1e-6)
     assert float(schedule(200)) == 0
@@ -366,17 +408,31 @@ def test_warmup_stable_decay_schedule():
     ("name", "changes", "values"),
     [  # At steps 0, 2, 5, 8 and 10.
         ("linear", {}, [0, 1, 5 / 8, 2 / 8, 0]),
-        ("cosine", {}, [0, 1, (1 + np.cos(np.pi * 3 / 8)) / 2, (1 + np.cos(np.pi * 6 / 8)) / 2, 0]),
+        (
+            "cosine",
+            {},
+            [0, 1, (1 + np.cos(np.pi * 3 / 8)) / 2, (1 + np.cos(np.pi * 6 / 8)) / 2, 0],
+        ),
         ("wsd", {}, [0, 1, 1, 2 / 3, 0]),
         ("wsd", {"warmup": 0.0, "decay": 0.0}, [1, 1, 1, 1, 1]),
         ("wsd", {"decay": 0.8}, [0, 1, 5 / 8, 2 / 8, 0]),
-        ("wsd", {"warmup": 0.25, "decay": 0.75}, [0, 1, 5 / 8, 2 / 8, 0]),  # Rounded to 2 and 8.
+        (
+            "wsd",
+            {"warmup": 0.25, "decay": 0.75},
+            [0, 1, 5 / 8, 2 / 8, 0],
+        ),  # Rounded to 2 and 8.
         ("wsd", {"warmup": 1.0, "decay": 0.0}, [0, 0.2, 0.5, 0.8, 1]),
     ],
 )
 def test_schedules_of_configs(name, changes, values):
     config = OptimizerConfig(
-        **{"schedule": name, "learning_rate": 1.0, "warmup": 0.2, "decay": 0.3, **changes}
+        **{
+            "schedule": name,
+            "learning_rate": 1.0,
+            "warmup": 0.2,
+            "decay": 0.3,
+            **changes,
+        }
     )
     schedule, _ = optimizers.make_optimizer(config, 10, MODEL)
     got = [float(schedule(n)) for n in (0, 2, 5, 8, 10)]
@@ -388,49 +444,80 @@ def test_decay_and_frequency_rate():
     shapes = jax.eval_shape(pretraining.pretraining_task(MODEL).init, jax.random.key(0))
     params = jax.tree.map(lambda x: np.ones(x.shape, np.float32), shapes)
     one = lambda _: 1.0
-    update = lambda optimizer, grads: optimizer.update(grads, optimizer.init(params), params)[0]
+    update = lambda optimizer, grads: optimizer.update(
+        grads, optimizer.init(params), params
+    )[0]
     moved = lambda optimizer, g: jax.tree_util.tree_map_with_path(
         lambda path, leaf: (path[-1].key, float(np.ravel(leaf)[0])),
-        jax.jit(functools.partial(update, optimizer))(jax.tree.map(lambda p: g * p, params)),
+        jax.jit(functools.partial(update, optimizer))(
+            jax.tree.map(lambda p: g * p, params)
+        ),
     )
     marked = functools.partial(optimizers.frequencies, MODEL.encoding())
-    decay = moved(optimizers.update_rule(OptimizerConfig(weight_decay=0.1), one, marked), 0.0)
+    decay = moved(
+        optimizers.update_rule(OptimizerConfig(weight_decay=0.1), one, marked), 0.0
+    )
     for name, change in jax.tree.leaves(decay, is_leaf=lambda x: isinstance(x, tuple)):
         kept = name in ("bias", "scale", "frequencies")
         assert change == pytest.approx(0.0 if kept else -0.1), name
-    config = OptimizerConfig(weight_decay=0.0, learning_rate=1.0, frequency_learning_rate=10.0)
+    config = OptimizerConfig(
+        weight_decay=0.0, learning_rate=1.0, frequency_learning_rate=10.0
+    )
     rates = moved(optimizers.update_rule(config, one, marked), 1.0)
     for name, change in jax.tree.leaves(rates, is_leaf=lambda x: isinstance(x, tuple)):
-        assert change == pytest.approx(-10.0 if name == "frequencies" else -1.0, rel=1e-2), name
+        assert change == pytest.approx(
+            -10.0 if name == "frequencies" else -1.0, rel=1e-2
+        ), name
 
 
 def test_rates_by_group():
     """Frozen parameters have no state and no part in the norm; the last fitting pattern counts."""
-    params = {"bert": {name: jnp.ones(4) for name in ("token", "position", "layer", "frequencies")}}
-    marked = lambda tree: {"bert": {name: name == "frequencies" for name in tree["bert"]}}
+    params = {
+        "bert": {
+            name: jnp.ones(4) for name in ("token", "position", "layer", "frequencies")
+        }
+    }
+    marked = lambda tree: {
+        "bert": {name: name == "frequencies" for name in tree["bert"]}
+    }
     rates = ("bert/*=2", "bert/token=0", "bert/position=5", "bert/position/none=9")
-    rates += ("bert/token_type/*=0",)  # Modern encoders have no types, and some encodings nothing.
+    rates += (
+        "bert/token_type/*=0",
+    )  # Modern encoders have no types, and some encodings nothing.
     settings = dict(weight_decay=0.1, clip_norm=1.0, epsilon=1.0, rates=rates)
     config = OptimizerConfig(learning_rate=1.0, frequency_learning_rate=4.0, **settings)
     optimizer = optimizers.update_rule(config, lambda _: 1.0, marked)
-    grads = {"bert": {**dict.fromkeys(params["bert"], jnp.ones(4)), "token": jnp.full(4, 1e6)}}
+    grads = {
+        "bert": {
+            **dict.fromkeys(params["bert"], jnp.ones(4)),
+            "token": jnp.full(4, 1e6),
+        }
+    }
     state = optimizer.init(params)
     assert {leaf.shape for leaf in jax.tree.leaves(state)} == {(), (4,)}
-    assert len(jax.tree.leaves(state)) == 1 + 1 + 3 * 2  # Two counts; moments but for `token`.
+    assert (
+        len(jax.tree.leaves(state)) == 1 + 1 + 3 * 2
+    )  # Two counts; moments but for `token`.
     updates = jax.jit(optimizer.update)(grads, state, params)[0]["bert"]
-    same = updates["frequencies"] / 4  # Of norm 1 with the other two, so each element is 12^-1/2.
+    same = (
+        updates["frequencies"] / 4
+    )  # Of norm 1 with the other two, so each element is 12^-1/2.
     np.testing.assert_allclose(same, -(12**-0.5) / (12**-0.5 + 1), rtol=1e-3)
     np.testing.assert_allclose(updates["token"], 0)
     np.testing.assert_allclose(updates["position"], same * 5, rtol=1e-6)
     np.testing.assert_allclose(updates["layer"], same * 2, rtol=1e-6)
-    typo = optimizers.update_rule(OptimizerConfig(rates=("bert/tokens=0",)), lambda _: 1.0)
+    typo = optimizers.update_rule(
+        OptimizerConfig(rates=("bert/tokens=0",)), lambda _: 1.0
+    )
     with pytest.raises(
         ValueError, match="no parameter matches 'bert/tokens'. Their paths begin with"
     ):
         typo.init(params)
 
 
-def lamb_in_numpy(params, grads, *, rate, decay, b1, b2, epsilon, clip_norm, frequency_scale):
+def lamb_in_numpy(
+    params, grads, *, rate, decay, b1, b2, epsilon, clip_norm, frequency_scale
+):
     """You et al. 2020, algorithm 2, on flat dicts of float64; one dict of gradients a step."""
     m, v = ({name: 0.0 for name in params} for _ in range(2))
     for t, grad in enumerate(grads, 1):
@@ -455,11 +542,16 @@ def test_lamb_by_hand():
     shapes |= {"bias": (4,), "scale": (4,), "frequencies": (3,)}
     params = {name: rng.normal(0, 0.5, shape) for name, shape in shapes.items()}
     params["zero"] *= 0  # Starts without a norm.
-    grads = [{name: rng.normal(0, 2, shape) for name, shape in shapes.items()} for _ in range(5)]
+    grads = [
+        {name: rng.normal(0, 2, shape) for name, shape in shapes.items()}
+        for _ in range(5)
+    ]
     for grad in grads:
         grad["still"] *= 0
     settings = dict(b1=0.8, b2=0.95, epsilon=1e-3, clip_norm=1.5)
-    expected = lamb_in_numpy(params, grads, rate=0.1, decay=0.2, frequency_scale=4.0, **settings)
+    expected = lamb_in_numpy(
+        params, grads, rate=0.1, decay=0.2, frequency_scale=4.0, **settings
+    )
     marked = lambda params: {name: name == "frequencies" for name in params}
     rates = dict(learning_rate=0.1, frequency_learning_rate=0.4)
     config = OptimizerConfig(name="lamb", weight_decay=0.2, **rates, **settings)
@@ -489,11 +581,16 @@ def after_steps(optimizer, params, grads):
     ("name", "theirs"),
     [
         ("lion", lambda **options: optax.lion(b1=0.8, b2=0.95, **options)),
-        ("nadamw", lambda **options: optax.nadamw(b1=0.8, b2=0.95, eps=1e-6, **options)),
+        (
+            "nadamw",
+            lambda **options: optax.nadamw(b1=0.8, b2=0.95, eps=1e-6, **options),
+        ),
         (
             "sgd",
             lambda weight_decay, mask: optax.chain(
-                optax.trace(0.8), optax.add_decayed_weights(weight_decay, mask), optax.scale(-0.1)
+                optax.trace(0.8),
+                optax.add_decayed_weights(weight_decay, mask),
+                optax.scale(-0.1),
             ),
         ),
     ],
@@ -501,9 +598,12 @@ def after_steps(optimizer, params, grads):
 def test_other_optimizers_are_those_of_optax(name, theirs):
     rng = np.random.default_rng(0)
     params, *grads = [
-        {"kernel": rng.normal(size=(3, 4)), "bias": rng.normal(size=4)} for _ in range(4)
+        {"kernel": rng.normal(size=(3, 4)), "bias": rng.normal(size=4)}
+        for _ in range(4)
     ]
-    config = OptimizerConfig(name=name, weight_decay=0.2, b1=0.8, b2=0.95, clip_norm=0.0)
+    config = OptimizerConfig(
+        name=name, weight_decay=0.2, b1=0.8, b2=0.95, clip_norm=0.0
+    )
     rate = {} if name == "sgd" else {"learning_rate": 0.1}
     expected = theirs(weight_decay=0.2, mask={"kernel": True, "bias": False}, **rate)
     got = after_steps(optimizers.update_rule(config, lambda _: 0.1), params, grads)
@@ -518,20 +618,31 @@ def test_muon():
         "qkv": (8, 3, 2, 4), "out": (2, 4, 8), "query": (8, 2, 4), "key_value": (8, 2, 1, 4),
     }  # fmt: skip
     layer = {"attention": {name: {"kernel": shape} for name, shape in shapes.items()}}
-    layer |= {"up": {"kernel": (8, 2, 16), "bias": (2, 16)}, "down": {"kernel": (16, 8)}}
+    layer |= {
+        "up": {"kernel": (8, 2, 16), "bias": (2, 16)},
+        "down": {"kernel": (16, 8)},
+    }
     tree = {
         "bert": {"layer_0": layer, "token": {"embedding": (9, 8)}},
         "pooler": {"kernel": (8, 8)},
     }
     is_shape = lambda x: isinstance(x, tuple)
-    draw = lambda: jax.tree.map(lambda s: np.float32(rng.normal(size=s)), tree, is_leaf=is_shape)
+    draw = lambda: jax.tree.map(
+        lambda s: np.float32(rng.normal(size=s)), tree, is_leaf=is_shape
+    )
     params, grads = draw(), draw()
 
     def step(name):
         config = OptimizerConfig(
-            name=name, weight_decay=0.0, clip_norm=0.0, rates=("pooler/*=0",), epsilon=1e-8
+            name=name,
+            weight_decay=0.0,
+            clip_norm=0.0,
+            rates=("pooler/*=0",),
+            epsilon=1e-8,
         )
-        new = after_steps(optimizers.update_rule(config, lambda _: 1.0), params, [grads])
+        new = after_steps(
+            optimizers.update_rule(config, lambda _: 1.0), params, [grads]
+        )
         return dict(named_leaves(jax.tree.map(np.subtract, params, new)))
 
     muon, adam = step("muon"), step("nadamw")
@@ -548,28 +659,45 @@ def test_muon():
         "down": of("down")[None],
     }
     for part in parts.values():
-        values = np.linalg.svd(part, compute_uv=False) / (0.2 * max(part.shape[1:]) ** 0.5)
-        assert values.min() > 0.3 and values.max() < 1.3  # Five iterations come this near to 1.
+        values = np.linalg.svd(part, compute_uv=False) / (
+            0.2 * max(part.shape[1:]) ** 0.5
+        )
+        assert (
+            values.min() > 0.3 and values.max() < 1.3
+        )  # Five iterations come this near to 1.
 
 
 def test_clipping():
     grads = {"kernel": np.full(4, 10.0, np.float32)}
     for norm, clipped in ((0.0, 10.0), (1.0, 0.5)):  # From a norm of 20 to 1.
-        o = optimizers.update_rule(OptimizerConfig(clip_norm=norm, epsilon=1.0), lambda _: 1.0)
-        update = jax.jit(lambda o=o: o.update(grads, o.init(grads), grads)[0])()["kernel"]
-        np.testing.assert_allclose(update, -clipped / (clipped + 1), rtol=1e-3)  # g / (|g| + ε).
+        o = optimizers.update_rule(
+            OptimizerConfig(clip_norm=norm, epsilon=1.0), lambda _: 1.0
+        )
+        update = jax.jit(lambda o=o: o.update(grads, o.init(grads), grads)[0])()[
+            "kernel"
+        ]
+        np.testing.assert_allclose(
+            update, -clipped / (clipped + 1), rtol=1e-3
+        )  # g / (|g| + ε).
 
 
-@pytest.mark.parametrize("norm", [0.0, 1e-30, 1.4, 1.5, 7.0, float("inf"), float("nan")])
+@pytest.mark.parametrize(
+    "norm", [0.0, 1e-30, 1.4, 1.5, 7.0, float("inf"), float("nan")]
+)
 def test_clipping_is_that_of_optax(norm):
     config = OptimizerConfig(name="sgd", b1=0.0, weight_decay=0.0, clip_norm=1.5)
-    grads = {"a": np.full(3, norm / 2, np.float32), "b": np.full((), norm / 2, np.float32)}
+    grads = {
+        "a": np.full(3, norm / 2, np.float32),
+        "b": np.full((), norm / 2, np.float32),
+    }
     optimizer = optax.chain(optax.clip_by_global_norm(1.5), optax.scale(-1.0))
     (expected, _), (got, _) = (
         o.update(grads, o.init(grads), grads)
         for o in (optimizer, optimizers.update_rule(config, lambda _: 1.0))
     )
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), got, expected)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), got, expected
+    )
 
 
 # --- runs -----------------------------------------------------------------------------------------
@@ -602,7 +730,9 @@ def test_resuming_is_bit_exact(straight, tmp_path, step):
             shutil.rmtree(later)
     pretraining.run(config, killed)
     assert_close(final_params(killed), final_params(done), rtol=0, atol=0)
-    same = [(folder / "metrics.jsonl").read_text().splitlines() for folder in (done, killed)]
+    same = [
+        (folder / "metrics.jsonl").read_text().splitlines() for folder in (done, killed)
+    ]
     losses = [
         {
             (line["step"], key): value
@@ -627,10 +757,18 @@ def test_a_run_that_is_done_stays_as_it_is(straight):
 def test_what_a_run_leaves(straight):
     config, folder = straight
     names = {p.name for p in folder.iterdir()}
-    assert {"config.json", "metrics.jsonl", "tokenizer.json", "checkpoints", "tensorboard"} <= names
+    assert {
+        "config.json",
+        "metrics.jsonl",
+        "tokenizer.json",
+        "checkpoints",
+        "tensorboard",
+    } <= names
     assert list((folder / "tensorboard").glob("events*"))
     assert run_config(folder, PretrainingConfig) == text_training.resolve(config)
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()
+    ]
     training = [line for line in lines if "train/masked_lm_loss" in line]
     assert [line["step"] for line in training] == [4, 8, 12, 16, 20]
     assert training[-1]["train/masked_lm_loss"] < training[0]["train/masked_lm_loss"]
@@ -657,7 +795,10 @@ def test_the_report_and_its_repetition(straight, tmp_path):
     numbers = json.loads((tmp_path / "b" / "report.json").read_text())
     assert numbers == json.loads((tmp_path / "a" / "report.json").read_text())
     assert numbers["step"] == 20
-    assert set(numbers["properties"]) == {"learned_absolute", "learnable_sinusoidal_relative"}
+    assert set(numbers["properties"]) == {
+        "learned_absolute",
+        "learnable_sinusoidal_relative",
+    }
     relative = numbers["properties"]["learnable_sinusoidal_relative"]["trained"]
     assert relative["translation_invariance"] == pytest.approx(0, abs=1e-5)
     assert numbers["held_out"]["unigram_accuracy"] < 0.5
@@ -670,7 +811,9 @@ def split(tmp_path_factory):
     """Twelve steps of LAMB under "fsdp", half of them and all of them saved."""
     folder = tmp_path_factory.mktemp("split")
     model = dict(hidden_size=256, intermediate_size=512, max_length=256)
-    changes = tiny_run.NO_DROPOUT | {f"model.{key}": value for key, value in model.items()}
+    changes = tiny_run.NO_DROPOUT | {
+        f"model.{key}": value for key, value in model.items()
+    }
     changes |= {"parallel": "fsdp", "checkpoint_every": 6}
     changes |= {"stage1.batch_size": 32, "stage1.accumulation": 2, "stage2.steps": 0}
     changes |= {"optimizer.name": "lamb", "optimizer.learning_rate": 0.05}
@@ -701,7 +844,9 @@ def test_a_run_goes_on_in_another_layout(split, tmp_path):
     other = changed(other, {"parallel": "jit"})
     pretraining.run(other, tmp_path / "run")
     assert workdir.load_config(tmp_path / "run", PretrainingConfig).parallel == "jit"
-    assert_close(final_params(tmp_path / "run", 12), final_params(done, 12), rtol=0, atol=0)
+    assert_close(
+        final_params(tmp_path / "run", 12), final_params(done, 12), rtol=0, atol=0
+    )
 
 
 @pytest.mark.slow
@@ -718,13 +863,17 @@ def test_reports_and_scores_of_split_parameters(split, tmp_path):
 def test_starting_from_split_parameters(split, capsys):
     config, folder = split
     other = changed(
-        config, {"model.position": "learned_absolute+learned_relative", "init": str(folder)}
+        config,
+        {"model.position": "learned_absolute+learned_relative", "init": str(folder)},
     )
     experiment = pretraining.build(other)
     fresh = experiment.program.init().params
     params = experiment.start(fresh)
     assert "\nnew: bert/position/learned_relative/table\n" in capsys.readouterr().err
-    assert jax.tree.map(lambda x: x.sharding, params) == experiment.program.shardings.params
+    assert (
+        jax.tree.map(lambda x: x.sharding, params)
+        == experiment.program.shardings.params
+    )
     assert len({tuple(x.sharding.spec) for x in jax.tree.leaves(params)}) > 1
     table = params["bert"]["position"]["learned_absolute"]["table"]
     was = final_params(folder, 12)["bert"]["position"]["learned_absolute"]["table"]
@@ -738,9 +887,13 @@ def test_a_report_of_nothing(tmp_path):
 
 def test_another_config_in_the_same_folder(straight, tmp_path):
     config, original = straight
-    folder = shutil.copytree(original, tmp_path / "run")  # Other tests read the original.
+    folder = shutil.copytree(
+        original, tmp_path / "run"
+    )  # Other tests read the original.
     other = changed(config, {"model.position": "none"})
-    with pytest.raises(ValueError, match=r"model\.position: 'learned_abs.* there, 'none' now"):
+    with pytest.raises(
+        ValueError, match=r"model\.position: 'learned_abs.* there, 'none' now"
+    ):
         pretraining.run(other, folder)
     other = changed(config, {"log_every": 7})
     pretraining.run(other, folder)  # Nothing that the numbers depend on.
@@ -811,12 +964,21 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_has_no_tokenizer(tmp_
             {"stage1.epochs": 1.0},
             "config.stage1.steps=12 and epochs=1.0: .*not both",
         ),
-        ({"stage1.batch_size": 6}, r"config.stage1.batch_size=6 is not divisible by 4 devices"),
+        (
+            {"stage1.batch_size": 6},
+            r"config.stage1.batch_size=6 is not divisible by 4 devices",
+        ),
         ({"parallel": "pmapp"}, "one of jit, fsdp, pmap, pmap_bfloat16, got 'pmapp'"),
         ({"optimizer.name": "adam"}, "one of adamw, lamb, .*, got 'adam'"),
-        ({"optimizer.rates": ("bert/token",)}, "rates are PATTERN=RATIO, .*; got 'bert/token'"),
+        (
+            {"optimizer.rates": ("bert/token",)},
+            "rates are PATTERN=RATIO, .*; got 'bert/token'",
+        ),
         ({"optimizer.rates": ("*=0", "a=1", "*=2")}, r"rates has '\*' twice"),
-        ({"optimizer.rates": ("bert/tokn/*=0",)}, "no parameter matches 'bert/tokn/[*]'"),
+        (
+            {"optimizer.rates": ("bert/tokn/*=0",)},
+            "no parameter matches 'bert/tokn/[*]'",
+        ),
         (
             {"data.source": "/nowhere/*.txt"},
             r"^config\.data\.source='/nowhere/\*\.txt' matches no file",
@@ -848,9 +1010,13 @@ def test_epochs_become_steps(tmp_path):
 def test_real_batches_are_learned(tmp_path, name):
     """The loss decreases in bfloat16; that it does for each encoding see test_models.py."""
     changes = {"model.position": name, "model.dtype": "bfloat16", "stage2.steps": 0}
-    experiment = pretraining.build(tiny_run.config(tmp_path, **changes, **tiny_run.NO_DROPOUT))
+    experiment = pretraining.build(
+        tiny_run.config(tmp_path, **changes, **tiny_run.NO_DROPOUT)
+    )
     stage, state = experiment.stages[0], experiment.program.init()
-    batch = sharding.to_global(next(iter(stage.batches(0))), experiment.program.batch_sharding)
+    batch = sharding.to_global(
+        next(iter(stage.batches(0))), experiment.program.batch_sharding
+    )
     losses = []
     for _ in range(6):
         state, metrics = stage.train_step(state, batch)
@@ -871,11 +1037,14 @@ def test_a_gradient_step_is_optax_adam():
 
 
 @pytest.mark.parametrize(
-    ("flags", "has"), [("avx2 avx512f", False), ("avx512_bf16", True), ("fp asimd bf16", True)]
+    ("flags", "has"),
+    [("avx2 avx512f", False), ("avx512_bf16", True), ("fp asimd bf16", True)],
 )
 def test_whether_a_cpu_multiplies_bfloat16(flags, has, tmp_path, monkeypatch):
     info = tmp_path / "cpuinfo"
-    info.write_text(f"processor\t: 0\nmodel name\t: A: B\nflags\t\t: fpu {flags} sse\n\n")
+    info.write_text(
+        f"processor\t: 0\nmodel name\t: A: B\nflags\t\t: fpu {flags} sse\n\n"
+    )
     monkeypatch.setattr(cpu, "_CPUINFO", info)
     assert cpu.multiplies_bfloat16() is has and cpu.model() == "A: B"
     info.write_text(f"processor\t: 0\nFeatures\t: fp {flags}\n")  # As ARM's.

@@ -97,7 +97,10 @@ def family_page(
 
 def source(row: Entry) -> str:
     """Return the source, with short links in place of addresses, which would not wrap."""
-    text = "; ".join(metadata.source for metadata in declared.cards(row)) or "Wang et al. 2021"
+    text = (
+        "; ".join(metadata.source for metadata in declared.cards(row))
+        or "Wang et al. 2021"
+    )
     return re.sub(r"\bgithub\.com/[\w./-]*\w", r"[GitHub](https://\g<0>)", text)
 
 
@@ -112,7 +115,9 @@ def _images(row: Entry, pictures: Lines) -> list[str]:
     text = f"![heat map of {name} by query and key, and its curve over the offset, before training]"
     line = f"{text}(../{IMAGES}/{key}.png)"
     if after:
-        line += f"\n![the same of {after} after training](../{IMAGES}/{key}_trained.png)"
+        line += (
+            f"\n![the same of {after} after training](../{IMAGES}/{key}_trained.png)"
+        )
     return [line, ""]
 
 
@@ -124,7 +129,11 @@ def picture_name(key: str, pictures: Lines) -> str:
 
 def _scores(key: str, scores: Lines) -> list[str]:
     names = trained.names_of(key, scores) if scores else []
-    known = [[f"`{name}`", *trained.cells(scores[name])] for name in names if scores.get(name)]
+    known = [
+        [f"`{name}`", *trained.cells(scores[name])]
+        for name in names
+        if scores.get(name)
+    ]
     missing = [f"`{name}`" for name in names if not scores.get(name)]
     header = ("[trained][trained-models]", *trained.SCORES.values())
     lines = [*filled_columns(header, known), ""] if known else []
@@ -135,8 +144,12 @@ def _scores(key: str, scores: Lines) -> list[str]:
 
 def filled_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return a table of the columns that have a value in any row."""
-    kept = [n for n in range(len(header)) if any(row[n] not in ("", "–") for row in rows)]
-    return raw_table([header[n] for n in kept], [[row[n] for n in kept] for row in rows])
+    kept = [
+        n for n in range(len(header)) if any(row[n] not in ("", "–") for row in rows)
+    ]
+    return raw_table(
+        [header[n] for n in kept], [[row[n] for n in kept] for row in rows]
+    )
 
 
 def facts(variants: Sequence[Entry], results: Mapping[str, Measured]) -> list[str]:
@@ -151,7 +164,9 @@ def _facts(row: Entry, found: Measured) -> dict[str, str]:
     formula = " + ".join(metadata.parameters for metadata in declared.cards(row)) or "0"
     count = f"{parameter_count(row.encoding):,}"
     longest = row.encoding.max_length
-    ranges, packed = (declared.term_forms(row.encoding, packed=x) for x in (False, True))
+    ranges, packed = (
+        declared.term_forms(row.encoding, packed=x) for x in (False, True)
+    )
     symmetry = float("nan") if properties.symmetry is None else properties.symmetry
     facts = {
         "parameters": count if formula == count else f"{formula} = {count}",
@@ -160,7 +175,9 @@ def _facts(row: Entry, found: Measured) -> dict[str, str]:
     numbers = {
         "properties": {
             "properties of": properties.by,
-            "translation invariant": _held(declared.invariant(row), properties.invariance),
+            "translation invariant": _held(
+                declared.invariant(row), properties.invariance
+            ),
             "symmetric": _held(declared.symmetric(row), symmetry),
             "monotone": _held(declared.monotone(row), properties.monotonicity),
             "not monotone within 10 tokens": number(properties.near),
@@ -183,7 +200,9 @@ def _facts(row: Entry, found: Measured) -> dict[str, str]:
             "exports to": ", ".join(found.exports) or "–",
         },
         "checks": {
-            "passes": _names({_CHECKED[name]: found.checks[name] == "ok" for name in CHECKS})
+            "passes": _names(
+                {_CHECKED[name]: found.checks[name] == "ok" for name in CHECKS}
+            )
         },
     }
     for section, cells in numbers.items():
@@ -233,7 +252,8 @@ def _options(row: Entry) -> list[str]:
     meanings = _meanings(row.key)
     text = lambda option, value: call_text("", {option: value})[1:-1]
     examples = {
-        name: f"{_short(text(name, value))}`, required" for name, value in row.required.items()
+        name: f"{_short(text(name, value))}`, required"
+        for name, value in row.required.items()
     }
     defaults = {name: f"{text(name, value)}`" for name, value in row.options.items()}
     if missing := [name for name in examples | defaults if name not in meanings]:
@@ -261,10 +281,14 @@ def _meanings(key: str) -> dict[str, str]:
     if others := re.search(r"Other\s+arguments\s+as\s+in\s+`(\w+)`", docstring):
         found |= _meanings(others[1])
     args = re.search(r"\n( *)Args:\n((?:\1  .*\n|\n(?=\1  ))*)", docstring + "\n")
-    for entry in re.split(r"\n(?=\S)", inspect.cleandoc("\n" + args[2])) if args else []:
+    for entry in (
+        re.split(r"\n(?=\S)", inspect.cleandoc("\n" + args[2])) if args else []
+    ):
         names, _, meaning = entry.partition(": ")
         for name in names.split(", "):
-            found[name] = re.sub("^of ", f"{name.replace('_', ' ')} of ", " ".join(meaning.split()))
+            found[name] = re.sub(
+                "^of ", f"{name.replace('_', ' ')} of ", " ".join(meaning.split())
+            )
     found |= OPTIONS.get(key, {})
     for name, meaning in found.items():
         if same := re.match(r"as in `(\w+)`", meaning):

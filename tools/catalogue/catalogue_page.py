@@ -165,8 +165,13 @@ def page(
     """
     lines = [
         _ABOUT.format(loss=_LOSS if scores else ""),
-        *card.filled_columns(HEADER, [_row(row, results[row.title], scores) for row in rows]),
-        _REST + _machines(rows, results, none_ms) + _CHECKED + (_TRAINED if scores else ""),
+        *card.filled_columns(
+            HEADER, [_row(row, results[row.title], scores) for row in rows]
+        ),
+        _REST
+        + _machines(rows, results, none_ms)
+        + _CHECKED
+        + (_TRAINED if scores else ""),
     ]
     return "\n".join(lines).strip() + "\n"
 
@@ -175,7 +180,12 @@ def _row(row: Entry, found: Measured, scores: Lines) -> list[str]:
     family, longest = card.family(row.key), row.encoding.max_length
     names = {row.name, *([] if row.name != row.key else trained.defaults_of(row.key))}
     known = next((scores[name] for name in names if scores.get(name)), None)
-    cells = dict(zip(trained.SCORES, trained.cells(known) if known else [""] * len(trained.SCORES)))
+    cells = dict(
+        zip(
+            trained.SCORES,
+            trained.cells(known) if known else [""] * len(trained.SCORES),
+        )
+    )
     return [
         f"[`{row.title}`](gallery/{family}.md#{row.key})",
         family,
@@ -200,6 +210,8 @@ def _machines(
     first, *others = none_ms
     text = f"\nTimes are of {first}, where `none` takes {none_ms[first]:.0f} ms."
     for machine in others:
-        titles = [f"`{row.title}`" for row in rows if results[row.title].machine == machine]
+        titles = [
+            f"`{row.title}`" for row in rows if results[row.title].machine == machine
+        ]
         text += f" Those of {', '.join(titles)}: {machine}, {none_ms[machine]:.0f} ms."
     return text + "\n"

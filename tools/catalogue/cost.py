@@ -17,7 +17,12 @@ from pe_jax.encodings import Context, PositionEncoding, Positions, embed, none
 from pe_jax.properties.encoding_measures import on_all_axes
 
 ROWS = 1
-LONG = {"hidden_size": 128, "head_size": 64, "num_heads": 2, "max_length": 4096}  # Of `memory`.
+LONG = {
+    "hidden_size": 128,
+    "head_size": 64,
+    "num_heads": 2,
+    "max_length": 4096,
+}  # Of `memory`.
 
 
 class Cost(NamedTuple):
@@ -50,7 +55,9 @@ def costs(
             base += [before, after]
             ratios[name].append(2 * own / (before + after))
         say(f"round {number + 1} of {rounds}")
-    return {name: _cost(each) for name, each in ratios.items()}, 1e3 * statistics.median(base)
+    return {
+        name: _cost(each) for name, each in ratios.items()
+    }, 1e3 * statistics.median(base)
 
 
 def _cost(ratios: Sequence[float]) -> Cost:
@@ -94,7 +101,9 @@ def layer_step(
 
     def loss(arguments: Mapping) -> jax.Array:
         params, w = arguments["params"], arguments["w"]
-        x = embed(arguments["x"], encoding, params, Context(positions_q=at, tokens=tokens))
+        x = embed(
+            arguments["x"], encoding, params, Context(positions_q=at, tokens=tokens)
+        )
         q, k, v = (y + x.reshape(y.shape) for y in arguments["qkv"])
         project = lambda y: jnp.einsum("...D,Dhd->...hd", y, w)
         context = Context(

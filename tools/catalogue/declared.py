@@ -32,7 +32,9 @@ def cards(row: Entry) -> list[Metadata]:
     """
     parts = row.encoding.parts[:1]
     if missing := [part.name for part in parts if part.metadata is None]:
-        raise ValueError(f"{missing} have no metadata: a row of the catalogue needs it.")
+        raise ValueError(
+            f"{missing} have no metadata: a row of the catalogue needs it."
+        )
     return [part.metadata for part in parts if part.metadata]
 
 
@@ -93,21 +95,37 @@ def term_forms(encoding: PositionEncoding, *, packed: bool = False) -> TermForms
     if packed or last:  # Such positions are never ranges.
         positions = jax.ShapeDtypeStruct((1, length, *last), jnp.int32)
     struct = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
-    x, q, w = struct(1, length, width), struct(1, length, heads, size), struct(width, heads, size)
+    x, q, w = (
+        struct(1, length, width),
+        struct(1, length, heads, size),
+        struct(width, heads, size),
+    )
     params = jax.eval_shape(encoding.init, jax.random.key(0))
 
     def forms(params: Any, x: Any, q: Any, w: Any, packed_positions: Any) -> TermForms:
-        here: Positions = positions if isinstance(positions, range) else packed_positions
+        here: Positions = (
+            positions if isinstance(positions, range) else packed_positions
+        )
         project = lambda x: jnp.einsum("...D,Dhd->...hd", x, w)
         context = HookContext(
-            positions_q=here, positions_k=here, x_q=x, x_k=x, projections=(project, project)
+            positions_q=here,
+            positions_k=here,
+            x_q=x,
+            x_k=x,
+            projections=(project, project),
         )
         made = inputs.apply_encoding(encoding, params, q, q, q, context, None)
         computed = [xla.computation(term, made) for term in made.terms]
         fits = not xla.unsupported_reason(made)
-        computes = tuple(dict.fromkeys(way for way in computed if way != "added")) if fits else ()
+        computes = (
+            tuple(dict.fromkeys(way for way in computed if way != "added"))
+            if fits
+            else ()
+        )
         half = q.astype(jnp.bfloat16)
-        in_half = inputs.apply_encoding(encoding, params, half, half, half, context, None)
+        in_half = inputs.apply_encoding(
+            encoding, params, half, half, half, context, None
+        )
         terms = computes if made.terms else None
         return TermForms(
             terms,

@@ -80,7 +80,9 @@ def save(
     colour = encoding_styles([name])[0]["color"]
     figures.save(_draw(numbers, title, colour, before), path)
     text = PngInfo()
-    text.add_text("curve", json.dumps(curve_of(numbers), separators=(",", ":")), zip=True)
+    text.add_text(
+        "curve", json.dumps(curve_of(numbers), separators=(",", ":")), zip=True
+    )
     few = Image.open(path).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
     few.save(path, pnginfo=text, optimize=True)
 
@@ -101,11 +103,23 @@ def _draw(
     left.imshow(heat, cmap="RdBu_r", vmin=-limit, vmax=limit)
     left.set(xlabel="key position", ylabel="query position")
     if before is not None:
-        right.plot(before["offset"], _numbers(before["mean"]), "--", color="0.6", label="before")
-    x, mean, spread = (_numbers(numbers["curve"][name]) for name in ("offset", "mean", "spread"))
-    right.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
+        right.plot(
+            before["offset"],
+            _numbers(before["mean"]),
+            "--",
+            color="0.6",
+            label="before",
+        )
+    x, mean, spread = (
+        _numbers(numbers["curve"][name]) for name in ("offset", "mean", "spread")
+    )
+    right.fill_between(
+        x, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0
+    )
     right.plot(x, mean, color=colour, label="after")
-    right.set(xlabel="offset of the key", ylabel="standard deviations", xlim=(x[0], x[-1]))
+    right.set(
+        xlabel="offset of the key", ylabel="standard deviations", xlim=(x[0], x[-1])
+    )
     right.axvline(0, color="0.8", linewidth=0.8, zorder=0)
     if before is not None:
         right.legend(fontsize=8, frameon=False)

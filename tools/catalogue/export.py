@@ -25,7 +25,11 @@ def exports(row: Entry) -> list[str]:
     )  # fmt: skip
     if row.encoding.axes > 1:
         return []
-    params = {"bert": Bert(config).init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))["params"]}
+    params = {
+        "bert": Bert(config).init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))[
+            "params"
+        ]
+    }
     found = []
     try:
         jax.eval_shape(model_function(config, params)[0], *symbolic_inputs(config))
@@ -34,7 +38,9 @@ def exports(row: Entry) -> list[str]:
         if "known at compile time" not in str(error):
             raise
     try:
-        position_table(config, jax.tree.map(np.asarray, params["bert"].get("position", {})))
+        position_table(
+            config, jax.tree.map(np.asarray, params["bert"].get("position", {}))
+        )
         found.append("BERT")
     except ValueError:
         found += ["RoFormer"] * (row.name == "rope")

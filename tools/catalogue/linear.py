@@ -61,13 +61,17 @@ def _linear(row: Entry, positions: Positions, length: int, sizes: Sizes) -> bool
     except UnsupportedError:
         return False
     # Nothing but the hidden states is as wide as the input is long.
-    long = ([n for n in shape if n >= length and n != width] for shape in _shapes(jaxpr))
+    long = (
+        [n for n in shape if n >= length and n != width] for shape in _shapes(jaxpr)
+    )
     return not any(len(axes) > 1 for axes in long)
 
 
 def _shapes(jaxpr: Any) -> Iterator[tuple[int, ...]]:
     """The shapes of all arrays that a program computes, those of loops and calls included."""
     for equation in jaxpr.eqns:
-        yield from (out.aval.shape for out in equation.outvars if hasattr(out.aval, "shape"))
+        yield from (
+            out.aval.shape for out in equation.outvars if hasattr(out.aval, "shape")
+        )
         for inner in jax.extend.core.jaxprs_in_params(equation.params):
             yield from _shapes(inner)

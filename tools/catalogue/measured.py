@@ -89,7 +89,9 @@ def measure(row: Entry, sizes: Sizes = SIZES) -> tuple[Properties, Requirements]
 
     at = np.arange(LENGTH, dtype=np.int32)
     few = at[: LENGTH // 2]
-    name, points = _points(encoding, params, vectors, functools.partial(logits, params, layer))
+    name, points = _points(
+        encoding, params, vectors, functools.partial(logits, params, layer)
+    )
     near, far = points(few), points(np.arange(sizes["max_length"], dtype=np.int32))
     short = proximities(few)
     longer = proximities(at)[:, : len(few), : len(few)]
@@ -119,7 +121,11 @@ def _points(
     if absolute is not None:
         return "P_x", functools.partial(absolute, params)
     part = next((p for p in encoding.parts if p.metadata and p.metadata.vectors), None)
-    if part is not None and part.metadata is not None and part.metadata.kind == "relative":
+    if (
+        part is not None
+        and part.metadata is not None
+        and part.metadata.kind == "relative"
+    ):
         vectors = part.metadata.vectors
         own = params.get(part.key, {})
 

@@ -20,10 +20,14 @@ def pages(entries: Sequence[Entry], results: Results) -> dict[str, str]:
     scores, pictures = (read_lines(f"{name}.jsonl") for name in ("results", "pictures"))
     keys = {row.key for row in entries}
     first = {row.key: row for row in reversed(rows(snippets.SIZES)) if row.key in keys}
-    code = {key: snippets.snippet(row, PARTNERS.get(key, "")) for key, row in first.items()}
+    code = {
+        key: snippets.snippet(row, PARTNERS.get(key, "")) for key, row in first.items()
+    }
     families = dict.fromkeys(card.family(row.key) for row in entries)
     return {
-        "catalogue.md": catalogue_page.page(entries, results.rows, results.none_ms, scores),
+        "catalogue.md": catalogue_page.page(
+            entries, results.rows, results.none_ms, scores
+        ),
         **{
             f"gallery/{name}.md": card.family_page(
                 name, entries, results.rows, code, scores, pictures

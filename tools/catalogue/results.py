@@ -48,22 +48,30 @@ class Results(NamedTuple):
 def read(path: Path) -> Results:
     """Return the results in a file; numbers that are not there are NaN."""
     content = json.loads(path.read_text(encoding="utf-8"))
-    return Results(content["none_ms"], {k: _measured(v) for k, v in content["rows"].items()})
+    return Results(
+        content["none_ms"], {k: _measured(v) for k, v in content["rows"].items()}
+    )
 
 
 def write(path: Path, results: Results) -> None:
     """Write results with the digits that the page shows."""
-    rows = [f"{_text(title)}: {_text(_plain(row))}" for title, row in results.rows.items()]
+    rows = [
+        f"{_text(title)}: {_text(_plain(row))}" for title, row in results.rows.items()
+    ]
     lines = ",\n".join(rows)
     none_ms = _text({machine: round(ms) for machine, ms in results.none_ms.items()})
-    path.write_text(f'{{"none_ms": {none_ms},\n"rows": {{\n{lines}\n}}}}\n', encoding="utf-8")
+    path.write_text(
+        f'{{"none_ms": {none_ms},\n"rows": {{\n{lines}\n}}}}\n', encoding="utf-8"
+    )
 
 
 def _measured(row: dict) -> Measured:
     by, invariance, monotonicity, near, symmetry = row["properties"]
     points, *numbers = row["requirements"]
     return Measured(
-        Properties(by, _number(invariance), _number(monotonicity), _number(near), symmetry),
+        Properties(
+            by, _number(invariance), _number(monotonicity), _number(near), symmetry
+        ),
         Requirements(points, *map(_number, numbers)),
         row["checks"],
         row["excuses"],

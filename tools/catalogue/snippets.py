@@ -94,7 +94,9 @@ def _call(row: Entry, partner: str) -> str:
 def _plain(key: str, options: Mapping[str, Any]) -> str:
     """A call with the sizes that it requires."""
     parameters = inspect.signature(ENCODINGS[key]).parameters
-    sizes = {n: v for n, v in SIZES.items() if n in parameters and _required(parameters[n])}
+    sizes = {
+        n: v for n, v in SIZES.items() if n in parameters and _required(parameters[n])
+    }
     return f"{key}({', '.join(_arguments({**sizes, **options}))})"
 
 
@@ -108,7 +110,9 @@ def _required(parameter: inspect.Parameter) -> bool:
 
 def _needs_layer(encoding: PositionEncoding) -> bool:
     """Whether attention needs hidden states or the projections of a layer."""
-    heads = jax.ShapeDtypeStruct((1, 128, SIZES["num_heads"], SIZES["head_size"]), jnp.float32)
+    heads = jax.ShapeDtypeStruct(
+        (1, 128, SIZES["num_heads"], SIZES["head_size"]), jnp.float32
+    )
     out = lambda q: attention(q, q, q, encoding, encoding.init(jax.random.key(0)))
     try:
         jax.eval_shape(out, heads)

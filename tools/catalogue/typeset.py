@@ -63,7 +63,9 @@ def _typeset(text: str) -> str:
     run = rf"(?:(?<=[\w}})\]|']) )?{_WORD}(?: (?:a )?{_WORD})*(?: (?=[\w|(\[√⌊−]))?"
     text = re.sub(run, r"\\text{\g<0>}", text)
     text = re.sub(rf"\b({'|'.join(_FUNCTIONS)})\b", r"\\\1 ", text)
-    text = re.sub(rf"\b({'|'.join(_OPERATORS)})(?![A-Za-z])", r"\\operatorname{\1}", text)
+    text = re.sub(
+        rf"\b({'|'.join(_OPERATORS)})(?![A-Za-z])", r"\\operatorname{\1}", text
+    )
     for plain, symbol in _SYMBOLS.items():
         text = text.replace(plain, symbol)
     return re.sub(r" {2,}", " ", text).strip()

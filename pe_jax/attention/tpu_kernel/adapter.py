@@ -31,7 +31,9 @@ def unsupported_reason(x: AttentionInputs) -> str:
     if shift is None or x.position_windows or shifts_differ:
         return "positions that are ranges, the same for all parts of the encoding"
     if x.added is not None or x.logit_terms or x.maps:
-        return "an encoding without terms of the content, and biases of the offset alone"
+        return (
+            "an encoding without terms of the content, and biases of the offset alone"
+        )
     if x.k.shape[2] != x.v.shape[2] or x.v.shape[3] > x.q.shape[3]:
         return "as many heads of values as of keys, no wider than these"
     if not x.q.dtype == x.k.dtype == x.v.dtype:
@@ -44,7 +46,9 @@ def unsupported_reason(x: AttentionInputs) -> str:
         return "a mask of keys alone, [B or 1, 1, 1, Lk]"
     if any(term.query_vectors for term, _, _ in x.terms):
         return "no vectors of the offset that join the queries"
-    if mapped and any(term.key_vectors and not _rotates(term) for term, _, _ in x.terms):
+    if mapped and any(
+        term.key_vectors and not _rotates(term) for term, _, _ in x.terms
+    ):
         return "no vectors of the offset that join the keys, beside maps of queries and keys"
     (q, k, _), terms = jax.eval_shape(lambda: _laid_out(x))
     if x.sink is not None and "key_table" in terms:
@@ -57,7 +61,9 @@ def unsupported_reason(x: AttentionInputs) -> str:
     return ""
 
 
-def attend(x: AttentionInputs, rate: float, seed: Array | None) -> Float[Array, "B Lq H f"]:
+def attend(
+    x: AttentionInputs, rate: float, seed: Array | None
+) -> Float[Array, "B Lq H f"]:
     """Attention of `x`, with dropout if there is a seed; on a TPU, or emulated (see `devices`)."""
     assert x.context.shift is not None
     interpret = devices.are_emulated()
@@ -70,7 +76,9 @@ def attend(x: AttentionInputs, rate: float, seed: Array | None) -> Float[Array, 
         sink=sink,
         window=x.window,
         offset=x.context.shift,
-        valid=None if x.mask is None else jnp.broadcast_to(x.mask[:, 0, 0], x.k.shape[:2]),
+        valid=None
+        if x.mask is None
+        else jnp.broadcast_to(x.mask[:, 0, 0], x.k.shape[:2]),
         document_ids=x.context.document_ids,
         scale=_scale(x),
         dropout_rate=rate,
@@ -88,7 +96,9 @@ def attend(x: AttentionInputs, rate: float, seed: Array | None) -> Float[Array, 
     return total
 
 
-def _laid_out(x: AttentionInputs) -> tuple[tuple[Array, Array, Array], dict[str, Array]]:
+def _laid_out(
+    x: AttentionInputs,
+) -> tuple[tuple[Array, Array, Array], dict[str, Array]]:
     """Return queries, keys and values, wider for rotations, and tables of `flash_attention`."""
     rows = tables([term for term in x.terms if not _rotates(term[0])], x.scale).rows
     beside = [_beside(term, x) for term in _rotated(x)]
@@ -96,13 +106,16 @@ def _laid_out(x: AttentionInputs) -> tuple[tuple[Array, Array, Array], dict[str,
 
     def pad(table: Array) -> Array:
         """With zeros where other terms are."""
-        return jnp.pad(table, [(0, 0)] * (table.ndim - 1) + [(0, wide - table.shape[-1])])
+        return jnp.pad(
+            table, [(0, 0)] * (table.ndim - 1) + [(0, wide - table.shape[-1])]
+        )
 
     q = x.q if _scale(x) == 1.0 else x.unscaled_q
     # Keys may be wider than values.
     v = jnp.pad(x.v, [(0, 0)] * 3 + [(0, x.q.shape[-1] - x.v.shape[-1])])
     q, k, v = (
-        jnp.concatenate(arrays, axis=-1) for arrays in zip((q, x.k, v), *beside, strict=True)
+        jnp.concatenate(arrays, axis=-1)
+        for arrays in zip((q, x.k, v), *beside, strict=True)
     )
     named = {"keys": "key_table", "values": "value_table"}
     vectors = {named[name]: pad(rows[name]) for name in named if name in rows}
@@ -121,7 +134,9 @@ def _rotated(x: AttentionInputs) -> list[Term]:
 
 def _rotates(terms: OffsetTerms) -> bool:
     """True if terms go in by rotation: the alternative is a table of all offsets."""
-    return terms.frequencies is not None and terms.max_distance is None and not terms.bias
+    return (
+        terms.frequencies is not None and terms.max_distance is None and not terms.bias
+    )
 
 
 def _beside(term: Term, x: AttentionInputs) -> tuple[Array, Array, Array]:

@@ -31,7 +31,9 @@ def configure(
     """The sizes, by the shapes of the arguments."""
     (_, length, heads, size), (_, keys, kv_heads, _) = q.shape, k.shape
     if heads % kv_heads:
-        raise ValueError(f"k has {kv_heads} heads, which must divide the {heads} heads of q.")
+        raise ValueError(
+            f"k has {kv_heads} heads, which must divide the {heads} heads of q."
+        )
     window = window or AttentionWindow()
     if any(side is not None and side < 0 for side in window.sides):
         raise ValueError(
@@ -97,7 +99,11 @@ def configure(
 
 def _clip(terms: Shared) -> int:
     """The offset beyond which all terms are constant; 1 where there are none."""
-    rows = {len(x) if isinstance(x, np.ndarray) else x.shape[0] for x in terms if x is not None}
+    rows = {
+        len(x) if isinstance(x, np.ndarray) else x.shape[0]
+        for x in terms
+        if x is not None
+    }
     if any(n % 2 == 0 or n < 3 for n in rows) or len(rows) > 1:
         raise ValueError(
             f"Tables and bias must have 2·clip + 1 rows with clip >= 1, got {sorted(rows)}."
@@ -105,7 +111,9 @@ def _clip(terms: Shared) -> int:
     return max(rows, default=3) // 2
 
 
-def _tables(x: jax.ShapeDtypeStruct | Array | None, heads: int, shared_axes: int) -> int:
+def _tables(
+    x: jax.ShapeDtypeStruct | Array | None, heads: int, shared_axes: int
+) -> int:
     """Number of tables: none, one shared by the heads, or one per head."""
     if x is None:
         return 0
@@ -148,7 +156,9 @@ def lay_out_terms(config: KernelConfig, terms: Shared, seed: Array | None) -> Sh
     """Tables and bias as the kernels take them, but in their own dtypes."""
 
     def table(x: Array | None) -> jax.Array | None:
-        return None if x is None else _periodic(config, x.reshape(len(x), -1, config.size))
+        return (
+            None if x is None else _periodic(config, x.reshape(len(x), -1, config.size))
+        )
 
     bias = None
     if terms.bias is not None:
@@ -191,7 +201,12 @@ def _padded(x: Array, tile: int, value: int | float = 0) -> jax.Array:
 
 
 def lay_out_rows(
-    config: KernelConfig, terms: Shared, q: Array, k: Array, v: Array, valid: Array | None
+    config: KernelConfig,
+    terms: Shared,
+    q: Array,
+    k: Array,
+    v: Array,
+    valid: Array | None,
 ) -> Batched:
     """Arrays with rows of the batch, padded to whole tiles, heads side by side."""
     if terms.value_table is not None:
@@ -207,7 +222,9 @@ def lay_out_rows(
     )
 
 
-def lay_out_document_ids(config: KernelConfig, rows: Batched, document_ids: Array) -> Batched:
+def lay_out_document_ids(
+    config: KernelConfig, rows: Batched, document_ids: Array
+) -> Batched:
     """`rows` with the document ids, -1 for queries of padding, and the tiles to compute."""
     starts, ends = document_bounds(document_ids)
     real = document_ids > 0

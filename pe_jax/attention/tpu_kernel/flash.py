@@ -108,7 +108,9 @@ def flash_attention(
         document_ids = checked_document_ids(document_ids, "document_ids")
     if sink is not None and key_table is not None:
         # Inside, each query's product with the last row would have to be subtracted from it.
-        raise ValueError("sink is not supported beside key_table: use another implementation.")
+        raise ValueError(
+            "sink is not supported beside key_table: use another implementation."
+        )
     terms = Shared(None, key_table, bias, value_table)
     packed = document_ids is not None
     config = configure(q, k, terms, window, offset, block, packed)._replace(
@@ -210,7 +212,9 @@ def _cast(x: jax.Array | None, dtype: DTypeLike) -> jax.Array | None:
     return None if x is None else x.astype(dtype)
 
 
-def _by_rows(call: Callable[[Shared, Batched], Result], shared: Shared, rows: Batched) -> Result:
+def _by_rows(
+    call: Callable[[Shared, Batched], Result], shared: Shared, rows: Batched
+) -> Result:
     """`call(shared, rows)` on every device's own rows of the batch, where a mesh is set.
 
     Under `vmap` one after the other: a kernel has one table and one seed for all of its rows.

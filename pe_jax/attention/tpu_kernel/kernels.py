@@ -34,7 +34,9 @@ class Shared(NamedTuple):
     key_table: Leaf  # [1 or H, width, d], or None.
     bias: Leaf  # float32 [H / group, group, lanes], or None; a long one as `arguments` lays it out.
     value_table: Leaf
-    sink: Leaf = None  # Logits in the denominator, float32 [H], or None; for the forward kernel.
+    sink: Leaf = (
+        None  # Logits in the denominator, float32 [H], or None; for the forward kernel.
+    )
 
 
 class Batched(NamedTuple):
@@ -109,7 +111,9 @@ def forward_kernel(
                 result += dot(by_offset, _table(shared.value_table, h), 1, 0)
             whole = jnp.sum(total[h], axis=1, keepdims=True)
             whole = jnp.maximum(whole, jnp.finfo(jnp.float32).tiny)
-            out[0, :, lanes] = (result * (config.dropout_scale / whole)).astype(out.dtype)
+            out[0, :, lanes] = (result * (config.dropout_scale / whole)).astype(
+                out.dtype
+            )
             # Queries go from sublanes to lanes, where they take no more than their bytes.
             log_sum[0, 0, h : h + 1] = jnp.transpose(top[h] + jnp.log2(whole))[:1]
 
@@ -142,7 +146,10 @@ def backward_kernel(
     tile = Tile(config, rows.tiles)
     first_query = pl.program_id(2) == 0
     last_query = pl.program_id(2) == pl.num_programs(2) - 1
-    first_key, last_key = pl.program_id(3) == 0, pl.program_id(3) == pl.num_programs(3) - 1
+    first_key, last_key = (
+        pl.program_id(3) == 0,
+        pl.program_id(3) == pl.num_programs(3) - 1,
+    )
     first_group = pl.program_id(1) == 0
 
     @pl.when(first_key & first_query)
@@ -163,10 +170,14 @@ def backward_kernel(
         _lay_out_document_ids(config, rows, document_ids)
         _lay_out_logit_terms(config, shared, rows, logit_terms)
         for h, lanes in enumerate(config.lanes):
-            row = jnp.broadcast_to(rows.log_sum[0, 0, h : h + 1], (LANES, config.queries))
+            row = jnp.broadcast_to(
+                rows.log_sum[0, 0, h : h + 1], (LANES, config.queries)
+            )
             log_sum[h] = jnp.transpose(row)
             grad = rows.grad[0, :, lanes]
-            product = grad.astype(jnp.float32) * rows.out[0, :, lanes].astype(jnp.float32)
+            product = grad.astype(jnp.float32) * rows.out[0, :, lanes].astype(
+                jnp.float32
+            )
             average = jnp.sum(product, axis=1, keepdims=True) / config.dropout_scale
             mean[h] = jnp.broadcast_to(average, (config.queries, LANES))
             if config.value_terms:
@@ -176,7 +187,9 @@ def backward_kernel(
     @tile.each
     def differentiate(uniform):
         keys = pl.ds(pl.multiple_of(tile.key, LANES), config.keys)
-        for h, (lanes, kv_lanes) in enumerate(zip(config.lanes, config.kv_lanes, strict=True)):
+        for h, (lanes, kv_lanes) in enumerate(
+            zip(config.lanes, config.kv_lanes, strict=True)
+        ):
             q, grad = rows.q[0, :, lanes], rows.grad[0, :, lanes]
             k, v = rows.k[0, :, kv_lanes], rows.v[0, :, kv_lanes]
             logits = _logits(tile, shared, rows, document_ids, logit_terms, h, uniform)
@@ -184,7 +197,9 @@ def backward_kernel(
             dweights = dot(grad, v, 1, 1)
             if config.value_terms:
                 dweights += tile.relative_shift(value_terms, h, uniform)
-            dropped, dweights = tile.drop(shared.seed, rows.numbers, h, weights, dweights)
+            dropped, dweights = tile.drop(
+                shared.seed, rows.numbers, h, weights, dweights
+            )
             dlogits = weights * (dweights - wide(mean[h], config.keys))
             dv[keys, kv_lanes] += dot(dropped.astype(v.dtype), grad, 0, 0)
             dk[keys, kv_lanes] += dot(dlogits.astype(q.dtype), q, 0, 0)
@@ -214,7 +229,9 @@ def backward_kernel(
                 dshared.bias[0, 0, h : h + 1] += total * weight_scale
             if config.value_terms:
                 bands = unskew(value_bands[h], config, grad.dtype)
-                _add_to_table(dshared.value_table, h, dot(bands, grad, 0, 0) * weight_scale)
+                _add_to_table(
+                    dshared.value_table, h, dot(bands, grad, 0, 0) * weight_scale
+                )
             drows.q[0, :, lanes] = (result * logit_scale).astype(drows.q.dtype)
 
     @pl.when(last_key & last_query)
@@ -226,14 +243,18 @@ def backward_kernel(
         drows.v[0] = (dv[...] * weight_scale).astype(drows.v.dtype)
 
 
-def _lay_out_document_ids(config: KernelConfig, rows: Batched, document_ids: Leaf) -> None:
+def _lay_out_document_ids(
+    config: KernelConfig, rows: Batched, document_ids: Leaf
+) -> None:
     """Write the documents of a block of queries from lanes to sublanes, [queries, 128]."""
     if config.packed:
         row = jnp.broadcast_to(rows.document_ids_q[0], (LANES, config.queries))
         document_ids[...] = jnp.transpose(row)
 
 
-def _lay_out_logit_terms(config: KernelConfig, shared: Shared, rows: Batched, terms: Leaf) -> None:
+def _lay_out_logit_terms(
+    config: KernelConfig, shared: Shared, rows: Batched, terms: Leaf
+) -> None:
     """Compute the terms per offset of a block of queries, base 2, for `Tile.relative_shift`."""
     if not config.logit_terms:
         return

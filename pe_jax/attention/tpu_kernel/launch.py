@@ -14,12 +14,22 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
-from pe_jax.attention.tpu_kernel.kernels import Batched, Shared, backward_kernel, forward_kernel
+from pe_jax.attention.tpu_kernel.kernels import (
+    Batched,
+    Shared,
+    backward_kernel,
+    forward_kernel,
+)
 from pe_jax.attention.tpu_kernel.tiling import LANES, KernelConfig
 
-_TEMPORARIES = 12 * 2**20  # Bytes on the chip for intermediate results of a tile of 512 × 512.
+_TEMPORARIES = (
+    12 * 2**20
+)  # Bytes on the chip for intermediate results of a tile of 512 × 512.
 
-_ANY, _IN_TURN = pltpu.GridDimensionSemantics.PARALLEL, pltpu.GridDimensionSemantics.ARBITRARY
+_ANY, _IN_TURN = (
+    pltpu.GridDimensionSemantics.PARALLEL,
+    pltpu.GridDimensionSemantics.ARBITRARY,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +64,9 @@ def on_chip_bytes(config: KernelConfig, dtype: DTypeLike) -> int:
     return _memory(config, _layout(config, dtype, 1, backward=True))
 
 
-def run(config: KernelConfig, shared: Shared, rows: Batched, *, backward: bool) -> tuple:
+def run(
+    config: KernelConfig, shared: Shared, rows: Batched, *, backward: bool
+) -> tuple:
     """Run a kernel for each (row of the batch, group of heads, tile of queries, of keys).
 
     Forward, it returns the output [B, Lq, H · d] and `log_sum` of `Batched`. Backward, `rows` have
@@ -67,7 +79,12 @@ def run(config: KernelConfig, shared: Shared, rows: Batched, *, backward: bool) 
     order = (_ANY, *[_IN_TURN if backward else _ANY] * 2, _IN_TURN)
     return pl.pallas_call(
         functools.partial(backward_kernel if backward else forward_kernel, config),
-        grid=(len(rows.q), config.heads // config.group, config.query_tiles, config.key_steps),
+        grid=(
+            len(rows.q),
+            config.heads // config.group,
+            config.query_tiles,
+            config.key_steps,
+        ),
         in_specs=jax.tree.map(lambda operand: operand.spec, inputs),
         out_specs=jax.tree.map(lambda operand: operand.spec, outputs),
         out_shape=jax.tree.map(lambda operand: operand.array, outputs),
@@ -80,9 +97,14 @@ def run(config: KernelConfig, shared: Shared, rows: Batched, *, backward: bool) 
     )(shared, rows)
 
 
-def _layout(config: KernelConfig, dtype: DTypeLike, rows: int, backward: bool) -> _Layout:
+def _layout(
+    config: KernelConfig, dtype: DTypeLike, rows: int, backward: bool
+) -> _Layout:
     """Layout of a kernel for so many rows of the batch."""
-    shared, batched = _shared_operands(config, dtype), _batched_operands(config, dtype, rows)
+    shared, batched = (
+        _shared_operands(config, dtype),
+        _batched_operands(config, dtype, rows),
+    )
 
     def scratch(*shape: int) -> pl.MemoryRef:
         return pltpu.VMEM(shape, jnp.float32)
@@ -109,8 +131,14 @@ def _layout(config: KernelConfig, dtype: DTypeLike, rows: int, backward: bool) -
     block, place = (1, all_keys, kv_lanes), lambda b, h, i, j: (b, 0, h)
     dk = dataclasses.replace(batched.k, block=block, place=place)
     dshared = jax.tree.map(of_each_row, shared._replace(seed=None))
-    sums = per_head(config.size), *[scratch(all_keys, kv_lanes)] * 2, *[per_head(LANES)] * 2
-    long_bias = scratch(config.group, LANES, config.bias_lanes) if config.long_bias else None
+    sums = (
+        per_head(config.size),
+        *[scratch(all_keys, kv_lanes)] * 2,
+        *[per_head(LANES)] * 2,
+    )
+    long_bias = (
+        scratch(config.group, LANES, config.bias_lanes) if config.long_bias else None
+    )
     return (
         (shared, batched),
         (dshared, Batched(None, None, batched.q, dk, dk)),
@@ -143,7 +171,10 @@ def _shared_operands(config: KernelConfig, dtype: DTypeLike) -> Shared:
 
 def _batched_operands(config: KernelConfig, dtype: DTypeLike, rows: int) -> Batched:
     """Inputs of the backward kernel; the forward kernel's outputs are among them."""
-    all_queries, all_keys = config.query_tiles * config.queries, config.key_tiles * config.keys
+    all_queries, all_keys = (
+        config.query_tiles * config.queries,
+        config.key_tiles * config.keys,
+    )
     groups, lanes = config.heads // config.group, config.group * config.size
 
     def key_tile(i, j):
@@ -164,7 +195,9 @@ def _batched_operands(config: KernelConfig, dtype: DTypeLike, rows: int) -> Batc
         dtype,
     )
     mask = _Operand(
-        (rows, 1, all_keys), (1, 1, config.keys), lambda b, h, i, j: (b, 0, key_tile(i, j))
+        (rows, 1, all_keys),
+        (1, 1, config.keys),
+        lambda b, h, i, j: (b, 0, key_tile(i, j)),
     )
     log_sum = _Operand(
         (rows, groups, config.group, all_queries),
@@ -172,7 +205,14 @@ def _batched_operands(config: KernelConfig, dtype: DTypeLike, rows: int) -> Batc
         lambda b, h, i, j: (b, h, 0, i),
     )
     batched = Batched(
-        _Operand((rows,), dtype=jnp.uint32), mask, queries, keys, keys, queries, log_sum, queries
+        _Operand((rows,), dtype=jnp.uint32),
+        mask,
+        queries,
+        keys,
+        keys,
+        queries,
+        log_sum,
+        queries,
     )
     if not config.packed:
         return batched
@@ -193,16 +233,23 @@ def _memory(config: KernelConfig, layout: _Layout) -> int:
         for operand in jax.tree.leaves((inputs, outputs))
         if operand.block
     )
-    scratch_bytes = sum(_tiled_bytes(x.shape, x.dtype) for x in scratch if x is not None)
+    scratch_bytes = sum(
+        _tiled_bytes(x.shape, x.dtype) for x in scratch if x is not None
+    )
     has_terms = config.logit_terms or config.value_terms
-    wide = 4 * config.queries * 4 * config.width * has_terms  # `skew`, `unskew` and their matmuls.
+    wide = (
+        4 * config.queries * 4 * config.width * has_terms
+    )  # `skew`, `unskew` and their matmuls.
     return _TEMPORARIES + wide + scratch_bytes + moving
 
 
 def _tiled_bytes(shape: tuple[int, ...], dtype: DTypeLike) -> int:
     """Memory of an array, the last two axes padded to registers."""
     size = jnp.dtype(dtype).itemsize
-    rows, lanes = -(-shape[-2] // (32 // size)) * (32 // size), -(-shape[-1] // LANES) * LANES
+    rows, lanes = (
+        -(-shape[-2] // (32 // size)) * (32 // size),
+        -(-shape[-1] // LANES) * LANES,
+    )
     return math.prod(shape[:-2]) * rows * lanes * size
 
 

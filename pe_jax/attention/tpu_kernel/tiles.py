@@ -40,7 +40,9 @@ from pe_jax.encodings.positions import AttentionWindow
 MASKED = -2e30  # The logit of a key that must not be attended to.
 # Where a running maximum starts: above it, so that such a key never weighs anything.
 UNSEEN = -1e30
-LOG2_E = math.log2(math.e)  # Inside, exponentials and logarithms are of base 2, as in hardware.
+LOG2_E = math.log2(
+    math.e
+)  # Inside, exponentials and logarithms are of base 2, as in hardware.
 
 
 class Tile:
@@ -57,7 +59,9 @@ class Tile:
         self.row, self.head = pl.program_id(0), pl.program_id(1) * config.group
         self.query = pl.program_id(2) * config.queries
         self.key = key_tile * config.keys
-        self.offset = config.offset + self.key - self.query  # From query 0 to key 0 of the tile.
+        self.offset = (
+            config.offset + self.key - self.query
+        )  # From query 0 to key 0 of the tile.
         self.exists = key_tile < config.key_tiles
         self.in_documents: jax.Array | bool = True
         if tiles is not None:
@@ -103,7 +107,10 @@ class Tile:
     def sides(self, part: int) -> tuple[jax.Array, jax.Array]:
         """Masks of the offsets that are −clip or less, and clip or more."""
         distance, first = self.distances(part)
-        return distance <= -self.config.clip - first, distance >= self.config.clip - first
+        return (
+            distance <= -self.config.clip - first,
+            distance >= self.config.clip - first,
+        )
 
     def lanes(self, part: int) -> slice | pl.Slice:
         """The lanes within the period of the keys of a part."""
@@ -121,7 +128,9 @@ class Tile:
             shifted.append(jnp.where(before, left, inner))
         return jnp.concatenate(shifted, axis=1)
 
-    def relative_shift_transpose(self, bands: jax.Ref, h: int, x: jax.Array, uniform: bool) -> None:
+    def relative_shift_transpose(
+        self, bands: jax.Ref, h: int, x: jax.Array, uniform: bool
+    ) -> None:
         """Add [queries, keys] to numbers per query and offset, as `relative_shift` transposed."""
         left = slice(self.config.width, None)
         if uniform:
@@ -151,7 +160,12 @@ class Tile:
 
     def _bias_lane(self, query: int) -> jax.Array:
         """The lane of a long bias for the tile's first key and one of its queries."""
-        return self.key - self.query + self.config.query_tiles * self.config.queries - query
+        return (
+            self.key
+            - self.query
+            + self.config.query_tiles * self.config.queries
+            - query
+        )
 
     def within(self, logits: jax.Array, window: AttentionWindow) -> jax.Array:
         """`logits` [queries, keys], masked where the offset is not within the window."""
@@ -161,12 +175,16 @@ class Tile:
             masked.append(jnp.where(window.allows(distance + first), part, MASKED))
         return jnp.concatenate(masked, axis=1)
 
-    def drop(self, seed: jax.Ref, numbers: jax.Ref, h: int, *tiles: jax.Array) -> list[jax.Array]:
+    def drop(
+        self, seed: jax.Ref, numbers: jax.Ref, h: int, *tiles: jax.Array
+    ) -> list[jax.Array]:
         """Dropout, without its scale, of a head's weights; rows are those of [B, H, Lq, Lk]."""
         config = self.config
         if not config.rate:
             return list(tiles)
-        first = numbers[self.row] * np.uint32(config.heads) + (self.head + h).astype(jnp.uint32)
+        first = numbers[self.row] * np.uint32(config.heads) + (self.head + h).astype(
+            jnp.uint32
+        )
         first = first * np.uint32(config.length) + self.query.astype(jnp.uint32)
         rows = first + jax.lax.broadcasted_iota(jnp.uint32, (config.queries, LANES), 0)
         columns = jax.lax.broadcasted_iota(jnp.uint32, (1, LANES), 1)
@@ -177,7 +195,9 @@ class Tile:
             for n in range(0, config.keys, LANES)
         ]
         return [
-            jnp.concatenate([jnp.where(k, x, 0.0) for k, x in zip(keep_masks, parts(tile))], axis=1)
+            jnp.concatenate(
+                [jnp.where(k, x, 0.0) for k, x in zip(keep_masks, parts(tile))], axis=1
+            )
             for tile in tiles
         ]
 
@@ -187,7 +207,9 @@ def skew(terms: jax.Array, config: KernelConfig) -> jax.Array:
     128 lanes of the number of offset −clip."""
     rotated = pltpu.roll(terms, 0, axis=1, stride=1, stride_axis=0)
     last = terms[:, config.far : config.far + 1]
-    return jnp.concatenate([rotated, jnp.broadcast_to(last, (len(last), LANES))], axis=1)
+    return jnp.concatenate(
+        [rotated, jnp.broadcast_to(last, (len(last), LANES))], axis=1
+    )
 
 
 def unskew(bands: jax.Array, config: KernelConfig, dtype: DTypeLike) -> jax.Array:
@@ -216,17 +238,27 @@ def add_by_offset(gradient: jax.Ref, h: int, band: jax.Ref, scale: float) -> Non
 
     def add(n: jax.Array, _: None) -> None:
         start = pl.multiple_of(n * LANES, LANES)
-        x = dot(reverse, band[h, :, pl.ds(start + LANES, LANES)], 1, 0, jax.lax.Precision.HIGHEST)
+        x = dot(
+            reverse,
+            band[h, :, pl.ds(start + LANES, LANES)],
+            1,
+            0,
+            jax.lax.Precision.HIGHEST,
+        )
         x = jnp.concatenate([jnp.zeros_like(x), x], axis=1)
         x = pltpu.roll(x, LANES + 1, axis=1, stride=1, stride_axis=0)
-        gradient[0, 0, h : h + 1, pl.ds(start, 2 * LANES)] += jnp.sum(x, 0, keepdims=True) * scale
+        gradient[0, 0, h : h + 1, pl.ds(start, 2 * LANES)] += (
+            jnp.sum(x, 0, keepdims=True) * scale
+        )
 
     jax.lax.fori_loop(0, band.shape[-1] // LANES - 1, add, None)
 
 
 def reversal(dtype: DTypeLike) -> jax.Array:
     """The matrix whose product with 128 rows has them in reverse order."""
-    row, column = (jax.lax.broadcasted_iota(jnp.int32, (LANES, LANES), n) for n in (0, 1))
+    row, column = (
+        jax.lax.broadcasted_iota(jnp.int32, (LANES, LANES), n) for n in (0, 1)
+    )
     return (row + column == LANES - 1).astype(dtype)
 
 
@@ -247,7 +279,11 @@ def wide(x: jax.Array, lanes: int) -> jax.Array:
 
 
 def dot(
-    a: jax.Array, b: jax.Array, axis_a: int, axis_b: int, precision: jax.lax.Precision | None = None
+    a: jax.Array,
+    b: jax.Array,
+    axis_a: int,
+    axis_b: int,
+    precision: jax.lax.Precision | None = None,
 ) -> jax.Array:
     dims = (((axis_a,), (axis_b,)), ((), ()))
     return jax.lax.dot_general(a, b, dims, precision, jnp.float32)

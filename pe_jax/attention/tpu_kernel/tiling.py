@@ -85,7 +85,8 @@ class KernelConfig(NamedTuple):
     def beyond_clip(self) -> bool:
         """True if offsets within the window can be beyond ±clip."""
         return any(
-            side is None or side > self.clip for side in (self.window or AttentionWindow()).sides
+            side is None or side > self.clip
+            for side in (self.window or AttentionWindow()).sides
         )
 
     def key_tile_range(self, query_tile: Count) -> tuple[Count, Count]:
@@ -96,14 +97,18 @@ class KernelConfig(NamedTuple):
         end = first + self.queries
         return (
             0 if left is None else _tiles(first - left, self.keys),
-            self.key_tiles if right is None else _tiles(end + right + self.keys - 1, self.keys),
+            self.key_tiles
+            if right is None
+            else _tiles(end + right + self.keys - 1, self.keys),
         )
 
     @property
     def attended_tiles(self) -> list[int]:
         """For each tile of queries, how many tiles of keys it attends to."""
         windows = map(self.key_tile_range, range(self.query_tiles))
-        return [max(0, min(int(end), self.key_tiles) - int(first)) for first, end in windows]
+        return [
+            max(0, min(int(end), self.key_tiles) - int(first)) for first, end in windows
+        ]
 
     @property
     def key_steps(self) -> int:

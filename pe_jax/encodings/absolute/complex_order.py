@@ -17,7 +17,9 @@ from pe_jax.encodings.tables import look_up
 
 
 @register_encoding
-def complex_order(*, hidden_size: int, vocab_size: int = 30_522, base: float = 10_000.0) -> Part:
+def complex_order(
+    *, hidden_size: int, vocab_size: int = 30_522, base: float = 10_000.0
+) -> Part:
     """Encoding word order in complex embeddings (Wang et al. 2020, arXiv 1912.12333).
 
         E(token, x) = r·e^(i(ω x + θ)),   amplitude r, frequency ω and phase θ the token's own
@@ -41,7 +43,9 @@ def complex_order(*, hidden_size: int, vocab_size: int = 30_522, base: float = 1
                 "Context(tokens=tokens)."
             )
         w = look_up(params["frequencies"], context.tokens)
-        positions = jnp.broadcast_to(jnp.asarray(as_array(context.positions_q)), w.shape[:-1])
+        positions = jnp.broadcast_to(
+            jnp.asarray(as_array(context.positions_q)), w.shape[:-1]
+        )
         angle = jax.vmap(jax.vmap(angles))(positions, w)
         return rotate_by(x[:, :, None], angle[:, :, None], "interleaved")[:, :, 0]
 
@@ -50,6 +54,9 @@ def complex_order(*, hidden_size: int, vocab_size: int = 30_522, base: float = 1
         embed=embed,
         traits=Traits(frequency_params=("frequencies",)),
         metadata=Metadata(
-            formula="E(w)·e^(iω_w x)", source="Wang et al. 2020", parameters="V·D/2", monotone=False
+            formula="E(w)·e^(iω_w x)",
+            source="Wang et al. 2020",
+            parameters="V·D/2",
+            monotone=False,
         ),
     )

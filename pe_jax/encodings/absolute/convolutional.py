@@ -16,7 +16,9 @@ from pe_jax.encodings.registry import register_encoding
 
 
 @register_encoding
-def convolutional(*, hidden_size: int, width: int = 128, groups: int | None = None) -> Part:
+def convolutional(
+    *, hidden_size: int, width: int = 128, groups: int | None = None
+) -> Part:
     """A convolution over the row, added to the input (Baevski et al. 2020, arXiv 2006.11477,
     section 2; `wav2vec2` of transformers).
 
@@ -55,7 +57,9 @@ def convolutional(*, hidden_size: int, width: int = 128, groups: int | None = No
         x = at_least_float32(x)
         row = x.reshape(*x.shape[:2], count, channels)
         # Tokens whose positions differ as their places in the row do.
-        starts = (as_array(context.positions_q) - np.arange(x.shape[1])).reshape(-1, x.shape[1])
+        starts = (as_array(context.positions_q) - np.arange(x.shape[1])).reshape(
+            -1, x.shape[1]
+        )
         ends = width // 2, (width - 1) // 2
         padded = jnp.pad(row, [(0, 0), ends, (0, 0), (0, 0)])
         padded_starts = jnp.pad(starts, [(0, 0), ends])
@@ -64,10 +68,13 @@ def convolutional(*, hidden_size: int, width: int = 128, groups: int | None = No
         def add_tap(y: Array, tap: tuple[Array, Array]) -> tuple[Array, None]:
             n, kernel = tap
             neighbours, their_starts = (
-                jax.lax.dynamic_slice_in_dim(y, n, x.shape[1], 1) for y in (padded, padded_starts)
+                jax.lax.dynamic_slice_in_dim(y, n, x.shape[1], 1)
+                for y in (padded, padded_starts)
             )
             near = (their_starts == starts)[..., None, None]
-            return y + jnp.einsum("blgc,gcd->blgd", jnp.where(near, neighbours, 0), kernel), None
+            return y + jnp.einsum(
+                "blgc,gcd->blgd", jnp.where(near, neighbours, 0), kernel
+            ), None
 
         taps = jnp.arange(width), params["kernel"]
         y, _ = jax.lax.scan(add_tap, jnp.zeros_like(row), taps)
@@ -76,7 +83,9 @@ def convolutional(*, hidden_size: int, width: int = 128, groups: int | None = No
     return Part(
         init=init,
         embed=embed,
-        traits=Traits(cacheable=False),  # A token's input changes with those to its right.
+        traits=Traits(
+            cacheable=False
+        ),  # A token's input changes with those to its right.
         metadata=Metadata(
             formula="x_t + gelu(b + Σ_n K_n x_(t + n − W/2)), K free",
             source="Baevski et al. 2020 (wav2vec 2), 2",

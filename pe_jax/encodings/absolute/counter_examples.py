@@ -14,7 +14,14 @@ import numpy as np
 
 from pe_jax.common.shapes import Array, Float, Real
 from pe_jax.encodings.absolute.position_vectors import absolute
-from pe_jax.encodings.part import HookContext, Metadata, Params, Part, Traits, normal_init
+from pe_jax.encodings.part import (
+    HookContext,
+    Metadata,
+    Params,
+    Part,
+    Traits,
+    normal_init,
+)
 from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
@@ -52,11 +59,15 @@ def normalized_index(*, hidden_size: int, stddev: float = 0.02) -> Part:
     return _along(hidden_size, stddev, "x/(n − 1)·u", share, Traits(cacheable=False))
 
 
-def _along(hidden_size: int, stddev: float, formula: str, share: Share, traits: Traits) -> Part:
+def _along(
+    hidden_size: int, stddev: float, formula: str, share: Share, traits: Traits
+) -> Part:
     def vectors(params: Params, x: Real[Array, "*B L"]) -> Float[Array, "*B L D"]:
         return jnp.asarray(share(x), jnp.float32)[..., None] * params["direction"]
 
-    metadata = Metadata(formula=formula, source="a counter-example", parameters="D", monotone=False)
+    metadata = Metadata(
+        formula=formula, source="a counter-example", parameters="D", monotone=False
+    )
     init = normal_init(stddev, direction=(hidden_size,))
     return absolute(vectors, metadata, init=init, traits=traits)
 

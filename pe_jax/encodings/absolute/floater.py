@@ -48,7 +48,9 @@ def floater(
 
     def init(rng: jax.Array) -> Params:
         drawn = draw(rng)
-        layers = {x: {"kernel": drawn[x], "bias": jnp.zeros(kernels[x][1])} for x in kernels}
+        layers = {
+            x: {"kernel": drawn[x], "bias": jnp.zeros(kernels[x][1])} for x in kernels
+        }
         return {"start": drawn["start"], **layers}
 
     def path(params: Params) -> Float[Array, "L D"]:
@@ -80,5 +82,7 @@ def floater(
         return look_up(path(params), x)
 
     formula, parameters = "p(xΔ), dp/dτ = h(τ, p)", "2·(D + 1)·width + 3·D"
-    metadata = Metadata(formula=formula, source="Liu et al. 2020, eq. 7", parameters=parameters)
+    metadata = Metadata(
+        formula=formula, source="Liu et al. 2020, eq. 7", parameters=parameters
+    )
     return absolute(vectors, metadata, init=init, traits=Traits(max_length=max_length))

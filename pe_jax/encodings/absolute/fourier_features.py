@@ -62,7 +62,9 @@ def fourier_features(
     def vectors(params: Params, x: Real[Array, "..."]) -> Float[Array, "... D"]:
         by_axis = [x] if axes == 1 else [x[..., axis] for axis in range(axes)]
         angle = sum(map(angles, by_axis, params["frequencies"]))
-        r = jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], axis=-1) / math.sqrt(count)
+        r = jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], axis=-1) / math.sqrt(
+            count
+        )
         hidden, out = params["hidden"], params["out"]
         units = jax.nn.gelu(r @ hidden["kernel"] + hidden["bias"], approximate=False)
         return units @ out["kernel"] + out["bias"]

@@ -48,7 +48,9 @@ def sinusoidal_2d(
     check_at_least(1, width=width)
     quarter = hidden_size // 4
     # With `end`, the exponents t / (quarter - 1) instead of t / quarter.
-    w = default_frequencies(hidden_size // 2, base ** (quarter / (quarter - 1)) if end else base)
+    w = default_frequencies(
+        hidden_size // 2, base ** (quarter / (quarter - 1)) if end else base
+    )
 
     def vectors(params: Params, x: Real[Array, "..."]) -> Float[Array, "... D"]:
         if width is None:
@@ -96,30 +98,42 @@ def learned_2d(
     """
     check_at_least(1, height=height, width=width)
     if factorized and hidden_size % 2:
-        raise ValueError(f"hidden_size must be even with factorized=True, got {hidden_size}.")
+        raise ValueError(
+            f"hidden_size must be even with factorized=True, got {hidden_size}."
+        )
     half = hidden_size // 2
     free: dict[str, tuple[int, ...]] = {"table": (height, width, hidden_size)}
     halves = {"columns": (width, half), "rows": (height, half)}
-    shapes = {**(halves if factorized else free), **({"cls": (hidden_size,)} if cls else {})}
+    shapes = {
+        **(halves if factorized else free),
+        **({"cls": (hidden_size,)} if cls else {}),
+    }
 
     def init(rng: jax.Array) -> Params:
         rngs = zip(shapes, jax.random.split(rng, len(shapes)))
-        return {name: stddev * jax.random.normal(rng, shapes[name]) for name, rng in rngs}
+        return {
+            name: stddev * jax.random.normal(rng, shapes[name]) for name, rng in rngs
+        }
 
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
         if factorized:
             columns, rows = params["columns"][None], params["rows"][:, None]
             shape = height, width, half
-            table = jnp.concatenate([jnp.broadcast_to(y, shape) for y in (columns, rows)], axis=-1)
+            table = jnp.concatenate(
+                [jnp.broadcast_to(y, shape) for y in (columns, rows)], axis=-1
+            )
         else:
             table = params["table"]
         table = table.reshape(height * width, -1)
-        return look_up(jnp.concatenate([params["cls"][None], table]) if cls else table, x)
+        return look_up(
+            jnp.concatenate([params["cls"][None], table]) if cls else table, x
+        )
 
     metadata = Metadata(
         formula="[P_column, P_row], P free" if factorized else "P_(row, column) free",
         source="Dosovitskiy et al. 2020 (ViT), D.4",
-        parameters=("(W + Ht)·D/2" if factorized else "Ht·W·D") + (" + D" if cls else ""),
+        parameters=("(W + Ht)·D/2" if factorized else "Ht·W·D")
+        + (" + D" if cls else ""),
     )
     traits = Traits(max_length=height * width + cls)
     return absolute(vectors, metadata, init=init, traits=traits)

@@ -9,7 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.common.shapes import Array, Float, Real
-from pe_jax.encodings.part import HookContext, Metadata, Params, Part, Traits, normal_init
+from pe_jax.encodings.part import (
+    HookContext,
+    Metadata,
+    Params,
+    Part,
+    Traits,
+    normal_init,
+)
 from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
@@ -17,7 +24,9 @@ from pe_jax.encodings.tables import look_up, resize_table
 
 
 @register_encoding
-def learned_absolute(*, max_length: int, hidden_size: int, stddev: float = 0.02) -> Part:
+def learned_absolute(
+    *, max_length: int, hidden_size: int, stddev: float = 0.02
+) -> Part:
     """One free vector per position: BERT's own encoding (Gehring et al. 2017).
 
     Params: `{"table": [max_length, D]}`, drawn from a normal of `stddev`. A position past the
@@ -32,12 +41,17 @@ def learned_absolute(*, max_length: int, hidden_size: int, stddev: float = 0.02)
     init = normal_init(stddev, table=(max_length, hidden_size))
     resize = lambda params, *to: {"table": resize_table(params["table"], *to)}
     return absolute(
-        vectors, metadata, init=init, traits=Traits(max_length=max_length, resize=resize)
+        vectors,
+        metadata,
+        init=init,
+        traits=Traits(max_length=max_length, resize=resize),
     )
 
 
 @register_encoding
-def sinusoidal_absolute(*, hidden_size: int, base: float = 10_000.0, scale: float = 1.0) -> Part:
+def sinusoidal_absolute(
+    *, hidden_size: int, base: float = 10_000.0, scale: float = 1.0
+) -> Part:
     """The fixed sinusoid of Vaswani et al. 2017; no parameters, any length.
 
     Args:
@@ -98,5 +112,7 @@ def absolute(
     ) -> Float[Array, "B L D"]:
         return x + vectors(params, as_array(context.positions_q))
 
-    metadata = metadata.replace(symmetric=True, kind="absolute", vectors=vectors)  # Of P·Pᵀ.
+    metadata = metadata.replace(
+        symmetric=True, kind="absolute", vectors=vectors
+    )  # Of P·Pᵀ.
     return Part(embed=embed, metadata=metadata, **fields)

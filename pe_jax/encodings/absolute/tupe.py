@@ -6,7 +6,15 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.common.shapes import Array, Float, Real
-from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part, Traits
+from pe_jax.encodings.part import (
+    HookContext,
+    Logits,
+    LogitTerms,
+    Metadata,
+    Params,
+    Part,
+    Traits,
+)
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.tables import look_up, resize_table
 
@@ -44,23 +52,40 @@ def tupe(
 
         def projection(rng: jax.Array) -> Params:
             shape = num_heads, head_size
-            return {"kernel": draw(rng, (hidden_size, *shape)), "bias": jnp.zeros(shape)}
+            return {
+                "kernel": draw(rng, (hidden_size, *shape)),
+                "bias": jnp.zeros(shape),
+            }
 
-        table, theta = draw(for_table, (max_length, hidden_size)), jnp.zeros((2, num_heads))
-        params = {"table": table, "query": projection(for_query), "key": projection(for_key)}
+        table, theta = (
+            draw(for_table, (max_length, hidden_size)),
+            jnp.zeros((2, num_heads)),
+        )
+        params = {
+            "table": table,
+            "query": projection(for_query),
+            "key": projection(for_key),
+        }
         return {**params, "theta": theta} if untied_cls else params
 
-    def projected(params: Params, which: str, x: Real[Array, "*B"]) -> Float[Array, "*B H d"]:
+    def projected(
+        params: Params, which: str, x: Real[Array, "*B"]
+    ) -> Float[Array, "*B H d"]:
         # The whole table at once: the same in every layer, and compilers merge what is the same.
         table = jax.nn.standardize(params["table"], axis=-1)
-        rows = jnp.einsum("nD,Dhd->nhd", table, params[which]["kernel"]) + params[which]["bias"]
+        rows = (
+            jnp.einsum("nD,Dhd->nhd", table, params[which]["kernel"])
+            + params[which]["bias"]
+        )
         return look_up(rows.reshape(len(rows), -1), x).reshape(*x.shape, -1, head_size)
 
     def correlation(
         query_arrays: tuple, key_arrays: tuple, theta: Array | None, mask: Array | None
     ) -> Logits:
         (i, rows_q), (j, rows_k) = query_arrays, key_arrays
-        c = jnp.einsum("...qhd,...khd->...hqk", rows_q, rows_k) / jnp.sqrt(2.0 * head_size)
+        c = jnp.einsum("...qhd,...khd->...hqk", rows_q, rows_k) / jnp.sqrt(
+            2.0 * head_size
+        )
         if theta is not None:
             to_cls, from_cls = j[:, None, None, :] == 0, i[:, None, :, None] == 0
             theta = theta[:, :, None, None]
@@ -84,13 +109,18 @@ def tupe(
         scale=lambda params, context: 2**-0.5,
         traits=Traits(
             max_length=max_length,
-            resize=lambda params, *to: {**params, "table": resize_table(params["table"], *to)},
+            resize=lambda params, *to: {
+                **params,
+                "table": resize_table(params["table"], *to),
+            },
         ),
         metadata=Metadata(
             formula="(norm(P_i)·U_Q)·(norm(P_j)·U_K) / √(2d)",
             source="Ke et al. 2021, 3",
             parameters=f"L·D + 2·(D + 1)·H·d{' + 2·H' if untied_cls else ''}",
             kind="absolute",
-            vectors=lambda params, x: look_up(jax.nn.standardize(params["table"], axis=-1), x),
+            vectors=lambda params, x: look_up(
+                jax.nn.standardize(params["table"], axis=-1), x
+            ),
         ),
     )

@@ -25,7 +25,11 @@ from pe_jax.encodings.registry import register_encoding
 
 @register_encoding
 def alibi(
-    *, num_heads: int, directed: bool = False, learnable: bool = False, exponent: float = 8.0
+    *,
+    num_heads: int,
+    directed: bool = False,
+    learnable: bool = False,
+    exponent: float = 8.0,
 ) -> Part:
     """bias(j - i) = -m_h |j - i|, added to the logits as it is (Press et al. 2021, section 3).
 
@@ -46,21 +50,29 @@ def alibi(
     Params: none, or `{"slopes": [H]}`, directed `[2, H]` (left, right), before the sigmoid.
     """
     if not 0 < exponent <= 64:
-        raise ValueError(f"exponent must be above 0 and at most 64 for ALiBi, got {exponent}.")
+        raise ValueError(
+            f"exponent must be above 0 and at most 64 for ALiBi, got {exponent}."
+        )
     if directed and not learnable and num_heads % 2:
         raise ValueError(
             "alibi(directed=True) assigns half of the heads to each side, so num_heads must be "
             f"even; got {num_heads}. Or use learnable=True, which gives every head both sides."
         )
     halves = directed and not learnable
-    fixed = np.tile(slopes(num_heads // 2, exponent), 2) if halves else slopes(num_heads, exponent)
+    fixed = (
+        np.tile(slopes(num_heads // 2, exponent), 2)
+        if halves
+        else slopes(num_heads, exponent)
+    )
 
     def init(rng: jax.Array) -> Params:
         if directed:
             return {"slopes": jax.random.normal(rng, (2, num_heads)) - 2.0}
         return {"slopes": jnp.asarray(np.log(fixed / (1 - fixed)))}
 
-    def bias(params: Params, x: Real[Array, "*B"], _: HookContext) -> Float[Array, "*B H"]:
+    def bias(
+        params: Params, x: Real[Array, "*B"], _: HookContext
+    ) -> Float[Array, "*B H"]:
         m = jax.nn.sigmoid(params["slopes"]) if learnable else jnp.asarray(fixed)
         left, right = m if m.ndim == 2 else (m, m)
         x = x[..., None]
@@ -71,9 +83,13 @@ def alibi(
         side = np.repeat([-1, 1], num_heads // 2)[:, None, None]
         return jnp.where(x * side >= 0, jnp.float32(0), -jnp.inf)
 
-    def allowed_side(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
+    def allowed_side(
+        params: Params, q: Array, k: Array, context: HookContext
+    ) -> LogitTerms:
         positions_q, positions_k = context.rows()
-        return LogitTerms(function=allowed, query_arrays=positions_q, key_arrays=positions_k)
+        return LogitTerms(
+            function=allowed, query_arrays=positions_q, key_arrays=positions_k
+        )
 
     part = Part(
         offsets=OffsetTerms(bias=bias),
@@ -83,7 +99,11 @@ def alibi(
             formula=f"−s_h |m|, {'s_h free' if learnable else f's_h = 2^(−{exponent:g}h/H)'}"
             + (", by side" if directed else ""),
             source="Press et al. 2021"
-            + ("; github.com/ofirpress/attention_with_linear_biases/issues/5" if directed else ""),
+            + (
+                "; github.com/ofirpress/attention_with_linear_biases/issues/5"
+                if directed
+                else ""
+            ),
             parameters=("2H" if directed else "H") if learnable else "0",
             invariant=True,
             monotone=not halves,

@@ -52,18 +52,26 @@ def dynamic_position_bias(
 
     def init(rng: jax.Array) -> Params:
         rngs = jax.random.split(rng, (len(shapes), 2))
-        return {name: uniform_layer(rng, *shapes[name]) for name, rng in zip(shapes, rngs)}
+        return {
+            name: uniform_layer(rng, *shapes[name]) for name, rng in zip(shapes, rngs)
+        }
 
     @jax.checkpoint
     def network(params: Params, x: Float[Array, "*B"]) -> Float[Array, "*B H"]:
         x = x[..., None]
         for name in names[:-1]:
-            x = _ACTIVATIONS[activation](x @ params[name]["kernel"] + params[name]["bias"])
+            x = _ACTIVATIONS[activation](
+                x @ params[name]["kernel"] + params[name]["bias"]
+            )
         return x @ params["out"]["kernel"] + params["out"]["bias"]
 
-    def bias(params: Params, x: Real[Array, "*B"], _: HookContext) -> Float[Array, "*B H"]:
+    def bias(
+        params: Params, x: Real[Array, "*B"], _: HookContext
+    ) -> Float[Array, "*B H"]:
         x = jnp.asarray(x, params["out"]["bias"].dtype)
-        out = network(params, jnp.sign(x) * jnp.log1p(jnp.abs(x)) if log_distance else x)
+        out = network(
+            params, jnp.sign(x) * jnp.log1p(jnp.abs(x)) if log_distance else x
+        )
         return out if bound is None else bound * jax.nn.sigmoid(out)
 
     network_input = "sign(m)·log(1+|m|)" if log_distance else "m"

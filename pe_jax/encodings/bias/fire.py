@@ -11,7 +11,14 @@ import jax.numpy as jnp
 from pe_jax.common.errors import check_at_least, check_positive
 from pe_jax.common.shapes import Array, Float, Real
 from pe_jax.encodings.pairwise import map_query_blocks
-from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part
+from pe_jax.encodings.part import (
+    HookContext,
+    Logits,
+    LogitTerms,
+    Metadata,
+    Params,
+    Part,
+)
 from pe_jax.encodings.registry import register_encoding
 
 _SMALL = 1e-6  # The authors': keeps the quotient finite at c = 0.
@@ -46,10 +53,20 @@ def fire(
 
     def init(rng: jax.Array) -> Params:
         rngs = jax.random.split(rng, 4)
-        hidden, out = uniform_layer(rngs[:2], width), uniform_layer(rngs[2:], width, num_heads)
-        return {"c": jnp.float32(c), "scale": jnp.float32(1), "hidden": hidden, "out": out}
+        hidden, out = (
+            uniform_layer(rngs[:2], width),
+            uniform_layer(rngs[2:], width, num_heads),
+        )
+        return {
+            "c": jnp.float32(c),
+            "scale": jnp.float32(1),
+            "hidden": hidden,
+            "out": out,
+        }
 
-    def distance(params: Params, i: Real[Array, "*B Lq 1"], j: Real[Array, "*B 1 Lk"]) -> jax.Array:
+    def distance(
+        params: Params, i: Real[Array, "*B Lq 1"], j: Real[Array, "*B 1 Lk"]
+    ) -> jax.Array:
         def psi(x: Array) -> jax.Array:
             return jnp.log1p(jnp.abs(params["c"]) * x)
 
@@ -61,13 +78,17 @@ def fire(
         sign = jnp.sign(i - j) if directed else 1
         return sign * psi(jnp.abs(i - j)) * jnp.where(i < j, scale_k, scale_q)
 
-    def network(params: Params, x: Float[Array, "*B Lq Lk"]) -> Float[Array, "H *B Lq Lk"]:
+    def network(
+        params: Params, x: Float[Array, "*B Lq Lk"]
+    ) -> Float[Array, "H *B Lq Lk"]:
         # Where the same units are on, the network is a line: slope · x + intercept. Its sums over
         # units, and those over pairs in the backward pass, are then products of matrices.
         hidden, out = params["hidden"], params["out"]
         pairs = x.reshape(1, -1)  # As one axis, see `map_query_blocks`.
         on = hidden["kernel"][:, None] * pairs + hidden["bias"][:, None] > 0
-        weights = jnp.concatenate([out["kernel"].T * hidden[name] for name in ("kernel", "bias")])
+        weights = jnp.concatenate(
+            [out["kernel"].T * hidden[name] for name in ("kernel", "bias")]
+        )
         slope, intercept = jnp.split(weights @ on.astype(x.dtype), 2)
         y = slope * pairs + intercept + out["bias"][:, None]
         return y.reshape(len(out["bias"]), *x.shape)
@@ -79,7 +100,10 @@ def fire(
     def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
         positions_q, positions_k = context.rows()
         return LogitTerms(
-            function=bias, query_arrays=positions_q, key_arrays=positions_k, shared=params
+            function=bias,
+            query_arrays=positions_q,
+            key_arrays=positions_k,
+            shared=params,
         )
 
     return Part(

@@ -11,7 +11,14 @@ import jax.numpy as jnp
 from pe_jax.common.dtypes import at_least_float32
 from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings.bias.alibi import slopes
-from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part
+from pe_jax.encodings.part import (
+    HookContext,
+    Logits,
+    LogitTerms,
+    Metadata,
+    Params,
+    Part,
+)
 from pe_jax.encodings.positions import offsets
 from pe_jax.encodings.registry import register_encoding
 
@@ -44,10 +51,15 @@ def grape_a(
         shape = num_heads, head_size
         return {
             "scale": jnp.full(num_heads, math.log(math.e - 1)),  # softplus of it is 1.
-            **{n: jax.random.normal(r, shape) / math.sqrt(head_size) for n, r in zip(names, rngs)},
+            **{
+                n: jax.random.normal(r, shape) / math.sqrt(head_size)
+                for n, r in zip(names, rngs)
+            },
         }
 
-    def bias(query_arrays: tuple, key_arrays: tuple, rate: Array, mask: Array | None) -> Logits:
+    def bias(
+        query_arrays: tuple, key_arrays: tuple, rate: Array, mask: Array | None
+    ) -> Logits:
         (i, *gates_q), (j, *gates_k) = query_arrays, key_arrays
         gates = [jnp.swapaxes(x, 1, 2)[..., :, None] for x in gates_q]
         gates += [jnp.swapaxes(x, 1, 2)[..., None, :] for x in gates_k]
@@ -58,10 +70,15 @@ def grape_a(
         i, j = context.rows()
         # Queries are divided by sqrt(d) already.
         gates_q = () if gate == "key" else (_gate(params["query"], q),)
-        gates_k = () if gate == "query" else (_gate(params["key"], k / math.sqrt(head_size)),)
+        gates_k = (
+            () if gate == "query" else (_gate(params["key"], k / math.sqrt(head_size)),)
+        )
         rate = jax.nn.softplus(params["scale"]) * fixed
         return LogitTerms(
-            function=bias, query_arrays=(i, *gates_q), key_arrays=(j, *gates_k), shared=rate
+            function=bias,
+            query_arrays=(i, *gates_q),
+            key_arrays=(j, *gates_k),
+            shared=rate,
         )
 
     formula = {"query": "φ(v·q)", "key": "φ(u·k)", "both": "(φ(v·q) + φ(u·k))"}[gate]
@@ -79,7 +96,9 @@ def grape_a(
     )
 
 
-def _gate(direction: Float[Array, "H d"], x: Float[Array, "B L H d"]) -> Float[Array, "B L H"]:
+def _gate(
+    direction: Float[Array, "H d"], x: Float[Array, "B L H d"]
+) -> Float[Array, "B L H"]:
     """softplus of `x` along a direction of each head, in float32 at least."""
     unit = direction / jnp.linalg.norm(direction, axis=-1, keepdims=True)
     return jax.nn.softplus(jnp.einsum("blhd,hd->blh", at_least_float32(x), unit))

@@ -35,9 +35,14 @@ def kerple(*, num_heads: int, kernel: Literal["log", "power"] = "log") -> Part:
     def init(rng: jax.Array) -> Params:
         widths = {"r1": 2.0, "r2": 1.0} if kernel == "log" else {"r1": 1.0, "r2": 2.0}
         rngs = zip(widths, jax.random.split(rng))
-        return {name: widths[name] * jax.random.uniform(rng, (num_heads,)) for name, rng in rngs}
+        return {
+            name: widths[name] * jax.random.uniform(rng, (num_heads,))
+            for name, rng in rngs
+        }
 
-    def bias(params: Params, x: Real[Array, "*B"], _: HookContext) -> Float[Array, "*B H"]:
+    def bias(
+        params: Params, x: Real[Array, "*B"], _: HookContext
+    ) -> Float[Array, "*B H"]:
         r1, r2 = _bounded(params["r1"]), _bounded(params["r2"], most)
         distance = jnp.abs(jnp.asarray(x, r1.dtype))[..., None]
         return -r1 * (jnp.log1p(r2 * distance) if kernel == "log" else distance**r2)
@@ -46,7 +51,9 @@ def kerple(*, num_heads: int, kernel: Literal["log", "power"] = "log") -> Part:
         init=init,
         offsets=OffsetTerms(bias=bias),
         metadata=Metadata(
-            formula="−r_1h·log(1 + r_2h·|m|)" if kernel == "log" else "−r_1h·|m|^(r_2h)",
+            formula="−r_1h·log(1 + r_2h·|m|)"
+            if kernel == "log"
+            else "−r_1h·|m|^(r_2h)",
             source="Chi et al. 2022",
             parameters="2·H",
             invariant=True,

@@ -60,7 +60,9 @@ def bias_2d(
 
     def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
         i, j = (_places(x, height, width, cls) for x in context.rows())
-        return LogitTerms(function=term, query_arrays=i, key_arrays=j, shared=params["table"])
+        return LogitTerms(
+            function=term, query_arrays=i, key_arrays=j, shared=params["table"]
+        )
 
     return Part(
         init=normal_init(stddev, table=(differences + 3 * cls, num_heads)),
@@ -68,14 +70,17 @@ def bias_2d(
         traits=Traits(max_length=height * width + cls),
         metadata=Metadata(
             formula="b_h[row, column of i − j], b free",
-            source="Liu et al. 2021 (Swin), eq. 4" + ("; Bao et al. 2021 (BEiT)" if cls else ""),
+            source="Liu et al. 2021 (Swin), eq. 4"
+            + ("; Bao et al. 2021 (BEiT)" if cls else ""),
             parameters=f"((2Ht − 1)·(2W − 1){' + 3' if cls else ''})·H",
         ),
     )
 
 
 @register_encoding
-def decomposed_2d(*, head_size: int, height: int, width: int, stddev: float = 0.02) -> Part:
+def decomposed_2d(
+    *, head_size: int, height: int, width: int, stddev: float = 0.02
+) -> Part:
     """Vectors of differences of rows and of columns that meet the query (MViTv2: Li et al. 2021,
     arXiv 2112.01526, eq. 4; ViTDet, SAM).
 
@@ -95,9 +100,15 @@ def decomposed_2d(*, head_size: int, height: int, width: int, stddev: float = 0.
     ) -> Float[Array, "B H Lq Lk"]:
         places, *products = query_arrays
         total: Array = jnp.zeros(())
-        for axis, (of_axis, size) in enumerate(zip(products, (height, width), strict=True)):
-            difference = places[:, :, None, axis] - key_places[:, None, :, axis] + size - 1
-            entry = jnp.where(jnp.isnan(difference), 0, difference).astype(jnp.int32)[:, :, None]
+        for axis, (of_axis, size) in enumerate(
+            zip(products, (height, width), strict=True)
+        ):
+            difference = (
+                places[:, :, None, axis] - key_places[:, None, :, axis] + size - 1
+            )
+            entry = jnp.where(jnp.isnan(difference), 0, difference).astype(jnp.int32)[
+                :, :, None
+            ]
             taken = jnp.take_along_axis(of_axis, entry, axis=-1)
             total += jnp.where(jnp.isnan(difference)[:, :, None], jnp.nan, taken)
         return jnp.moveaxis(total, 1, 2)
@@ -108,7 +119,10 @@ def decomposed_2d(*, head_size: int, height: int, width: int, stddev: float = 0.
         products = [unscaled @ params[name].T for name in ("rows", "columns")]
         return LogitTerms(function=term, query_arrays=(i, *products), key_arrays=j)
 
-    shapes = {"rows": (2 * height - 1, head_size), "columns": (2 * width - 1, head_size)}
+    shapes = {
+        "rows": (2 * height - 1, head_size),
+        "columns": (2 * width - 1, head_size),
+    }
     return Part(
         init=normal_init(stddev, **shapes),
         logits=logits,
@@ -125,6 +139,10 @@ def _places(
     positions: Real[Array, "#B L"], height: int, width: int, cls: bool = False
 ) -> Float[Array, "#B L 2"]:
     """Row and column of patches that are counted row by row, NaN past the image; -1 of [CLS]."""
-    patches = np.stack(np.divmod(np.arange(height * width), width), -1).astype(np.float32)
-    table = np.concatenate([np.full((1, 2), -1, np.float32), patches]) if cls else patches
+    patches = np.stack(np.divmod(np.arange(height * width), width), -1).astype(
+        np.float32
+    )
+    table = (
+        np.concatenate([np.full((1, 2), -1, np.float32), patches]) if cls else patches
+    )
     return look_up(table, positions)

@@ -23,7 +23,9 @@ def sandwich(*, num_heads: int, dim: int = 128, base: float = 10_000.0) -> Part:
     The paper is causal; the cosine is a bias for both directions. It decreases up to an offset of
     13 (dim=128), and oscillates on its way down beyond. No parameters; dim is even.
     """
-    frequencies = (default_frequencies(dim, base) * base ** (-2 / dim)).astype(np.float32)
+    frequencies = (default_frequencies(dim, base) * base ** (-2 / dim)).astype(
+        np.float32
+    )
     ratios = (8 * np.arange(1, num_heads + 1) / num_heads).astype(np.float32)
 
     def bias(_: Params, x: Real[Array, "*B"], __: HookContext) -> Float[Array, "*B H"]:

@@ -14,7 +14,11 @@ from pe_jax.encodings.tables import look_up
 
 @register_encoding
 def t5(
-    *, num_heads: int, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
+    *,
+    num_heads: int,
+    num_buckets: int = 32,
+    max_distance: int = 128,
+    bidirectional: bool = True,
 ) -> Part:
     """bias(j - i) = b[bucket(j - i), h], added to the logits (Raffel et al. 2019, section 2.1).
 
@@ -45,7 +49,9 @@ def t5(
         draw = jax.nn.initializers.glorot_uniform()
         return {"table": draw(rng, (num_buckets, num_heads), jnp.float32)}
 
-    def bias(params: Params, x: Real[Array, "*B"], _: HookContext) -> Float[Array, "*B H"]:
+    def bias(
+        params: Params, x: Real[Array, "*B"], _: HookContext
+    ) -> Float[Array, "*B H"]:
         return look_up(params["table"][rows], x.clip(-clip, clip) + clip)
 
     return Part(
@@ -61,7 +67,9 @@ def t5(
     )
 
 
-def _rows(side: int, max_distance: int, bidirectional: bool) -> tuple[Int[np.ndarray, " M"], int]:
+def _rows(
+    side: int, max_distance: int, bidirectional: bool
+) -> tuple[Int[np.ndarray, " M"], int]:
     """The bucket of the offsets -clip .. clip, and clip, the first distance of the last bucket."""
     exact = side // 2
     far = np.arange(exact, max_distance + 1)

@@ -28,10 +28,18 @@ def tisa(*, num_heads: int, kernels: int = 5) -> Part:
     def init(rng: jax.Array) -> Params:
         shape = kernels, num_heads
         a, b, c = (jax.random.normal(rng, shape) for rng in jax.random.split(rng, 3))
-        return {"amplitude": 0.1 + 0.01 * a, "sharpness": 0.1 + 0.01 * b, "centre": 5.0 * c}
+        return {
+            "amplitude": 0.1 + 0.01 * a,
+            "sharpness": 0.1 + 0.01 * b,
+            "centre": 5.0 * c,
+        }
 
-    def bias(params: Params, x: Real[Array, "*B"], _: HookContext) -> Float[Array, "*B H"]:
-        away = jnp.asarray(x, params["centre"].dtype)[..., None, None] - params["centre"]
+    def bias(
+        params: Params, x: Real[Array, "*B"], _: HookContext
+    ) -> Float[Array, "*B H"]:
+        away = (
+            jnp.asarray(x, params["centre"].dtype)[..., None, None] - params["centre"]
+        )
         bells = params["amplitude"] * jnp.exp(-jnp.abs(params["sharpness"]) * away**2)
         return bells.sum(-2)
 

@@ -10,7 +10,15 @@ import jax.numpy as jnp
 
 from pe_jax.common.shapes import Array
 from pe_jax.encodings.content import row_order
-from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part, Traits
+from pe_jax.encodings.part import (
+    HookContext,
+    Logits,
+    LogitTerms,
+    Metadata,
+    Params,
+    Part,
+    Traits,
+)
 from pe_jax.encodings.registry import register_encoding
 
 
@@ -46,7 +54,10 @@ def cable(
 
     def init(rng: jax.Array) -> Params:
         rngs, shape = jax.random.split(rng, len(names)), (hidden_size, num_heads)
-        params = {name: stddev * jax.random.normal(rng, shape) for name, rng in zip(names, rngs)}
+        params = {
+            name: stddev * jax.random.normal(rng, shape)
+            for name, rng in zip(names, rngs)
+        }
         return params if gate == "relu" else {**params, "bias": jnp.zeros(num_heads)}
 
     def lengths(params: Params, x: Array) -> jax.Array:
@@ -61,7 +72,9 @@ def cable(
     def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
         x = row_order.hidden_states(context, "cable", hidden_size)
         rows, known = row_order.rows_of_queries(context, q, k, "cable")
-        sums = jnp.cumsum(row_order.without_padding(lengths(params, x), context), axis=1)
+        sums = jnp.cumsum(
+            row_order.without_padding(lengths(params, x), context), axis=1
+        )
         weights = (jax.nn.softplus(x @ params["weight"]),) if weighted else ()
         taken = tuple(row_order.take_queries(y, rows, known) for y in (sums, *weights))
         return LogitTerms(function=penalty, query_arrays=taken, key_arrays=sums)
@@ -73,9 +86,14 @@ def cable(
         traits=Traits(reads_hidden_states=True, ordered=True),
         metadata=Metadata(
             formula=f"−g_i·|Σ_l {length}|, l between "
-            + ("query and key, g = softplus(x·w)" if weighted else "query and key, g = 1"),
+            + (
+                "query and key, g = softplus(x·w)"
+                if weighted
+                else "query and key, g = 1"
+            ),
             source="Veisi et al. 2025",
-            parameters=f"{'2·' if weighted else ''}D·H" + (" + H" if gate == "softplus" else ""),
+            parameters=f"{'2·' if weighted else ''}D·H"
+            + (" + H" if gate == "softplus" else ""),
             invariant=True,
             symmetric=True,  # Identical tokens have one weight; their length may be 0.
         ),

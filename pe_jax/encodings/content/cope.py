@@ -12,7 +12,15 @@ from pe_jax.common.errors import check_at_least
 from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings.content.row_order import indices, rows_of_queries
 from pe_jax.encodings.pairwise import map_query_blocks
-from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part, Traits
+from pe_jax.encodings.part import (
+    HookContext,
+    Logits,
+    LogitTerms,
+    Metadata,
+    Params,
+    Part,
+    Traits,
+)
 from pe_jax.encodings.registry import register_encoding
 
 
@@ -48,12 +56,18 @@ def cope(*, head_size: int, num_positions: int = 64) -> Part:
         query_arrays: tuple, key_arrays: tuple, table: Array, mask: Array | None
     ) -> Logits:
         (rows, known, q), (key, k) = query_arrays, key_arrays
-        products = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=wide_dtype(q, k))
+        products = jnp.einsum(
+            "bqhd,bkhd->bhqk", q, k, preferred_element_type=wide_dtype(q, k)
+        )
         counted = jnp.asarray(key[:, None, None, :] <= rows[:, None, :, None])
         counted = counted if mask is None else counted & mask
         integer_logits = math.sqrt(head_size) * jnp.einsum("bqhd,pd->bhqp", q, table)
-        numbers = 8  # About: gates, positions, rows of the table and what is looked up there.
-        terms = map_query_blocks(interpolated, None, (products, counted, integer_logits), numbers)
+        numbers = (
+            8  # About: gates, positions, rows of the table and what is looked up there.
+        )
+        terms = map_query_blocks(
+            interpolated, None, (products, counted, integer_logits), numbers
+        )
         return jnp.where(known[:, None, :, None], terms, jnp.nan)
 
     def interpolated(_: None, arrays: tuple) -> Float[Array, "B H Lq Lk"]:

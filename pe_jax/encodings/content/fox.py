@@ -7,7 +7,15 @@ import jax.numpy as jnp
 
 from pe_jax.common.shapes import Array
 from pe_jax.encodings.content import row_order
-from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part, Traits
+from pe_jax.encodings.part import (
+    HookContext,
+    Logits,
+    LogitTerms,
+    Metadata,
+    Params,
+    Part,
+    Traits,
+)
 from pe_jax.encodings.registry import register_encoding
 
 
@@ -29,13 +37,17 @@ def fox(*, hidden_size: int, num_heads: int, gate_bias: float = 5.0) -> Part:
 
     def init(rng: jax.Array) -> Params:
         def gate(rng: jax.Array) -> Params:
-            kernel = 0.02 * jax.random.normal(rng, (hidden_size, num_heads), jnp.float32)
+            kernel = 0.02 * jax.random.normal(
+                rng, (hidden_size, num_heads), jnp.float32
+            )
             return {"kernel": kernel, "bias": jnp.full(num_heads, gate_bias)}
 
         for_left, for_right = jax.random.split(rng)
         return {"left": gate(for_left), "right": gate(for_right)}
 
-    def bias(query_arrays: tuple, key_arrays: tuple, shared: tuple, mask: Array | None) -> Logits:
+    def bias(
+        query_arrays: tuple, key_arrays: tuple, shared: tuple, mask: Array | None
+    ) -> Logits:
         (rows, *sums_q), (key, *sums_k) = query_arrays, key_arrays
         left_q, right_q = (jnp.swapaxes(x, 1, 2)[..., :, None] for x in sums_q)
         left, right = (jnp.swapaxes(x, 1, 2)[..., None, :] for x in sums_k)
@@ -45,12 +57,22 @@ def fox(*, hidden_size: int, num_heads: int, gate_bias: float = 5.0) -> Part:
     def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
         x = row_order.hidden_states(context, "fox", hidden_size)
         rows, known = row_order.rows_of_queries(context, q, k, "fox")
-        gates = (x @ params[side]["kernel"] + params[side]["bias"] for side in ("left", "right"))
-        logs = (row_order.without_padding(jax.nn.log_sigmoid(gate), context) for gate in gates)
-        sums = [jnp.cumsum(log, axis=1) for log in logs]  # From the first token on, [B, Lk, H].
+        gates = (
+            x @ params[side]["kernel"] + params[side]["bias"]
+            for side in ("left", "right")
+        )
+        logs = (
+            row_order.without_padding(jax.nn.log_sigmoid(gate), context)
+            for gate in gates
+        )
+        sums = [
+            jnp.cumsum(log, axis=1) for log in logs
+        ]  # From the first token on, [B, Lk, H].
         taken = [row_order.take_queries(y, rows, known) for y in sums]
         return LogitTerms(
-            function=bias, query_arrays=(rows, *taken), key_arrays=(row_order.indices(k), *sums)
+            function=bias,
+            query_arrays=(rows, *taken),
+            key_arrays=(row_order.indices(k), *sums),
         )
 
     return Part(

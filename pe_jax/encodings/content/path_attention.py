@@ -10,7 +10,14 @@ from pe_jax.common.dtypes import at_least_float32
 from pe_jax.common.errors import check_at_least
 from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings.content import row_order
-from pe_jax.encodings.part import HookContext, Metadata, Params, Part, Traits, normal_init
+from pe_jax.encodings.part import (
+    HookContext,
+    Metadata,
+    Params,
+    Part,
+    Traits,
+    normal_init,
+)
 from pe_jax.encodings.registry import register_encoding
 
 
@@ -65,7 +72,10 @@ def path_attention(
 
     def init(rng: jax.Array) -> Params:
         params = draw(rng)
-        return {**params, "beta": {"kernel": params["beta"], "bias": jnp.zeros(num_heads)}}
+        return {
+            **params,
+            "beta": {"kernel": params["beta"], "bias": jnp.zeros(num_heads)},
+        }
 
     def logits(
         params: Params, q: Array, k: Array, context: HookContext
@@ -79,7 +89,8 @@ def path_attention(
         w = w * jax.lax.rsqrt(jnp.sum(w**2, axis=-1, keepdims=True) + 1e-6)
         q, k = at_least_float32(q), at_least_float32(k)
         between, with_keys = (
-            jnp.tril(jnp.einsum("blhd,bmhd->bhlm", beta[..., None] * w, y), -1) for y in (w, k)
+            jnp.tril(jnp.einsum("blhd,bmhd->bhlm", beta[..., None] * w, y), -1)
+            for y in (w, k)
         )
         products = _inverse(between) @ with_keys
         passed = np.arange(k.shape[1]) <= rows[:, None, :, None]
@@ -116,7 +127,9 @@ def _inverse(below: Float[Array, "*B L L"]) -> Float[jax.Array, "*B L L"]:
     length = below.shape[-1]
     whole = 1 << max(length - 1, 0).bit_length()
     below = jnp.pad(below, [(0, 0)] * (below.ndim - 2) + [(0, whole - length)] * 2)
-    inverses = jnp.ones((*below.shape[:-1], 1, 1), below.dtype)  # [*B, blocks, size, size]
+    inverses = jnp.ones(
+        (*below.shape[:-1], 1, 1), below.dtype
+    )  # [*B, blocks, size, size]
     while (size := inverses.shape[-1]) < whole:
         first, second = inverses[..., 0::2, :, :], inverses[..., 1::2, :, :]
         index = np.arange(0, whole, 2 * size)[:, None, None]

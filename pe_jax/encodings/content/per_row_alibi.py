@@ -21,7 +21,9 @@ from pe_jax.encodings.registry import register_encoding
 
 
 @register_encoding
-def per_row_alibi(*, hidden_size: int, num_heads: int, rank: int = 8, stddev: float = 0.02) -> Part:
+def per_row_alibi(
+    *, hidden_size: int, num_heads: int, rank: int = 8, stddev: float = 0.02
+) -> Part:
     """Forgetting attention whose gates depend on the query too (x-transformers'
     `PerRowDataDependentAlibi`; no paper).
 
@@ -40,12 +42,15 @@ def per_row_alibi(*, hidden_size: int, num_heads: int, rank: int = 8, stddev: fl
     def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
         rows, known = rows_of_queries(context, q, k, "per_row_alibi")
         x_q, x_k = (
-            hidden_states(context, "per_row_alibi", hidden_size, side) for side in ("q", "k")
+            hidden_states(context, "per_row_alibi", hidden_size, side)
+            for side in ("q", "k")
         )
         queries = jnp.einsum("blD,Dhr->blhr", x_q, params["query"])
         key_arrays = indices(k), jnp.einsum("blD,Dhr->blhr", x_k, params["key"])
         return LogitTerms(
-            function=bias, query_arrays=(rows, known, queries * rank**-0.5), key_arrays=key_arrays
+            function=bias,
+            query_arrays=(rows, known, queries * rank**-0.5),
+            key_arrays=key_arrays,
         )
 
     def bias(

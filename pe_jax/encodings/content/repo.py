@@ -8,7 +8,15 @@ import jax.numpy as jnp
 from pe_jax.common.errors import check_at_least
 from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings.content.row_order import hidden_states
-from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part, Traits, normal_init
+from pe_jax.encodings.part import (
+    QKV,
+    HookContext,
+    Metadata,
+    Params,
+    Part,
+    Traits,
+    normal_init,
+)
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
@@ -49,7 +57,9 @@ def repo(
         hidden = jax.nn.silu(states @ params["gate"]) * (states @ params["content"])
         return rotate_by(x, angles(hidden @ params["out"], w))
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
+    def heads(
+        params: Params, q: Array, k: Array, v: Array, context: HookContext
+    ) -> QKV:
         x_q, x_k = (
             hidden_states(context, "repo", hidden_size, "q"),
             hidden_states(context, "repo", hidden_size, "k"),

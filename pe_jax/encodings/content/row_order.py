@@ -56,7 +56,12 @@ def rows_of_queries(
     Where there are as many of both they are the same tokens, else (a cache) queries are those keys
     that have their positions, which are then unique in a row but for padding.
     """
-    at_q, at_k, queries, keys = context.positions_q, context.positions_k, q.shape[1], k.shape[1]
+    at_q, at_k, queries, keys = (
+        context.positions_q,
+        context.positions_k,
+        q.shape[1],
+        k.shape[1],
+    )
     if isinstance(at_q, range) and isinstance(at_k, range):
         if not (at_k.start <= at_q.start and at_q.stop <= at_k.stop):
             raise ValueError(
@@ -68,7 +73,10 @@ def rows_of_queries(
     if queries == keys:
         return indices(q), indices(q) >= 0
     assert at_k is not None
-    same = jnp.asarray(as_array(at_q))[..., :, None] == jnp.asarray(as_array(at_k))[..., None, :]
+    same = (
+        jnp.asarray(as_array(at_q))[..., :, None]
+        == jnp.asarray(as_array(at_k))[..., None, :]
+    )
     same = same.reshape(-1, queries, keys)
     if context.mask is not None:
         same &= context.mask.any((1, 2))[:, None]
@@ -82,14 +90,20 @@ def without_padding(
     if context.mask is None:
         return key_values
     tokens = context.mask.any((1, 2))
-    return jnp.where(jnp.expand_dims(tokens, tuple(range(2, key_values.ndim))), key_values, 0)
+    return jnp.where(
+        jnp.expand_dims(tokens, tuple(range(2, key_values.ndim))), key_values, 0
+    )
 
 
 def take_queries(
-    key_values: Float[Array, "B Lk *C"], rows: Int[Array, "#B Lq"], known: Bool[Array, "#B Lq"]
+    key_values: Float[Array, "B Lk *C"],
+    rows: Int[Array, "#B Lq"],
+    known: Bool[Array, "#B Lq"],
 ) -> Float[jax.Array, "B Lq *C"]:
     """The rows of the queries, NaN for a query that is not among the keys."""
-    rows, known = (jnp.expand_dims(x, tuple(range(2, key_values.ndim))) for x in (rows, known))
+    rows, known = (
+        jnp.expand_dims(x, tuple(range(2, key_values.ndim))) for x in (rows, known)
+    )
     return jnp.where(known, jnp.take_along_axis(key_values, rows, axis=1), jnp.nan)
 
 
@@ -110,7 +124,9 @@ def short_convolution(
     """
     check_length(x.shape[1], "A short convolution")
     document, mask = context.document_ids, context.mask
-    document = _documents(as_array(context.positions_k)) if document is None else document
+    document = (
+        _documents(as_array(context.positions_k)) if document is None else document
+    )
     y = jnp.asarray(x * kernel[-1])
     for lag in range(1, min(kernel.shape[0], x.shape[1])):
         near = document[..., lag:] == document[..., :-lag]

@@ -9,7 +9,15 @@ from pe_jax.common.dtypes import at_least_float32
 from pe_jax.common.manual_axes import vary_alike
 from pe_jax.common.shapes import Array
 from pe_jax.encodings.content import row_order
-from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part, Traits
+from pe_jax.encodings.part import (
+    HookContext,
+    Logits,
+    LogitTerms,
+    Metadata,
+    Params,
+    Part,
+    Traits,
+)
 from pe_jax.encodings.registry import register_encoding
 
 
@@ -44,14 +52,18 @@ def wall(
         x = row_order.hidden_states(context, "wall", hidden_size)
         rows, known = row_order.rows_of_queries(context, q, k, "wall")
         gates = jnp.einsum("blD,Dhd->blhd", x, params["kernel"]) + params["bias"]
-        sums = jnp.cumsum(row_order.without_padding(jax.nn.log_sigmoid(gates), context), axis=1)
+        sums = jnp.cumsum(
+            row_order.without_padding(jax.nn.log_sigmoid(gates), context), axis=1
+        )
         return LogitTerms(
             function=term,
             query_arrays=(q, row_order.take_queries(sums, rows, known)),
             key_arrays=(k, sums),
         )
 
-    def term(query_arrays: tuple, key_arrays: tuple, shared: tuple, mask: Array | None) -> Logits:
+    def term(
+        query_arrays: tuple, key_arrays: tuple, shared: tuple, mask: Array | None
+    ) -> Logits:
         """Take the products of each dimension away, as far as they have decayed."""
         arrays = (*query_arrays, *key_arrays)
         by_dimension = tuple(
@@ -61,7 +73,9 @@ def wall(
         @jax.checkpoint
         def add(total: Array, arrays: tuple[Array, ...]) -> tuple[Array, None]:
             q, sums_q, k, sums_k = arrays
-            decay = jnp.expm1(jnp.minimum(sums_q[..., :, None] - sums_k[..., None, :], 0.0))
+            decay = jnp.expm1(
+                jnp.minimum(sums_q[..., :, None] - sums_k[..., None, :], 0.0)
+            )
             return total + q[..., :, None] * k[..., None, :] * decay, None
 
         q, _, k, _ = by_dimension

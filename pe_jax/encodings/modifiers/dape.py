@@ -73,7 +73,9 @@ def dape_v2(*, num_heads: int, width: int = 32, kernel_size: int = 3) -> Part:
     return _adapted(num_heads, width, (kernel_size,), metadata)
 
 
-def _adapted(num_heads: int, width: int, keys: tuple[int, ...], metadata: Metadata) -> Part:
+def _adapted(
+    num_heads: int, width: int, keys: tuple[int, ...], metadata: Metadata
+) -> Part:
     """The part whose kernels have `keys` as their first axis, if any."""
     check_at_least(1, width=width)
     shapes = {"hidden": (*keys, 2 * num_heads, width), "out": (*keys, width, num_heads)}
@@ -81,7 +83,9 @@ def _adapted(num_heads: int, width: int, keys: tuple[int, ...], metadata: Metada
 
     def init(rng: jax.Array) -> Params:
         rngs = map(jax.random.split, jax.random.split(rng, len(shapes)))
-        return {name: uniform_layer(rng, *shapes[name]) for name, rng in zip(shapes, rngs)}
+        return {
+            name: uniform_layer(rng, *shapes[name]) for name, rng in zip(shapes, rngs)
+        }
 
     def network(params: Params, arrays: tuple[Array, Array, Array]) -> Array:
         *logits, visible = arrays
@@ -89,7 +93,9 @@ def _adapted(num_heads: int, width: int, keys: tuple[int, ...], metadata: Metada
             logits = [jnp.where(visible, x, 0.0) for x in logits]
         hidden = _convolve(params["hidden"], _rows(jnp.concatenate(logits, axis=1)))
         hidden = jax.nn.leaky_relu(hidden)
-        if size > 1:  # A hidden unit belongs to no head: zero where no head sees the key.
+        if (
+            size > 1
+        ):  # A hidden unit belongs to no head: zero where no head sees the key.
             hidden = jnp.where(_rows(visible).any(0), hidden, 0.0)
         rows, heads, *pairs = visible.shape
         out = _convolve(params["out"], hidden).reshape(heads, rows, *pairs)
@@ -97,7 +103,11 @@ def _adapted(num_heads: int, width: int, keys: tuple[int, ...], metadata: Metada
 
     def map_logits(params: Params, content: Array, terms: Array, mask: Array) -> Logits:
         numbers = size * (2 + width // num_heads)
-        return content + terms + map_query_blocks(network, params, (content, terms, mask), numbers)
+        return (
+            content
+            + terms
+            + map_query_blocks(network, params, (content, terms, mask), numbers)
+        )
 
     traits = Traits(ordered=size > 1)
     return Part(init=init, map_logits=map_logits, traits=traits, metadata=metadata)
@@ -114,6 +124,8 @@ def _convolve(layer: Params, x: Float[Array, "C N Lk"]) -> Float[Array, "F N Lk"
     side = len(kernel) // 2
     padded = jnp.pad(x, ((0, 0), (0, 0), (side, side)))
     # Pairs as one axis, see `map_query_blocks`.
-    shifted = (padded[..., n : n + keys].reshape(len(x), -1) for n in range(len(kernel)))
+    shifted = (
+        padded[..., n : n + keys].reshape(len(x), -1) for n in range(len(kernel))
+    )
     out = sum(weights.T @ y for weights, y in zip(kernel, shifted, strict=True))
     return (out + layer["bias"][:, None]).reshape(len(out), *x.shape[1:])

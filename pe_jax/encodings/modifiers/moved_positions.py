@@ -41,7 +41,9 @@ def shifted(part: Part, *, max_shift: int = 500) -> Part:
             keys = as_array(context.positions_k)
             room = jnp.clip(part.traits.max_length - span(keys, keys), 0, max_shift)
             room = jnp.reshape(room, (-1, 1))
-        shift = jax.random.randint(context.position_rng, (context.batch_size, 1), 0, room + 1)
+        shift = jax.random.randint(
+            context.position_rng, (context.batch_size, 1), 0, room + 1
+        )
         return as_array(x) + (shift if part.traits.axes == 1 else shift[..., None])
 
     formula = f"x → x + k, k from 0 to {max_shift} while training"
@@ -73,7 +75,9 @@ def cape(
       centered: c is the middle of a row's smallest and largest position (the paper's mean where
         positions are consecutive), else 0. Documents packed into a row share one.
     """
-    check_at_least(0, max_global_shift=max_global_shift, max_local_shift=max_local_shift)
+    check_at_least(
+        0, max_global_shift=max_global_shift, max_local_shift=max_local_shift
+    )
     check_at_least(1, max_global_scaling=max_global_scaling)
     _refuse_table(part, "cape", "take shifted, which shifts by integers")
     axes = part.traits.axes
@@ -95,7 +99,9 @@ def cape(
     if not centered:
         return at_positions(part, move, formula, "Likhomanenko et al. 2021")
     # A centered encoding removes all that a shift changes; another token changes all.
-    wrapped = at_positions(part, move, formula, "Likhomanenko et al. 2021", invariant=True)
+    wrapped = at_positions(
+        part, move, formula, "Likhomanenko et al. 2021", invariant=True
+    )
     return wrapped.replace(traits=part.traits.replace(cacheable=False))
 
 
@@ -108,7 +114,9 @@ def interpolated(part: Part, *, factor: float) -> Part:
     tables of offsets in attention. A model trained on short inputs needs some fine-tuning.
     """
     check_positive(factor=factor)
-    call = f'encoding.resize(params, {factor:g} * {part.traits.max_length}, "interpolate")'
+    call = (
+        f'encoding.resize(params, {factor:g} * {part.traits.max_length}, "interpolate")'
+    )
     _refuse_table(part, "interpolated", f"stretch the table instead, {call}")
     move: Move = lambda x, _: real_positions(real_positions(x) / factor)
     wrapped = at_positions(part, move, f"x → x/{factor:g}", "Chen et al. 2023")
@@ -135,7 +143,9 @@ def _uniform(rng: jax.Array, shape: tuple[int, ...], limit: float) -> jax.Array:
     return jax.random.uniform(rng, shape, minval=-limit, maxval=limit)
 
 
-def _centered(positions: Positions, keys: Positions | None, axes: int) -> Real[Array, "*B"]:
+def _centered(
+    positions: Positions, keys: Positions | None, axes: int
+) -> Real[Array, "*B"]:
     """`positions` minus the middle of the keys' smallest and largest position, by row."""
     x, axis = as_array(keys), -1 if axes == 1 else -2
     first = x.min(axis, keepdims=True)
@@ -151,4 +161,6 @@ def _jitter(rng: jax.Array, x: Real[Array, "B L A"]) -> Real[Array, "B L A"]:
             rng = jax.random.fold_in(rng, position[axis])
         return _uniform(rng, position.shape, 1.0)
 
-    return jax.vmap(jax.vmap(of_position, (None, 0)))(jax.random.split(rng, len(x)), bits)
+    return jax.vmap(jax.vmap(of_position, (None, 0)))(
+        jax.random.split(rng, len(x)), bits
+    )

@@ -19,7 +19,9 @@ from pe_jax.encodings.tables import look_up_traced
 Move = Callable[[Positions, HookContext], Positions]
 
 
-def at_positions(part: Part, move: Move, formula: str, source: str, **changes: Any) -> Part:
+def at_positions(
+    part: Part, move: Move, formula: str, source: str, **changes: Any
+) -> Part:
     """Return `part` at the positions that `move` makes of a model's, by a formula and a paper;
     `changes` are of its metadata."""
 
@@ -79,12 +81,16 @@ def randomized(part: Part, *, num_positions: int = 2048, real: bool = False) -> 
         count = length(context.positions_k)
         check_length(count, f"randomized({part.name})")
         return _look_up(
-            _positions(count, num_positions, real, context.position_rng), x, num_positions
+            _positions(count, num_positions, real, context.position_rng),
+            x,
+            num_positions,
         )
 
     formula = f"x → p_x, p sorted, drawn from 0 to {num_positions - 1}"
     # Positions depend on the number of tokens: one more moves those before it.
-    traits = part.traits.replace(max_length=None if real else num_positions, cacheable=False)
+    traits = part.traits.replace(
+        max_length=None if real else num_positions, cacheable=False
+    )
     wrapped = at_positions(part, move, formula, "Ruoss et al. 2023", invariant=False)
     return wrapped.replace(traits=traits)
 

@@ -27,11 +27,18 @@ def rove(part: Part) -> Part:
         and `rope_slice`.
     """
     rotate, metadata = part.map_qkv, part.metadata
-    if rotate is None or metadata is None or not metadata.pairs or part.traits.causal_only:
+    if (
+        rotate is None
+        or metadata is None
+        or not metadata.pairs
+        or part.traits.causal_only
+    ):
         raise no_rotation("rove", part)
     second = [b for _, b in metadata.pairs]
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
+    def heads(
+        params: Params, q: Array, k: Array, v: Array, context: HookContext
+    ) -> QKV:
         if v.shape[-1] != k.shape[-1]:
             raise ValueError(
                 f"rove rotates values as keys, so both need one head size; got {v.shape[-1]} for "

@@ -21,8 +21,12 @@ def sink(*, num_heads: int, learnable: bool = True) -> Part:
     Params: `{"logit": [H]}`, zeros; none if not learnable.
     """
     return Part(
-        init=(lambda rng: {"logit": jnp.zeros(num_heads)}) if learnable else no_parameters,
-        sink=(lambda params, _: params["logit"]) if learnable else (lambda params, _: 0.0),
+        init=(lambda rng: {"logit": jnp.zeros(num_heads)})
+        if learnable
+        else no_parameters,
+        sink=(lambda params, _: params["logit"])
+        if learnable
+        else (lambda params, _: 0.0),
         metadata=Metadata(
             formula=f"a_ij = exp(S_ij) / (exp({'z_h' if learnable else '0'}) + Σ_l exp(S_il))",
             source="OpenAI 2025 (gpt-oss)" if learnable else "Miller 2023",

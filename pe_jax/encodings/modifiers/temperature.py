@@ -56,7 +56,11 @@ def log_n(
     def factor(params: Params, context: HookContext) -> Float[Array, "#B #L 1 1"]:
         n = _keys(context, count)
         ratio = n // original_length if stepped else n / original_length
-        grown = jnp.log1p(jnp.maximum(ratio, 0)) if smooth else jnp.log(jnp.maximum(ratio, 1))
+        grown = (
+            jnp.log1p(jnp.maximum(ratio, 0))
+            if smooth
+            else jnp.log(jnp.maximum(ratio, 1))
+        )
         return 1 + c * grown
 
     ratio = "floor(n/L)" if stepped else "n/L"
@@ -76,7 +80,9 @@ def log_n(
 
 
 @register_encoding
-def ssmax(*, num_heads: int, bias: bool = False, count: Literal["query", "row"] = "query") -> Part:
+def ssmax(
+    *, num_heads: int, bias: bool = False, count: Literal["query", "row"] = "query"
+) -> Part:
     """Multiplies the logits of query i by a factor that is learned per head (Scalable-Softmax:
     Nakanishi 2025, arXiv 2501.19399; Mistral Large 4).
 
@@ -96,7 +102,9 @@ def ssmax(*, num_heads: int, bias: bool = False, count: Literal["query", "row"] 
 
     def factor(params: Params, context: HookContext) -> Float[Array, "#B #L H 1"]:
         grown = jnp.log(jnp.maximum(_keys(context, count), 1))
-        return params["scale"][:, None] * grown + (params["bias"][:, None] if bias else 0.0)
+        return params["scale"][:, None] * grown + (
+            params["bias"][:, None] if bias else 0.0
+        )
 
     return Part(
         init=init,

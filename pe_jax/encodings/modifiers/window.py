@@ -53,7 +53,9 @@ def chunks(*, size: int) -> Part:
 
     def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
         positions_q, positions_k = context.rows()
-        return LogitTerms(function=same_chunk, query_arrays=positions_q, key_arrays=positions_k)
+        return LogitTerms(
+            function=same_chunk, query_arrays=positions_q, key_arrays=positions_k
+        )
 
     return Part(
         logits=logits,

@@ -8,7 +8,14 @@ import numpy as np
 
 from pe_jax.common.errors import check_at_least
 from pe_jax.common.shapes import Array, Float, Int, Real
-from pe_jax.encodings.part import HookContext, Metadata, OffsetTerms, Params, Part, normal_init
+from pe_jax.encodings.part import (
+    HookContext,
+    Metadata,
+    OffsetTerms,
+    Params,
+    Part,
+    normal_init,
+)
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.tables import look_up
 
@@ -36,7 +43,9 @@ def deberta(
         that widen with the logarithm of the distance, up to `max_distance`. None: no buckets,
         k = `max_distance`, offsets beyond it clipped (v1).
     """
-    if num_buckets is not None and (num_buckets % 2 or not 4 <= num_buckets < 2 * max_distance - 2):
+    if num_buckets is not None and (
+        num_buckets % 2 or not 4 <= num_buckets < 2 * max_distance - 2
+    ):
         raise ValueError(
             "num_buckets must be even, at least 4, with half of them below max_distance - 1 "
             f"= {max_distance - 1}; got {num_buckets}. For none, use num_buckets=None."
@@ -44,7 +53,9 @@ def deberta(
     check_at_least(1, max_distance=max_distance)
     rows = _rows(num_buckets, max_distance)
 
-    def of_offsets(table: Float[Array, " N *D"], x: Real[Array, "*B"]) -> Float[Array, "..."]:
+    def of_offsets(
+        table: Float[Array, " N *D"], x: Real[Array, "*B"]
+    ) -> Float[Array, "..."]:
         return look_up(table[rows], x.clip(-max_distance, max_distance) + max_distance)
 
     def projected(
@@ -60,8 +71,12 @@ def deberta(
 
     queries, keys = (functools.partial(projected, which) for which in (0, 1))
     return Part(
-        init=normal_init(stddev, table=(2 * (num_buckets or max_distance), hidden_size)),
-        offsets=OffsetTerms(key_vectors=keys, query_vectors=queries, max_distance=max_distance),
+        init=normal_init(
+            stddev, table=(2 * (num_buckets or max_distance), hidden_size)
+        ),
+        offsets=OffsetTerms(
+            key_vectors=keys, query_vectors=queries, max_distance=max_distance
+        ),
         scale=lambda params, context: 3**-0.5,
         metadata=Metadata(
             formula="q·(k + W_k P_m) + W_q P_m·k, P free",

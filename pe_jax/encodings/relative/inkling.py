@@ -65,7 +65,9 @@ def inkling(
     check_at_least(1, rank=rank)
     check_positive(max_norm=max_norm)
     rows = 2 * max_distance + 1 if bidirectional else max_distance + 1
-    draw = normal_init(stddev, projection=(hidden_size, num_heads, rank), table=(rows, rank))
+    draw = normal_init(
+        stddev, projection=(hidden_size, num_heads, rank), table=(rows, rank)
+    )
 
     def init(rng: jax.Array) -> Params:
         params = draw(rng)
@@ -77,15 +79,22 @@ def inkling(
         x = hidden_states(context, "inkling", hidden_size, "q")
         i, j = context.rows()
         if not jnp.issubdtype(dtype := jnp.result_type(i, j), jnp.integer):
-            raise ValueError(f"inkling needs integer offsets for its table, got {dtype}.")
+            raise ValueError(
+                f"inkling needs integer offsets for its table, got {dtype}."
+            )
         weights = jnp.einsum("bqD,Dhr->bqhr", x, params["projection"])
         if max_norm is not None:  # Up to the 1e-6 of transformers.
             weights *= params["scale"]
             squares = jnp.sum(weights**2, axis=-1, keepdims=True)
-            length = jnp.sqrt(jnp.maximum(squares, 1e-30)) + 1e-6  # The root has no slope at 0.
+            length = (
+                jnp.sqrt(jnp.maximum(squares, 1e-30)) + 1e-6
+            )  # The root has no slope at 0.
             weights *= jnp.minimum(max_norm / length, 1.0)
         return LogitTerms(
-            function=term, query_arrays=(i, weights), key_arrays=j, shared=params["table"]
+            function=term,
+            query_arrays=(i, weights),
+            key_arrays=j,
+            shared=params["table"],
         )
 
     def term(query_arrays: tuple, j: Array, table: Array, mask: Array | None) -> Logits:

@@ -16,7 +16,14 @@ import jax.numpy as jnp
 
 from pe_jax.common.errors import check_at_least
 from pe_jax.common.shapes import Array, Float, Int, Real
-from pe_jax.encodings.part import Metadata, OffsetTerms, Params, Part, Traits, no_parameters
+from pe_jax.encodings.part import (
+    Metadata,
+    OffsetTerms,
+    Params,
+    Part,
+    Traits,
+    no_parameters,
+)
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 from pe_jax.encodings.tables import look_up
@@ -25,7 +32,9 @@ Frequencies = Callable[[Params], jax.Array]
 
 
 @register_encoding
-def learned_relative(*, head_size: int, max_distance: int = 64, separate: bool = False) -> Part:
+def learned_relative(
+    *, head_size: int, max_distance: int = 64, separate: bool = False
+) -> Part:
     """One free vector per clipped offset (Shaw et al. 2018).
 
     Shaw et al. have a table for keys, another for values, and both for each layer:
@@ -41,7 +50,9 @@ def learned_relative(*, head_size: int, max_distance: int = 64, separate: bool =
         return {"table": draw(rng, (2 * max_distance + 1, head_size), jnp.float32)}
 
     def vectors(params: Params, x: Int[Array, "*B"]) -> Float[Array, "*B d"]:
-        return look_up(params["table"], x.clip(-max_distance, max_distance) + max_distance)
+        return look_up(
+            params["table"], x.clip(-max_distance, max_distance) + max_distance
+        )
 
     metadata = Metadata(
         formula="P_m free",
@@ -63,12 +74,18 @@ def sinusoidal_relative(
     fixed = default_frequencies(head_size, base)
     formula = f"S(ω, m), ω_i = {base:g}^(−2i/d)"
     metadata = Metadata(formula=formula, source="Wei et al. 2019")
-    return _sinusoidal(metadata, no_parameters, lambda _: jnp.array(fixed), max_distance)
+    return _sinusoidal(
+        metadata, no_parameters, lambda _: jnp.array(fixed), max_distance
+    )
 
 
 @register_encoding
 def learnable_sinusoidal_relative(
-    *, head_size: int, max_distance: int | None = 64, separate: bool = False, base: float = 10_000.0
+    *,
+    head_size: int,
+    max_distance: int | None = 64,
+    separate: bool = False,
+    base: float = 10_000.0,
 ) -> Part:
     """The sinusoid of the signed, clipped offset with learnable frequencies (paper, section 3.2).
 
@@ -82,7 +99,9 @@ def learnable_sinusoidal_relative(
         parameters="d" if separate else "d/2",
     )
     init = lambda rng: {"frequencies": jnp.array(start)}
-    part = _sinusoidal(metadata, init, lambda params: params["frequencies"], max_distance, separate)
+    part = _sinusoidal(
+        metadata, init, lambda params: params["frequencies"], max_distance, separate
+    )
     return part.replace(traits=Traits(frequency_params=("frequencies",)))
 
 
@@ -98,11 +117,15 @@ def nezha(*, head_size: int, max_distance: int = 64, base: float = 10_000.0) -> 
     fixed = default_frequencies(head_size, base)
 
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B d"]:
-        return sinusoid(x.clip(-max_distance, max_distance) + max_distance, jnp.array(fixed))
+        return sinusoid(
+            x.clip(-max_distance, max_distance) + max_distance, jnp.array(fixed)
+        )
 
     formula = f"S(ω, m + {max_distance}), ω_i = {base:g}^(−2i/d)"
     metadata = Metadata(
-        formula=formula, source="Wei et al. 2019, code", frequencies=lambda _: jnp.array(fixed)
+        formula=formula,
+        source="Wei et al. 2019, code",
+        frequencies=lambda _: jnp.array(fixed),
     )
     return _relative(metadata, no_parameters, vectors, None, max_distance)
 

@@ -38,7 +38,9 @@ def relative_key(*, head_size: int, max_length: int, stddev: float = 0.02) -> Pa
 
 
 @register_encoding
-def relative_key_query(*, head_size: int, max_length: int, stddev: float = 0.02) -> Part:
+def relative_key_query(
+    *, head_size: int, max_length: int, stddev: float = 0.02
+) -> Part:
     """logit_ij = (q_i·k_j + q_i·P_{j-i} + P_{j-i}·k_j) / sqrt(d) (Huang et al. 2020, arXiv
     2009.13658, method 4).
 
@@ -68,12 +70,16 @@ def _relative(head_size: int, max_length: int, stddev: float, at_queries: bool) 
     return Part(
         init=normal_init(stddev, table=(2 * clip + 1, head_size)),
         offsets=OffsetTerms(
-            key_vectors=vectors, query_vectors=vectors if at_queries else None, max_distance=clip
+            key_vectors=vectors,
+            query_vectors=vectors if at_queries else None,
+            max_distance=clip,
         ),
         traits=Traits(resize=_resize),
         metadata=Metadata(
             formula="q·P_m + P_m·k, P free" if at_queries else "q·P_m, P free",
-            source="Huang et al. 2020" if at_queries else "Shaw et al. 2018; transformers 4",
+            source="Huang et al. 2020"
+            if at_queries
+            else "Shaw et al. 2018; transformers 4",
             parameters="(2L−1)·d",
             invariant=True,
             monotone=False,  # Constant beyond the table.

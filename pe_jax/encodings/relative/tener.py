@@ -14,7 +14,9 @@ from pe_jax.encodings.sinusoid import default_frequencies, rotate_pairs, sinusoi
 
 
 @register_encoding
-def tener(*, head_size: int, num_heads: int, base: float = 10_000.0, scale: bool = False) -> Part:
+def tener(
+    *, head_size: int, num_heads: int, base: float = 10_000.0, scale: bool = False
+) -> Part:
     """logit_ij = (q_i + u)·k_j + (q_i + v)·R_{i-j} (Yan et al. 2019, arXiv 1911.04474).
 
     R is the sinusoid of d numbers of the signed offset; it meets the query without Transformer-XL's
@@ -34,13 +36,20 @@ def tener(*, head_size: int, num_heads: int, base: float = 10_000.0, scale: bool
 
     def init(rng: jax.Array) -> Params:
         draw, shape = jax.nn.initializers.glorot_normal(), (num_heads, head_size)
-        return {x: draw(rng, shape, jnp.float32) for x, rng in zip("uv", jax.random.split(rng))}
+        return {
+            x: draw(rng, shape, jnp.float32)
+            for x, rng in zip("uv", jax.random.split(rng))
+        }
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
+    def heads(
+        params: Params, q: Array, k: Array, v: Array, context: HookContext
+    ) -> QKV:
         i, j = context.arrays()
         content, position = (q + params[name].astype(q.dtype) for name in ("u", "v"))
         rotated = rotate_pairs(position, -i[..., None], jnp.asarray(w))
-        position_keys = jnp.broadcast_to(sinusoid(-j, jnp.asarray(w))[..., None, :], k.shape)
+        position_keys = jnp.broadcast_to(
+            sinusoid(-j, jnp.asarray(w))[..., None, :], k.shape
+        )
         q = jnp.concatenate([content, rotated.astype(content.dtype)], axis=-1)
         return q, jnp.concatenate([k, position_keys.astype(k.dtype)], axis=-1), v
 
@@ -49,7 +58,8 @@ def tener(*, head_size: int, num_heads: int, base: float = 10_000.0, scale: bool
         map_qkv=heads,
         scale=None if scale else lambda params, context: math.sqrt(head_size),
         metadata=Metadata(
-            formula="(q+u)·k + (q+v)·S(ω, −m)" + ("" if scale else ", not divided by √d"),
+            formula="(q+u)·k + (q+v)·S(ω, −m)"
+            + ("" if scale else ", not divided by √d"),
             source="Yan et al. 2019",
             parameters="2·H·d",
             invariant=True,

@@ -8,7 +8,14 @@ import jax.numpy as jnp
 
 from pe_jax.common.errors import check_at_least
 from pe_jax.common.shapes import Array, Float, Real
-from pe_jax.encodings.part import HookContext, Metadata, OffsetTerms, Params, Part, normal_init
+from pe_jax.encodings.part import (
+    HookContext,
+    Metadata,
+    OffsetTerms,
+    Params,
+    Part,
+    normal_init,
+)
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 
@@ -48,10 +55,14 @@ def transformer_xl(
         x = x if max_distance is None else x.clip(-max_distance, max_distance)
         return sinusoid(-x, jnp.asarray(frequencies))
 
-    def keys(params: Params, x: Real[Array, "*B"], _: HookContext) -> Float[Array, "*B H d"]:
+    def keys(
+        params: Params, x: Real[Array, "*B"], _: HookContext
+    ) -> Float[Array, "*B H d"]:
         return jnp.einsum("...D,Dhd->...hd", vectors(params, x), params["kernel"])
 
-    def bias(params: Params, x: Real[Array, "*B"], _: HookContext) -> Float[Array, "*B H"]:
+    def bias(
+        params: Params, x: Real[Array, "*B"], _: HookContext
+    ) -> Float[Array, "*B H"]:
         head_vectors = jnp.einsum("Dhd,hd->Dh", params["kernel"], params["v"])
         return vectors(params, x) @ head_vectors / math.sqrt(head_size)
 

@@ -50,17 +50,23 @@ def rope_centered(
         transformers' configs have c = 2.
     """
     w = by_share(head_size, 2, base)
-    check_at_least(1, height=height, width=width, max_jitter=max_jitter, max_rescale=max_rescale)
+    check_at_least(
+        1, height=height, width=width, max_jitter=max_jitter, max_rescale=max_rescale
+    )
     check_at_least(0, prefix=prefix, max_shift=max_shift)
     draws = max_shift > 0 or max_jitter > 1 or max_rescale > 1
 
     def moved(centres: Float[Array, "*B 2"], rng: jax.Array) -> Float[Array, "*B 2"]:
-        draw = lambda key, size, most: jax.random.uniform(key, (size,), minval=-most, maxval=most)
+        draw = lambda key, size, most: jax.random.uniform(
+            key, (size,), minval=-most, maxval=most
+        )
         limits = max_shift, math.log(max_jitter), math.log(max_rescale)
         shift, jitter, rescale = map(draw, jax.random.split(rng, 3), (2, 2, 1), limits)
         return (centres + shift) * jnp.exp(jitter + rescale)
 
-    def rotated(x: Array, positions: Real[Array, "*B L"], rng: jax.Array | None) -> Array:
+    def rotated(
+        x: Array, positions: Real[Array, "*B L"], rng: jax.Array | None
+    ) -> Array:
         place = of_patch(positions - prefix, width)
         centres = (2 * place + 1) / np.array([height, width], np.float32) - 1
         if draws and rng is not None:
@@ -69,9 +75,15 @@ def rope_centered(
         angle = 2 * jnp.pi * centres[..., None] * w  # [#B, L, 2, d/4]
         return rotate_by(x, angle.reshape(*angle.shape[:-2], 1, 2 * w.size))
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
+    def heads(
+        params: Params, q: Array, k: Array, v: Array, context: HookContext
+    ) -> QKV:
         i, j = context.arrays()
-        return rotated(q, i, context.position_rng), rotated(k, j, context.position_rng), v
+        return (
+            rotated(q, i, context.position_rng),
+            rotated(k, j, context.position_rng),
+            v,
+        )
 
     return Part(
         map_qkv=heads,

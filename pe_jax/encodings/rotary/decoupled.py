@@ -6,7 +6,15 @@ import jax.numpy as jnp
 
 from pe_jax.common.shapes import Array
 from pe_jax.encodings.content.row_order import hidden_states
-from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part, Traits, normal_init
+from pe_jax.encodings.part import (
+    QKV,
+    HookContext,
+    Metadata,
+    Params,
+    Part,
+    Traits,
+    normal_init,
+)
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rope import rotary
 from pe_jax.encodings.rotary.rotation import Layout, rotate_by
@@ -46,12 +54,18 @@ def rope_slice(
     rotate, metadata = part.map_qkv, part.metadata
     shifted = tuple((first + a, first + b) for a, b in metadata.pairs)
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
+    def heads(
+        params: Params, q: Array, k: Array, v: Array, context: HookContext
+    ) -> QKV:
         rotated = rotate(params, q[..., first:], k[..., first:], v, context)
-        q, k = (jnp.concatenate([x[..., :first], y], -1) for x, y in zip((q, k), rotated))
+        q, k = (
+            jnp.concatenate([x[..., :first], y], -1) for x, y in zip((q, k), rotated)
+        )
         return q, k, v
 
-    return part.replace(map_qkv=heads, metadata=metadata.replace(pairs=shifted), params_key="")
+    return part.replace(
+        map_qkv=heads, metadata=metadata.replace(pairs=shifted), params_key=""
+    )
 
 
 @register_encoding
@@ -86,9 +100,12 @@ def decoupled_rope(
     count = _even_size(size, head_size)
     w = default_frequencies(count, base)[None]
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
+    def heads(
+        params: Params, q: Array, k: Array, v: Array, context: HookContext
+    ) -> QKV:
         x_q, x_k = (
-            hidden_states(context, "decoupled_rope", hidden_size, side) for side in ("q", "k")
+            hidden_states(context, "decoupled_rope", hidden_size, side)
+            for side in ("q", "k")
         )
         i, j = context.arrays()
         rotary_q = jnp.einsum("blD,Dhr->blhr", x_q, params["query"])
@@ -99,7 +116,9 @@ def decoupled_rope(
         return jnp.concatenate([q, rotary_q], -1), jnp.concatenate([k, rotary_k], -1), v
 
     return Part(
-        init=normal_init(stddev, query=(hidden_size, num_heads, count), key=(hidden_size, count)),
+        init=normal_init(
+            stddev, query=(hidden_size, num_heads, count), key=(hidden_size, count)
+        ),
         map_qkv=heads,
         scale=lambda params, context: (head_size / (head_size + count)) ** 0.5,
         traits=Traits(reads_hidden_states=True),
@@ -118,5 +137,7 @@ def _even_size(size: int | None, head_size: int) -> int:
     """r, by default half of a head."""
     count = head_size // 2 if size is None else size
     if count < 2 or count % 2:
-        raise ValueError(f"size (default head_size / 2) must be even and positive, got {count}.")
+        raise ValueError(
+            f"size (default head_size / 2) must be even and positive, got {count}."
+        )
     return count

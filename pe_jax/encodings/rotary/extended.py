@@ -18,7 +18,14 @@ import jax.numpy as jnp
 from pe_jax.common.dtypes import at_least_float32
 from pe_jax.common.errors import check_at_least
 from pe_jax.common.shapes import Array, Bool, Float, Real
-from pe_jax.encodings.part import HookContext, Logits, LogitTerms, Metadata, Params, Part
+from pe_jax.encodings.part import (
+    HookContext,
+    Logits,
+    LogitTerms,
+    Metadata,
+    Params,
+    Part,
+)
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rope import frequencies, rotary
 from pe_jax.encodings.rotary.rotation import Layout, rotate_by
@@ -97,7 +104,8 @@ def rerope(
     far: Far = (lambda i, j: i - j >= window), later, slow
     reached = f"{window} + (|m| − {window})/{factor:g}" if factor else f"{window}"
     metadata = Metadata(
-        formula=f"|f| = {reached} where |m| ≥ {window}, else |m|", source="Su 2023 (ReRoPE)"
+        formula=f"|f| = {reached} where |m| ≥ {window}, else |m|",
+        source="Su 2023 (ReRoPE)",
     )
     return _extended(head_size, base, layout, metadata.replace(invariant=True), far)
 
@@ -140,7 +148,9 @@ def dual_chunk(
             f"{chunk} and {original_length}."
         )
     in_chunk: Angles = lambda x, w: angles(x % chunk, w)
-    next_chunk: Angles = lambda x, w: angles(jnp.minimum(chunk + x % chunk, original_length - 1), w)
+    next_chunk: Angles = lambda x, w: angles(
+        jnp.minimum(chunk + x % chunk, original_length - 1), w
+    )
     last: Angles = lambda x, w: angles(0 * x + (original_length - 1), w)
     metadata = Metadata(
         formula="f = m in a chunk, j mod s − min(s + i mod s, c − 1) to the one before, "
@@ -153,7 +163,9 @@ def dual_chunk(
     return _extended(head_size, base, layout, metadata, before, further)
 
 
-def _extended(head_size: int, base: float, layout: Layout, metadata: Metadata, *cases: Far) -> Part:
+def _extended(
+    head_size: int, base: float, layout: Layout, metadata: Metadata, *cases: Far
+) -> Part:
     """RoPE, and terms that take its logits from far pairs and add their own."""
     w = frequencies(head_size, base).astype("float32")
     near = rotary(lambda params, context: jnp.array(w), w.size, layout, metadata)
@@ -162,17 +174,27 @@ def _extended(head_size: int, base: float, layout: Layout, metadata: Metadata, *
         i, j = context.rows()
 
         def rotated(x: Array, positions: Array, angles_of: Angles) -> Array:
-            return rotate_by(at_least_float32(x), angles_of(positions, w)[..., None, :], layout)
+            return rotate_by(
+                at_least_float32(x), angles_of(positions, w)[..., None, :], layout
+            )
 
         # To the left the query is the later of the two, to the right the earlier.
-        q_rotated = [rotated(q, i, at) for _, later, earlier in cases for at in (later, earlier)]
-        k_rotated = [rotated(k, j, at) for _, later, earlier in cases for at in (earlier, later)]
+        q_rotated = [
+            rotated(q, i, at) for _, later, earlier in cases for at in (later, earlier)
+        ]
+        k_rotated = [
+            rotated(k, j, at) for _, later, earlier in cases for at in (earlier, later)
+        ]
         q_near, k_near = rotated(q, i, angles), rotated(k, j, angles)
         return LogitTerms(
-            function=term, query_arrays=(i, q_near, *q_rotated), key_arrays=(j, k_near, *k_rotated)
+            function=term,
+            query_arrays=(i, q_near, *q_rotated),
+            key_arrays=(j, k_near, *k_rotated),
         )
 
-    def term(query_arrays: tuple, key_arrays: tuple, shared: tuple, mask: Array | None) -> Logits:
+    def term(
+        query_arrays: tuple, key_arrays: tuple, shared: tuple, mask: Array | None
+    ) -> Logits:
         (i, *queries), (j, *keys) = query_arrays, key_arrays
         i, j = jnp.asarray(i)[:, None, :, None], jnp.asarray(j)[:, None, None, :]
         products = [jnp.einsum("bqhd,bkhd->bhqk", *pair) for pair in zip(queries, keys)]
@@ -180,7 +202,11 @@ def _extended(head_size: int, base: float, layout: Layout, metadata: Metadata, *
         for n, (is_far, *_) in enumerate(cases):
             left, right = products[1 + 2 * n : 3 + 2 * n]
             chosen = is_far(jnp.maximum(i, j), jnp.minimum(i, j))
-            total = jnp.where(chosen, jnp.where(j < i, left, right) - products[0], total)
+            total = jnp.where(
+                chosen, jnp.where(j < i, left, right) - products[0], total
+            )
         return jnp.asarray(total)
 
-    return near.replace(logits=logits, metadata=near.metadata and near.metadata.replace(pairs=()))
+    return near.replace(
+        logits=logits, metadata=near.metadata and near.metadata.replace(pairs=())
+    )

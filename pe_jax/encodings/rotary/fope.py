@@ -62,7 +62,10 @@ def fope(
 
     def init(rng: jax.Array) -> Params:
         rngs = zip(("cosine", "sine"), jax.random.split(rng), strict=True)
-        return {name: own[None] + stddev * jax.random.normal(key, shape) for name, key in rngs}
+        return {
+            name: own[None] + stddev * jax.random.normal(key, shape)
+            for name, key in rngs
+        }
 
     def rotated(params: Params, x: Array, positions: Real[Array, "*P"]) -> Array:
         angle = angles(positions, w)
@@ -76,7 +79,9 @@ def fope(
         cos = series(jnp.cos(angle), params["cosine"])
         sin = series(jnp.sin(angle), params["sine"])
         a, b = jnp.split(at_least_float32(x), 2, axis=-1)
-        return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
+        return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(
+            x.dtype
+        )
 
     return Part(
         init=init,

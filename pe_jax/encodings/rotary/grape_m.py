@@ -37,7 +37,9 @@ def grape_m(*, head_size: int, num_heads: int, base: float = 10_000.0) -> Part:
     check_positive(base=base)
 
     def init(rng: jax.Array) -> Params:
-        a, b = jnp.moveaxis(jax.random.orthogonal(rng, head_size, (num_heads,))[:, :2], 1, 0)
+        a, b = jnp.moveaxis(
+            jax.random.orthogonal(rng, head_size, (num_heads,))[:, :2], 1, 0
+        )
         w = jnp.float32(base) ** (-np.arange(num_heads) / num_heads)
         return {"a": a, "b": b, "frequencies": w}
 
@@ -56,7 +58,9 @@ def grape_m(*, head_size: int, num_heads: int, base: float = 10_000.0) -> Part:
     )
 
 
-def _plane(params: Params) -> tuple[Float[Array, "H d"], Float[Array, "H d"], Float[Array, " H"]]:
+def _plane(
+    params: Params,
+) -> tuple[Float[Array, "H d"], Float[Array, "H d"], Float[Array, " H"]]:
     """Two orthonormal vectors u, v of each head's plane, with L = s (u vᵀ - v uᵀ), and ω s."""
     a, b = params["a"], params["b"]
     length = jnp.linalg.norm(a, axis=-1, keepdims=True)

@@ -42,7 +42,10 @@ def lerope(part: Part) -> Part:
         metadata=metadata.replace(
             formula="ω_m → ω_m e^(α_m), α free",
             source="Mistral AI 2026 (Mistral Large 4), code",
-            parameters="r/2" if metadata.parameters == "0" else f"{metadata.parameters} + r/2",
-            frequencies=frequencies and (lambda params: frequencies(params) * learned(params)),
+            parameters="r/2"
+            if metadata.parameters == "0"
+            else f"{metadata.parameters} + r/2",
+            frequencies=frequencies
+            and (lambda params: frequencies(params) * learned(params)),
         ),
     )

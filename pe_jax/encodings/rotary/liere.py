@@ -72,11 +72,15 @@ def liere(
         shape = axes, num_heads, blocks, size * (size - 1) // 2
         return {"generators": jax.random.uniform(rng, shape, maxval=2 * np.pi)}
 
-    def rotations(params: Params, positions: Real[Array, "..."]) -> Float[Array, "*B L H N n n"]:
+    def rotations(
+        params: Params, positions: Real[Array, "..."]
+    ) -> Float[Array, "*B L H N n n"]:
         if width is not None:
             positions = of_patch(positions, width)
         x = jnp.asarray(real_positions(positions)) / side
-        return rotation_of(skew_matrix(jnp.tensordot(x, params["generators"], axes=1), size))
+        return rotation_of(
+            skew_matrix(jnp.tensordot(x, params["generators"], axes=1), size)
+        )
 
     def turn(params: Params, positions: Array, *heads: Array) -> tuple[Array, ...]:
         """Rotate arrays `[B, L, H, d]` at the same positions, some positions at a time."""
@@ -85,27 +89,37 @@ def liere(
             matrices = rotations(params, block[0])
             return tuple(_rotated(x, matrices) for x in block[1:])
 
-        axis = positions.ndim - (1 if width else 2)  # Of the tokens; before it, of the batch.
+        axis = positions.ndim - (
+            1 if width else 2
+        )  # Of the tokens; before it, of the batch.
         rows = positions.shape[0] if axis else 1
         length, of_position = heads[0].shape[1], rows * num_heads * blocks * size**2
-        if not isinstance(length, int) or length * of_position <= _WHOLE:  # It may be symbolic.
+        if (
+            not isinstance(length, int) or length * of_position <= _WHOLE
+        ):  # It may be symbolic.
             return rotated((positions, *heads))
         count = max(1, numbers_at_once() // of_position)
         cut = cut_axis(positions, count, axis), *(cut_axis(x, count, 1) for x in heads)
         turned = jax.lax.map(jax.checkpoint(rotated), cut)
         return tuple(join_axis(x, 1, length) for x in turned)
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
+    def heads(
+        params: Params, q: Array, k: Array, v: Array, context: HookContext
+    ) -> QKV:
         i, j = context.arrays()
         ranges = context.ranges
-        if context.positions_k is context.positions_q or (ranges and ranges[0] == ranges[1]):
+        if context.positions_k is context.positions_q or (
+            ranges and ranges[0] == ranges[1]
+        ):
             return *turn(params, i, q, k), v
         return *turn(params, i, q), *turn(params, j, k), v
 
     return Part(
         init=init,
         map_qkv=heads,
-        traits=Traits(frequency_params=("generators",), axes=axes if width is None else 1),
+        traits=Traits(
+            frequency_params=("generators",), axes=axes if width is None else 1
+        ),
         metadata=Metadata(
             formula="exp(Σ_a x_a A_a), A = −Aᵀ free",
             source="Ostmeier et al. 2024 (LieRE), 4",

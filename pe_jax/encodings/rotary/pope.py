@@ -15,7 +15,11 @@ from pe_jax.encodings.sinusoid import angles, default_frequencies
 
 @register_encoding
 def pope(
-    *, head_size: int, num_heads: int, base: float = 10_000.0, random_phases: bool = False
+    *,
+    head_size: int,
+    num_heads: int,
+    base: float = 10_000.0,
+    random_phases: bool = False,
 ) -> Part:
     """Polar coordinate position embedding (Gopalakrishnan et al. 2025, arXiv 2509.10534).
 
@@ -33,11 +37,17 @@ def pope(
     def init(rng: jax.Array) -> Params:
         shape = num_heads, head_size
         if random_phases:
-            return {"phase": jax.random.uniform(rng, shape, minval=-2 * np.pi, maxval=0.0)}
+            return {
+                "phase": jax.random.uniform(rng, shape, minval=-2 * np.pi, maxval=0.0)
+            }
         return {"phase": jnp.zeros(shape)}
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
-        phase_q, phase_k = (angles(x, frequencies)[..., None, :] for x in context.arrays())
+    def heads(
+        params: Params, q: Array, k: Array, v: Array, context: HookContext
+    ) -> QKV:
+        phase_q, phase_k = (
+            angles(x, frequencies)[..., None, :] for x in context.arrays()
+        )
         return _polar(q, phase_q), _polar(k, phase_k + params["phase"]), v
 
     return Part(
@@ -54,7 +64,9 @@ def pope(
     )
 
 
-def _polar(x: Float[Array, "B L H d"], phase: Float[Array, "..."]) -> Float[Array, "B L H e"]:
+def _polar(
+    x: Float[Array, "B L H d"], phase: Float[Array, "..."]
+) -> Float[Array, "B L H e"]:
     """Real and imaginary parts of softplus(x)·e^(i·phase), e = 2d; computed in float32."""
     magnitude = jax.nn.softplus(at_least_float32(x))
     parts = magnitude * jnp.cos(phase), magnitude * jnp.sin(phase)

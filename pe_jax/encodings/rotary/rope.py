@@ -75,7 +75,9 @@ def rope(
         return rotary(lambda params, context: jnp.array(w), w.size, layout, metadata)
     start = np.tile(w, (num_heads, 1)) if num_heads else w
     init = lambda rng: {"frequencies": jnp.array(start)}
-    part = rotary(lambda params, context: params["frequencies"], w.size, layout, metadata)
+    part = rotary(
+        lambda params, context: params["frequencies"], w.size, layout, metadata
+    )
     return part.replace(init=init, traits=Traits(frequency_params=("frequencies",)))
 
 
@@ -97,12 +99,18 @@ def rotary(
       short: `[F]`, frequencies of short inputs, if `frequencies` depends on the context.
     """
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
+    def heads(
+        params: Params, q: Array, k: Array, v: Array, context: HookContext
+    ) -> QKV:
         w = jnp.atleast_2d(frequencies(params, context))
         if context.frequency_factors is not None:
             w = w * context.frequency_factors(without_context(params))
         i, j = context.arrays()
-        return rotate_heads(q, i, w, layout, scale), rotate_heads(k, j, w, layout, scale), v
+        return (
+            rotate_heads(q, i, w, layout, scale),
+            rotate_heads(k, j, w, layout, scale),
+            v,
+        )
 
     def without_context(params: Params) -> jax.Array:
         w = (
@@ -186,7 +194,9 @@ def convert_layout(
     return jnp.asarray(kernel)[..., np.append(order, np.arange(dims, kernel.shape[-1]))]
 
 
-def with_factors(encoding: PositionEncoding, factors: FrequencyFactors) -> PositionEncoding:
+def with_factors(
+    encoding: PositionEncoding, factors: FrequencyFactors
+) -> PositionEncoding:
     """`encoding` with every frequency ω of its rotations (`Metadata.pairs`) multiplied by a factor.
 
     Parameters stay those of `encoding`. A factor of 0 removes position from a pair of dimensions
@@ -213,7 +223,9 @@ def no_rotation(wrapper: str, part: Part) -> ValueError:
     )
 
 
-def with_part_factors(part: Part, factors: Callable[[Params], FrequencyFactors]) -> Part:
+def with_part_factors(
+    part: Part, factors: Callable[[Params], FrequencyFactors]
+) -> Part:
     """`part` with every frequency of its rotations multiplied by a factor, see `with_factors`, that
     may depend on its parameters."""
     map_qkv, map_output = part.map_qkv, part.map_output
@@ -223,9 +235,13 @@ def with_part_factors(part: Part, factors: Callable[[Params], FrequencyFactors])
         inner, outer = factors(params), context.frequency_factors
         if outer is None:
             return context.replace(frequency_factors=inner)
-        return context.replace(frequency_factors=lambda w: inner(w) * outer(inner(w) * w))
+        return context.replace(
+            frequency_factors=lambda w: inner(w) * outer(inner(w) * w)
+        )
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
+    def heads(
+        params: Params, q: Array, k: Array, v: Array, context: HookContext
+    ) -> QKV:
         return map_qkv(params, q, k, v, changed(params, context))
 
     def output(params: Params, o: Array, context: HookContext) -> jax.Array:

@@ -38,7 +38,9 @@ def yarn_scale(
     (0.1 a ln s + 1)/(0.1 b ln s + 1), DeepSeek's."""
     if not (mscale and mscale_all_dim):
         return 0.1 * math.log(factor) + 1
-    return (0.1 * mscale * math.log(factor) + 1) / (0.1 * mscale_all_dim * math.log(factor) + 1)
+    return (0.1 * mscale * math.log(factor) + 1) / (
+        0.1 * mscale_all_dim * math.log(factor) + 1
+    )
 
 
 @register_encoding
@@ -71,7 +73,9 @@ def rope_ntk(
     2023; Peng et al. 2023, section 3.1). Other arguments as in `rope`."""
     check_at_least(1, factor=factor)
     w = np.asarray(ntk(frequencies(head_size, base, fraction), factor))
-    return _fixed(w, layout, f"R(ω' i), base' = base·{factor:g}^(r/(r−2))", "bloc97 2023")
+    return _fixed(
+        w, layout, f"R(ω' i), base' = base·{factor:g}^(r/(r−2))", "bloc97 2023"
+    )
 
 
 @register_encoding
@@ -91,10 +95,13 @@ def rope_dynamic_ntk(
     w = frequencies(head_size, base, fraction)
 
     def of_length(n: Array) -> Array:
-        return ntk(jnp.array(w), jnp.maximum(1.0, factor * n / original_length - (factor - 1)))
+        return ntk(
+            jnp.array(w), jnp.maximum(1.0, factor * n / original_length - (factor - 1))
+        )
 
     metadata = Metadata(
-        formula="R(ω'(n) i), base' = base·(s n/L − s + 1)^(r/(r−2))", source="emozilla 2023"
+        formula="R(ω'(n) i), base' = base·(s n/L − s + 1)^(r/(r−2))",
+        source="emozilla 2023",
     )
     return _by_length(w, of_length, layout, metadata)
 
@@ -136,13 +143,17 @@ def rope_yarn(
     """
     check_at_least(1, factor=factor, original_length=original_length)
     if not beta_fast >= beta_slow > 0:
-        raise ValueError(f"beta_fast >= beta_slow > 0 must hold, got {beta_fast} and {beta_slow}.")
+        raise ValueError(
+            f"beta_fast >= beta_slow > 0 must hold, got {beta_fast} and {beta_slow}."
+        )
     if not base > 1:
         raise ValueError(
             f"base must be above 1 for YaRN, so that its frequencies differ; got {base}."
         )
     if scale_logits and not mscale_all_dim:
-        raise ValueError(f"scale_logits needs a positive mscale_all_dim, got {mscale_all_dim}.")
+        raise ValueError(
+            f"scale_logits needs a positive mscale_all_dim, got {mscale_all_dim}."
+        )
     scale = attention_factor
     if scale is None:
         scale = yarn_scale(factor, mscale, mscale_all_dim)
@@ -150,7 +161,11 @@ def rope_yarn(
     w = frequencies(head_size, base, fraction)
 
     def index(rotations: float) -> float:
-        return w.size * math.log(original_length / (2 * math.pi * rotations)) / math.log(base)
+        return (
+            w.size
+            * math.log(original_length / (2 * math.pi * rotations))
+            / math.log(base)
+        )
 
     start, end = index(beta_fast), index(beta_slow)
     if truncate:
@@ -159,7 +174,9 @@ def rope_yarn(
     ramp = np.clip((np.arange(w.size) - start) / ((end - start) or 0.001), 0, 1)
     w = (1 - ramp) * w + ramp * w / factor
     source = "Peng et al. 2023, sections 3.2–3.4"
-    part = _fixed(w, layout, f"c R(ω' i), c = {scale:.4g}, ω' between ω and ω/s", source, scale)
+    part = _fixed(
+        w, layout, f"c R(ω' i), c = {scale:.4g}, ω' between ω and ω/s", source, scale
+    )
     if not scale_logits:
         return part
     logit_factor = (0.1 * (mscale_all_dim or 0) * math.log(factor) + 1) ** 2
@@ -193,7 +210,9 @@ def rope_llama3(
     width = (high_frequency_factor - low_frequency_factor) or 1e-9  # None, in Llama 4.
     share = np.clip((rotations - low_frequency_factor) / width, 0, 1)
     w = share * w + (1 - share) * w / factor
-    return _fixed(w, layout, "R(ω' i), ω' between ω and ω/s by wavelength", "Llama 3.1, Meta 2024")
+    return _fixed(
+        w, layout, "R(ω' i), ω' between ω and ω/s by wavelength", "Llama 3.1, Meta 2024"
+    )
 
 
 @register_encoding
@@ -240,17 +259,24 @@ def rope_longrope(
         return jnp.where(n > original_length, jnp.array(w_long), jnp.array(w_short))
 
     metadata = Metadata(
-        formula=f"c R(ω_m i / λ_m), c = {scale:.4g}, λ by length", source="Ding et al. 2024"
+        formula=f"c R(ω_m i / λ_m), c = {scale:.4g}, λ by length",
+        source="Ding et al. 2024",
     )
     return _by_length(w_short, of_length, layout, metadata, scale)
 
 
 def _fixed(
-    w: Float[np.ndarray, " F"], layout: Layout, formula: str, source: str, scale: float = 1.0
+    w: Float[np.ndarray, " F"],
+    layout: Layout,
+    formula: str,
+    source: str,
+    scale: float = 1.0,
 ) -> Part:
     """The part with these frequencies at any length."""
     metadata = Metadata(formula=formula, source=source, invariant=True)
-    return rotary(lambda params, context: jnp.array(w), w.size, layout, metadata, scale=scale)
+    return rotary(
+        lambda params, context: jnp.array(w), w.size, layout, metadata, scale=scale
+    )
 
 
 def _by_length(

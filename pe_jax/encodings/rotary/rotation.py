@@ -34,7 +34,9 @@ _WIDEST = 1024
 
 def pairs(count: int, layout: Layout) -> tuple[tuple[int, int], ...]:
     """The dimensions of each of so many pairs."""
-    return tuple((m, m + count) if layout == "half" else (2 * m, 2 * m + 1) for m in range(count))
+    return tuple(
+        (m, m + count) if layout == "half" else (2 * m, 2 * m + 1) for m in range(count)
+    )
 
 
 def both(
@@ -46,7 +48,9 @@ def both(
       rotate: `(params, x [B, L, H, d], positions) -> x`.
     """
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
+    def heads(
+        params: Params, q: Array, k: Array, v: Array, context: HookContext
+    ) -> QKV:
         i, j = context.arrays()
         return rotate(params, q, i), rotate(params, k, j), v
 
@@ -82,17 +86,24 @@ def _by_halves(layout: Layout, x: Array, cos: Array, sin: Array) -> jax.Array:
     count, axis = cos.shape[-1], _PAIR_AXIS[layout]
     rotated, rest = x[..., : 2 * count], x[..., 2 * count :]
     unfolded = (2, count) if axis == -2 else (count, 2)
-    a, b = jnp.moveaxis(at_least_float32(rotated).reshape(*x.shape[:-1], *unfolded), axis, 0)
+    a, b = jnp.moveaxis(
+        at_least_float32(rotated).reshape(*x.shape[:-1], *unfolded), axis, 0
+    )
     turned = jnp.stack([a * cos - b * sin, b * cos + a * sin], axis)
     return jnp.concatenate([turned.reshape(rotated.shape).astype(x.dtype), rest], -1)
 
 
 def _by_product(layout: Layout, x: Array, cos: Array, sin: Array) -> jax.Array:
     """All heads next to one another, as the products before and after have them."""
-    width = x.shape[2] * x.shape[3]  # Not -1, which a batch of no rows would not determine.
+    width = (
+        x.shape[2] * x.shape[3]
+    )  # Not -1, which a batch of no rows would not determine.
     size, pair_dims = x.shape[-1], np.array(pairs(cos.shape[-1], layout))
     quarter = np.zeros((size, size))
-    quarter[pair_dims[:, 0], pair_dims[:, 1]], quarter[pair_dims[:, 1], pair_dims[:, 0]] = 1.0, -1.0
+    (
+        quarter[pair_dims[:, 0], pair_dims[:, 1]],
+        quarter[pair_dims[:, 1], pair_dims[:, 0]],
+    ) = 1.0, -1.0
     every_head = jnp.asarray(np.kron(np.eye(x.shape[2]), quarter), x.dtype)
 
     def flat(pair_values: Array, elsewhere: float) -> jax.Array:
@@ -107,7 +118,11 @@ def _by_product(layout: Layout, x: Array, cos: Array, sin: Array) -> jax.Array:
     heads = x.reshape(*x.shape[:2], width)
     # Exact, each entry being one of x: the highest precision matters to float32 alone.
     turned = jnp.einsum(
-        "blx,xy->bly", heads, every_head, precision="highest", preferred_element_type=wide_dtype(x)
+        "blx,xy->bly",
+        heads,
+        every_head,
+        precision="highest",
+        preferred_element_type=wide_dtype(x),
     )
     rotated = at_least_float32(heads) * flat(cos, 1.0) + turned * flat(sin, 0.0)
     return rotated.astype(x.dtype).reshape(x.shape)

@@ -8,7 +8,15 @@ import jax.numpy as jnp
 from pe_jax.common.errors import check_at_least
 from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings.content import row_order
-from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part, Traits, normal_init
+from pe_jax.encodings.part import (
+    QKV,
+    HookContext,
+    Metadata,
+    Params,
+    Part,
+    Traits,
+    normal_init,
+)
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.sinusoid import default_frequencies
@@ -65,7 +73,9 @@ def selective_rope(
         steps = row_order.short_convolution(steps, params["convolution"], context)
         return jnp.cumsum(row_order.without_padding(steps, context), axis=1)
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
+    def heads(
+        params: Params, q: Array, k: Array, v: Array, context: HookContext
+    ) -> QKV:
         rows, known = row_order.rows_of_queries(context, q, k, "selective_rope")
         sums_k = sums(params, context)
         sums_q = row_order.take_queries(sums_k, rows, known)
@@ -74,7 +84,10 @@ def selective_rope(
     pairs = num_heads, w.size
     return Part(
         init=normal_init(
-            stddev, down=(hidden_size, rank), up=(rank, *pairs), convolution=(width, *pairs)
+            stddev,
+            down=(hidden_size, rank),
+            up=(rank, *pairs),
+            convolution=(width, *pairs),
         ),
         map_qkv=heads,
         traits=Traits(reads_hidden_states=True, ordered=True),

@@ -79,7 +79,9 @@ def rope_axial(
 
 
 @register_encoding
-def rope_mixed(*, head_size: int, num_heads: int, base: float = 10.0, axes: int = 2) -> Part:
+def rope_mixed(
+    *, head_size: int, num_heads: int, base: float = 10.0, axes: int = 2
+) -> Part:
     """RoPE whose frequencies each have a direction of their own (RoPE-Mixed, Heo et al. 2024, arXiv
     2403.13298).
 
@@ -165,7 +167,9 @@ def mrope(
                 f"sections {sections} cannot be interleaved: the first takes every {count}th pair "
                 "and all that the others leave, so it must be the largest."
             )
-    places = np.argsort(np.argsort(axis_of, kind="stable"))  # Of pairs sorted by their axis.
+    places = np.argsort(
+        np.argsort(axis_of, kind="stable")
+    )  # Of pairs sorted by their axis.
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:
         by_axis = [angles(positions[..., a], w[axis_of == a]) for a in range(count)]

@@ -58,21 +58,29 @@ def string(
         by_axis = start[:, None] if heads_shape else start
         return {
             "skew": jnp.zeros((*heads_shape, head_size * (head_size - 1) // 2)),
-            "frequencies": jnp.broadcast_to(by_axis, (axes, *heads_shape, start.shape[1])),
+            "frequencies": jnp.broadcast_to(
+                by_axis, (axes, *heads_shape, start.shape[1])
+            ),
         }
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
+    def heads(
+        params: Params, q: Array, k: Array, v: Array, context: HookContext
+    ) -> QKV:
         skew, identity = skew_matrix(params["skew"], head_size), jnp.eye(head_size)
-        basis = jnp.linalg.solve(identity + skew, identity - skew)  # The factors commute.
+        basis = jnp.linalg.solve(
+            identity + skew, identity - skew
+        )  # The factors commute.
         indices = "blhd,hed->blhe" if per_head else "blhd,ed->blhe"
         w = params["frequencies"].reshape(axes, -1, start.shape[1])
 
         def rotated(x: Array, positions: Real[Array, "..."]) -> Float[Array, "B L H d"]:
-            by_axis = [positions] if axes == 1 else [positions[..., a] for a in range(axes)]
-            # A TPU rounds products unless told not to.
-            in_basis = jnp.einsum(indices, at_least_float32(x), basis, precision="highest").astype(
-                x.dtype
+            by_axis = (
+                [positions] if axes == 1 else [positions[..., a] for a in range(axes)]
             )
+            # A TPU rounds products unless told not to.
+            in_basis = jnp.einsum(
+                indices, at_least_float32(x), basis, precision="highest"
+            ).astype(x.dtype)
             return rotate_by(in_basis, sum(map(angles, by_axis, w)))
 
         i, j = context.arrays()

@@ -46,26 +46,39 @@ def xpos(
     """
     check_positive(scale_base=scale_base, gamma=gamma)
     w = default_frequencies(head_size, base)[None]
-    decay = np.log((np.arange(0, head_size, 2) / head_size + gamma) / (1 + gamma)) / scale_base
+    decay = (
+        np.log((np.arange(0, head_size, 2) / head_size + gamma) / (1 + gamma))
+        / scale_base
+    )
 
-    def heads(params: Params, q: Array, k: Array, v: Array, context: HookContext) -> QKV:
+    def heads(
+        params: Params, q: Array, k: Array, v: Array, context: HookContext
+    ) -> QKV:
         factors = context.frequency_factors
         turning = w if factors is None else jnp.array(w) * factors(jnp.array(w))
         i, j = context.arrays()
         first, last = j.min(-1, keepdims=True), j.max(-1, keepdims=True)
         middle = first + (last - first) // 2
 
-        def rotated(x: Array, positions: Real[Array, "*B L"], away: Real[Array, "*B L"]) -> Array:
+        def rotated(
+            x: Array, positions: Real[Array, "*B L"], away: Real[Array, "*B L"]
+        ) -> Array:
             """ζ^away R(ω · position) x, with exponents that this dtype holds for both."""
             limit = math.log(float(jnp.finfo(x.dtype).max)) / 2
-            exponent = jnp.clip(jnp.asarray(away, float)[..., None] * decay, -limit, limit)
-            return rotate_by(x, angles(positions, turning), layout, jnp.exp(exponent)[..., None, :])
+            exponent = jnp.clip(
+                jnp.asarray(away, float)[..., None] * decay, -limit, limit
+            )
+            return rotate_by(
+                x, angles(positions, turning), layout, jnp.exp(exponent)[..., None, :]
+            )
 
         return rotated(q, i, i - middle), rotated(k, j, middle - j), v
 
     return Part(
         map_qkv=heads,
-        traits=Traits(causal_only="what decays to the left grows without bound to the right"),
+        traits=Traits(
+            causal_only="what decays to the left grows without bound to the right"
+        ),
         metadata=Metadata(
             formula="ζ^(i/B) R(ω i) q_i, ζ^(−j/B) R(ω j) k_j, ζ_m = (2m/d + γ)/(1 + γ)",
             source="Sun et al. 2022, 3",

@@ -38,5 +38,7 @@ def main() -> None:
     usage += "\n\npe-jax COMMAND --help says more; pe-jax --version."
     if name not in ("--help", "-h"):
         hint = did_you_mean(name, _COMMANDS)
-        raise SystemExit(f"error: {printable(name)} is not a command of pe-jax.{hint}\n{usage}")
+        raise SystemExit(
+            f"error: {printable(name)} is not a command of pe-jax.{hint}\n{usage}"
+        )
     streams.show(usage)

@@ -36,7 +36,9 @@ with extra("train", SystemExit):
 # All else is imported where it is used: help, and mistakes in flags, are told at once.
 
 _FLAGS = flags.FlagValues()
-_CONFIG = define_config(_FLAGS, "What to measure: a config, by name or as a file; default: scores.")
+_CONFIG = define_config(
+    _FLAGS, "What to measure: a config, by name or as a file; default: scores."
+)
 _string = functools.partial(flags.DEFINE_string, flag_values=_FLAGS)
 _WORKDIR = _string("workdir", None, "Folder of a run.")
 _RUNS = _string("runs", None, "Glob of the folders of runs.")
@@ -47,7 +49,9 @@ _CHECKPOINTS = flags.DEFINE_list(
     "checkpoints", [], "Published models: folders or .safetensors files, each PATH or NAME=PATH.",
     flag_values=_FLAGS,
 )  # fmt: skip
-_OUT = _string("out", None, "Folder for the results; default: a folder inside the run's.")
+_OUT = _string(
+    "out", None, "Folder for the results; default: a folder inside the run's."
+)
 
 
 def _out(default: str) -> Path:
@@ -78,7 +82,9 @@ def _report_scores() -> tuple[str, Path]:
     from pe_jax.trainer.training.workdir import load_config
 
     if bool(_WORKDIR.value) == bool(_RUNS.value):
-        raise ValueError("Give --workdir=RUN to report on it, or --runs='RUNS/*' to compare.")
+        raise ValueError(
+            "Give --workdir=RUN to report on it, or --runs='RUNS/*' to compare."
+        )
     out, folders = _out("report"), _run_folders()
     if _RUNS.value:
         return compare(folders, out), out
@@ -116,7 +122,9 @@ def _evaluate(config: Config, out: Path) -> str:
         case LengthsConfig():
             from pe_jax.trainer.reports.rescoring import rescore
 
-            return rescore(_run_folder("a fine-tuned run"), out, config.lengths, config.resize)
+            return rescore(
+                _run_folder("a fine-tuned run"), out, config.lengths, config.resize
+            )
         case PropertiesConfig():
             return _measure_properties(config, out)
         case SweepConfig():

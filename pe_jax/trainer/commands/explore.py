@@ -24,14 +24,18 @@ with extra("train", SystemExit):
 _FLAGS = flags.FlagValues()
 _string = functools.partial(flags.DEFINE_string, flag_values=_FLAGS)
 _RUNS = _string("runs", None, "Glob of the folders of runs.")
-_ENCODINGS = _string("encodings", "", "Untrained encodings; 'all', or 'paper' for its 13.")
+_ENCODINGS = _string(
+    "encodings", "", "Untrained encodings; 'all', or 'paper' for its 13."
+)
 _OUT = _string("out", None, "The .html file to write.")
 
 
 def run() -> None:
     from pe_jax.trainer.reports.explorer_page import page, plotly_source
 
-    if not (_RUNS.value or _ENCODINGS.value.strip(" ,")) or not str(_OUT.value).endswith(".html"):
+    if not (_RUNS.value or _ENCODINGS.value.strip(" ,")) or not str(
+        _OUT.value
+    ).endswith(".html"):
         raise ValueError(
             "Give --runs='RUNS/*', --encodings=rope,alibi, or both; and --out=PAGE.html."
         )
@@ -61,7 +65,9 @@ def run() -> None:
         "query is one word and every key another. Untrained encodings: in the sizes of BERT-base."
     )
     out = reachable_path(_OUT.value)
-    text = page(entries, title="Position encodings side by side", about=about, plotly=plotly)
+    text = page(
+        entries, title="Position encodings side by side", about=about, plotly=plotly
+    )
     write_text(out, text)
     show(f"Wrote {out}. Open it in a browser.")
 

@@ -29,14 +29,20 @@ with extra("train", SystemExit):
 
 _FLAGS = flags.FlagValues()
 _string = functools.partial(flags.DEFINE_string, flag_values=_FLAGS)
-_TYPES = flags.DEFINE_list("model_type", [], "Model types of transformers.", flag_values=_FLAGS)
-_CONFIGS = flags.DEFINE_list("config", [], "Files of published configs.", flag_values=_FLAGS)
+_TYPES = flags.DEFINE_list(
+    "model_type", [], "Model types of transformers.", flag_values=_FLAGS
+)
+_CONFIGS = flags.DEFINE_list(
+    "config", [], "Files of published configs.", flag_values=_FLAGS
+)
 _ALL = flags.DEFINE_bool(
     "all", False, "All model types without learned positions.", flag_values=_FLAGS
 )
 _OUT = _string("out", None, "Folder for the files.")
 _CHECK = _string("check", None, "FILE.py:FUNCTION or MODULE:FUNCTION to check.")
-_GOLDEN = _string("golden", None, "A .safetensors file of golden vectors, or a folder of them.")
+_GOLDEN = _string(
+    "golden", None, "A .safetensors file of golden vectors, or a folder of them."
+)
 _DTYPE = flags.DEFINE_enum(
     "dtype", "float32", ["float32", "bfloat16"], "That the function computes in.",
     flag_values=_FLAGS,
@@ -48,7 +54,9 @@ def _function(name: str) -> Callable[..., Any]:
     place, _, attribute = name.rpartition(":")
     try:
         is_file = place.endswith(".py")
-        members = runpy.run_path(place) if is_file else vars(importlib.import_module(place))
+        members = (
+            runpy.run_path(place) if is_file else vars(importlib.import_module(place))
+        )
     except (ImportError, OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"--check={name}: {error}. Give FILE.py:FUNCTION.") from error
     except SystemExit as error:  # Its status may be 0, though nothing was compared.
@@ -91,7 +99,10 @@ def run() -> None:
 
     types = model_types() if _ALL.value else _TYPES.value
     configs: list[Any] = [{"model_type": name} for name in types]
-    configs += [read_json(reachable_path(file), "Give a config.json.") for file in _CONFIGS.value]
+    configs += [
+        read_json(reachable_path(file), "Give a config.json.")
+        for file in _CONFIGS.value
+    ]
     if not configs or not _OUT.value:
         raise ValueError(
             "Give --out=FOLDER and --model_type, --config or --all; or --check=FILE.py:FUNCTION "
@@ -99,7 +110,9 @@ def run() -> None:
         )
     files = golden.write(configs, reachable_path(_OUT.value), log)
     size = sum(file.stat().st_size for file in files)
-    show(f"Written {len(files)} files, {size / 1e6:.1f} MB, to {_OUT.value}; its README says more.")
+    show(
+        f"Written {len(files)} files, {size / 1e6:.1f} MB, to {_OUT.value}; its README says more."
+    )
 
 
 def main() -> None:

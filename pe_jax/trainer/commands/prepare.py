@@ -25,7 +25,9 @@ _SOURCE = _string(
 )  # fmt: skip
 _VOCAB = _string("vocab", None, "A tokenizer.json or vocab.txt.", required=True)
 _OUT = _string("out", None, "A new folder.", required=True)
-_FEATURE = _string("feature", "text", "Key of the text in JSON lines and tfds examples.")
+_FEATURE = _string(
+    "feature", "text", "Key of the text in JSON lines and tfds examples."
+)
 _DATA_DIR = _string("data_dir", "", "Folder of tfds datasets; empty: tfds's default.")
 
 
@@ -34,7 +36,9 @@ def run() -> None:
 
     try:
         tokenizer = data.load_tokenizer(_VOCAB.value)
-        corpus = data.open_corpus(_SOURCE.value, feature=_FEATURE.value, data_dir=_DATA_DIR.value)
+        corpus = data.open_corpus(
+            _SOURCE.value, feature=_FEATURE.value, data_dir=_DATA_DIR.value
+        )
         tokens = len(data.prepare(corpus, tokenizer, to_path(_OUT.value)).tokens)
     except ValueError as error:
         # The flags of this command are named after these keys.

@@ -39,7 +39,9 @@ _string = functools.partial(flags.DEFINE_string, flag_values=_FLAGS)
 _integer = functools.partial(flags.DEFINE_integer, flag_values=_FLAGS)
 _WORKDIR = _string("workdir", None, "Folder of the run; an existing run is resumed.")
 _PROFILE = _string(
-    "profile", None, "Steps to trace, such as 10-12; XProf reads the profile in the run's folder."
+    "profile",
+    None,
+    "Steps to trace, such as 10-12; XProf reads the profile in the run's folder.",
 )
 _COORDINATOR = _string(
     "coordinator", None,
@@ -61,7 +63,9 @@ def _execute(config: Config, folder: Path, profile: range) -> tuple[str, Path]:
         from pe_jax.trainer.tasks import finetuning
 
         assert isinstance(config, FinetuningConfig)
-        return report_finetuning(finetuning.run(config, folder, profile), folder), folder
+        return report_finetuning(
+            finetuning.run(config, folder, profile), folder
+        ), folder
     if task == "distillation":
         from pe_jax.trainer.configs.distill_positions import DistillationConfig
         from pe_jax.trainer.reports.distillation_report import report_distillation
@@ -83,8 +87,12 @@ def _execute(config: Config, folder: Path, profile: range) -> tuple[str, Path]:
 def _next_commands(folder: str) -> list[tuple[str, str]]:
     """Return commands that show more of a trained run, each behind the name of what it shows."""
     is_finetuning = _CONFIG.value.task in FINETUNING
-    purpose, config = ("Table", "tables") if is_finetuning else ("Positions", "properties")
-    evaluation = command.as_called(f"eval.py --config=configs/{config}.py --workdir={folder}")
+    purpose, config = (
+        ("Table", "tables") if is_finetuning else ("Positions", "properties")
+    )
+    evaluation = command.as_called(
+        f"eval.py --config=configs/{config}.py --workdir={folder}"
+    )
     return [(purpose, evaluation), ("Curves", f"tensorboard --logdir={folder}")]
 
 
@@ -121,15 +129,23 @@ def _mesh(config: Config) -> Mesh:
     from pe_jax.trainer.tasks.seeds import seed_mesh
     from pe_jax.trainer.training.sharding import data_mesh
 
-    return seed_mesh(len(config.seeds)) if isinstance(config, FinetuningConfig) else data_mesh()
+    return (
+        seed_mesh(len(config.seeds))
+        if isinstance(config, FinetuningConfig)
+        else data_mesh()
+    )
 
 
 def train() -> None:
     if _CONFIG.value is None:
         raise ValueError("--config is required; --help lists the available configs.")
-    config: Config = from_values(_CONFIG.value, TRAINING, " Configs of reports are for eval.py.")
+    config: Config = from_values(
+        _CONFIG.value, TRAINING, " Configs of reports are for eval.py."
+    )
     if (_HOSTS.value, _HOST.value) != (None, None) and not _COORDINATOR.value:
-        raise ValueError("--hosts and --host need --coordinator=HOST:PORT, the same on every host.")
+        raise ValueError(
+            "--hosts and --host need --coordinator=HOST:PORT, the same on every host."
+        )
     if not _WORKDIR.value:
         raise ValueError("--workdir is required: the folder of the run.")
     profile = _profiled_steps()
@@ -139,7 +155,9 @@ def train() -> None:
     text, out = _execute(config, reachable_path(_WORKDIR.value), profile)
     if not is_quiet():
         minutes, seconds = divmod(round(time.perf_counter() - start), 60)
-        show(f"\n{for_terminal(text)}\nWritten to {out}, after {minutes} min {seconds} s in all.")
+        show(
+            f"\n{for_terminal(text)}\nWritten to {out}, after {minutes} min {seconds} s in all."
+        )
         show(f"{'Report':11}{out / 'report.html'}, for a browser")
         for what, line in _next_commands(shlex.quote(_WORKDIR.value)):
             show(f"{what:11}{line}")

@@ -37,7 +37,9 @@ class DistillationConfig(EncoderTrainingConfig):
     """
 
     task: str = task_field("distillation")
-    model: BertConfig = subconfig(ModelChanges, dropout_rate=0.0, attention_dropout_rate=0.0)
+    model: BertConfig = subconfig(
+        ModelChanges, dropout_rate=0.0, attention_dropout_rate=0.0
+    )
     stage1: StageConfig = subconfig(StageConfig, length=256, batch_size=4, steps=2_000)
     optimizer: OptimizerConfig = subconfig(
         OptimizerConfig, learning_rate=1e-3, weight_decay=0.0, b2=0.98, rates=_RATES
@@ -48,7 +50,9 @@ class DistillationConfig(EncoderTrainingConfig):
         "Weights in the loss, one a layer; 0 leaves a layer out, empty weights all alike.",
     )
     attention: float = field(
-        0.0, _WEIGHT, "Weight of the same loss on the outputs of attention, before they are added."
+        0.0,
+        _WEIGHT,
+        "Weight of the same loss on the outputs of attention, before they are added.",
     )
     differences: float = field(
         0.0,
@@ -60,11 +64,17 @@ class DistillationConfig(EncoderTrainingConfig):
         False, FLAG, "Imitate the teacher's states without their mean at each position."
     )
     patience: int = field(
-        3, COUNT_OR_ZERO, "Evaluations without `min_gain` that end a stage; 0 means never."
+        3,
+        COUNT_OR_ZERO,
+        "Evaluations without `min_gain` that end a stage; 0 means never.",
     )
-    min_gain: float = field(0.001, number(0, 1), "The least rise of the held-out R² that counts.")
+    min_gain: float = field(
+        0.001, number(0, 1), "The least rise of the held-out R² that counts."
+    )
     eval_every: int = field(100, COUNT_OR_ZERO, "On held-out text.")
-    eval_examples: int = field(64, integer(1, 1_000_000), "Held-out rows of each length.")
+    eval_examples: int = field(
+        64, integer(1, 1_000_000), "Held-out rows of each length."
+    )
 
     window: int = field(
         0,

@@ -33,7 +33,9 @@ class ExportConfig(Config):
         one_of(("float32", "float16")),
         'Of the weights and products in ONNX: "float16" halves the file.',
     )
-    seed: int | None = field(None, optional(SEED), "Which seed of a run that has several.")
+    seed: int | None = field(
+        None, optional(SEED), "Which seed of a run that has several."
+    )
 
 
 def get_config():

@@ -25,7 +25,9 @@ from pe_jax.trainer.configs.training import (
 class FinetuningDataConfig(Config):
     """Inputs of fine-tuning."""
 
-    data_dir: str = field("", text(), "Folder of tfds datasets; empty means tfds's default.")
+    data_dir: str = field(
+        "", text(), "Folder of tfds datasets; empty means tfds's default."
+    )
     length: int = field(128, LENGTH, "Tokens of the longest inputs.")
     buckets: tuple[int, ...] = field(
         (16, 32, 64, 96),
@@ -34,7 +36,9 @@ class FinetuningDataConfig(Config):
     )
     batch_size: int = field(32, ROWS, "Inputs of a step, for each seed.")
     eval_batch_size: int = field(64, ROWS, "Inputs scored at once.")
-    held_out: float = field(0.0, HELD_OUT, "Fraction of the training data kept for `select`.")
+    held_out: float = field(
+        0.0, HELD_OUT, "Fraction of the training data kept for `select`."
+    )
 
     def errors(self) -> Iterator[str]:
         if list(self.buckets) != sorted(self.buckets):
@@ -50,10 +54,16 @@ class FinetuningConfig(Config):
 
     task: str = task_field(*GLUE_TASKS)
     seeds: tuple[int, ...] = field(
-        (0, 1, 2, 3, 4), several(SEED, least=1), "Of heads, dropout and data order; one program."
+        (0, 1, 2, 3, 4),
+        several(SEED, least=1),
+        "Of heads, dropout and data order; one program.",
     )
-    init: str = field("", text(), "The workdir of a pretraining run, or a published BERT.")
-    resize: str = field("", RESIZE, 'Of a table that is too short: "interpolate" or "repeat".')
+    init: str = field(
+        "", text(), "The workdir of a pretraining run, or a published BERT."
+    )
+    resize: str = field(
+        "", RESIZE, 'Of a table that is too short: "interpolate" or "repeat".'
+    )
     model: BertConfig = subconfig(ModelChanges)
     data: FinetuningDataConfig = subconfig(FinetuningDataConfig)
     epochs: float = field(3.0, EPOCHS, "Passes over the training data.")
@@ -68,7 +78,9 @@ class FinetuningConfig(Config):
     )
     log_every: int = field(100, COUNT_OR_ZERO, "Steps; 0 reports at the end only.")
     eval_every: int = field(0, COUNT_OR_ZERO, "Steps; 0 scores at the end only.")
-    checkpoint_every: int = field(0, COUNT_OR_ZERO, "Steps; 0 saves after every tenth of them.")
+    checkpoint_every: int = field(
+        0, COUNT_OR_ZERO, "Steps; 0 saves after every tenth of them."
+    )
     keep_checkpoints: int = field(1, integer(1, 10**6), "The newest.")
 
     def errors(self) -> Iterator[str]:
@@ -93,12 +105,16 @@ _QUESTIONS = text("Give NAME:SPLIT of tfds, or a file in SQuAD's format.")
 class SquadDataConfig(FinetuningDataConfig):
     """Questions, and windows of their contexts."""
 
-    train: str = field("squad/v1.1:train", _QUESTIONS, "NAME:SPLIT+SPLIT of tfds, or a JSON file.")
+    train: str = field(
+        "squad/v1.1:train", _QUESTIONS, "NAME:SPLIT+SPLIT of tfds, or a JSON file."
+    )
     validation: str = field("squad/v1.1:validation", _QUESTIONS, "As for `train`.")
     stride: int = field(
         128, integer(1, 10**6), "Tokens between the starts of windows of a context."
     )
-    max_query: int = field(64, integer(1, 10**6), "Questions are truncated to this many tokens.")
+    max_query: int = field(
+        64, integer(1, 10**6), "Questions are truncated to this many tokens."
+    )
 
     def errors(self) -> Iterator[str]:
         yield from super().errors()
@@ -114,10 +130,16 @@ class SquadConfig(FinetuningConfig):
     """Fine-tuning on SQuAD."""
 
     task: str = task_field("squad")
-    version: str = field("v1.1", one_of(("v1.1", "v2.0")), "In v2.0 there may be no answer.")
+    version: str = field(
+        "v1.1", one_of(("v1.1", "v2.0")), "In v2.0 there may be no answer."
+    )
     data: SquadDataConfig = subconfig(SquadDataConfig)
-    n_best: int = field(20, integer(1, 10**4), "Likeliest starts and ends that are combined.")
-    max_answer_tokens: int = field(30, integer(1, 10**6), "Longer spans are no answers.")
+    n_best: int = field(
+        20, integer(1, 10**4), "Likeliest starts and ends that are combined."
+    )
+    max_answer_tokens: int = field(
+        30, integer(1, 10**6), "Longer spans are no answers."
+    )
     null_threshold: float = field(
         0.0,
         number(float("-inf"), float("inf")),

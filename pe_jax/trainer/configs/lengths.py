@@ -18,7 +18,9 @@ from pe_jax.trainer.configs.training import LENGTH, RESIZE
 @dataclasses.dataclass(frozen=True)
 class LengthsConfig(Config):
     task: str = task_field("lengths")
-    lengths: tuple[int, ...] = field((128, 256, 384, 512), several(LENGTH), "Tokens of inputs.")
+    lengths: tuple[int, ...] = field(
+        (128, 256, 384, 512), several(LENGTH), "Tokens of inputs."
+    )
     resize: str = field("", RESIZE, '"interpolate" or "repeat".')
 
 

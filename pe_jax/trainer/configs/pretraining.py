@@ -23,7 +23,9 @@ from pe_jax.trainer.configs.training import (
 class StageConfig(Config):
     """A stage of training on text: inputs of one length."""
 
-    length: int = field(512, integer(8, 10**6), "Tokens of an input.")  # Room for two sentences.
+    length: int = field(
+        512, integer(8, 10**6), "Tokens of an input."
+    )  # Room for two sentences.
     batch_size: int = field(64, ROWS, "Inputs of a step, on all devices together.")
     steps: int = field(0, COUNT_OR_ZERO, "0, with no epochs: the stage is left out.")
     epochs: float = field(0.0, EPOCHS, "Instead of steps.")
@@ -70,13 +72,21 @@ class TextConfig(Config):
         text("Give files, pydoc, tfds:NAME:SPLIT or tokenized:FOLDER."),
         "Or a path or glob of .txt / .jsonl (.gz, .xz); tfds:NAME:SPLIT; tokenized:FOLDER.",
     )
-    validation: str = field("", text(), "Another source; empty holds out documents of `source`.")
-    held_out: float = field(0.05, HELD_OUT, "The fraction held out, where `validation` is empty.")
+    validation: str = field(
+        "", text(), "Another source; empty holds out documents of `source`."
+    )
+    held_out: float = field(
+        0.05, HELD_OUT, "The fraction held out, where `validation` is empty."
+    )
     feature: str = field(
         "text", text("Give the key of the text."), "Key of the text in each record."
     )
-    data_dir: str = field("", text(), "Folder of tfds datasets; empty means tfds's default.")
-    vocab: str = field("", text(), "vocab.txt or tokenizer.json; empty: init's, or one is trained.")
+    data_dir: str = field(
+        "", text(), "Folder of tfds datasets; empty means tfds's default."
+    )
+    vocab: str = field(
+        "", text(), "vocab.txt or tokenizer.json; empty: init's, or one is trained."
+    )
     vocab_size: int = field(  # Five special tokens, and one.
         30_522, integer(6, 10**7), "The size of a vocabulary that is trained."
     )
@@ -106,7 +116,9 @@ class PretrainingDataConfig(TextConfig):
         "Documents packed into full rows, attention within each, masked language model alone; "
         "instead of sentence pairs and both losses.",
     )
-    mask_rate: float = field(0.15, number(0, 1, "(]"), "The fraction of tokens to predict.")
+    mask_rate: float = field(
+        0.15, number(0, 1, "(]"), "The fraction of tokens to predict."
+    )
     short_probability: float = field(
         0.1, number(0, 1), "How often a pair is cut to a random length."
     )
@@ -122,7 +134,9 @@ class EncoderTrainingConfig(Config):
 
     task: str = task_field("")  # Subclasses name theirs.
     seed: int = field(0, SEED, "Initial parameters, dropout and data order.")
-    init: str = field("", text(), "A run's workdir or a published BERT (docs/checkpoints.md).")
+    init: str = field(
+        "", text(), "A run's workdir or a published BERT (docs/checkpoints.md)."
+    )
     parallel: str = field(
         "jit",
         one_of("pe_jax.trainer.training.sharding:PARALLEL"),
@@ -135,11 +149,17 @@ class EncoderTrainingConfig(Config):
     stage2: StageConfig = subconfig(StageConfig)
     stage3: StageConfig = subconfig(StageConfig)
     optimizer: OptimizerConfig = subconfig(OptimizerConfig)
-    log_every: int = field(100, COUNT_OR_ZERO, "Steps; 0, as of *_every: at the end of a stage.")
-    eval_every: int = field(1_000, COUNT_OR_ZERO, "Steps between evaluations on held-out text.")
+    log_every: int = field(
+        100, COUNT_OR_ZERO, "Steps; 0, as of *_every: at the end of a stage."
+    )
+    eval_every: int = field(
+        1_000, COUNT_OR_ZERO, "Steps between evaluations on held-out text."
+    )
     eval_examples: int = field(1_024, integer(1, 1_000_000), "Held-out examples.")
     checkpoint_every: int = field(1_000, COUNT_OR_ZERO, "Steps between checkpoints.")
-    keep_checkpoints: int = field(3, integer(1, 10**6), "How many of the newest to keep.")
+    keep_checkpoints: int = field(
+        3, integer(1, 10**6), "How many of the newest to keep."
+    )
     keep_best: int = field(
         0, integer(0, 10**6), "So many of the lowest held-out loss are kept too."
     )
@@ -148,7 +168,9 @@ class EncoderTrainingConfig(Config):
     def stages(self) -> Mapping[str, StageConfig]:
         """The stages that have steps or epochs, by key."""
         stages = {"stage1": self.stage1, "stage2": self.stage2, "stage3": self.stage3}
-        return {name: stage for name, stage in stages.items() if stage.steps or stage.epochs}
+        return {
+            name: stage for name, stage in stages.items() if stage.steps or stage.epochs
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +181,9 @@ class PretrainingConfig(EncoderTrainingConfig):
     """
 
     task: str = task_field("pretraining")
-    keep_position: bool = field(True, FLAG, "With init: keep position parameters that fit.")
+    keep_position: bool = field(
+        True, FLAG, "With init: keep position parameters that fit."
+    )
     data: PretrainingDataConfig = subconfig(PretrainingDataConfig)
     stage1: PretrainingStageConfig = subconfig(PretrainingStageConfig, length=128)
     stage2: PretrainingStageConfig = subconfig(PretrainingStageConfig)

@@ -22,7 +22,9 @@ from pe_jax.trainer.configs.training import COUNT, FORMATS, VECTOR
 
 _WINDOW = integer(2, 10**6)  # A pair of offsets is the least to compare.
 _POSITIONS = integer(3, 10**6)  # Translation invariance compares offsets of three.
-_RIDGE = functools.partial(pkgutil.resolve_name, "pe_jax.properties.position_regression:RIDGE")
+_RIDGE = functools.partial(
+    pkgutil.resolve_name, "pe_jax.properties.position_regression:RIDGE"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +35,12 @@ class PropertiesConfig(Config):
         some_of("pe_jax.trainer.reports.property_report.report:PARTS"),
         "Parts of the report, separated by commas; empty: all that apply. See docs/measures.",
     )
-    length: int = field(128, _POSITIONS, "Positions to measure; all of an encoding that has fewer.")
-    windows: tuple[int, ...] = field((5, 10, 20, 50), several(_WINDOW), "Of local monotonicity.")
+    length: int = field(
+        128, _POSITIONS, "Positions to measure; all of an encoding that has fewer."
+    )
+    windows: tuple[int, ...] = field(
+        (5, 10, 20, 50), several(_WINDOW), "Of local monotonicity."
+    )
     seed: int = field(0, SEED, "Draws the random words.")
     attention: str = field(
         "logits",
@@ -44,7 +50,9 @@ class PropertiesConfig(Config):
     heads: str = field(
         "average", one_of(("average", "each")), "Figures of the average, or of each."
     )
-    layer: int = field(0, integer(0, 10**4 - 1), "Index of the layer whose attention is measured.")
+    layer: int = field(
+        0, integer(0, 10**4 - 1), "Index of the layer whose attention is measured."
+    )
     words: int = field(300, COUNT, "Random words, each repeated to fill an input.")
     kernel: str = field(
         "words",
@@ -52,16 +60,26 @@ class PropertiesConfig(Config):
         'Inputs of the offset kernel: "words", where queries of copies of a word meet keys of '
         'copies of another word; or "texts" of random words, attended to as in the model.',
     )
-    texts: int = field(64, integer(2, 10**6), "Texts to measure trained models on; held-out ones.")
-    text: str = field("", any_text(), "For other models: as config.data.source; empty: pydoc.")
+    texts: int = field(
+        64, integer(2, 10**6), "Texts to measure trained models on; held-out ones."
+    )
+    text: str = field(
+        "", any_text(), "For other models: as config.data.source; empty: pydoc."
+    )
     size: str = field(
         "base", one_of(PRESETS), "Of the BERT around untrained encodings; in table 1."
     )
-    seeds: int = field(3, integer(1, 10**4), "Random models that table 1 averages over.")
+    seeds: int = field(
+        3, integer(1, 10**4), "Random models that table 1 averages over."
+    )
     table_window: int = field(10, _WINDOW, "Offsets of local monotonicity in table 1.")
-    bands: int = field(4, integer(1, 10**4), "Bands of equal size for rotary frequencies.")
+    bands: int = field(
+        4, integer(1, 10**4), "Bands of equal size for rotary frequencies."
+    )
     massive: float = field(
-        5.0, number(1, 1e6), "Values above this many times their head's mean are massive."
+        5.0,
+        number(1, 1e6),
+        "Values above this many times their head's mean are massive.",
     )
     ridge: tuple[float, ...] = field(
         _RIDGE, several(number(0, 1e9), least=1), "Penalties of the regression probe."
@@ -71,7 +89,9 @@ class PropertiesConfig(Config):
         one_of("pe_jax.interop.position_tables:MODEL_TYPES", ""),
         "Family of a position table whose file does not name it.",
     )
-    score_examples: int = field(256, COUNT, "Held-out examples that each checkpoint is scored on.")
+    score_examples: int = field(
+        256, COUNT, "Held-out examples that each checkpoint is scored on."
+    )
     scores: str = field(
         "", any_text(), "CSV of scores to correlate with; empty: those of the runs."
     )

@@ -35,11 +35,15 @@ _MEMORY = functools.partial(pkgutil.resolve_name, "pe_jax.properties.sweeps:MEMO
 class SweepConfig(Config):
     task: str = task_field("sweep")
     measure: str = field(
-        "turning_point", one_of(MEASURES), "Or monotonicity, monotonicity_weighted (violations)."
+        "turning_point",
+        one_of(MEASURES),
+        "Or monotonicity, monotonicity_weighted (violations).",
     )
     window: int = field(50, _WINDOW, "Offsets of monotonicity.")
     bases: tuple[float, float] = field(
-        (10.0, 1e6), several(number(1, 1e9, "(]"), 2, 2), "From, to; spaced logarithmically."
+        (10.0, 1e6),
+        several(number(1, 1e9, "(]"), 2, 2),
+        "From, to; spaced logarithmically.",
     )
     base_count: int = field(60, _GRID, "How many bases.")
     dims: tuple[float, float] = field(

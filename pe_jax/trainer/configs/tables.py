@@ -23,8 +23,12 @@ class TablesConfig(Config):
         any_text("Give the name of an encoding."),
         "The encoding that the others are tested against.",
     )
-    p_value: float = field(0.05, number(0, 1, "()"), "Welch's t-test marks differences below it.")
-    all_rows: bool = field(False, FLAG, "Also rows of the paper's 13 encodings that have no run.")
+    p_value: float = field(
+        0.05, number(0, 1, "()"), "Welch's t-test marks differences below it."
+    )
+    all_rows: bool = field(
+        False, FLAG, "Also rows of the paper's 13 encodings that have no run."
+    )
 
 
 def get_config():

@@ -18,7 +18,9 @@ COUNT_OR_ZERO = integer(0, 2**31 - 1)
 EPOCHS = number(0, 10**6)
 LENGTH = integer(3, 10**6)  # Tokens of an input: one between the special ones.
 ROWS = integer(1, 10**7)
-RESIZE = one_of(("", "interpolate", "repeat"))  # Methods of `resize_table` for longer tables.
+RESIZE = one_of(
+    ("", "interpolate", "repeat")
+)  # Methods of `resize_table` for longer tables.
 HELD_OUT = number(0, 0.5)
 VECTOR = one_of("pe_jax.trainer.figures.style:VECTOR", "")
 FORMATS = '"pdf" or "svg" writes every figure in that format as well.'
@@ -37,7 +39,9 @@ class OptimizerConfig(Config):
         '"lamb" is for batches of thousands of sequences; "muon" is "nadamw" for all but the '
         'matrices of layers; "sgd" has a momentum of b1. All have the same weight decay.',
     )
-    learning_rate: float = field(1e-4, _RATE, "The highest: it rises to this, then falls to 0.")
+    learning_rate: float = field(
+        1e-4, _RATE, "The highest: it rises to this, then falls to 0."
+    )
     schedule: str = field(
         "linear",
         one_of(("linear", "cosine", "wsd")),
@@ -46,13 +50,23 @@ class OptimizerConfig(Config):
     frequency_learning_rate: float | None = field(
         None, optional(_RATE), "Of sinusoids, if another."
     )
-    warmup: float = field(0.1, number(0, 1), "Fraction of steps in which the learning rate rises.")
-    decay: float = field(0.1, number(0, 1), "Last fraction of steps, in which wsd falls.")
+    warmup: float = field(
+        0.1, number(0, 1), "Fraction of steps in which the learning rate rises."
+    )
+    decay: float = field(
+        0.1, number(0, 1), "Last fraction of steps, in which wsd falls."
+    )
     weight_decay: float = field(0.01, _RATE, "Not of biases, norms and frequencies.")
     b1: float = field(0.9, _ADAM, "Decay of first moments.")
-    b2: float = field(0.999, _ADAM, "Decay of second moments, BERT's; 0.98 suits short runs.")
-    epsilon: float = field(1e-6, number(1e-38, 1), "Added to the root of second moments.")
-    clip_norm: float = field(1.0, _RATE, "Norm that gradients are clipped to; 0: no clipping.")
+    b2: float = field(
+        0.999, _ADAM, "Decay of second moments, BERT's; 0.98 suits short runs."
+    )
+    epsilon: float = field(
+        1e-6, number(1e-38, 1), "Added to the root of second moments."
+    )
+    clip_norm: float = field(
+        1.0, _RATE, "Norm that gradients are clipped to; 0: no clipping."
+    )
     rates: tuple[str, ...] = field(
         (),
         several(text("Give PATTERN=RATIO.")),

@@ -45,7 +45,9 @@ def main(
         config = _config_in(args)
         try:
             if _HELP & set(args):
-                streams.show(help_text(as_called(usage), command_flags, script, config, classes))
+                streams.show(
+                    help_text(as_called(usage), command_flags, script, config, classes)
+                )
                 raise SystemExit(0)
             return _parse(args, command_flags, config, classes)
         except ValueError as error:
@@ -96,14 +98,21 @@ def _run(command: Callable[[], None], args: list[str]) -> None:
 
 
 def _parse(
-    args: list[str], command_flags: flags.FlagValues, config: str, classes: Classes[Config]
+    args: list[str],
+    command_flags: flags.FlagValues,
+    config: str,
+    classes: Classes[Config],
 ) -> list[str]:
     """Parse the flags; return the other arguments, or raise a ValueError for a mistake in one."""
     command_flags.append_flag_values(flags.FLAGS)  # absl's: --verbosity and others.
     try:
         rest = command_flags(args)
-    except flags.Error as error:  # Of absl: they name the flag, its value, and similar flags.
-        message = _unparsed_value(args, str(error), command_flags, config, classes) or str(error)
+    except (
+        flags.Error
+    ) as error:  # Of absl: they name the flag, its value, and similar flags.
+        message = _unparsed_value(
+            args, str(error), command_flags, config, classes
+        ) or str(error)
     except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
         # Of ml_collections, for an unknown key among others.
         message = _unknown_key(args, command_flags, config) or str(error)
@@ -131,14 +140,20 @@ def _unparsed_value(
     classes: Classes[Config],
 ) -> str:
     """Return what a flag accepts, if absl's message is that of Python's int, float or bool."""
-    match = re.match(r"flag --([\w.]+)=.*: (?:\('Non-bool|could not conv|invalid lit)", message)
+    match = re.match(
+        r"flag --([\w.]+)=.*: (?:\('Non-bool|could not conv|invalid lit)", message
+    )
     if not match:
         return ""
     name, words = match[1], {"int": "an integer", "float": "a number"}
-    given = [arg.partition("=")[2] for arg in args if re.match(f"--?{re.escape(name)}=", arg)]
+    given = [
+        arg.partition("=")[2] for arg in args if re.match(f"--?{re.escape(name)}=", arg)
+    ]
     accepted = words.get(command_flags[name].flag_type(), "True or False")
     if name.startswith("config."):
-        fields = fields_of_task(config_values(command_flags, config).get("task"), classes)
+        fields = fields_of_task(
+            config_values(command_flags, config).get("task"), classes
+        )
         if field := fields.get(name.removeprefix("config.")):
             accepted = field.metadata["kind"].describe()
     return f"--{name} must be {accepted}, got {shown(given[-1] if given else None)}."
@@ -154,7 +169,9 @@ def _config_in(args: list[str]) -> str:
 def _error(message: str) -> str:
     """Return the line of an error; a value of megabytes in it is cut."""
     lines = [
-        line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE // 2]} ... {line[-200:]}"
+        line
+        if len(line) <= _LONGEST_LINE
+        else f"{line[: _LONGEST_LINE // 2]} ... {line[-200:]}"
         for line in printable(message, keep="\n\t").split("\n")
     ]
     return "error: " + "\n".join(lines)

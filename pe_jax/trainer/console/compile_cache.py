@@ -27,7 +27,9 @@ def cache_compiled_programs() -> None:
             share_with_group(private_folder(folder), folder.parent)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        log(f"Compiled programs are not cached: {error}. Set PE_JAX_CACHE to use another folder.")
+        log(
+            f"Compiled programs are not cached: {error}. Set PE_JAX_CACHE to use another folder."
+        )
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:

@@ -17,7 +17,9 @@ _SHIPPED = Path(__file__).resolve().parent.parent / "configs"
 def shipped() -> dict[str, Path]:
     """Return the files of the shipped configs by name."""
     files = sorted(_SHIPPED.glob("*.py"))
-    return {file.stem: file for file in files if "def get_config" in file.read_text("utf-8")}
+    return {
+        file.stem: file for file in files if "def get_config" in file.read_text("utf-8")
+    }
 
 
 def find_config(given: str) -> str:
@@ -30,7 +32,10 @@ def find_config(given: str) -> str:
     is_path = "/" in given or path.suffix == ".py"
     if is_path and path.is_file():
         return given
-    if path.stem in configs and path in (Path(path.stem), Path(f"configs/{path.stem}.py")):
+    if path.stem in configs and path in (
+        Path(path.stem),
+        Path(f"configs/{path.stem}.py"),
+    ):
         return str(configs[path.stem])
     hint = did_you_mean(path.stem, configs) or f" Shipped: {', '.join(configs)}."
     if not is_path and path.is_file():

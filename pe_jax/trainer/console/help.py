@@ -16,7 +16,11 @@ _COLUMN = 32  # Where descriptions begin.
 
 
 def help_text(
-    usage: str, command_flags: flags.FlagValues, script: str, config: str, classes: Classes[Config]
+    usage: str,
+    command_flags: flags.FlagValues,
+    script: str,
+    config: str,
+    classes: Classes[Config],
 ) -> str:
     """Return the help of a command.
 
@@ -38,7 +42,10 @@ def help_text(
             description = fields[key].metadata["description"] if key in fields else ""
             lines += _entry(f"{key} = {value!r}", description)
     elif script:
-        lines += ["", "Configs, by name or as files; --config=NAME --help lists the keys of one:"]
+        lines += [
+            "",
+            "Configs, by name or as files; --config=NAME --help lists the keys of one:",
+        ]
         for name, purpose in _purposes(script):
             lines += _entry(name, purpose)
     return "\n".join(lines)
@@ -51,7 +58,10 @@ def _entry(name: str, description: str) -> list[str]:
     if len(name) + 4 > _COLUMN:
         return [f"  {name}", *(margin + line for line in wrapped if line)]
     first, *rest = wrapped
-    return [f"  {name:{_COLUMN - 2}}{first}".rstrip(), *(margin + line for line in rest)]
+    return [
+        f"  {name:{_COLUMN - 2}}{first}".rstrip(),
+        *(margin + line for line in rest),
+    ]
 
 
 def _purposes(script: str) -> Iterator[tuple[str, str]]:

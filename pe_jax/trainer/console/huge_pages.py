@@ -25,7 +25,11 @@ _OPTIONS_WITH_VALUE = {"-X", "-W", "--check-hash-based-pycs"}
 
 def tunables(before: str) -> str:
     """Return GLIBC_TUNABLES with huge pages, as it is if it decides on them already."""
-    return before if _TUNABLE in before else ":".join(filter(None, (before, f"{_TUNABLE}=1")))
+    return (
+        before
+        if _TUNABLE in before
+        else ":".join(filter(None, (before, f"{_TUNABLE}=1")))
+    )
 
 
 def use() -> None:
@@ -57,12 +61,19 @@ def _starts_equally() -> bool:
     """True if this process runs a script, and the same arguments start it again."""
     count = len(sys.argv)
     options, arguments = sys.orig_argv[1:-count], sys.orig_argv[-count:]
-    if not sys.argv or arguments != sys.argv or not _are_options(options) or sys.gettrace():
+    if (
+        not sys.argv
+        or arguments != sys.argv
+        or not _are_options(options)
+        or sys.gettrace()
+    ):
         return False
     # What was read from standard input or a pipe is gone, and a script in an archive is no file.
     script = getattr(sys.modules["__main__"], "__file__", None) or ""
     try:
-        is_script = os.path.isfile(sys.argv[0]) and os.path.samefile(sys.argv[0], script)
+        is_script = os.path.isfile(sys.argv[0]) and os.path.samefile(
+            sys.argv[0], script
+        )
         # `sys.executable` is a guess from the name that the process was started under.
         return is_script and os.path.samefile(sys.executable or "", "/proc/self/exe")
     except OSError:

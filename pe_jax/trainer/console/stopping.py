@@ -39,7 +39,9 @@ _ANNOUNCEMENT = (
 _PATIENCE = 0.3  # Seconds for the main thread to answer a signal.
 _TWICE = 1.0  # Seconds: signals that come closer together are one.
 
-_handlers_before: dict[signal.Signals, Callable | int | None] = {}  # Empty unless ours are there.
+_handlers_before: dict[
+    signal.Signals, Callable | int | None
+] = {}  # Empty unless ours are there.
 _released: set[signal.Signals] = set()
 _received = 0  # The exit status that the first signal asks for,
 _first = 0.0  # and when it came.
@@ -87,7 +89,9 @@ def _start_answering() -> None:
     _pipe = read_end, write_end
     # The thread blocks both signals, so that they reach the main thread wherever that blocks none.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, EXIT_STATUS)
-    threading.Thread(target=_answer, args=(read_end,), name="signals", daemon=True).start()
+    threading.Thread(
+        target=_answer, args=(read_end,), name="signals", daemon=True
+    ).start()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
@@ -185,7 +189,9 @@ def deferred() -> Iterator[Callable[..., int]]:
     then, if one came and nothing else is raised, Interrupted is. Yields `requested`."""
     global _deferring
     earlier = _received
-    as_library = not (_handlers_before or _received)  # The caller's handlers return afterwards.
+    as_library = not (
+        _handlers_before or _received
+    )  # The caller's handlers return afterwards.
     if as_library:
         _install()
     _deferring += 1
@@ -216,7 +222,9 @@ def _note(number: int, frame: FrameType | None) -> None:
         return
     _received, _first = status, time.monotonic()
     _noted.set()
-    if not _pipe:  # In a library; a second signal then has the effect that it had before.
+    if (
+        not _pipe
+    ):  # In a library; a second signal then has the effect that it had before.
         _restore_handlers()
     if not _deferring:
         leave(status)

@@ -35,7 +35,9 @@ def show(text: str) -> None:
         discard(sys.stdout)
         if nobody_reads:
             return
-        raise SystemExit(f"error: standard output was not written: {error.strerror}.") from error
+        raise SystemExit(
+            f"error: standard output was not written: {error.strerror}."
+        ) from error
 
 
 def _is_unread(stream: IO[str], error: OSError) -> bool:

@@ -71,7 +71,9 @@ class Progress:
         terminal = sys.stderr.isatty() and not _quiet
         # A bar below another one disappears when it is done.
         options = {"disable": not terminal, "smoothing": 0.1, "leave": None}
-        self._bar = tqdm(total=total, initial=done, unit=unit, desc=job or None, **options)
+        self._bar = tqdm(
+            total=total, initial=done, unit=unit, desc=job or None, **options
+        )
         self._total, self._done = total, done
         self._unit = f"{unit}es" if unit.endswith("ch") else f"{unit}s"
         self._job = f"{job}: " if job else ""

@@ -8,7 +8,13 @@ from pe_jax.interop.tokenizer import load_tokenizer, train_tokenizer
 from pe_jax.trainer.data.corpora import Corpus, open_corpus
 from pe_jax.trainer.data.packed import PackedExamples
 from pe_jax.trainer.data.pretraining import Examples, PretrainingExamples, batches
-from pe_jax.trainer.data.sources import TOKENIZED, open_source, prepare, prepare_tokenizer, tokenize
+from pe_jax.trainer.data.sources import (
+    TOKENIZED,
+    open_source,
+    prepare,
+    prepare_tokenizer,
+    tokenize,
+)
 from pe_jax.trainer.data.tokenized import TokenizedCorpus, pieces
 from pe_jax.trainer.data.variable_length import VariableLengthExamples
 

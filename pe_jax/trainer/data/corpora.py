@@ -78,7 +78,11 @@ def _matches(pattern: str) -> list[Path]:
 
 
 def _file_corpus(pattern: str, feature: str) -> Corpus:
-    paths = [_PYDOC] if pattern == "pydoc" else [x for x in _matches(pattern) if x.is_file()]
+    paths = (
+        [_PYDOC]
+        if pattern == "pydoc"
+        else [x for x in _matches(pattern) if x.is_file()]
+    )
     if not paths:
         raise ValueError(
             f"source={pattern!r} matches no file. Give a path or glob of .txt or .jsonl "
@@ -88,7 +92,9 @@ def _file_corpus(pattern: str, feature: str) -> Corpus:
 
     def documents() -> Iterator[str]:
         for path, kind in zip(paths, kinds, strict=True):
-            yield from _read_text(path) if kind == ".txt" else _read_json_lines(path, feature)
+            yield from (
+                _read_text(path) if kind == ".txt" else _read_json_lines(path, feature)
+            )
 
     def fingerprint() -> str:
         # Of the compressed files: hashing takes a fraction of the time of decompressing.
@@ -100,7 +106,9 @@ def _file_corpus(pattern: str, feature: str) -> Corpus:
 
 def _kind(path: Path) -> str:
     """Return the suffix without that of a compression: `.txt` or `.jsonl`."""
-    kind = next((suffix for suffix in path.suffixes[::-1] if suffix not in _OPENERS), "")
+    kind = next(
+        (suffix for suffix in path.suffixes[::-1] if suffix not in _OPENERS), ""
+    )
     if kind not in _KINDS:
         raise ValueError(
             f"Unknown file type: {path}. Its name must end in {', '.join(_KINDS)}, optionally "
@@ -115,7 +123,9 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         # Decoded line by line: text files are decoded in blocks, so their errors name no line.
         opener = _OPENERS.get(path.suffix, contextlib.nullcontext)
         with path.open("rb") as stored, opener(stored) as file:
-            for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE + 1), b""), 1):
+            for number, line in enumerate(
+                iter(lambda: file.readline(_LONGEST_LINE + 1), b""), 1
+            ):
                 if len(line) > _LONGEST_LINE:
                     raise ValueError(
                         f"{path}, line {number}: longer than {_LONGEST_LINE:,} bytes, the most "
@@ -151,7 +161,9 @@ def _read_json_lines(path: Path, feature: str) -> Iterator[str]:
         try:
             record = parse_json(line)
         except ValueError as error:
-            raise ValueError(f"{path}, line {number}: not valid JSON ({error}).") from error
+            raise ValueError(
+                f"{path}, line {number}: not valid JSON ({error})."
+            ) from error
         if not isinstance(record, dict) or not isinstance(record.get(feature), str):
             keys = sorted(record) if isinstance(record, dict) else type(record).__name__
             raise ValueError(

@@ -18,8 +18,12 @@ from pe_jax.trainer.data.tfds import decode, examples, open_dataset
 class GlueTask(NamedTuple):
     texts: tuple[str, ...]  # Names of the one or two text features.
     labels: tuple[str, ...]  # Names of the classes; empty for a regression.
-    metrics: tuple[str, ...]  # Names of the scores; checkpoints are selected by the first one.
-    validation: tuple[tuple[str, str], ...] = (("", "validation"),)  # Name in the scores and split.
+    metrics: tuple[
+        str, ...
+    ]  # Names of the scores; checkpoints are selected by the first one.
+    validation: tuple[tuple[str, str], ...] = (
+        ("", "validation"),
+    )  # Name in the scores and split.
 
 
 _ENTAILMENT = ("entailment", "not_entailment")
@@ -32,7 +36,9 @@ GLUE: dict[str, GlueTask] = {
         ("sentence1", "sentence2"), ("not_equivalent", "equivalent"), ("f1", "accuracy")
     ),
     "stsb": GlueTask(("sentence1", "sentence2"), (), ("spearman", "pearson")),
-    "qqp": GlueTask(("question1", "question2"), ("not_duplicate", "duplicate"), ("f1", "accuracy")),
+    "qqp": GlueTask(
+        ("question1", "question2"), ("not_duplicate", "duplicate"), ("f1", "accuracy")
+    ),
     "mnli": GlueTask(
         ("premise", "hypothesis"),
         ("entailment", "neutral", "contradiction"),
@@ -41,7 +47,9 @@ GLUE: dict[str, GlueTask] = {
     ),
     "qnli": GlueTask(("question", "sentence"), _ENTAILMENT, ("accuracy",)),
     "rte": GlueTask(("sentence1", "sentence2"), _ENTAILMENT, ("accuracy",)),
-    "wnli": GlueTask(("sentence1", "sentence2"), ("not_entailment", "entailment"), ("accuracy",)),
+    "wnli": GlueTask(
+        ("sentence1", "sentence2"), ("not_entailment", "entailment"), ("accuracy",)
+    ),
 }
 
 
@@ -51,7 +59,9 @@ class Examples(NamedTuple):
 
     def empty(self) -> np.ndarray:
         """Return `[N]` bool: True where one of the texts is empty or only white space."""
-        return np.array([not all(map(str.strip, texts)) for texts in zip(*self.texts)], bool)
+        return np.array(
+            [not all(map(str.strip, texts)) for texts in zip(*self.texts)], bool
+        )
 
     def select(self, chosen: np.ndarray) -> Examples:
         """Return the examples where `chosen`, `[N]` bool, is True."""
@@ -101,7 +111,9 @@ def encode_examples(examples: Examples, tokenizer: Tokenizer, length: int) -> Ro
     """
     special, encoder = vocabulary(tokenizer), text_tokenizer(tokenizer)
     encode = functools.partial(encoder.encode_batch_fast, add_special_tokens=False)
-    columns = [[np.array(x.ids, np.int32) for x in encode(texts)] for texts in examples.texts]
+    columns = [
+        [np.array(x.ids, np.int32) for x in encode(texts)] for texts in examples.texts
+    ]
     template = require_cls(special.pair if len(columns) > 1 else special.single)
     room = length - template.size
     if room < len(columns):

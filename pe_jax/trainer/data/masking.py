@@ -67,5 +67,7 @@ def mask_words(
         "tokens": masked,
         "masked_positions": np.pad(positions, pad).astype(np.int32),
         "masked_tokens": np.pad(labels, pad).astype(np.int32),
-        "masked_weights": (np.arange(max_predictions) < len(positions)).astype(np.float32),
+        "masked_weights": (np.arange(max_predictions) < len(positions)).astype(
+            np.float32
+        ),
     }

@@ -48,7 +48,11 @@ class PackedExamples:
     def element_spec(length: int, max_predictions: int) -> ElementSpec:
         """Return shape and dtype of each array of a row with masks."""
         row = ((length,), np.int32)
-        return {**masked_spec(length, max_predictions), "positions": row, "document_ids": row}
+        return {
+            **masked_spec(length, max_predictions),
+            "positions": row,
+            "document_ids": row,
+        }
 
     @property
     def _gap(self) -> np.ndarray:
@@ -76,7 +80,9 @@ class PackedExamples:
         False at padding; and bool begins, True where a word begins.
         """
         begin, template = number * self._room, self.vocabulary.single
-        text, begins, owner, is_text = self._text(begin, min(begin + self._room, self._total))
+        text, begins, owner, is_text = self._text(
+            begin, min(begin + self._room, self._total)
+        )
         row = template.join(text)
         tokens = np.full(self.length, self.vocabulary.pad, np.int32)
         tokens[: len(row)] = row
@@ -84,30 +90,42 @@ class PackedExamples:
         pad = (len(template.before), self.length - len(template.before) - len(text))
         if not self.max_predictions:
             return {"tokens": tokens, "mask": valid, "begins": np.pad(begins, pad)}
-        document_ids = np.where(valid, np.pad(owner, pad, mode="edge") - owner[0] + 1, 0)
+        document_ids = np.where(
+            valid, np.pad(owner, pad, mode="edge") - owner[0] + 1, 0
+        )
         starts = np.searchsorted(document_ids[valid], document_ids)
         words = (np.pad(begins, pad), np.pad(is_text, pad), self.vocabulary)
         return {
             **mask_words(tokens, *words, rng, self.max_predictions, self.mask_rate),
-            "positions": np.where(valid, np.arange(self.length) - starts, 0).astype(np.int32),
+            "positions": np.where(valid, np.arange(self.length) - starts, 0).astype(
+                np.int32
+            ),
             "document_ids": document_ids.astype(np.int32),
         }
 
-    def _text(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def _text(
+        self, begin: int, end: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return tokens `begin` to `end` over the documents: their ids, True where they begin a
         word, the index in `documents` of each one's document, and False between documents."""
         gap, (stops, ends) = self._gap, self._ends
         place = np.arange(begin, end)
         owner = np.searchsorted(ends, place, side="right")
-        left = ends[owner] - place  # Tokens up to the document's end, this one included.
+        left = (
+            ends[owner] - place
+        )  # Tokens up to the document's end, this one included.
         is_text = left > len(gap)
         last = stops[owner] - 1
         # By slices, which is how shards are read: one of each document.
         parts = np.split(
-            np.where(is_text, last + 1 + len(gap) - left, last), np.flatnonzero(np.diff(owner)) + 1
+            np.where(is_text, last + 1 + len(gap) - left, last),
+            np.flatnonzero(np.diff(owner)) + 1,
         )
         tokens = np.concatenate(
-            [self.corpus.tokens[part[0] : part[-1] + 1][part - part[0]] for part in parts]
+            [
+                self.corpus.tokens[part[0] : part[-1] + 1][part - part[0]]
+                for part in parts
+            ]
         )
         ids = tokens["id"].astype(np.int32)
         ids[~is_text] = gap[(len(gap) - left)[~is_text]]

@@ -81,7 +81,9 @@ class PretrainingExamples:
         tokens[: len(row)] = row
         maskable, begins = np.zeros((2, self.length), bool)
         for start, text in zip(
-            (len(template.before), template.second_start(len(first))), texts, strict=True
+            (len(template.before), template.second_start(len(first))),
+            texts,
+            strict=True,
         ):
             maskable[start : start + len(text)] = True
             begins[start : start + len(text)] = text["begins"]
@@ -90,7 +92,9 @@ class PretrainingExamples:
         valid = position < len(row)
         token_type_ids = (position >= template.type_start(len(first), len(row))) & valid
         return {
-            **mask_words(tokens, begins, maskable, v, rng, self.max_predictions, self.mask_rate),
+            **mask_words(
+                tokens, begins, maskable, v, rng, self.max_predictions, self.mask_rate
+            ),
             "token_type_ids": token_type_ids.astype(np.int32),
             "mask": valid,
             "next_sentence": np.array(label, np.int32),
@@ -159,7 +163,9 @@ class Examples(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __call__(self, number: int, rng: np.random.Generator) -> dict[str, np.ndarray]: ...
+    def __call__(
+        self, number: int, rng: np.random.Generator
+    ) -> dict[str, np.ndarray]: ...
 
 
 def batches(
@@ -192,7 +198,9 @@ def batches(
     return in_workers(dataset, workers)
 
 
-def chunks(corpus: TokenizedCorpus, documents: np.ndarray, max_tokens: int) -> np.ndarray:
+def chunks(
+    corpus: TokenizedCorpus, documents: np.ndarray, max_tokens: int
+) -> np.ndarray:
     """Return `[N, 3]` int64: document, first sentence, and one past the last of each chunk.
 
     A chunk has at least `max_tokens` tokens if its document has them, and at least two sentences,
@@ -206,7 +214,9 @@ def chunks(corpus: TokenizedCorpus, documents: np.ndarray, max_tokens: int) -> n
         numbers, begin, stop = numbers[unfinished], begin[unfinished], stop[unfinished]
         end = np.searchsorted(starts, starts[begin] + max_tokens)
         end = np.minimum(np.maximum(end, begin + 2), stop)
-        end = np.where(stop - end < 2, stop, end)  # A single sentence cannot be split: it joins.
+        end = np.where(
+            stop - end < 2, stop, end
+        )  # A single sentence cannot be split: it joins.
         rows.append(np.stack([numbers, begin, end], axis=-1))
         begin = end
     table = np.concatenate(rows)

@@ -43,7 +43,9 @@ def read_questions(source: str, data_dir: str) -> list[Question]:
             "A source of questions must be NAME:SPLIT (tfds), such as squad/v1.1:train, or a "
             f".json file in SQuAD's format; got {source!r}."
         )
-    return [q for split in splits.split("+") for q in load_questions(name, split, data_dir)]
+    return [
+        q for split in splits.split("+") for q in load_questions(name, split, data_dir)
+    ]
 
 
 def load_questions(name: str, split: str, data_dir: str = "") -> list[Question]:
@@ -64,7 +66,9 @@ def load_questions(name: str, split: str, data_dir: str = "") -> list[Question]:
     contexts: dict[str, str] = {}  # One string shared by all questions on a context.
     questions = []
     for place, example in examples(builder, name, split):
-        number, question, context = (decode(example, key, place) for key in _FEATURES[:3])
+        number, question, context = (
+            decode(example, key, place) for key in _FEATURES[:3]
+        )
         texts, starts = (example["answers"][key] for key in ("text", "answer_start"))
         answers = tuple(
             Answer(decode({"text": text}, "text", f"{place}, answers"), int(start))
@@ -89,17 +93,24 @@ def read_official(path: str | Path) -> list[Question]:
                 _field(qa, "question", str, qa_place),
                 context,
                 tuple(
-                    Answer(_field(a, "text", str, place), _field(a, "answer_start", int, place))
+                    Answer(
+                        _field(a, "text", str, place),
+                        _field(a, "answer_start", int, place),
+                    )
                     for a, place in _entries(qa, "answers", qa_place)
                 ),
             )
             for article, article_place in _entries(record, "data")
-            for paragraph, paragraph_place in _entries(article, "paragraphs", article_place)
+            for paragraph, paragraph_place in _entries(
+                article, "paragraphs", article_place
+            )
             for context in [_field(paragraph, "context", str, paragraph_place)]
             for qa, qa_place in _entries(paragraph, "qas", paragraph_place)
         ]
     except OSError as error:
-        raise ValueError(f"Cannot read the questions of {path}: {error.strerror}.") from error
+        raise ValueError(
+            f"Cannot read the questions of {path}: {error.strerror}."
+        ) from error
     except ValueError as error:
         raise ValueError(
             f"{path} is not in SQuAD's format (data, paragraphs, qas, each question with id, "
@@ -116,12 +127,18 @@ def _field(record: object, name: str, kind: type[_T], place: str) -> _T:
         raise ValueError(f"{place or 'the file'} is {_shown(record)}, not an object")
     value = record.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
-        fault = f"is {_shown(value)}, not {_KINDS[kind]}" if name in record else "is missing"
+        fault = (
+            f"is {_shown(value)}, not {_KINDS[kind]}"
+            if name in record
+            else "is missing"
+        )
         raise ValueError(f"{_path(place, name)} {fault}")
     return value
 
 
-def _entries(record: object, name: str, place: str = "") -> Iterator[tuple[object, str]]:
+def _entries(
+    record: object, name: str, place: str = ""
+) -> Iterator[tuple[object, str]]:
     """Yield the entries of a list in a JSON object, and their places, such as `data[0]`."""
     for number, entry in enumerate(_field(record, name, list, place)):
         yield entry, f"{_path(place, name)}[{number}]"

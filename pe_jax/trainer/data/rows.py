@@ -26,7 +26,9 @@ class Rows(NamedTuple):
     """Inputs of one or two texts, concatenated, and their labels."""
 
     tokens: np.ndarray  # `[T]` int32, special tokens included, without padding.
-    bounds: np.ndarray  # `[N + 1]` int64, index in `tokens` of each input's first token, then T.
+    bounds: (
+        np.ndarray
+    )  # `[N + 1]` int64, index in `tokens` of each input's first token, then T.
     second: np.ndarray  # `[N]` int32, position in the input where token type 1 begins.
     pad: int  # Id of the padding token.
     targets: dict[str, np.ndarray]  # `[N]` each, by their names in a batch.
@@ -44,11 +46,16 @@ class Rows(NamedTuple):
 
 
 def concatenate(
-    inputs: Sequence[np.ndarray], second: Sequence[int], pad: int, targets: dict[str, np.ndarray]
+    inputs: Sequence[np.ndarray],
+    second: Sequence[int],
+    pad: int,
+    targets: dict[str, np.ndarray],
 ) -> Rows:
     """Return `Rows` of N inputs, each `[n]` int32; `second` and the rest as there."""
     bounds = np.cumsum([0, *map(len, inputs)])
-    return Rows(np.concatenate(inputs), bounds, np.array(second, np.int32), pad, targets)
+    return Rows(
+        np.concatenate(inputs), bounds, np.array(second, np.int32), pad, targets
+    )
 
 
 def pad_rows(rows: Rows, numbers: np.ndarray, length: int) -> dict[str, np.ndarray]:
@@ -61,7 +68,9 @@ def pad_rows(rows: Rows, numbers: np.ndarray, length: int) -> dict[str, np.ndarr
     tokens = rows.tokens[np.minimum(begin + position, len(rows.tokens) - 1)]
     return {
         "tokens": np.where(valid, tokens, rows.pad).astype(np.int32),
-        "token_type_ids": ((position >= rows.second[numbers][..., None]) & valid).astype(np.int32),
+        "token_type_ids": (
+            (position >= rows.second[numbers][..., None]) & valid
+        ).astype(np.int32),
         "mask": valid,
         **{name: values[numbers] for name, values in rows.targets.items()},
     }
@@ -116,9 +125,12 @@ class TrainingBatches:
         by_seed = [self._make_batches(epoch, seed) for seed in self._seeds]
         # Ascending, the same for every seed.
         filled = np.cumsum(np.bincount(self._bucket_of, minlength=len(self._lengths)))
-        lengths = np.repeat(self._lengths, np.diff(filled // self._size, prepend=0)).tolist()
+        lengths = np.repeat(
+            self._lengths, np.diff(filled // self._size, prepend=0)
+        ).tolist()
         batches = [
-            (length, np.stack(numbers)) for length, *numbers in zip(lengths, *by_seed, strict=True)
+            (length, np.stack(numbers))
+            for length, *numbers in zip(lengths, *by_seed, strict=True)
         ]
         order = np.random.default_rng([_ORDER_SEED, epoch]).permutation(len(batches))
         return [batches[n] for n in order]
@@ -128,7 +140,9 @@ class TrainingBatches:
         rng = np.random.default_rng([seed, epoch])
         batches, remainder = [], np.empty(0, np.int64)
         for bucket in range(len(self._lengths)):
-            pool = np.concatenate([remainder, np.flatnonzero(self._bucket_of == bucket)])
+            pool = np.concatenate(
+                [remainder, np.flatnonzero(self._bucket_of == bucket)]
+            )
             rng.shuffle(pool)
             whole = len(pool) // self._size * self._size
             batches.append(pool[:whole].reshape(-1, self._size))

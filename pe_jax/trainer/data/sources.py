@@ -19,7 +19,11 @@ from tqdm import tqdm
 from pe_jax.common.files import is_remote, read_json, to_path
 from pe_jax.interop.tokenizer import load_tokenizer, tokenizer_files, train_tokenizer
 from pe_jax.trainer.data.corpora import Corpus, digest, open_corpus
-from pe_jax.trainer.data.tokenized import TokenizedCorpus, token_dtype, tokenize_documents
+from pe_jax.trainer.data.tokenized import (
+    TokenizedCorpus,
+    token_dtype,
+    tokenize_documents,
+)
 from pe_jax.trainer.disk_cache import damaged_file, make_once, write_folder
 
 _FORMAT = "5"  # Increment it when the arrays or the sentence rule change.
@@ -62,7 +66,12 @@ def open_source(
 
 
 def prepare_tokenizer(
-    corpus: Corpus, vocab: str, vocab_size: int, cache_dir: Path, *, strip_accents: bool = False
+    corpus: Corpus,
+    vocab: str,
+    vocab_size: int,
+    cache_dir: Path,
+    *,
+    strip_accents: bool = False,
 ) -> Tokenizer:
     """Return the tokenizer at path `vocab`; if that is empty, train one on the corpus (cached)."""
     if vocab:
@@ -76,16 +85,24 @@ def prepare_tokenizer(
                 f"--config.data.vocab_size={vocab_size} is too small for {corpus.source}: its "
                 f"characters and the special tokens alone are {size:,} tokens. Set at least that."
             )
-        (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
+        (folder / "tokenizer.json").write_text(
+            tokenizer.to_str(pretty=True), encoding="utf-8"
+        )
 
-    inputs = digest(_FORMAT, corpus.fingerprint(), str(vocab_size), str(strip_accents))[:20]
-    return load_tokenizer(make_once(cache_dir / f"tokenizer-{inputs}", write) / "tokenizer.json")
+    inputs = digest(_FORMAT, corpus.fingerprint(), str(vocab_size), str(strip_accents))[
+        :20
+    ]
+    return load_tokenizer(
+        make_once(cache_dir / f"tokenizer-{inputs}", write) / "tokenizer.json"
+    )
 
 
 def tokenize(corpus: Corpus, tokenizer: Tokenizer, cache_dir: Path) -> TokenizedCorpus:
     """Return the corpus as token ids, from the cache if it is there; ValueError if it is empty."""
     # The names of special tokens are among its files: a text has none of them.
-    inputs = digest(_FORMAT, corpus.fingerprint(), *tokenizer_files(tokenizer).values())[:20]
+    inputs = digest(
+        _FORMAT, corpus.fingerprint(), *tokenizer_files(tokenizer).values()
+    )[:20]
     write = functools.partial(_write, corpus, tokenizer)
     return TokenizedCorpus(make_once(cache_dir / f"corpus-{inputs}", write))
 
@@ -97,7 +114,9 @@ def prepare(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> TokenizedCorp
       ValueError: if the folder exists or is in an object store, or the corpus holds no sentence.
     """
     if is_remote(folder) or folder.exists():
-        raise ValueError(f"{folder} must be a new folder on this machine. Give another.")
+        raise ValueError(
+            f"{folder} must be a new folder on this machine. Give another."
+        )
 
     def write(new: Path) -> None:
         _write(corpus, tokenizer, new)
@@ -108,7 +127,9 @@ def prepare(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> TokenizedCorp
     return TokenizedCorpus(folder)
 
 
-def _open_prepared(folder: Path, tokenizer: Tokenizer | None) -> tuple[TokenizedCorpus, Tokenizer]:
+def _open_prepared(
+    folder: Path, tokenizer: Tokenizer | None
+) -> tuple[TokenizedCorpus, Tokenizer]:
     """Return what `prepare` has written, once its files are verified, and its tokenizer."""
     about = folder / "about.json"
     if is_remote(folder) or not about.is_file():
@@ -139,8 +160,13 @@ def _write(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> None:
     count, sizes = 0, []
     with (folder / "tokens.npy").open("wb") as file:
 
-        def write_header() -> None:  # NumPy pads it, so that any count fits into its place.
-            header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False}
+        def write_header() -> (
+            None
+        ):  # NumPy pads it, so that any count fits into its place.
+            header = {
+                "descr": np.lib.format.dtype_to_descr(dtype),
+                "fortran_order": False,
+            }
             np.lib.format.write_array_header_1_0(file, header | {"shape": (count,)})
 
         write_header()
@@ -173,7 +199,11 @@ class _Texts:
         self._corpus, self._purpose, self.count = corpus, purpose, 0
 
     def __iter__(self) -> Iterator[str]:
-        show = {"desc": self._purpose, "unit": " documents", "disable": not sys.stderr.isatty()}
+        show = {
+            "desc": self._purpose,
+            "unit": " documents",
+            "disable": not sys.stderr.isatty(),
+        }
         self.count = 0
         for text in tqdm(self._corpus.documents(), **show):
             self.count += 1

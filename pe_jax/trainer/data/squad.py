@@ -21,7 +21,9 @@ from pe_jax.trainer.data.questions import Question
 from pe_jax.trainer.data.rows import Rows, concatenate
 from pe_jax.trainer.data.words import trim_offsets
 
-_BATCH = 2_000  # Texts per call: the tokenizer's offsets take far more memory than arrays.
+_BATCH = (
+    2_000  # Texts per call: the tokenizer's offsets take far more memory than arrays.
+)
 
 
 class Windows(NamedTuple):
@@ -81,7 +83,9 @@ def training_windows(
       inside the window; and the number of skipped questions, by reason. All is a ValueError.
     """
     encoded = _encode(questions, tokenizer)
-    spans = [_answer_span(question, ids, offsets) for question, ids, _, offsets in encoded]
+    spans = [
+        _answer_span(question, ids, offsets) for question, ids, _, offsets in encoded
+    ]
     skipped = dict(Counter(span for span in spans if isinstance(span, str)))
     used = [number for number, span in enumerate(spans) if not isinstance(span, str)]
     if not used:
@@ -110,7 +114,11 @@ def max_context(windows: Windows) -> np.ndarray:
     within = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     # Index over the context tokens of all questions.
     lengths = np.array([len(offsets) for offsets in windows.offsets])
-    token = (np.cumsum(lengths) - lengths)[windows.question[row]] + windows.first[row] + within
+    token = (
+        (np.cumsum(lengths) - lengths)[windows.question[row]]
+        + windows.first[row]
+        + within
+    )
     # In hundredths, to compare integers; the row as the lowest digits breaks ties.
     value = 100 * np.minimum(within, sizes[row] - 1 - within) + sizes[row]
     value = value * count + (count - 1 - row)
@@ -134,7 +142,9 @@ def _encode(questions: Sequence[Question], tokenizer: Tokenizer) -> list[_Encode
     return [(q, ids, *contexts[q.context]) for q, (ids, _) in zip(questions, queries)]
 
 
-def _tokens(texts: list[str], tokenizer: Tokenizer) -> list[tuple[np.ndarray, np.ndarray]]:
+def _tokens(
+    texts: list[str], tokenizer: Tokenizer
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return the ids `[n]` and offsets `[n, 2]` of each text, for a tokenizer of `text_tokenizer`.
 
     White space is trimmed by the text. RobBERT's pre-tokenizers put a space before each word, and
@@ -147,11 +157,15 @@ def _tokens(texts: list[str], tokenizer: Tokenizer) -> list[tuple[np.ndarray, np
         encodings = tokenizer.encode_batch(part, add_special_tokens=False)
         for text, encoding in zip(part, encodings, strict=True):
             offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
-            tokens.append((np.array(encoding.ids, np.int32), trim_offsets(offsets, text)))
+            tokens.append(
+                (np.array(encoding.ids, np.int32), trim_offsets(offsets, text))
+            )
     return tokens
 
 
-def _answer_span(question: Question, ids: np.ndarray, offsets: np.ndarray) -> tuple[int, int] | str:
+def _answer_span(
+    question: Question, ids: np.ndarray, offsets: np.ndarray
+) -> tuple[int, int] | str:
     """Return the first and last token of the first answer, -1 without one; or why there is none."""
     if not len(ids):
         return "empty question"
@@ -162,12 +176,18 @@ def _answer_span(question: Question, ids: np.ndarray, offsets: np.ndarray) -> tu
     text, begin = question.answers[0]
     if text and (begin < 0 or question.context[begin : begin + len(text)] != text):
         return "misplaced answer"
-    shared = np.flatnonzero((offsets[:, 1] > begin) & (offsets[:, 0] < begin + len(text)))
+    shared = np.flatnonzero(
+        (offsets[:, 1] > begin) & (offsets[:, 0] < begin + len(text))
+    )
     return (int(shared[0]), int(shared[-1])) if text and len(shared) else "empty answer"
 
 
 def _windows(
-    encoded: Sequence[_Encoded], tokenizer: Tokenizer, length: int, max_query: int, stride: int
+    encoded: Sequence[_Encoded],
+    tokenizer: Tokenizer,
+    length: int,
+    max_query: int,
+    stride: int,
 ) -> Windows:
     special = vocabulary(tokenizer)
     template = require_cls(special.pair)
@@ -191,4 +211,6 @@ def _windows(
     questions, *_, offsets = map(list, zip(*encoded))
     rows = concatenate(inputs, seconds, special.pad, {})
     question, context_start, sizes, first = np.array(facts, np.int32).T
-    return Windows(questions, length, rows, question, context_start, sizes, first, offsets)
+    return Windows(
+        questions, length, rows, question, context_start, sizes, first, offsets
+    )

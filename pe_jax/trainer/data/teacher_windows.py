@@ -13,11 +13,17 @@ def window_spec(length: int, width: int) -> ElementSpec:
     # An input of n > W tokens has at most 2 n / W windows. Of two neighbouring rows of short inputs
     # at least one is half full.
     shape = (2 * length // width + 1, width)
-    arrays = {"windows": shape, "window_document_ids": shape, "window_places": (length,)}
+    arrays = {
+        "windows": shape,
+        "window_document_ids": shape,
+        "window_places": (length,),
+    }
     return {name: (shape, np.int32) for name, shape in arrays.items()}
 
 
-def teacher_windows(documents: Int[np.ndarray, " L"], width: int) -> dict[str, np.ndarray]:
+def teacher_windows(
+    documents: Int[np.ndarray, " L"], width: int
+) -> dict[str, np.ndarray]:
     """Cut the inputs of a row into windows for a model that reads at most `width` tokens at a time.
 
     An input of at most `width` tokens is one window. A longer one has windows of `width` tokens
@@ -37,12 +43,16 @@ def teacher_windows(documents: Int[np.ndarray, " L"], width: int) -> dict[str, n
     spec, stride = window_spec(len(documents), width), -(-width // 2)
     arrays = {name: np.zeros(shape, dtype) for name, (shape, dtype) in spec.items()}
     windows, numbers, places = (x.reshape(-1) for x in arrays.values())
-    full = free = count = 0  # Tokens in rows begun; where the row of short inputs has room.
+    full = free = count = (
+        0  # Tokens in rows begun; where the row of short inputs has room.
+    )
     for document in range(1, documents.max(initial=0) + 1):
         inside = np.flatnonzero(documents == document)
         size = len(inside)
         last = max(size - width, 0) + 1
-        starts = np.minimum(np.arange(1, last + stride, stride), last)  # After the first token.
+        starts = np.minimum(
+            np.arange(1, last + stride, stride), last
+        )  # After the first token.
         begin = free
         if size > width or size > -free % width:
             begin, full = full, full + len(starts) * width

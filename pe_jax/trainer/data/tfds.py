@@ -30,12 +30,17 @@ def open_dataset(
     Raises:
       ValueError: if tfds is not installed, or there is no such dataset or split.
     """
-    with extra(extra_name, lambda missing: ValueError(f"The dataset {name!r}: {missing}")):
+    with extra(
+        extra_name, lambda missing: ValueError(f"The dataset {name!r}: {missing}")
+    ):
         tfds = importlib.import_module("tensorflow_datasets")
     builder = _builder(tfds, name, data_dir)
     try:
         builder.info.splits[split]
-    except (KeyError, ValueError) as error:  # tfds's own message does not say what to do.
+    except (
+        KeyError,
+        ValueError,
+    ) as error:  # tfds's own message does not say what to do.
         splits = ", ".join(builder.info.splits)
         what = f"no split {split!r} in {builder.data_dir} (splits: {splits})."
         if not splits:
@@ -44,7 +49,9 @@ def open_dataset(
     return builder
 
 
-def examples(builder: DatasetBuilder, name: str, split: str) -> Iterator[tuple[str, Json]]:
+def examples(
+    builder: DatasetBuilder, name: str, split: str
+) -> Iterator[tuple[str, Json]]:
     """Yield the examples of a split, each after its place, by which messages name it."""
     place = f"{name}, {split}"
     try:
@@ -76,11 +83,15 @@ def _builder(tfds: ModuleType, name: str, data_dir: str) -> DatasetBuilder:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
         try:
-            return tfds.builder(name, data_dir=data_dir or None, file_format="array_record")
+            return tfds.builder(
+                name, data_dir=data_dir or None, file_format="array_record"
+            )
         except tfds.core.DatasetNotFoundError:  # Its message lists all datasets.
             continue
         except Exception as error:  # Of protobuf and tfds: of many types.
-            raise _damaged(name, data_dir or "the default folder of tfds", error) from error
+            raise _damaged(
+                name, data_dir or "the default folder of tfds", error
+            ) from error
     raise ValueError(
         f"There is no tfds dataset {name!r}: tfds does not know the name, and it is not in "
         f"{data_dir or 'the default folder of tfds'}. Check the name, or set "

@@ -24,7 +24,9 @@ _BATCH = 2_000_000
 
 # English: a sentence ends after . ! or ? (and one closing quote or bracket) before a space and an
 # opening capital, digit, quote or bracket. Pretraining needs no more (Devlin et al., A.2).
-_ENGLISH_END = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]["'”’)\]]))\s+(?=["'“‘(\[]?[A-Z0-9])|\n+""")
+_ENGLISH_END = re.compile(
+    r"""(?:(?<=[.!?])|(?<=[.!?]["'”’)\]]))\s+(?=["'“‘(\[]?[A-Z0-9])|\n+"""
+)
 
 # Any script: after a full-width stop, or another before a space. The group is the next letter.
 _STOPS, _WIDE_STOPS, _CLOSING = ".!?…؟۔।॥։።܀", "。！？｡", "\"'”’)\\]»」』）】"
@@ -58,8 +60,12 @@ class TokenizedCorpus:
         return np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
 
     tokens = functools.cached_property(lambda self: self._load("tokens"))
-    sentences = functools.cached_property(lambda self: np.asarray(self._load("sentences")))
-    documents = functools.cached_property(lambda self: np.asarray(self._load("documents")))
+    sentences = functools.cached_property(
+        lambda self: np.asarray(self._load("sentences"))
+    )
+    documents = functools.cached_property(
+        lambda self: np.asarray(self._load("documents"))
+    )
 
     def __reduce__(self):
         return type(self), (self.folder,)  # Worker processes map the files themselves.
@@ -73,7 +79,9 @@ class TokenizedCorpus:
     def digest(self) -> str:
         """The digest of the arrays, wherever their text was read from."""
         digests = json.loads((self.folder / DIGESTS).read_text("utf-8"))
-        arrays = [digests[f"{name}.npy"] for name in ("tokens", "sentences", "documents")]
+        arrays = [
+            digests[f"{name}.npy"] for name in ("tokens", "sentences", "documents")
+        ]
         return hashlib.sha256(json.dumps(arrays).encode()).hexdigest()[:16]
 
     @property
@@ -113,7 +121,9 @@ def pieces(
     whole = (last - first) // size
     number = np.concatenate([np.arange(n) for n in whole])
     begin = np.repeat(first, whole) + size * number
-    chosen = begin[np.linspace(0, len(begin) - 1, min(count, len(begin))).round().astype(int)]
+    chosen = begin[
+        np.linspace(0, len(begin) - 1, min(count, len(begin))).round().astype(int)
+    ]
     places = chosen[:, None] + np.arange(size)
     tokens, begins_sentence = corpus.tokens[places], np.isin(places, corpus.sentences)
     return tokens["id"], np.stack([tokens["begins"], begins_sentence])
@@ -135,14 +145,21 @@ def sentences(document: str) -> list[str]:
     longest = _LONGEST_SENTENCE if _STOP.search(document) else _LONGEST_LINE
     if len(document) > longest * max(1, len(parts)):
         return _strip(_WINDOW.findall(document))
-    limited = ([x] if len(x) <= _MOST_CHARACTERS else _strip(_WINDOW.findall(x)) for x in parts)
+    limited = (
+        [x] if len(x) <= _MOST_CHARACTERS else _strip(_WINDOW.findall(x)) for x in parts
+    )
     return list(itertools.chain.from_iterable(limited))
 
 
 def _split(document: str) -> Iterator[str]:
     has_capitals, begin = document != document.lower(), 0
     for end in _END.finditer(document):
-        is_inside = has_capitals and "\n" not in end[0] and end[1] is not None and end[1].islower()
+        is_inside = (
+            has_capitals
+            and "\n" not in end[0]
+            and end[1] is not None
+            and end[1].islower()
+        )
         if not is_inside:
             yield document[begin : end.start()]
             begin = end.end()
@@ -200,7 +217,9 @@ def _parts(document: str, only_at_spaces: bool) -> Iterator[tuple[str, list[int]
     begin, end, starts = 0, 0, list[int]()
     for sentence in sentences(document):
         start = document.find(sentence, end)
-        is_cut = (only_at_spaces and start == end) or start + len(sentence) - begin > _BATCH
+        is_cut = (only_at_spaces and start == end) or start + len(
+            sentence
+        ) - begin > _BATCH
         if starts and is_cut:
             yield document[begin:end], starts
             begin, starts = end, []
@@ -231,6 +250,8 @@ def _tokens(
     if len(starts) == 1:
         return tokens, np.array([len(tokens)], np.uint32)
     # Ends never decrease, but where a normalizer reorders characters.
-    ends = np.maximum.accumulate(np.array([end for _, end in encoding.offsets], np.int64))
+    ends = np.maximum.accumulate(
+        np.array([end for _, end in encoding.offsets], np.int64)
+    )
     firsts = np.searchsorted(ends, starts[1:], side="right")
     return tokens, np.diff(firsts, prepend=0, append=len(tokens)).astype(np.uint32)

@@ -16,7 +16,9 @@ from pe_jax.trainer.data.masking import ElementSpec
 from pe_jax.trainer.data.packed import PackedExamples
 from pe_jax.trainer.data.teacher_windows import teacher_windows, window_spec
 
-_SHORTEST = 8  # Tokens of an input, special ones included; at least two of them are text.
+_SHORTEST = (
+    8  # Tokens of an input, special ones included; at least two of them are text.
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,11 +39,21 @@ class VariableLengthExamples:
     shuffle: bool = False
 
     @staticmethod
-    def element_spec(length: int, window: int = 0, shuffle: bool = False) -> ElementSpec:
+    def element_spec(
+        length: int, window: int = 0, shuffle: bool = False
+    ) -> ElementSpec:
         """Return shape and dtype of each array of a row."""
-        names = ("tokens", "token_type_ids", "document_ids", *(["order"] if shuffle else []))
+        names = (
+            "tokens",
+            "token_type_ids",
+            "document_ids",
+            *(["order"] if shuffle else []),
+        )
         windows = window_spec(length, window) if 0 < window < length else {}
-        arrays = {**dict.fromkeys(names, ((length,), np.int32)), "text": ((length,), np.bool_)}
+        arrays = {
+            **dict.fromkeys(names, ((length,), np.int32)),
+            "text": ((length,), np.bool_),
+        }
         return {**arrays, **windows}
 
     def __len__(self) -> int:
@@ -55,7 +67,9 @@ class VariableLengthExamples:
         row = self.rows(number, rng)
         tokens, size = row["tokens"].copy(), int(row["mask"].sum())
         words = self.rows.vocabulary
-        shortest = max(_SHORTEST, 2 + words.pair.size)  # Of an input, if its row is not shorter.
+        shortest = max(
+            _SHORTEST, 2 + words.pair.size
+        )  # Of an input, if its row is not shorter.
         token_type_ids = np.zeros_like(tokens)
         document_ids = np.zeros_like(tokens)
         is_text = np.zeros_like(row["mask"])
@@ -72,7 +86,9 @@ class VariableLengthExamples:
                 split = int(rng.integers(first + 1, stop - between))
                 tokens[split : split + between] = template.between
                 is_text[split : split + between] = False
-                token_type_ids[begin + template.type_start(split - first, end - begin) : end] = 1
+                token_type_ids[
+                    begin + template.type_start(split - first, end - begin) : end
+                ] = 1
         arrays = {
             "tokens": tokens,
             "token_type_ids": token_type_ids,
@@ -87,7 +103,10 @@ class VariableLengthExamples:
 
 
 def _order(
-    begins: np.ndarray, document_ids: np.ndarray, is_text: np.ndarray, rng: np.random.Generator
+    begins: np.ndarray,
+    document_ids: np.ndarray,
+    is_text: np.ndarray,
+    rng: np.random.Generator,
 ) -> np.ndarray:
     """Return an order of a row's tokens that shuffles the words of each part of an input."""
     order = np.arange(len(begins), dtype=np.int32)
@@ -98,10 +117,14 @@ def _order(
     return order
 
 
-def _bounds(size: int, length: int, shortest: int, rng: np.random.Generator) -> list[int]:
+def _bounds(
+    size: int, length: int, shortest: int, rng: np.random.Generator
+) -> list[int]:
     """Return where each input of a row of `size` tokens begins, and `size`."""
     bounds = [0]
     if rng.random() < 0.5:
-        while (place := bounds[-1] + int(rng.integers(shortest, length + 1))) <= size - shortest:
+        while (
+            place := bounds[-1] + int(rng.integers(shortest, length + 1))
+        ) <= size - shortest:
             bounds.append(place)
     return [*bounds, size]

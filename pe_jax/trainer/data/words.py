@@ -19,7 +19,9 @@ def word_rule(tokenizer: Tokenizer) -> Callable[[Encoding, str], np.ndarray]:
     Words are those of the pre-tokenizer. If it leaves a text whole, as Gemma's does, they begin at
     spaces.
     """
-    splits_spaces, splits_punctuation = (_splits(tokenizer, text) for text in ("a a", "a,b"))
+    splits_spaces, splits_punctuation = (
+        _splits(tokenizer, text) for text in ("a a", "a,b")
+    )
 
     def begins(encoding: Encoding, text: str) -> np.ndarray:
         words = np.array(encoding.word_ids, float)
@@ -53,7 +55,9 @@ def trim_offsets(offsets: np.ndarray, text: str) -> np.ndarray:
     last_end = np.maximum.accumulate(np.append(0, np.where(is_space, 0, place[1:])))
     begin, end = offsets[:, 0], offsets[:, 1]
     begin = np.minimum(next_begin[begin], end)
-    return np.stack([begin, np.maximum(last_end[end], begin)], axis=1).astype(offsets.dtype)
+    return np.stack([begin, np.maximum(last_end[end], begin)], axis=1).astype(
+        offsets.dtype
+    )
 
 
 def _spaces(text: str) -> tuple[np.ndarray, np.ndarray]:

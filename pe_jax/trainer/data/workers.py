@@ -16,7 +16,9 @@ import numpy as np
 from pe_jax.common import cpu
 
 
-def in_workers(dataset: grain.IterDataset, workers: int) -> Iterable[dict[str, np.ndarray]]:
+def in_workers(
+    dataset: grain.IterDataset, workers: int
+) -> Iterable[dict[str, np.ndarray]]:
     """Make the same batches in the same order in worker processes; without workers, threads."""
     if not workers:
         return dataset

@@ -19,11 +19,15 @@ class Curve(NamedTuple):
     panel: str  # The quantity with its unit, the label of the y axis.
     label: str  # Of the x axis.
     model: str  # In the legend.
-    encoding: str  # Its position encoding, for colour and dashes; empty for other lines.
+    encoding: (
+        str  # Its position encoding, for colour and dashes; empty for other lines.
+    )
     x: np.ndarray  # `[N]`, as the next two.
     y: np.ndarray
     error: np.ndarray | None = None  # Standard errors.
-    least: float = 0.0  # Range of y: rounding errors are not drawn as if they were a shape.
+    least: float = (
+        0.0  # Range of y: rounding errors are not drawn as if they were a shape.
+    )
     mark: int | None = None  # Index of a point to mark.
 
 
@@ -43,12 +47,17 @@ def prediction_plot(
       positions, train: the true ones `[N]`, and True at those of training.
       quantity: name of the predicted quantity, for the axes.
     """
-    figure, grid = style.new_panels(len(panels), (4.2, 3.9), (0, 0), title, least_width=5.6)
+    figure, grid = style.new_panels(
+        len(panels), (4.2, 3.9), (0, 0), title, least_width=5.6
+    )
     low, high = positions.min(), positions.max()
     margin = 0.25 * (high - low)
     for axes, (name, predicted) in zip(grid, panels, strict=True):
         axes.plot([low, high], [low, high], color="0.5", lw=1, label="exact", zorder=0)
-        for label, chosen, marker, colour in (("test", ~train, "o", 1), ("train", train, ".", 0)):
+        for label, chosen, marker, colour in (
+            ("test", ~train, "o", 1),
+            ("train", train, ".", 0),
+        ):
             axes.plot(
                 positions[chosen], predicted[chosen], marker, ms=2.5, color=style.COLOURS[colour],
                 label=label,
@@ -64,7 +73,10 @@ def prediction_plot(
 
 @style.applied
 def offset_curves(
-    panels: Sequence[tuple[str, np.ndarray, np.ndarray, np.ndarray]], *, title: str, label: str
+    panels: Sequence[tuple[str, np.ndarray, np.ndarray, np.ndarray]],
+    *,
+    title: str,
+    label: str,
 ) -> Figure:
     """Draw a quantity against the offset: thin lines are heads, the thick one their mean, shaded ±
     its spread over positions.
@@ -116,10 +128,14 @@ def model_curves(
         for curve in lines:
             _, _, model, _, x, y, error, _, mark = curve
             look = looks[model]
-            dots = "o" if len(x) <= 40 else ""  # Those of many points would hide the dashes.
+            dots = (
+                "o" if len(x) <= 40 else ""
+            )  # Those of many points would hide the dashes.
             (drawn[model],) = axes.plot(x, y, marker=dots, ms=2.5, lw=1.2, **look)
             if error is not None:
-                axes.fill_between(x, y - error, y + error, color=look["color"], alpha=0.15, lw=0)
+                axes.fill_between(
+                    x, y - error, y + error, color=look["color"], alpha=0.15, lw=0
+                )
             if mark is not None:
                 axes.plot(x[mark], y[mark], "o", ms=5, color=look["color"])
         low, high = axes.get_ylim()
@@ -164,13 +180,19 @@ def layer_shares(
     Args:
       panels: title, and name of a share -> `[N]`. Shares sum to 1 or less; the rest is not drawn.
     """
-    figure, grid = style.new_panels(len(panels), (2.5, 2.1), (0.6, 1.0), title, sharey=True)
+    figure, grid = style.new_panels(
+        len(panels), (2.5, 2.1), (0.6, 1.0), title, sharey=True
+    )
     bars = {}
     for axes, (model, shares) in zip(grid, panels, strict=True):
         below = np.zeros(len(next(iter(shares.values()))))
         for number, (name, share) in enumerate(shares.items()):
             bars[name], *_ = axes.bar(
-                range(len(share)), share, bottom=below, width=0.85, color=style.COLOURS[number]
+                range(len(share)),
+                share,
+                bottom=below,
+                width=0.85,
+                color=style.COLOURS[number],
             )
             below = below + share
         axes.set(title=style.wrapped(model, 30), xlabel="layers passed")

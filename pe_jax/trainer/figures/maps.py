@@ -17,7 +17,9 @@ class Panel(NamedTuple):
 
     title: str
     matrix: np.ndarray
-    first: int = 0  # Number of the first row and of the first column, such as an offset.
+    first: int = (
+        0  # Number of the first row and of the first column, such as an offset.
+    )
     rows: str = "position"  # Labels of the axes.
     columns: str = "position"
 
@@ -47,7 +49,11 @@ def matrix_grid(
         )  # fmt: skip
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
-        axes.set(title=style.wrapped(panel.title, 24), xlabel=panel.columns, ylabel=panel.rows)
+        axes.set(
+            title=style.wrapped(panel.title, 24),
+            xlabel=panel.columns,
+            ylabel=panel.rows,
+        )
         if one_kind:  # Labels at the edges of the grid are enough.
             axes.set_ylabel(panel.rows if i % columns == 0 else "")
             axes.set_xlabel(panel.columns if i + columns >= len(panels) else "")
@@ -78,7 +84,9 @@ def head_profiles(
     """
     layers, heads, _ = panels[0][1].shape
     height = min(max(0.09 * layers * heads, 2.2), 7.0)
-    figure, grid = style.new_panels(len(panels), (2.6, height), (1.3, 1.2), title, sharey=True)
+    figure, grid = style.new_panels(
+        len(panels), (2.6, height), (1.3, 1.2), title, sharey=True
+    )
     for axes, (name, values) in zip(grid, panels, strict=True):
         image = axes.imshow(
             values.reshape(layers * heads, -1), cmap="viridis", vmin=limits[0],
@@ -89,10 +97,14 @@ def head_profiles(
         axes.set(title=name, xlabel=columns)
         axes.tick_params(axis="y", length=0)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    grid[0].set_yticks((np.arange(layers) + 0.5) * heads - 0.5, [*map(str, range(layers))])
+    grid[0].set_yticks(
+        (np.arange(layers) + 0.5) * heads - 0.5, [*map(str, range(layers))]
+    )
     grid[0].set_ylabel("layer, a row for each head")
     above = any((values > limits[1]).any() for _, values in panels)
-    figure.colorbar(image, ax=grid, label=label, aspect=25, extend="max" if above else "neither")
+    figure.colorbar(
+        image, ax=grid, label=label, aspect=25, extend="max" if above else "neither"
+    )
     return figure
 
 
@@ -110,7 +122,9 @@ def correlation_map(
     figure = style.new(1.5 * len(columns) + 3.4, 0.42 * len(rows) + 1.6, title)
     axes = figure.subplots()
     shape = (len(rows), len(columns))
-    values = np.reshape([np.nan if value is None else value for _, _, value, _ in cells], shape)
+    values = np.reshape(
+        [np.nan if value is None else value for _, _, value, _ in cells], shape
+    )
     image = axes.imshow(values, cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto")
     for (y, x), (_, _, value, p_value) in zip(np.ndindex(shape), cells, strict=True):
         text, colour = "–", "black"
@@ -119,9 +133,13 @@ def correlation_map(
             text = f"{round(value, 2) + 0.0:+.2f}{star}"  # No -0.00.
             colour = "white" if abs(value) > 0.6 else "black"
         axes.text(x, y, text, ha="center", va="center", color=colour)
-    axes.set_xticks(range(len(columns)), [column.replace(" ", "\n") for column in columns])
+    axes.set_xticks(
+        range(len(columns)), [column.replace(" ", "\n") for column in columns]
+    )
     axes.set_yticks(range(len(rows)), rows)
-    axes.set(xlabel="score, higher is better", ylabel="violation, 0 if the property holds")
+    axes.set(
+        xlabel="score, higher is better", ylabel="violation, 0 if the property holds"
+    )
     figure.colorbar(image, ax=axes, label="correlation; * p < 0.05, not corrected")
     return figure
 

@@ -43,7 +43,11 @@ FAMILIES: dict[str, str] = {
     "rotary": "#CC79A7", "content": "#E69F00", "modifiers": "#7F7F7F", "joined": "#56B4E9",
     "own": "#8C564B",
 }  # fmt: skip
-_SHADES = (0.0, -0.35, 0.35)  # Towards black or white; with 7 dashes, 21 of a family are different.
+_SHADES = (
+    0.0,
+    -0.35,
+    0.35,
+)  # Towards black or white; with 7 dashes, 21 of a family are different.
 VECTOR = ("pdf", "svg")
 
 _COLUMNS = 4  # Of panels, at most.
@@ -87,14 +91,18 @@ def encoding_family(name: str) -> str:
 
 def _family(name: str) -> tuple[str, int]:
     """Return the family of an encoding and its place there; of combinations, a sum over places."""
-    words = re.findall(r"\w+\b(?!\s*=)", name.removesuffix("+causal"))  # As decoders have it.
+    words = re.findall(
+        r"\w+\b(?!\s*=)", name.removesuffix("+causal")
+    )  # As decoders have it.
     families = {word: _folder(word) for word in words if word in ENCODINGS}
     shown = set(families.values()) - {"none"}
     shown = shown - {"modifiers"} or shown or set(families.values())
     family = "joined" if len(shown) > 1 else next(iter(shown), "own")
     alone = len(families) == 1
     places = [other for other in ENCODINGS if not alone or _folder(other) == family]
-    return family, functools.reduce(lambda n, word: 5 * n + places.index(word), families, 0)
+    return family, functools.reduce(
+        lambda n, word: 5 * n + places.index(word), families, 0
+    )
 
 
 def _folder(name: str) -> str:
@@ -153,7 +161,9 @@ def legend_below(figure: Figure, lines: Mapping[str, Artist]) -> None:
     """One legend for all panels, as many names beside each other as fit; the figure grows."""
     column = _LEGEND_CHARACTER * max(map(len, lines)) + _LEGEND_HANDLE
     beside = max(1, min(int(figure.get_figwidth() / column), len(lines)))
-    figure.set_figheight(figure.get_figheight() + _LEGEND_ROW * -(-len(lines) // beside))
+    figure.set_figheight(
+        figure.get_figheight() + _LEGEND_ROW * -(-len(lines) // beside)
+    )
     figure.legend(
         list(lines.values()), list(lines), loc="outside lower center",
         ncols=beside, fontsize=8, handlelength=3,

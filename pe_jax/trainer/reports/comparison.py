@@ -55,7 +55,9 @@ def compare(folders: list[Path], out: Path) -> str:
                 f"  {facts}\n  {known}"
             )
     base = next((run for run in runs if run.row["position"] == "none"), runs[0])
-    rows = [run.row | _difference(run.examples[_LOSS], base.examples[_LOSS]) for run in runs]
+    rows = [
+        run.row | _difference(run.examples[_LOSS], base.examples[_LOSS]) for run in runs
+    ]
     rows.sort(key=lambda row: -row[_LOSS])
     run, facts, base_name = runs[0].row, runs[0].facts, base.row["position"]
     seeds = sorted({row["seed"] for row in rows})
@@ -94,13 +96,27 @@ def score(folder: Path) -> ScoredRun:
     def score_row(params: Params, row: Batch) -> Metrics:
         return eval_step(params, jax.tree.map(lambda x: x[None], row))
 
-    score_batch = compiled(jax.vmap(score_row, in_axes=(None, 0)), program.mesh, arguments)
-    scored = [jax.device_get(score_batch(params, batch)) for batch in run.data.held_out[-1]]
-    examples = jax.tree.map(lambda *parts: np.concatenate(parts).astype(np.float64), *scored)
+    score_batch = compiled(
+        jax.vmap(score_row, in_axes=(None, 0)), program.mesh, arguments
+    )
+    scored = [
+        jax.device_get(score_batch(params, batch)) for batch in run.data.held_out[-1]
+    ]
+    examples = jax.tree.map(
+        lambda *parts: np.concatenate(parts).astype(np.float64), *scored
+    )
     encoding = program.model.encoding()
     count = encodings.parameter_count(encoding, program.model.num_layers)
-    row = {"position": encoding.name, "parameters": count, "step": step, "seed": config.seed}
-    row |= {name: float(sums.sum() / counts.sum()) for name, (sums, counts) in examples.items()}
+    row = {
+        "position": encoding.name,
+        "parameters": count,
+        "step": step,
+        "seed": config.seed,
+    }
+    row |= {
+        name: float(sums.sum() / counts.sum())
+        for name, (sums, counts) in examples.items()
+    }
     same_for_all = {
         "source": config.data.source, "validation": config.data.validation,
         "vocabulary": run.data.text.vocabulary.size, "length": [*config.stages.values()][-1].length,
@@ -171,12 +187,15 @@ def _table(rows: list[Json], base: Json, baseline: Scalars) -> list[str]:
             mean=row["loss_difference"], error=row["loss_difference_standard_error"]
         )
         is_base = (row["position"], row["seed"]) == (base["position"], base["seed"])
-        accuracies = [row[key] for key in ("masked_lm_accuracy", _NEXT_SENTENCE) if key in row]
+        accuracies = [
+            row[key] for key in ("masked_lm_accuracy", _NEXT_SENTENCE) if key in row
+        ]
         cells.append([
             row["position"], row["seed"], row["parameters"], row[_LOSS],
             None if is_base else difference, *accuracies,
         ])  # fmt: skip
     chance = [baseline[key] for key in _BASELINE_ACCURACIES if key in baseline]
     return number_table(
-        columns, [["baseline", None, None, baseline["unigram_loss"], None, *chance], *cells]
+        columns,
+        [["baseline", None, None, baseline["unigram_loss"], None, *chance], *cells],
     )

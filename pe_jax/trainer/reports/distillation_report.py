@@ -22,11 +22,19 @@ def report_distillation(folder: Path, out: Path) -> str:
     config = run_config(folder, DistillationConfig)
     evaluations = metrics.read_evaluations(folder)
     if not max(evaluations, default=0):
-        raise ValueError(f"The run in {folder} has not been evaluated yet. Train further.")
+        raise ValueError(
+            f"The run in {folder} has not been evaluated yet. Train further."
+        )
     step = max(evaluations)
-    first = next((line for line in metrics.read_metrics(folder) if not line["step"]), {})
+    first = next(
+        (line for line in metrics.read_metrics(folder) if not line["step"]), {}
+    )
     teacher, none = (
-        {name.removeprefix(prefix): x for name, x in first.items() if name.startswith(prefix)}
+        {
+            name.removeprefix(prefix): x
+            for name, x in first.items()
+            if name.startswith(prefix)
+        }
         for prefix in (TEACHER, NONE)
     )
     student = {"before": evaluations.get(0, {}), "after": evaluations[step]}
@@ -36,7 +44,9 @@ def report_distillation(folder: Path, out: Path) -> str:
         "position": config.model.encoding().name,
         "teacher": config.init,
         "r2": {
-            str(length): {name: _by_layer(scores, length) for name, scores in sources.items()}
+            str(length): {
+                name: _by_layer(scores, length) for name, scores in sources.items()
+            }
             for length in config.lengths
         },
         "order": {
@@ -60,13 +70,18 @@ def _readable(numbers: Json) -> str:
     for length, by_source in numbers["r2"].items():
         none, after = by_source["none"], by_source["after"]
         rows = [
-            [str(layer + 1), *(values[layer] if values else None for values in by_source.values())]
+            [
+                str(layer + 1),
+                *(values[layer] if values else None for values in by_source.values()),
+            ]
             for layer in range(len(after))
         ]
         columns = [(name, ".3f") for name in by_source]
         blocks += [f"Length {length}:", number_table(["layer", *columns], rows)]
         if none and after[-1] <= none[-1]:
-            blocks.append("The last layer is no nearer to the teacher's than without positions.")
+            blocks.append(
+                "The last layer is no nearer to the teacher's than without positions."
+            )
     return page(
         f"Distilled into {numbers['position']}: {numbers['step']:,} steps",
         "R² of the student's hidden states on held-out text: 1 minus their squared distance from\n"
@@ -87,7 +102,13 @@ def _order_sensitivity(order: dict[str, Scalars]) -> list[str | list[str]]:
         ("student", "after", "token", ".3f"), ("R²", "after", "token_r2", ".3f"),
     ]  # fmt: skip
     rows: list[Row] = [
-        [kind, *(order[source].get(f"order/{kind}/{field}") for _, source, field, _ in columns)]
+        [
+            kind,
+            *(
+                order[source].get(f"order/{kind}/{field}")
+                for _, source, field, _ in columns
+            ),
+        ]
         for kind in SHUFFLES
     ]
     if not any(value is not None for _, *values in rows for value in values):
@@ -96,5 +117,7 @@ def _order_sensitivity(order: dict[str, Scalars]) -> list[str | list[str]]:
         "Order sensitivity: how far the last states of a held-out text move when its order is\n"
         "shuffled, pooled (1 − cosine of the mean states) and by token (in units of their spread);"
         "\nR² of the student's changes against the teacher's.",
-        number_table(["shuffle", *((title, form) for title, *_, form in columns)], rows),
+        number_table(
+            ["shuffle", *((title, form) for title, *_, form in columns)], rows
+        ),
     ]

@@ -25,7 +25,9 @@ def base_size(name: str) -> PositionEncoding:
     return from_name(name, **SIZES, max_length=max(LENGTHS))
 
 
-def untrained(title: str, name: str = "", options: Mapping[str, Any] | None = None) -> Entry:
+def untrained(
+    title: str, name: str = "", options: Mapping[str, Any] | None = None
+) -> Entry:
     """Return the entry of an encoding of `base_size`, with parameters as they are drawn: `title` as
     configs write it, and as the list of choices shows it, by default the same without options."""
     encoding = base_size(title)
@@ -51,7 +53,9 @@ def layers_of_run(subject: MeasuredModel) -> list[Entry]:
     for length in _lengths(subject.encoding):
         tokens = properties.random_words(rng, words, count=WORD_PAIRS, length=length)
         batch = batch_size(2 * length**2 * model.num_heads * model.num_layers, 8)
-        kernel = properties.offset_kernel(kernel_map(model), subject.params, tokens, batch=batch)
+        kernel = properties.offset_kernel(
+            kernel_map(model), subject.params, tokens, batch=batch
+        )
         matrices[length] = kernel.mean  # [N, H, L, L]
     step, name = f"step {subject.step:,}", subject.encoding.name
     note = f"{name}, {step}, trained on up to {subject.length} tokens."

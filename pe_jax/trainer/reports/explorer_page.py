@@ -39,7 +39,10 @@ def plotly_source() -> str:
 def without_repetition(picture: dict[str, Any]) -> dict[str, Any]:
     """Return the picture without its heat map if the offset alone matters: a tenth of the size."""
     curve = picture["curve"]
-    return {**picture, "heat": picture["heat"] if any(filter(None, curve["spread"])) else None}
+    return {
+        **picture,
+        "heat": picture["heat"] if any(filter(None, curve["spread"])) else None,
+    }
 
 
 def page(entries: Iterable[Entry], *, title: str, about: str, plotly: str = "") -> str:

@@ -31,7 +31,9 @@ def results(run: FinetuningRun, folder: Path) -> Json:
     steps = dict.fromkeys(config.seeds, last)
     if config.select != "last":
         for seed in steps:  # The first of equally good evaluations.
-            steps[seed] = max(scored, key=lambda step: scored[step][f"{metric}/seed_{seed}"])
+            steps[seed] = max(
+                scored, key=lambda step: scored[step][f"{metric}/seed_{seed}"]
+            )
     scores = {
         name: [scored[step][f"{name}/seed_{seed}"] for seed, step in steps.items()]
         for name in scored[last]
@@ -47,15 +49,27 @@ def results(run: FinetuningRun, folder: Path) -> Json:
 
 def _readable(numbers: Json, notes: list[str]) -> str:
     steps = sorted(set(numbers["steps"]))
-    when = f"step {steps[0]:,}" if len(steps) == 1 else f"steps {steps[0]:,} to {steps[-1]:,}"
+    when = (
+        f"step {steps[0]:,}"
+        if len(steps) == 1
+        else f"steps {steps[0]:,} to {steps[-1]:,}"
+    )
     seeds = [(f"seed {seed}", ".2f") for seed in numbers["seeds"]]
-    columns: list[Column] = ["", ("mean", ".2f"), ("±", ".2f"), ("baseline", ".2f"), *seeds]
+    columns: list[Column] = [
+        "",
+        ("mean", ".2f"),
+        ("±", ".2f"),
+        ("baseline", ".2f"),
+        *seeds,
+    ]
     scores, baseline, rows = numbers["scores"], numbers["baseline"], []
     for name, values in scores.items():
         spread = np.std(values, ddof=1) if len(values) > 1 else None
         rows.append([name, np.mean(values), spread, baseline.get(name), *values])
     chance = [
-        name for name, least in baseline.items() if np.mean(scores.get(name, np.inf)) <= least
+        name
+        for name, least in baseline.items()
+        if np.mean(scores.get(name, np.inf)) <= least
     ]
     if numbers["trained_on"] != numbers["dataset"]:
         notes = [
@@ -69,6 +83,8 @@ def _readable(numbers: Json, notes: list[str]) -> str:
         "standard deviation over seeds. The baseline is a trivial answer: the most frequent label,"
         "\nthe mean value, the first sentence of the context, or (SQuAD v2.0) no answer.",
         number_table(columns, rows),
-        f"No better than the baseline: {markdown.text(', '.join(chance))}." if chance else "",
+        f"No better than the baseline: {markdown.text(', '.join(chance))}."
+        if chance
+        else "",
         [f"- {markdown.text(note)}" for note in notes],
     )

@@ -35,7 +35,15 @@ SELECTED_STEP: dict[str, str] = {
     "held_out": "of each seed's best step on held-out training data",
 }
 
-_RESULT_KEYS = ("dataset", "trained_on", "position", "init", "select", "seeds", "scores")
+_RESULT_KEYS = (
+    "dataset",
+    "trained_on",
+    "position",
+    "init",
+    "select",
+    "seeds",
+    "scores",
+)
 
 # Last parts of config keys that no score depends on, or that tables read from the results.
 _NOT_SETTINGS = {
@@ -53,7 +61,9 @@ class Results(NamedTuple):
     position: str
     init: str
     scores: dict[str, dict[int, float]]  # Metric -> seed -> points.
-    settings: Json  # Dotted config keys that scores depend on, but for `position` and `init`.
+    settings: (
+        Json  # Dotted config keys that scores depend on, but for `position` and `init`.
+    )
 
     @property
     def seeds(self) -> set[int]:
@@ -89,7 +99,9 @@ def read(folder: Path) -> Results | None:
         raise ValueError(f"{path}: Unknown GLUE task {dataset!r}; table 2 has {tasks}.")
     seeds = results["seeds"]
     if not isinstance(seeds, list) or not seeds or len(set(seeds)) < len(seeds):
-        raise ValueError(f"{path}: seeds must be a list of distinct integers, got {seeds!r}.")
+        raise ValueError(
+            f"{path}: seeds must be a list of distinct integers, got {seeds!r}."
+        )
     # How often a run was scored decides which step was its best, but not which was the last.
     without = _NOT_SETTINGS | ({"eval_every"} if results["select"] == "last" else set())
     settings = {
@@ -99,7 +111,10 @@ def read(folder: Path) -> Results | None:
     }
     trained_on = results["trained_on"].partition(" -> ")[0]
     position, init = results["position"].replace(" ", ""), results["init"]
-    scores = {name: _by_seed(path, seeds, results["scores"], name) for name, _ in metrics(dataset)}
+    scores = {
+        name: _by_seed(path, seeds, results["scores"], name)
+        for name, _ in metrics(dataset)
+    }
     settings["select"] = results["select"]
     return Results(folder, dataset, trained_on, position, init, scores, settings)
 
@@ -115,7 +130,9 @@ def metrics(dataset: str) -> list[tuple[str, str]]:
 
 def _by_seed(path: Path, seeds: list[int], scores: Json, name: str) -> dict[int, float]:
     if name not in scores:
-        raise ValueError(f"{path} has no score {name!r}; it has {', '.join(scores) or 'none'}.")
+        raise ValueError(
+            f"{path} has no score {name!r}; it has {', '.join(scores) or 'none'}."
+        )
     values = scores[name]
     if not isinstance(values, list) or len(values) != len(seeds):
         raise ValueError(
@@ -150,8 +167,12 @@ def _joined(first: Results, second: Results) -> Results:
         raise ValueError("\n".join([f"{both}, with other settings:", *lines, way_out]))
     shared = sorted(first.seeds & second.seeds)
     if shared:
-        raise ValueError(f"{both}, and both have seeds {', '.join(map(str, shared))}. {way_out}")
-    scores = {name: by_seed | second.scores[name] for name, by_seed in first.scores.items()}
+        raise ValueError(
+            f"{both}, and both have seeds {', '.join(map(str, shared))}. {way_out}"
+        )
+    scores = {
+        name: by_seed | second.scores[name] for name, by_seed in first.scores.items()
+    }
     return first._replace(scores=scores)
 
 
@@ -159,4 +180,8 @@ def different_settings(runs: Sequence[Results]) -> dict[str, list[Any]]:
     """Return the settings in which runs differ, by dotted key: the value of each run, or None."""
     keys = sorted({key for run in runs for key in run.settings})
     values = {key: [run.settings.get(key) for run in runs] for key in keys}
-    return {key: column for key, column in values.items() if any(v != column[0] for v in column)}
+    return {
+        key: column
+        for key, column in values.items()
+        if any(v != column[0] for v in column)
+    }

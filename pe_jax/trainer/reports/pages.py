@@ -18,7 +18,9 @@ from pe_jax.common import markdown
 from pe_jax.common.files import write_text
 from pe_jax.trainer.reports.templates import fill
 
-_NUMBER = re.compile(r"[+−-]?\d[\d.,]*(e[+-]?\d+)?( ?%| ± .*)?|–")  # Aligned to the right.
+_NUMBER = re.compile(
+    r"[+−-]?\d[\d.,]*(e[+-]?\d+)?( ?%| ± .*)?|–"
+)  # Aligned to the right.
 
 _PAGE = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
 # Term -> how a page writes it, as a regular expression, and its definition.
@@ -30,7 +32,9 @@ _GLOSSARY: dict[str, tuple[str, str]] = json.loads(
 def page(title: str, *blocks: str | Sequence[str]) -> str:
     """Return Markdown: a title, which is text, then Markdown, but for empty blocks: a block is a
     string or lines."""
-    texts = ["\n".join([block] if isinstance(block, str) else block) for block in blocks]
+    texts = [
+        "\n".join([block] if isinstance(block, str) else block) for block in blocks
+    ]
     return "\n\n".join([f"# {markdown.text(title)}", *filter(None, texts)]) + "\n"
 
 
@@ -69,7 +73,10 @@ def to_html(text: str, folder: Path) -> str:
     body = parser.renderer.render(tokens, parser.options, {})
     body = body.replace("<table>", '<div class="wide"><table>')
     body = body.replace("</table>", "</table></div>")
-    lines = (f"<dt>{escape(term)}\n<dd>{escape(what)}\n" for term, what in terms_in(text).items())
+    lines = (
+        f"<dt>{escape(term)}\n<dd>{escape(what)}\n"
+        for term, what in terms_in(text).items()
+    )
     if terms := "".join(lines):
         body += f"<h2>Glossary</h2>\n<dl>\n{terms}</dl>\n"
     title = markdown.plain(text.partition("\n")[0].removeprefix("# "))

@@ -45,8 +45,14 @@ def write_tables(folders: list[Path], config: TablesConfig, out: Path) -> str:
         pages.append(table_formats.to_markdown(name, table, config.p_value))
         write_text(out / f"{name}.md", pages[-1])
         write_text(out / f"{name}.csv", table_formats.to_csv(table))
-        write_text(out / f"{name}.tex", table_formats.to_latex(name, table, config.p_value))
-    facts = {"baseline": config.baseline, "p_value": config.p_value, "unfinished": unfinished}
+        write_text(
+            out / f"{name}.tex", table_formats.to_latex(name, table, config.p_value)
+        )
+    facts = {
+        "baseline": config.baseline,
+        "p_value": config.p_value,
+        "unfinished": unfinished,
+    }
     if unfinished:
         names = markdown.text(", ".join(unfinished))
         pages.append(f"Not finished, left out (no results.json): {names}\n")
@@ -63,7 +69,13 @@ def welch(scores: Sequence[float], baseline: Sequence[float]) -> Json | None:
         return None
     difference = float(np.mean(scores) - np.mean(baseline))
     if np.ptp(scores) == np.ptp(baseline) == 0:
-        return {"difference": difference, "t": None, "df": None, "p": None, "interval": None}
+        return {
+            "difference": difference,
+            "t": None,
+            "df": None,
+            "p": None,
+            "interval": None,
+        }
     with warnings.catch_warnings(action="ignore"):  # One side may be constant.
         test = stats.ttest_ind(scores, baseline, equal_var=False)
     return {
@@ -88,9 +100,15 @@ def mean_over_tasks(cells: Sequence[Json | None]) -> Json | None:
     a task is missing or has other seeds."""
     present = [cell for cell in cells if cell]
     seeds = [cell["seeds"] for cell in present]
-    if not present or len(present) < len(cells) or any(other != seeds[0] for other in seeds):
+    if (
+        not present
+        or len(present) < len(cells)
+        or any(other != seeds[0] for other in seeds)
+    ):
         return None
-    return summarize(seeds[0], np.mean([cell["scores"] for cell in present], axis=0).tolist())
+    return summarize(
+        seeds[0], np.mean([cell["scores"] for cell in present], axis=0).tolist()
+    )
 
 
 def build_all(runs: Sequence[Results], config: TablesConfig) -> dict[str, Json]:
@@ -103,19 +121,27 @@ def build_all(runs: Sequence[Results], config: TablesConfig) -> dict[str, Json]:
             f"{did_you_mean(config.baseline, positions)}"
         )
     by_table = {name: [run for run in runs if run.table == name] for name in TITLES}
-    return {name: _build(name, chosen, config) for name, chosen in by_table.items() if chosen}
+    return {
+        name: _build(name, chosen, config)
+        for name, chosen in by_table.items()
+        if chosen
+    }
 
 
 def _build(name: str, runs: Sequence[Results], config: TablesConfig) -> Json:
     every_sets = sorted({run.sets for run in runs}, key=_place)
-    foreign = dict.fromkeys(origin for dataset, origin in every_sets if origin != dataset)
+    foreign = dict.fromkeys(
+        origin for dataset, origin in every_sets if origin != dataset
+    )
     marks = {origin: f" [{chr(ord('a') + i)}]" for i, origin in enumerate(foreign)}
     headings: dict[str, str] = {}
     columns: dict[str, dict[str, Json | None]] = {}  # Key -> encoding -> cell.
     for sets in every_sets:
         dataset, origin = sets
         column_runs = [run for run in runs if run.sets == sets]
-        prefix, mark = ("", "") if origin == dataset else (f"{origin} -> ", marks[origin])
+        prefix, mark = (
+            ("", "") if origin == dataset else (f"{origin} -> ", marks[origin])
+        )
         for metric, label in metrics(dataset):
             key = f"{prefix}{dataset} {metric}"
             headings[key] = f"{label}{mark}"
@@ -125,11 +151,16 @@ def _build(name: str, runs: Sequence[Results], config: TablesConfig) -> Json:
             }
     trained = {run.position for run in runs}
     if name == "glue":
-        by_task = {task: columns.get(f"{task} {metric}", {}) for task, (_, metric) in GLUE.items()}
+        by_task = {
+            task: columns.get(f"{task} {metric}", {})
+            for task, (_, metric) in GLUE.items()
+        }
         for label, tasks in _means(by_task, trained).items():
             headings[label] = label
             columns[label] = {
-                position: mean_over_tasks([by_task[task].get(position) for task in tasks])
+                position: mean_over_tasks(
+                    [by_task[task].get(position) for task in tasks]
+                )
                 for position in trained
             }
     for cells in columns.values():
@@ -178,7 +209,9 @@ def _means(
     return means
 
 
-def _notes(name: str, rows: Json, runs: Sequence[Results], config: TablesConfig) -> list[str]:
+def _notes(
+    name: str, rows: Json, runs: Sequence[Results], config: TablesConfig
+) -> list[str]:
     """Return sentences on the numbers, on the tasks, and on the tests of a table."""
     selected = {run.settings["select"] for run in runs}
     steps = finetuning_results.SELECTED_STEP
@@ -190,7 +223,9 @@ def _notes(name: str, rows: Json, runs: Sequence[Results], config: TablesConfig)
     shown = f"mean ± sample standard deviation over {count}"
     if all(cell["n"] == 1 for cell in cells):
         shown = "one seed each"
-    notes = [f"Scores{which} in points: {shown}. Bold: the best mean of a column. –: no score."]
+    notes = [
+        f"Scores{which} in points: {shown}. Bold: the best mean of a column. –: no score."
+    ]
     if name == "glue":
         notes.append(
             "mcc is Matthews' correlation and spear. Spearman's, times 100; MNLI-mm is the "
@@ -199,7 +234,9 @@ def _notes(name: str, rows: Json, runs: Sequence[Results], config: TablesConfig)
         )
     tested = sum(table_formats.p_value_of(cell) is not None for cell in cells)
     if not any(rows.get(config.baseline, {}).values()):
-        test = f"Nothing is tested: there is no run of {config.baseline} to compare with."
+        test = (
+            f"Nothing is tested: there is no run of {config.baseline} to compare with."
+        )
     elif not tested:
         test = "Nothing is tested: a test needs two seeds or more on both sides, and a spread."
     else:
@@ -212,7 +249,9 @@ def _notes(name: str, rows: Json, runs: Sequence[Results], config: TablesConfig)
     return [*notes, test]
 
 
-def _warnings(runs: Sequence[Results], every_sets: Sequence[tuple[str, str]]) -> list[str]:
+def _warnings(
+    runs: Sequence[Results], every_sets: Sequence[tuple[str, str]]
+) -> list[str]:
     """Return settings in which rows of a column differ, and encodings of different weights."""
     labels: dict[str, list[str]] = defaultdict(list)
     for sets in every_sets:
@@ -228,7 +267,9 @@ def _warnings(runs: Sequence[Results], every_sets: Sequence[tuple[str, str]]) ->
     inits: dict[str, set[str]] = defaultdict(set)
     for run in runs:
         inits[run.position].add(run.init)
-    different = {position: sorted(names) for position, names in inits.items() if len(names) > 1}
+    different = {
+        position: sorted(names) for position, names in inits.items() if len(names) > 1
+    }
     return [
         f"Warning: rows of {', '.join(names)} differ in settings: {difference}."
         for difference, names in labels.items()

@@ -71,7 +71,9 @@ def baseline_scores(run: TextRun[PretrainingConfig]) -> Scalars:
     batches = run.data.held_out[-1]
 
     def values(name: str) -> np.ndarray:
-        return np.concatenate([sharding.to_numpy(batch[name]).ravel() for batch in batches])
+        return np.concatenate(
+            [sharding.to_numpy(batch[name]).ravel() for batch in batches]
+        )
 
     labels = values("masked_tokens")[values("masked_weights") > 0]
     log_p = _unigram(run)
@@ -105,13 +107,21 @@ def _readable(numbers: Json) -> str:
         for name, key, baseline, form in (
             ("masked-LM accuracy", "masked_lm_accuracy", "unigram_accuracy", ".1%"),
             ("masked-LM loss, nats", "masked_lm_loss", "unigram_loss", ".3f"),
-            ("next-sentence accuracy", "next_sentence_accuracy", "next_sentence_majority", ".1%"),
+            (
+                "next-sentence accuracy",
+                "next_sentence_accuracy",
+                "next_sentence_majority",
+                ".1%",
+            ),
         )
         if key in scores
     ]
     inputs, label = f"{scores.get('rows', 0):,} rows of packed documents", ""
     if "pairs" in scores:
-        inputs, label = f"{scores['pairs']:,} sentence pairs", ", or the more frequent label"
+        inputs, label = (
+            f"{scores['pairs']:,} sentence pairs",
+            ", or the more frequent label",
+        )
     chance = ", ".join(_not_learned(scores))
     return page(
         f"What the run learned: {numbers['position']}, {numbers['step']:,} steps",
@@ -119,13 +129,17 @@ def _readable(numbers: Json) -> str:
         f"{scores['masked_tokens']:,} masked tokens. The baseline\n"
         f"always predicts the most frequent token{label}.",
         table(["", "model", "baseline"], rows),
-        f"No better than the baseline: {chance}. Train for more steps." if chance else "",
+        f"No better than the baseline: {chance}. Train for more steps."
+        if chance
+        else "",
     )
 
 
 def _not_learned(scores: Json) -> list[str]:
     """Return the scores that are at the baseline, within two standard errors of an accuracy."""
-    names = ["masked-LM loss"] if scores["masked_lm_loss"] >= scores["unigram_loss"] else []
+    names = (
+        ["masked-LM loss"] if scores["masked_lm_loss"] >= scores["unigram_loss"] else []
+    )
     if "pairs" in scores:
         majority = scores["next_sentence_majority"]
         error = (majority * (1 - majority) / scores["pairs"]) ** 0.5

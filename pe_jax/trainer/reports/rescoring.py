@@ -19,7 +19,9 @@ from pe_jax.trainer.tasks.run import run_config, saved_tokenizer
 from pe_jax.trainer.training.checkpointing import newest_params
 
 
-def rescore(folder: Path, out: Path, lengths: tuple[int, ...] = (), resize: str = "") -> str:
+def rescore(
+    folder: Path, out: Path, lengths: tuple[int, ...] = (), resize: str = ""
+) -> str:
     """Score the newest checkpoint of a fine-tuned run on inputs of `lengths`, by default its own.
 
     Writes `rescored.json`, `rescored.md`, which it returns, and the predictions to `out`. `resize`
@@ -35,7 +37,10 @@ def rescore(folder: Path, out: Path, lengths: tuple[int, ...] = (), resize: str 
     buckets = tuple(sorted({*config.data.buckets, config.data.length, *lengths}))
     fitted = [
         fit_length(
-            changed(config, {"data.length": length, "data.buckets": buckets, "resize": resize}),
+            changed(
+                config,
+                {"data.length": length, "data.buckets": buckets, "resize": resize},
+            ),
             key="config.lengths",
         )
         for length in lengths
@@ -47,7 +52,10 @@ def rescore(folder: Path, out: Path, lengths: tuple[int, ...] = (), resize: str 
         f"{len(config.seeds)} seeds.",
         number_table(
             ["length", *rows[0]["scores"]],
-            [[f"{r['length']:,}", *map(mean_and_spread, r["scores"].values())] for r in rows],
+            [
+                [f"{r['length']:,}", *map(mean_and_spread, r["scores"].values())]
+                for r in rows
+            ],
         ),
     )
     return write_report(out, "rescored", rows, text)

@@ -33,7 +33,9 @@ def export(
         that cannot be exported in this format.
     """
     if dtype != "float32" and format != "onnx":
-        raise ValueError(f"config.dtype={dtype!r} needs config.format='onnx', not {format!r}.")
+        raise ValueError(
+            f"config.dtype={dtype!r} needs config.format='onnx', not {format!r}."
+        )
     config: EncoderTrainingConfig | FinetuningConfig = run_config(folder, TRAINING)
     tokenizer = load_tokenizer(saved_tokenizer(folder))
     step, params = newest_params(folder)
@@ -41,7 +43,9 @@ def export(
         number = _number(config.seeds, seed)
         params = jax.tree.map(lambda leaf: leaf[number], params)
     elif seed not in (None, config.seed):
-        raise ValueError(f"{folder} holds a run of seed {config.seed}, but config.seed is {seed}.")
+        raise ValueError(
+            f"{folder} holds a run of seed {config.seed}, but config.seed is {seed}."
+        )
     labels = GLUE[config.task].labels if config.task in GLUE else ()
     model = dataclasses.replace(config.model, vocab_size=tokenizer.get_vocab_size())
     parts = out, model, jax.device_get(params), tokenizer

@@ -38,11 +38,17 @@ def sweep_sinusoids(config: SweepConfig, out: Path) -> str:
         marked=_BERT if swept else None,
     )
     figures.save(figure, out / "sweep.png", config.vector)
-    numbers = {"bases": bases.tolist(), "dims": dims.tolist(), config.measure: values.tolist()}
+    numbers = {
+        "bases": bases.tolist(),
+        "dims": dims.tolist(),
+        config.measure: values.tolist(),
+    }
     write_text(out / "sweep.json", json.dumps(numbers) + "\n")
     least, greatest = (
         f"{values[i, j]:.4g} (base {bases[i]:.4g}, D = {dims[j]})"
-        for i, j in (divmod(index, len(dims)) for index in (values.argmin(), values.argmax()))
+        for i, j in (
+            divmod(index, len(dims)) for index in (values.argmin(), values.argmax())
+        )
     )
     text = f"""# {values.size:,} fixed sinusoids: {label}
 
@@ -64,14 +70,18 @@ def _measured(bases: np.ndarray, dims: np.ndarray, config: SweepConfig) -> np.nd
         if config.measure == "turning_point":
             return properties.turning_point(psi)
         weighted = config.measure == "monotonicity_weighted"
-        return properties.monotonicity(Toeplitz(psi=psi), config.window, weighted=weighted)
+        return properties.monotonicity(
+            Toeplitz(psi=psi), config.window, weighted=weighted
+        )
 
     settings = {
         "base": np.repeat(bases, len(dims)).astype(np.float32),
         "dim": np.tile(dims, len(bases)).astype(np.int32),
     }
     bar = Progress(len(bases) * len(dims), unit="setting", lines=0.0)
-    values = properties.sweep(measured, settings, memory=config.memory, progress=bar.advance)
+    values = properties.sweep(
+        measured, settings, memory=config.memory, progress=bar.advance
+    )
     bar.close()
     return values.reshape(len(bases), len(dims))
 

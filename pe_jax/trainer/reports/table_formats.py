@@ -46,7 +46,9 @@ def _printed(
     def text(cell: Json | None, top: float | None) -> str:
         if cell is None:
             return escape("–")
-        start = bold.format(mean(cell)) if float(mean(cell)) == top else escape(mean(cell))
+        start = (
+            bold.format(mean(cell)) if float(mean(cell)) == top else escape(mean(cell))
+        )
         p = p_value_of(cell)
         if p is not None and p < p_value:
             start += escape("†" if cell["test"]["difference"] > 0 else "‡")
@@ -57,14 +59,20 @@ def _printed(
             parts.append(escape(f"(n={cell['n']})"))
         return " ".join(parts)
 
-    return [[escape(row), *map(text, cells.values(), best)] for row, cells in rows.items()]
+    return [
+        [escape(row), *map(text, cells.values(), best)] for row, cells in rows.items()
+    ]
 
 
 def to_markdown(name: str, table: Json, p_value: float) -> str:
     """Return a heading, the table with its columns lined up, and its notes."""
     header = ["position encoding", *map(markdown.text, table["columns"].values())]
     rows = _printed(name, table["rows"], p_value, "**{}**", markdown.text)
-    return page(TITLES[name], markdown.raw_table(header, rows), *map(markdown.text, table["notes"]))
+    return page(
+        TITLES[name],
+        markdown.raw_table(header, rows),
+        *map(markdown.text, table["notes"]),
+    )
 
 
 def to_latex(name: str, table: Json, p_value: float) -> str:
@@ -91,12 +99,20 @@ def to_csv(table: Json) -> str:
     """Return a row for each encoding: mean, std, n and p of each column, empty if missing."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    keys = [f"{key} {number}" for key in table["columns"] for number in ("mean", "std", "n", "p")]
+    keys = [
+        f"{key} {number}"
+        for key in table["columns"]
+        for number in ("mean", "std", "n", "p")
+    ]
     writer.writerow(["position", *map(_spreadsheet_text, keys)])
     for position, cells in table["rows"].items():
         row = [position]
         for cell in cells.values():
-            row += [cell["mean"], cell["std"], cell["n"], p_value_of(cell)] if cell else [None] * 4
+            row += (
+                [cell["mean"], cell["std"], cell["n"], p_value_of(cell)]
+                if cell
+                else [None] * 4
+            )
         writer.writerow(row)
     return file.getvalue()
 
@@ -109,7 +125,9 @@ def _spreadsheet_text(text: str) -> str:
 
 def usual_count(rows: Json) -> int:
     """Return the number of seeds that most cells have, the larger on a tie; cells omit it."""
-    counts = Counter(cell["n"] for cells in rows.values() for cell in cells.values() if cell)
+    counts = Counter(
+        cell["n"] for cells in rows.values() for cell in cells.values() if cell
+    )
     return max(counts, key=lambda n: (counts[n], n))
 
 

@@ -17,14 +17,17 @@ from pe_jax.trainer.reports.pages import write_page
 
 Value: TypeAlias = str | float | Estimate | None  # None and NaN are printed as a dash.
 Row: TypeAlias = Sequence[Value]
-Column: TypeAlias = str | tuple[str, str]  # Heading of text, or heading and format of numbers.
+Column: TypeAlias = (
+    str | tuple[str, str]
+)  # Heading of text, or heading and format of numbers.
 
 
 def number_table(columns: Sequence[Column], rows: Sequence[Row]) -> list[str]:
     """Return the lines of a Markdown table. Headings and strings in cells are text."""
     pairs = [(column, "") if isinstance(column, str) else column for column in columns]
     texts = [
-        [_text(cell, form) for cell, (_, form) in zip(row, pairs, strict=True)] for row in rows
+        [_text(cell, form) for cell, (_, form) in zip(row, pairs, strict=True)]
+        for row in rows
     ]
     return markdown.table([heading for heading, _ in pairs], texts)
 

@@ -36,7 +36,11 @@ from pe_jax.trainer.tasks.imitation import (
 from pe_jax.trainer.tasks.order_scores import order_scores
 from pe_jax.trainer.tasks.pretrained_source import PretrainedSource
 from pe_jax.trainer.tasks.run import Program
-from pe_jax.trainer.tasks.student_model import keep_table_mean, keep_windows, without_positions
+from pe_jax.trainer.tasks.student_model import (
+    keep_table_mean,
+    keep_windows,
+    without_positions,
+)
 from pe_jax.trainer.tasks.text_training import TextData, TextRun
 from pe_jax.trainer.tasks.train import train
 from pe_jax.trainer.training import sharding
@@ -80,7 +84,9 @@ def resolve(config: DistillationConfig) -> DistillationConfig:
         )
     teacher = PretrainedSource(config.init).model
     config = dataclasses.replace(config, model=keep_windows(config.model, teacher))
-    config = text_training.resolve(config)  # Without the folder: resuming needs the teacher too.
+    config = text_training.resolve(
+        config
+    )  # Without the folder: resuming needs the teacher too.
     student, layers = config.model, config.model.num_layers
     if config.layers and len(config.layers) != layers:
         raise ValueError(
@@ -115,20 +121,32 @@ def make_program(
 ) -> Program:
     """Return what `config` runs on the devices of `mesh` in `steps` steps, without data."""
     frozen = [f"{head}/*=0" for head in heads]
-    optimizer_config = changed(config.optimizer, {"rates": (*config.optimizer.rates, *frozen)})
+    optimizer_config = changed(
+        config.optimizer, {"rates": (*config.optimizer.rates, *frozen)}
+    )
     schedule, optimizer = make_optimizer(optimizer_config, steps, model)
     weights = config.layers, config.attention, config.differences
     task = imitation_task(model, teacher, mesh, config.parallel, *weights, heads)
     seeds, constants = (config.seed,), 2  # Those of `imitation_task`.
-    return Program(model, task, optimizer, schedule, mesh, seeds, config.parallel, constants)
+    return Program(
+        model, task, optimizer, schedule, mesh, seeds, config.parallel, constants
+    )
 
 
 def step_flops(
-    config: DistillationConfig, student: BertConfig, teacher: BertConfig, rows: int, length: int
+    config: DistillationConfig,
+    student: BertConfig,
+    teacher: BertConfig,
+    rows: int,
+    length: int,
 ) -> float:
     """Return the model FLOPs of a step, with shuffled rows and the teacher's windows."""
     rows, window = rows * (2 if config.differences else 1), config.window
-    shape = window_spec(length, window)["windows"][0] if 0 < window < length else (1, length)
+    shape = (
+        window_spec(length, window)["windows"][0]
+        if 0 < window < length
+        else (1, length)
+    )
     teacher_flops = rows * forward_flops(teacher, *shape, 0)
     return train_flops(student, rows, length, 0) + teacher_flops
 
@@ -147,12 +165,16 @@ def make_examples(
 
 def build(config: DistillationConfig, tokenizer: Path | None = None) -> Run:
     """Build everything that `config` stands for; reads text and teacher, and trains nothing."""
-    if isinstance(config.model, ModelChanges):  # Otherwise the teacher would be opened once more.
+    if isinstance(
+        config.model, ModelChanges
+    ):  # Otherwise the teacher would be opened once more.
         config = resolve(config)
     stages, mesh = [*config.stages.values()], sharding.data_mesh()
     lengths = {stage.length for stage in stages}
     test_stages = [
-        changed(stages[-1], {"length": n}) for n in config.test_lengths if n not in lengths
+        changed(stages[-1], {"length": n})
+        for n in config.test_lengths
+        if n not in lengths
     ]
     make = functools.partial(make_examples, config)
     text_data = text_training.read_data(
@@ -167,12 +189,16 @@ def build(config: DistillationConfig, tokenizer: Path | None = None) -> Run:
     constants = [
         # On every host's devices.
         (params["bert"], jax.device_put(statistics, shardings_of(statistics)))
-        for statistics in measure(config, teacher, mesh, params["bert"], text_data.held_out)
+        for statistics in measure(
+            config, teacher, mesh, params["bert"], text_data.held_out
+        )
     ]
     pair = Distillation(config, program, teacher, params, constants, text_data)
     run_stages = [pair.stage(number) for number in range(len(stages))]
     digests = {"config.init": teacher_digest(teacher, params["bert"])}
-    return text_training.make_run(config, program, text_data, run_stages, digests, pair.start)
+    return text_training.make_run(
+        config, program, text_data, run_stages, digests, pair.start
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,12 +209,16 @@ class Distillation:
     program: Program  # Of the student.
     teacher: BertConfig
     params: Params  # Of the teacher, with its heads.
-    constants: list[tuple[Params, Statistics]]  # Of `imitation_task`, for each of `data.held_out`.
+    constants: list[
+        tuple[Params, Statistics]
+    ]  # Of `imitation_task`, for each of `data.held_out`.
     data: TextData
 
     def start(self, fresh: Params) -> Params:
         """Return the student's first parameters: the teacher's, and `fresh` positions."""
-        copies = jax.tree.map(jnp.copy, self.params)  # A step donates its state; the teacher stays.
+        copies = jax.tree.map(
+            jnp.copy, self.params
+        )  # A step donates its state; the teacher stays.
         student, changes = transplant(fresh, copies, position=False)
         log(f"Parameters from {self.config.init}:\n{changes}")
         student = {**student, "bert": self._keep_mean(student["bert"])}
@@ -203,15 +233,21 @@ class Distillation:
             steps=self.data.steps[number],
             batches=self.data.batches[number],
             train_step=lambda state, batch: step(state, batch, *self.constants[number]),
-            evaluate=lambda step, params: self.scores(number, params) | self._order[0](params),
-            flops=functools.partial(step_flops, config, self.program.model, self.teacher),
+            evaluate=lambda step, params: (
+                self.scores(number, params) | self._order[0](params)
+            ),
+            flops=functools.partial(
+                step_flops, config, self.program.model, self.teacher
+            ),
             converged=functools.partial(
                 converged, patience=config.patience, min_gain=config.min_gain
             ),
             initial_scores=self.initial_scores,
         )
 
-    def scores(self, number: int, params: Params, program: Program | None = None) -> Scalars:
+    def scores(
+        self, number: int, params: Params, program: Program | None = None
+    ) -> Scalars:
         """Return the held-out scores of a stage, and R² at the lengths of the others."""
         eval_step, held_out = (program or self.program).eval_step(), self.data.held_out
 
@@ -224,13 +260,21 @@ class Distillation:
         for i, length in enumerate(lengths):
             if length != lengths[number]:
                 others = stage_scores(i).items()
-                scores |= {f"length_{length}/{name}": x for name, x in others if name != "loss"}
+                scores |= {
+                    f"length_{length}/{name}": x for name, x in others if name != "loss"
+                }
         return scores
 
     def initial_scores(self, params: Params) -> Scalars:
         """Return the scores before training, of a student without positions, and of the teacher."""
-        bert = {name: leaf for name, leaf in self.params["bert"].items() if name != "position"}
-        untrained = changed(self.config, {"optimizer.rates": ()})  # They may name the heads.
+        bert = {
+            name: leaf
+            for name, leaf in self.params["bert"].items()
+            if name != "position"
+        }
+        untrained = changed(
+            self.config, {"optimizer.rates": ()}
+        )  # They may name the heads.
         model = without_positions(self.program.model)
         without = make_program(untrained, self.program.mesh, model, self.teacher, 1)
         student_order, teacher_order = self._order
@@ -240,16 +284,22 @@ class Distillation:
             TEACHER: teacher_order,
         }
         return {
-            f"{group}{name}": x for group, scores in groups.items() for name, x in scores.items()
+            f"{group}{name}": x
+            for group, scores in groups.items()
+            for name, x in scores.items()
         }
 
     @functools.cached_property
     def _order(self) -> tuple[Callable[[Params], Scalars], Scalars]:
         teacher, text = self.params["bert"], self.data.text
-        return order_scores(self.program, self.teacher, teacher, text, self._start_length)
+        return order_scores(
+            self.program, self.teacher, teacher, text, self._start_length
+        )
 
     def _keep_mean(self, bert: Params) -> Params:
-        return keep_table_mean(self.teacher, self.params["bert"], bert, self._start_length)
+        return keep_table_mean(
+            self.teacher, self.params["bert"], bert, self._start_length
+        )
 
     @property
     def _start_length(self) -> int:

@@ -26,7 +26,11 @@ from pe_jax.models.config import ModelChanges
 from pe_jax.models.flops import train_flops
 from pe_jax.trainer.configs.finetuning import FinetuningConfig, SquadConfig
 from pe_jax.trainer.console.terminal import Progress, log, log_field
-from pe_jax.trainer.data.rows import TrainingBatches, evaluation_batches, training_batches
+from pe_jax.trainer.data.rows import (
+    TrainingBatches,
+    evaluation_batches,
+    training_batches,
+)
 from pe_jax.trainer.tasks.finetuning_task import FinetuningTask, score_name
 from pe_jax.trainer.tasks.glue import glue_problem
 from pe_jax.trainer.tasks.pretrained_source import PretrainedSource, start_model
@@ -51,7 +55,9 @@ class Scorer:
     folder: Path  # Of the run, where predictions are written.
     seeds: tuple[int, ...]
     problem: FinetuningTask
-    outputs: Callable[[Params, HostBatch], PyTree]  # Of all seeds: leaves `[S, B, ...]`.
+    outputs: Callable[
+        [Params, HostBatch], PyTree
+    ]  # Of all seeds: leaves `[S, B, ...]`.
     # Batches by held-out set, each with the numbers of its rows.
     held_out: dict[str, list[tuple[HostBatch, np.ndarray]]]
     length: int  # Of the longest inputs.
@@ -88,7 +94,9 @@ class Scorer:
                 parts.append(jax.tree.map(cut, outputs))
                 progress.advance()
             order = np.argsort(np.concatenate([numbers for _, numbers in batches]))
-            return jax.tree.map(lambda *xs: np.concatenate(xs, axis=1)[:, order], *parts)
+            return jax.tree.map(
+                lambda *xs: np.concatenate(xs, axis=1)[:, order], *parts
+            )
 
         outputs = {name: collect(batches) for name, batches in self.held_out.items()}
         progress.close()
@@ -129,7 +137,9 @@ def resolve(config: FinetuningConfig, folder: Path | None = None) -> FinetuningC
     return fit_length(dataclasses.replace(config, model=model))
 
 
-def fit_length(config: FinetuningConfig, key: str = "config.data.length") -> FinetuningConfig:
+def fit_length(
+    config: FinetuningConfig, key: str = "config.data.length"
+) -> FinetuningConfig:
     """Make the model of `config` as long as its inputs; `key` is what sets their length.
 
     Raises:
@@ -148,7 +158,9 @@ def fit_length(config: FinetuningConfig, key: str = "config.data.length") -> Fin
     return changed(config, {"model.max_length": length})
 
 
-def build(config: FinetuningConfig, folder: Path, tokenizer: Path | None = None) -> FinetuningRun:
+def build(
+    config: FinetuningConfig, folder: Path, tokenizer: Path | None = None
+) -> FinetuningRun:
     """Build the programs and read the data of `config`; train nothing.
 
     Args:
@@ -158,7 +170,9 @@ def build(config: FinetuningConfig, folder: Path, tokenizer: Path | None = None)
     config = resolve(config)
     data = config.data
     mesh = seed_mesh(len(config.seeds))
-    sharding.check_rows("config.data.batch_size", data.batch_size, mesh, config.accumulation)
+    sharding.check_rows(
+        "config.data.batch_size", data.batch_size, mesh, config.accumulation
+    )
     sharding.check_rows("config.data.eval_batch_size", data.eval_batch_size, mesh)
     words = load_tokenizer(tokenizer or PretrainedSource(config.init).tokenizer())
     model = dataclasses.replace(config.model, vocab_size=words.get_vocab_size())
@@ -170,7 +184,9 @@ def build(config: FinetuningConfig, folder: Path, tokenizer: Path | None = None)
         log(note)
     lengths = (*(size for size in data.buckets if size < data.length), data.length)
     rows = data.batch_size
-    steps = config.steps or max(1, round(config.epochs * (len(problem.train.sizes()) // rows)))
+    steps = config.steps or max(
+        1, round(config.epochs * (len(problem.train.sizes()) // rows))
+    )
     hosts = jax.process_index(), jax.process_count()
     batches = TrainingBatches(problem.train, lengths, rows, config.seeds, steps, *hosts)
     program = make_program(config, mesh, model, problem.task, steps)
@@ -195,7 +211,12 @@ def build(config: FinetuningConfig, folder: Path, tokenizer: Path | None = None)
         config=config,
         program=program,
         stages=[stage],
-        summary=[("Batch", f"{rows:,} rows of each of {len(config.seeds)} seeds; {steps:,} steps")],
+        summary=[
+            (
+                "Batch",
+                f"{rows:,} rows of each of {len(config.seeds)} seeds; {steps:,} steps",
+            )
+        ],
         digests={
             f"{config.task}, {name} data": each.digest()
             for name, each in {"training": problem.train, **problem.held_out}.items()
@@ -211,7 +232,11 @@ def build(config: FinetuningConfig, folder: Path, tokenizer: Path | None = None)
 
 
 def make_program(
-    config: FinetuningConfig, mesh: jax.sharding.Mesh, model: BertConfig, task: Task, steps: int
+    config: FinetuningConfig,
+    mesh: jax.sharding.Mesh,
+    model: BertConfig,
+    task: Task,
+    steps: int,
 ) -> SeedsProgram:
     """Return what `config` runs on the devices of a `seed_mesh` in `steps` steps, without data."""
     schedule, optimizer = make_optimizer(config.optimizer, steps, model)
@@ -233,10 +258,14 @@ def start_from(
     _, changes = merge(jax.eval_shape(program.task.init, jax.random.key(0)), old)
     log(f"Parameters from {config.init}:\n{changes}")
     merge_seeds = jax.vmap(lambda params, old: merge(params, old)[0], in_axes=(0, None))
-    return jax.jit(merge_seeds, out_shardings=program.shardings.params)(fresh, old), changes
+    return jax.jit(merge_seeds, out_shardings=program.shardings.params)(
+        fresh, old
+    ), changes
 
 
-def run(config: FinetuningConfig, folder: Path, profile: range = range(0)) -> FinetuningRun:
+def run(
+    config: FinetuningConfig, folder: Path, profile: range = range(0)
+) -> FinetuningRun:
     """Fine-tune `config`, or resume; see `pretraining.run`. Adds `predictions/`, see `Scorer`."""
     config = resolve(config, folder)
     tokenizer = log_run_header(folder, config)

@@ -32,7 +32,9 @@ class FinetuningTask(NamedTuple):
     score: Callable[[str, PyTree], tuple[Scalars, dict[str, Any]]]
     baseline: Scalars  # Scores of a trivial answer.
     metric: str  # The score to select by.
-    held_out_metric: str  # That of training data that was kept for it, empty if none was.
+    held_out_metric: (
+        str  # That of training data that was kept for it, empty if none was.
+    )
     notes: list[str]  # What a reader should know about the data.
 
 

@@ -62,23 +62,31 @@ def glue_score(metric: str, labels: np.ndarray, predictions: np.ndarray) -> floa
     """
     _check_finite(predictions)
     if metric in ("pearson", "spearman"):
-        from scipy import stats  # As long to import as all of JAX, and only needed here.
+        from scipy import (
+            stats,
+        )  # As long to import as all of JAX, and only needed here.
 
         correlation = stats.pearsonr if metric == "pearson" else stats.spearmanr
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", stats.ConstantInputWarning)
             value = float(correlation(labels, predictions).statistic)
-        return 0.0 if np.isnan(value) else 100 * value  # Constant answers do not correlate.
+        return (
+            0.0 if np.isnan(value) else 100 * value
+        )  # Constant answers do not correlate.
     with extra("finetuning", ValueError):
         from sklearn import metrics
     if metric == "f1":
         return 100 * float(metrics.f1_score(labels, predictions, zero_division=0.0))
-    score = metrics.matthews_corrcoef if metric == "matthews" else metrics.accuracy_score
+    score = (
+        metrics.matthews_corrcoef if metric == "matthews" else metrics.accuracy_score
+    )
     return 100 * float(score(labels, predictions))
 
 
 def _check_finite(predictions: np.ndarray) -> None:
-    if broken := int((~np.isfinite(predictions.reshape(len(predictions), -1))).any(-1).sum()):
+    if broken := int(
+        (~np.isfinite(predictions.reshape(len(predictions), -1))).any(-1).sum()
+    ):
         raise ValueError(
             f"{broken} of {len(predictions)} predictions are not finite, so they cannot be scored. "
             "The model's weights are broken."
@@ -102,7 +110,10 @@ def glue_problem(
     held_out = {suffix or VALIDATION: read(split) for suffix, split in glue.validation}
     if config.data.held_out:
         held_out_rows = split_off(len(train.labels), config.data.held_out)
-        train, held_out[HELD_OUT] = train.select(~held_out_rows), train.select(held_out_rows)
+        train, held_out[HELD_OUT] = (
+            train.select(~held_out_rows),
+            train.select(held_out_rows),
+        )
 
     def scores(name: str, answers: np.ndarray) -> Scalars:
         labels = held_out[name].labels
@@ -125,15 +136,21 @@ def glue_problem(
         baseline={
             score_name(metric, name): value
             for name, examples in held_out.items()
-            for metric, value in scores(name, np.full_like(examples.labels, trivial)).items()
+            for metric, value in scores(
+                name, np.full_like(examples.labels, trivial)
+            ).items()
         },
         metric=score_name(glue.metrics[0], glue.validation[0][0] or VALIDATION),
-        held_out_metric=score_name(glue.metrics[0], HELD_OUT) if config.data.held_out else "",
+        held_out_metric=score_name(glue.metrics[0], HELD_OUT)
+        if config.data.held_out
+        else "",
         notes=_notes(whole, train, held_out),
     )
 
 
-def _notes(whole: Examples, train: Examples, held_out: dict[str, Examples]) -> list[str]:
+def _notes(
+    whole: Examples, train: Examples, held_out: dict[str, Examples]
+) -> list[str]:
     notes = [f"{len(train.labels):,} training examples"]
     if count := whole.empty().sum():
         notes[0] += f"; {count:,} with an empty text were left out"

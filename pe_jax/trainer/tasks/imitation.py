@@ -69,14 +69,18 @@ def imitation_task(
 
     def init(rng: jax.Array) -> Params:
         tokens = jnp.zeros((1, 8), jnp.int32)
-        params = BertForPretraining(student).init(rng, tokens, masked_positions=tokens)["params"]
+        params = BertForPretraining(student).init(rng, tokens, masked_positions=tokens)[
+            "params"
+        ]
         return {name: params[name] for name in ("bert", *heads)}
 
     def counts(batch: Batch) -> Sums:
         tokens = _real(batch).sum().astype(jnp.float32)
         return dict.fromkeys(("loss", "r2", "r2_mean", *names), tokens)
 
-    def outputs(params: Params, batch: Batch, rng: jax.Array | None = None) -> LayerOutputs:
+    def outputs(
+        params: Params, batch: Batch, rng: jax.Array | None = None
+    ) -> LayerOutputs:
         return student_outputs(params["bert"], batch, rng)
 
     def sums(
@@ -90,7 +94,9 @@ def imitation_task(
         ours, theirs = outputs(params, read, rng), teacher_outputs(teacher_params, read)
         hidden, targets = ours.hidden[1:], theirs.hidden[1:]
         rows = len(batch["tokens"])
-        error = _distance(hidden[:, :rows], targets[:, :rows], batch) / statistics.hidden
+        error = (
+            _distance(hidden[:, :rows], targets[:, :rows], batch) / statistics.hidden
+        )
         if statistics.centre is not None:
             targets = _centered(targets, statistics.centre, read)
         loss = _distance(hidden, targets, read) / statistics.hidden
@@ -114,9 +120,13 @@ def outputs_of(
 ) -> Callable[..., LayerOutputs]:
     """Return `outputs(params of Bert, batch, rng=None)`."""
 
-    def outputs(params: Params, batch: Batch, rng: jax.Array | None = None) -> LayerOutputs:
+    def outputs(
+        params: Params, batch: Batch, rng: jax.Array | None = None
+    ) -> LayerOutputs:
         inputs = batch["tokens"], batch["token_type_ids"]
-        return layer_outputs(model, params, *inputs, rng=rng, document_ids=batch["document_ids"])
+        return layer_outputs(
+            model, params, *inputs, rng=rng, document_ids=batch["document_ids"]
+        )
 
     return sharding.gather(outputs, mesh, parallel)
 
@@ -158,11 +168,15 @@ def _distance(
 
 def _with_shuffles(batch: Batch) -> Batch:
     """The rows of a batch, and the same with their words in another order."""
-    shuffled = batch | {"tokens": jnp.take_along_axis(batch["tokens"], batch["order"], 1)}
+    shuffled = batch | {
+        "tokens": jnp.take_along_axis(batch["tokens"], batch["order"], 1)
+    }
     return jax.tree.map(lambda *both: jnp.concatenate(both), batch, shuffled)
 
 
-def _change(hidden: Float[Array, "N 2*B L D"], order: Int[Array, "B L"]) -> Float[Array, "N B L D"]:
+def _change(
+    hidden: Float[Array, "N 2*B L D"], order: Int[Array, "B L"]
+) -> Float[Array, "N B L D"]:
     """How far each token's state moves when its row is shuffled; see `_with_shuffles`."""
     text, shuffled = jnp.split(hidden.astype(jnp.float32), 2, axis=1)
     back = jnp.argsort(order, 1)[None, :, :, None]
@@ -182,7 +196,9 @@ def _centered(
     return hidden.astype(jnp.float32) - jnp.where(batch["text"][..., None], shift, 0)
 
 
-def converged(evaluations: Sequence[Scalars], *, patience: int, min_gain: float) -> bool:
+def converged(
+    evaluations: Sequence[Scalars], *, patience: int, min_gain: float
+) -> bool:
     """Return whether R² of the last layer has stopped rising.
 
     Args:
@@ -206,13 +222,18 @@ def measure(
     """Return the statistics of a teacher on held-out batches, for each stage; `params` are those of
     its `Bert`, with the shardings of `sharding.state_shardings`."""
     sums = _statistics_of(_targets_of(teacher, mesh, config.parallel), config.centered)
-    step = sharding.compiled(sums, mesh, (None, None))  # With the shardings that both come with.
+    step = sharding.compiled(
+        sums, mesh, (None, None)
+    )  # With the shardings that both come with.
     wide = functools.partial(jax.tree.map, lambda x: np.asarray(x, np.float64))
     stages = [[wide(step(params, batch)) for batch in batches] for batches in held_out]
     centre = None
     if config.centered:
         centre = _centre(max(stages, key=lambda batches: len(batches[0]["texts"])))
-    return [Statistics(_variance(s, "hidden"), _variance(s, "attention"), centre) for s in stages]
+    return [
+        Statistics(_variance(s, "hidden"), _variance(s, "attention"), centre)
+        for s in stages
+    ]
 
 
 @cache_by_arguments
@@ -223,7 +244,9 @@ def _statistics_of(
 
     def sums(params: Params, batch: Batch) -> Sums:
         theirs, real = outputs(params, batch), _real(batch)
-        hidden, attention = (x.astype(jnp.float32) for x in (theirs.hidden[1:], theirs.attention))
+        hidden, attention = (
+            x.astype(jnp.float32) for x in (theirs.hidden[1:], theirs.attention)
+        )
         totals = {
             "tokens": real.sum(),
             **_mean_and_spread(hidden, real, "hidden"),
@@ -232,7 +255,10 @@ def _statistics_of(
         if not by_position:
             return totals
         text, positions = batch["text"], document_positions(batch["document_ids"])
-        zeros, hidden = jnp.zeros_like(hidden[:, 0]), jnp.where(text[..., None], hidden, 0)
+        zeros, hidden = (
+            jnp.zeros_like(hidden[:, 0]),
+            jnp.where(text[..., None], hidden, 0),
+        )
         return totals | {
             "texts": jnp.zeros(text.shape[1], jnp.int32).at[positions].add(text),
             "by_position": zeros.at[:, positions].add(hidden),
@@ -253,7 +279,9 @@ def _mean_and_spread(x: Float[Array, "N B L D"], real: Array, name: str) -> Sums
 def _variance(batches: Sequence[dict[str, np.ndarray]], name: str) -> np.ndarray:
     """The variance of all tokens, within batches and between them."""
     keys = "tokens", f"{name}_mean", f"{name}_spread"
-    tokens, means, spreads = (np.stack([batch[key] for batch in batches]) for key in keys)
+    tokens, means, spreads = (
+        np.stack([batch[key] for batch in batches]) for key in keys
+    )
     mean = np.average(means, axis=0, weights=tokens)
     between = np.average(((means - mean) ** 2).sum(-1), axis=0, weights=tokens)
     return (spreads.sum(0) / tokens.sum() + between).astype(np.float32)
@@ -264,11 +292,15 @@ def _centre(batches: Sequence[dict[str, np.ndarray]]) -> np.ndarray:
     counts = np.sum([batch["texts"] for batch in batches], axis=0)[:, None]
     by_position = np.sum([batch["by_position"] for batch in batches], axis=0)
     mean = by_position.sum(1, keepdims=True) / counts.sum()
-    return np.where(counts > 0, by_position / np.maximum(counts, 1) - mean, 0).astype(np.float32)
+    return np.where(counts > 0, by_position / np.maximum(counts, 1) - mean, 0).astype(
+        np.float32
+    )
 
 
 def teacher_digest(teacher: BertConfig, params: Params) -> str:
     """Return a digest of all that the teacher's hidden states depend on."""
-    settings = {name: getattr(teacher, name) for name in (*SIZES, *ARCHITECTURE, "max_length")}
+    settings = {
+        name: getattr(teacher, name) for name in (*SIZES, *ARCHITECTURE, "max_length")
+    }
     facts = [teacher.encoding().name, settings, fingerprint(params)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

@@ -32,7 +32,9 @@ def _of_rows_jvp(
     return (loss, right), ((slope * tangents[0]).sum(-1), jnp.zeros_like(right))
 
 
-def _sums(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _sums(
+    logits: jax.Array, labels: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Logarithm of the softmax's denominator, logit of the label, largest logit."""
     largest = logits.max(-1)
     log_total = largest + jnp.log(jnp.exp(logits - largest[..., None]).sum(-1))

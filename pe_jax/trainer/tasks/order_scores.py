@@ -37,7 +37,9 @@ def order_scores(
     size = min(size, min(longest, _LONGEST) - template.size)
     inside, begins = data.pieces(text.held_out, text.held_out_documents, _TEXTS, size)
     tokens = np.stack([template.join(piece) for piece in inside])
-    orders = properties.shuffled_orders(begins, ends=(len(template.before), len(template.after)))
+    orders = properties.shuffled_orders(
+        begins, ends=(len(template.before), len(template.after))
+    )
 
     def states(outputs: Callable[..., LayerOutputs], params: Params) -> jax.Array:
         everywhere = sharding.replicated(program.mesh)
@@ -55,11 +57,16 @@ def order_scores(
 
 
 @cache_by_arguments
-def _states_of(outputs: Callable[[Params, Batch], LayerOutputs]) -> Callable[..., jax.Array]:
+def _states_of(
+    outputs: Callable[[Params, Batch], LayerOutputs],
+) -> Callable[..., jax.Array]:
     """Return `states(params, tokens, orders)`: the last layer's, see `states_by_order`."""
 
     def last(params: Params, tokens: jax.Array) -> jax.Array:
-        inputs = {"token_type_ids": jnp.zeros_like(tokens), "document_ids": jnp.ones_like(tokens)}
+        inputs = {
+            "token_type_ids": jnp.zeros_like(tokens),
+            "document_ids": jnp.ones_like(tokens),
+        }
         return outputs(params, {"tokens": tokens, **inputs}).hidden[-1]
 
     return lambda *args: properties.states_by_order(last, *args)

@@ -83,7 +83,10 @@ class PretrainedSource:
             if bert.unread:
                 log(f"Not read from {self._path}: {', '.join(bert.unread)}")
             params = jax.device_get(bert.params)
-        if max_length not in (None, self.model.max_length) and "position" in params["bert"]:
+        if (
+            max_length not in (None, self.model.max_length)
+            and "position" in params["bert"]
+        ):
             encoding = self.model.encoding()
             position = encoding.resize(params["bert"]["position"], max_length, resize)
             params = {**params, "bert": {**params["bert"], "position": position}}
@@ -102,14 +105,22 @@ def start_model(
     try:
         return PretrainedSource(config.init).model
     except ValueError:
-        if folder is None or not (folder / "config.json").exists() or not saved_steps(folder):
+        if (
+            folder is None
+            or not (folder / "config.json").exists()
+            or not saved_steps(folder)
+        ):
             raise
-        log(f"config.init={config.init} cannot be read: the run in {folder} resumes without it.")
+        log(
+            f"config.init={config.init} cannot be read: the run in {folder} resumes without it."
+        )
         saved: EncoderTrainingConfig | FinetuningConfig = run_config(folder, TRAINING)
         return saved.model
 
 
-def model_of(config: EncoderTrainingConfig, longest: int, folder: Path | None = None) -> BertConfig:
+def model_of(
+    config: EncoderTrainingConfig, longest: int, folder: Path | None = None
+) -> BertConfig:
     """Return the model at `config.init`, see `start_model`, with the values that `config.model`
     gives; ValueError if they do not fit.
 
@@ -121,7 +132,9 @@ def model_of(config: EncoderTrainingConfig, longest: int, folder: Path | None = 
     has_table = start.encoding().max_length and model.encoding().max_length
     if has_table and longest <= start.max_length:
         model = dataclasses.replace(model, max_length=start.max_length)
-    log(f"From the model at {config.init}: {model_size(model)}, {model.encoding().name}")
+    log(
+        f"From the model at {config.init}: {model_size(model)}, {model.encoding().name}"
+    )
     return model
 
 
@@ -132,7 +145,10 @@ def tokenizer_file(config: EncoderTrainingConfig) -> str:
     if not config.init:
         return vocab
     started = PretrainedSource(config.init).tokenizer()
-    if vocab and load_tokenizer(vocab).get_vocab() != load_tokenizer(started).get_vocab():
+    if (
+        vocab
+        and load_tokenizer(vocab).get_vocab() != load_tokenizer(started).get_vocab()
+    ):
         raise ValueError(
             f"config.data.vocab={vocab} has other tokens than {started}, which the model at "
             f"{config.init} was trained with. Leave config.data.vocab empty."
@@ -156,4 +172,6 @@ def published_tokenizer(path: Path) -> Path:
     for name in ("tokenizer.json", "vocab.txt"):
         if (folder / name).is_file():
             return folder / name
-    raise ValueError(f"{path} has no tokenizer.json or vocab.txt next to it. Put one there.")
+    raise ValueError(
+        f"{path} has no tokenizer.json or vocab.txt next to it. Put one there."
+    )

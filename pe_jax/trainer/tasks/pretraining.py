@@ -58,7 +58,10 @@ def pretraining_task(config: BertConfig) -> Task:
 
     def sums(logits: PretrainingLogits, batch: Batch) -> Sums:
         loss, right = cross_entropy(logits.next_sentence, batch["next_sentence"])
-        pair_sums = {"next_sentence_loss": loss.sum(), "next_sentence_accuracy": right.sum()}
+        pair_sums = {
+            "next_sentence_loss": loss.sum(),
+            "next_sentence_accuracy": right.sum(),
+        }
         return _masked_lm_sums(logits.masked_lm, batch) | pair_sums
 
     inputs = ("tokens", "masked_positions", "token_type_ids", "mask")
@@ -71,17 +74,24 @@ def packed_task(config: BertConfig) -> Task:
     """Return the masked-LM loss and accuracy on rows of documents, attention within each."""
     inputs = ("tokens", "masked_positions", "document_ids", "positions")
     losses = ("masked_lm_loss",)
-    return make_task(BertForMaskedLM(config), inputs, _masked_lm_counts, _masked_lm_sums, losses)
+    return make_task(
+        BertForMaskedLM(config), inputs, _masked_lm_counts, _masked_lm_sums, losses
+    )
 
 
 def _masked_lm_counts(batch: Batch) -> Sums:
-    return dict.fromkeys(("masked_lm_loss", "masked_lm_accuracy"), batch["masked_weights"].sum())
+    return dict.fromkeys(
+        ("masked_lm_loss", "masked_lm_accuracy"), batch["masked_weights"].sum()
+    )
 
 
 def _masked_lm_sums(logits: jax.Array, batch: Batch) -> Sums:
     loss, right = cross_entropy(logits, batch["masked_tokens"])
     weights = batch["masked_weights"]
-    return {"masked_lm_loss": (weights * loss).sum(), "masked_lm_accuracy": (weights * right).sum()}
+    return {
+        "masked_lm_loss": (weights * loss).sum(),
+        "masked_lm_accuracy": (weights * right).sum(),
+    }
 
 
 def make_program(
@@ -91,7 +101,9 @@ def make_program(
     schedule, optimizer = make_optimizer(config.optimizer, steps, model)
     task = (packed_task if config.data.packed else pretraining_task)(model)
     task = task._replace(sums=sharding.gather(task.sums, mesh, config.parallel))
-    return Program(model, task, optimizer, schedule, mesh, (config.seed,), config.parallel)
+    return Program(
+        model, task, optimizer, schedule, mesh, (config.seed,), config.parallel
+    )
 
 
 def make_examples(
@@ -114,7 +126,9 @@ def build(config: PretrainingConfig, tokenizer: Path | None = None) -> Run:
     config = text_training.resolve(config)
     mesh, packed = sharding.data_mesh(), config.data.packed
     examples = functools.partial(make_examples, config.data)
-    text_data = text_training.read_data(config, tokenizer, mesh, examples, pairs=not packed)
+    text_data = text_training.read_data(
+        config, tokenizer, mesh, examples, pairs=not packed
+    )
     model = dataclasses.replace(config.model, vocab_size=text_data.text.vocabulary.size)
     program = make_program(config, mesh, model, sum(text_data.steps))
     eval_step = program.eval_step()
@@ -125,15 +139,21 @@ def build(config: PretrainingConfig, tokenizer: Path | None = None) -> Run:
             steps=text_data.steps[number],
             batches=text_data.batches[number],
             train_step=program.train_step(stage.accumulation),
-            evaluate=lambda step, params: evaluate(eval_step, params, text_data.held_out[number]),
-            flops=functools.partial(train_flops, model, predictions=stage.max_predictions),
+            evaluate=lambda step, params: evaluate(
+                eval_step, params, text_data.held_out[number]
+            ),
+            flops=functools.partial(
+                train_flops, model, predictions=stage.max_predictions
+            ),
         )
 
     def start(fresh: Params) -> Params:
         from pe_jax.trainer.tasks.pretrained_source import PretrainedSource
         from pe_jax.trainer.training.transplant import transplant
 
-        old = PretrainedSource(config.init).params(program.shardings_of, model.max_length)
+        old = PretrainedSource(config.init).params(
+            program.shardings_of, model.max_length
+        )
         params, changes = transplant(fresh, old, position=config.keep_position)
         log(f"Parameters from {config.init}:\n{changes}")
         return params

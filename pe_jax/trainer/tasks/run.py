@@ -41,9 +41,13 @@ class Program:
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule  # Learning rate of a step.
     mesh: Mesh
-    seeds: tuple[int, ...]  # Of parameters, dropout and data order; several train side by side.
+    seeds: tuple[
+        int, ...
+    ]  # Of parameters, dropout and data order; several train side by side.
     parallel: str  # A name in `sharding.PARALLEL`.
-    constants: int = 0  # How many the task has, see `Task.sums`; they come with their shardings.
+    constants: int = (
+        0  # How many the task has, see `Task.sums`; they come with their shardings.
+    )
 
     @functools.cached_property
     def shardings(self) -> TrainState:
@@ -71,11 +75,17 @@ class Program:
     def train_step(self, accumulation: int = 1) -> jax.stages.Wrapped:
         """Return the jitted step: `(state, global batch, *constants) -> (state, metrics)`."""
         step = make_train_step(self.task, self.optimizer, accumulation=accumulation)
-        return sharding.parallelize(step, self.mesh, self.parallel, self.shardings, self.constants)
+        return sharding.parallelize(
+            step, self.mesh, self.parallel, self.shardings, self.constants
+        )
 
     def eval_step(self) -> Callable[..., Metrics]:
         """Return the jitted evaluation: `(params, global batch, *constants) -> metrics`."""
-        arguments = (self.shardings.params, self.batch_sharding, *[None] * self.constants)
+        arguments = (
+            self.shardings.params,
+            self.batch_sharding,
+            *[None] * self.constants,
+        )
         return sharding.compiled(make_eval_step(self.task), self.mesh, arguments)
 
 
@@ -87,9 +97,17 @@ class Run(Generic[C]):
     config: C  # Resolved.
     program: Program
     stages: Sequence[Stage]
-    summary: Sequence[tuple[str, str]] = ()  # To print before it trains, see `log_field`.
-    digests: Mapping[str, str] = dataclasses.field(default_factory=dict)  # Of its data, by name.
-    every: tuple[int, int, int] = (0, 0, 0)  # Steps between logs, evaluations, saves: see `Loop`.
+    summary: Sequence[
+        tuple[str, str]
+    ] = ()  # To print before it trains, see `log_field`.
+    digests: Mapping[str, str] = dataclasses.field(
+        default_factory=dict
+    )  # Of its data, by name.
+    every: tuple[int, int, int] = (
+        0,
+        0,
+        0,
+    )  # Steps between logs, evaluations, saves: see `Loop`.
     keep_checkpoints: int = 1  # See `Checkpoints`, as `keep_best`.
     keep_best: int = 0
     # `start(fresh parameters)` takes some from another model; None trains from scratch.

@@ -101,28 +101,39 @@ class SeedsProgram(Program):
         that every host has all rows of: leaves `[S, B, ...]`, replicated."""
         mapped = _outputs_by_seed(function, self.mesh, in_turn(self.mesh))
         by_rows = sharding.by_rows(self.mesh)
-        compiled = sharding.compiled(mapped, self.mesh, (self.shardings.params, by_rows))
+        compiled = sharding.compiled(
+            mapped, self.mesh, (self.shardings.params, by_rows)
+        )
 
         def outputs(params: Params, batch: HostBatch) -> PyTree:
             rows = jax.tree.map(
-                lambda x: jax.make_array_from_callback(x.shape, by_rows, x.__getitem__), batch
+                lambda x: jax.make_array_from_callback(x.shape, by_rows, x.__getitem__),
+                batch,
             )
             return compiled(params, rows)
 
         return outputs
 
 
-def _init_seeds(task: Task, optimizer: optax.GradientTransformation, rngs: jax.Array) -> TrainState:
-    return jax.vmap(functools.partial(init_state, task, optimizer), out_axes=SEED_AXES)(rngs)
+def _init_seeds(
+    task: Task, optimizer: optax.GradientTransformation, rngs: jax.Array
+) -> TrainState:
+    return jax.vmap(functools.partial(init_state, task, optimizer), out_axes=SEED_AXES)(
+        rngs
+    )
 
 
 @cache_by_arguments
 def _step_by_seed(train_step: TrainStep, mesh: Mesh, in_turn: bool) -> TrainStep:
-    def seed_step(state: TrainState, batch: Batch) -> tuple[tuple[PyTree, ...], Metrics]:
+    def seed_step(
+        state: TrainState, batch: Batch
+    ) -> tuple[tuple[PyTree, ...], Metrics]:
         new, metrics = train_step(state, batch)
         return new[1:], metrics  # The number of steps has no axis of seeds.
 
-    step_of_seeds = jax.vmap(sequential_vmap(seed_step) if in_turn else seed_step, (SEED_AXES, 0))
+    step_of_seeds = jax.vmap(
+        sequential_vmap(seed_step) if in_turn else seed_step, (SEED_AXES, 0)
+    )
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         seed_states, metrics = step_of_seeds(state, batch)
@@ -142,7 +153,9 @@ def _outputs_by_seed(
     return _by_seed(seed_outputs, mesh, (seeds, PartitionSpec()), seeds)
 
 
-def _by_seed(function: Callable, mesh: Mesh, in_specs: PyTree, out_specs: PyTree) -> Callable:
+def _by_seed(
+    function: Callable, mesh: Mesh, in_specs: PyTree, out_specs: PyTree
+) -> Callable:
     """`function` on every device's own seeds; the compiler partitions the rows. If it partitioned
     the seeds too, it would gather them where `vmap` is a loop over them."""
     return jax.shard_map(

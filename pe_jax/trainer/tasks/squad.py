@@ -53,7 +53,9 @@ def span_task(model: BertConfig) -> Task:
     return make_task(BertForSpans(model), INPUTS, counts, sums)
 
 
-def squad_problem(config: SquadConfig, model: BertConfig, tokenizer: Tokenizer) -> FinetuningTask:
+def squad_problem(
+    config: SquadConfig, model: BertConfig, tokenizer: Tokenizer
+) -> FinetuningTask:
     """The questions of `config.data.train` and `config.data.validation`; ValueError if they do not
     exist, or none of them can be trained on."""
     data = config.data
@@ -61,7 +63,10 @@ def squad_problem(config: SquadConfig, model: BertConfig, tokenizer: Tokenizer) 
     train, held_out = _split(read_questions(data.train, data.data_dir), data.held_out)
     train_windows, skipped = training_windows(train, tokenizer, data.length, **sizes)
     questions = read_questions(data.validation, data.data_dir)
-    question_sets = {VALIDATION: questions, **({HELD_OUT: held_out} if held_out else {})}
+    question_sets = {
+        VALIDATION: questions,
+        **({HELD_OUT: held_out} if held_out else {}),
+    }
     windows = {
         name: evaluation_windows(some, tokenizer, data.length, **sizes)
         for name, some in question_sets.items()
@@ -95,7 +100,9 @@ def squad_problem(config: SquadConfig, model: BertConfig, tokenizer: Tokenizer) 
     )
 
 
-def _split(questions: list[Question], fraction: float) -> tuple[list[Question], list[Question]]:
+def _split(
+    questions: list[Question], fraction: float
+) -> tuple[list[Question], list[Question]]:
     """Return questions to train on, and questions to select by; no context is in both."""
     contexts = list(dict.fromkeys(question.context for question in questions))
     is_kept = dict(zip(contexts, split_off(len(contexts), fraction), strict=True))
@@ -122,7 +129,9 @@ def _score(
     files: dict[str, Any] = {"answers": texts}
     if null_threshold is not None:
         largest = float(np.finfo(np.float64).max)  # JSON has no infinity.
-        files["null_differences"] = {p.id: min(p.null_difference, largest) for p in predictions}
+        files["null_differences"] = {
+            p.id: min(p.null_difference, largest) for p in predictions
+        }
     return {k: v for k, v in scores.items() if k != "total"}, files
 
 
@@ -134,6 +143,9 @@ def _short_name(source: str, split: str) -> str:
 
 def _baseline(questions: list[Question], version: str) -> Scalars:
     """Scores of answering with the first sentence of the context, or in v2.0 with no answer."""
-    first = {q.id: "" if version == "v2.0" else q.context.partition(". ")[0] for q in questions}
+    first = {
+        q.id: "" if version == "v2.0" else q.context.partition(". ")[0]
+        for q in questions
+    }
     scores = squad_scores.score(questions, first, version)
     return {name: scores[name] for name in ("f1", "exact")}

@@ -18,7 +18,9 @@ class Prediction(NamedTuple):
 
     id: str  # Of the question.
     text: str  # Empty for "unanswerable", or if there is no span.
-    null_difference: float  # Score of "unanswerable" minus that of the best span; else infinite.
+    null_difference: (
+        float  # Score of "unanswerable" minus that of the best span; else infinite.
+    )
 
 
 def best_answers(
@@ -47,17 +49,28 @@ def best_answers(
     """
     for name, logits in (("start", start_logits), ("end", end_logits)):
         if not np.isfinite(logits).all():
-            raise ValueError(f"{name} logits contain NaN or infinity. Has training diverged?")
-    start_logits, end_logits = start_logits.astype(np.float64), end_logits.astype(np.float64)
+            raise ValueError(
+                f"{name} logits contain NaN or infinity. Has training diverged?"
+            )
+    start_logits, end_logits = (
+        start_logits.astype(np.float64),
+        end_logits.astype(np.float64),
+    )
     null = np.full(len(windows.questions), np.inf)
     np.minimum.at(null, windows.question, start_logits[:, 0] + end_logits[:, 0])
-    predictions = [Prediction(question.id, "", np.inf) for question in windows.questions]
+    predictions = [
+        Prediction(question.id, "", np.inf) for question in windows.questions
+    ]
     spans = _best_spans(windows, start_logits, end_logits, n_best, max_answer_tokens)
     for number, score, first, last in zip(*spans):
         question, offsets = windows.questions[number], windows.offsets[number]
         difference = float(null[number] - score)
         is_null = null_threshold is not None and difference > null_threshold
-        text = "" if is_null else _text(question.context, offsets[first, 0], offsets[last, 1])
+        text = (
+            ""
+            if is_null
+            else _text(question.context, offsets[first, 0], offsets[last, 1])
+        )
         predictions[number] = Prediction(question.id, text, difference)
     return predictions
 
@@ -72,7 +85,9 @@ def _best_spans(
     """Question, score, first and last context token of the best span of each that has one."""
     position = np.arange(windows.length)
     begin = windows.context_start[:, None]
-    in_context = (position >= begin) & (position < begin + windows.context_sizes[:, None])
+    in_context = (position >= begin) & (
+        position < begin + windows.context_sizes[:, None]
+    )
     starts, start_scores = _top(start_logits, max_context(windows), n_best)  # [W, N]
     ends, end_scores = _top(end_logits, in_context, n_best)
     scores = start_scores[:, :, None] + end_scores[:, None, :]  # [W, N, N]
@@ -88,7 +103,9 @@ def _best_spans(
     return question[best], score[best], first[best], last[best]
 
 
-def _top(scores: np.ndarray, allowed: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+def _top(
+    scores: np.ndarray, allowed: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Indices and scores `[W, count]` of the largest allowed ones in each row; -inf where there are
     fewer. Among equal ones the lower index comes first."""
     scores = np.where(allowed, scores, -np.inf)
@@ -100,4 +117,6 @@ def _text(context: str, begin: int, end: int) -> str:
     # A token ends before the combining accents that were stripped from its last letter.
     while end < len(context) and unicodedata.category(context[end]) == "Mn":
         end += 1
-    return context[begin:end].strip()  # Tokens of byte-level BPE begin with the space before them.
+    return context[
+        begin:end
+    ].strip()  # Tokens of byte-level BPE begin with the space before them.

@@ -27,13 +27,18 @@ def windows_of(encoding: PositionEncoding) -> PositionEncoding:
     def only(parts: tuple[Part, ...]) -> tuple[Part, ...]:
         return tuple(part for part in parts if part.key in _KEYS)
 
-    layers = tuple(PositionEncoding(parts=only(layer.parts)) for layer in encoding.layers)
+    layers = tuple(
+        PositionEncoding(parts=only(layer.parts)) for layer in encoding.layers
+    )
     return PositionEncoding(
-        parts=only(encoding.parts), layers=layers if any(layer.parts for layer in layers) else ()
+        parts=only(encoding.parts),
+        layers=layers if any(layer.parts for layer in layers) else (),
     )
 
 
-def with_windows(student: PositionEncoding, teacher: PositionEncoding) -> PositionEncoding:
+def with_windows(
+    student: PositionEncoding, teacher: PositionEncoding
+) -> PositionEncoding:
     """Return a student's encoding with the windows of its teacher, unless it has its own.
 
     `t5` becomes `t5+cycle(none, window(max_distance=64), window(max_distance=64))`, one table for
@@ -79,7 +84,10 @@ def keep_table_mean(
     should keep it.
     """
     zeros = jnp.zeros((1, length, teacher.hidden_size))
-    positions, tokens = teacher_params.get("position", {}), jnp.zeros((1, length), jnp.int32)
+    positions, tokens = (
+        teacher_params.get("position", {}),
+        jnp.zeros((1, length), jnp.int32),
+    )
     context = Context(positions_q=range(length), tokens=tokens)
     vectors = embed(zeros, teacher.encoding(), positions, context)
     name = "token_type" if "token_type" in student_params else "token"

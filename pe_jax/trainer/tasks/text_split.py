@@ -38,7 +38,11 @@ class TextSplit:
         reasons = {"of a single sentence, which makes no pair": single, "empty": empty}
         dropped = "".join(f"; dropped {n:,}, {why}" for why, n in reasons.items() if n)
         counts = len(self.train_documents), len(self.held_out_documents)
-        split = f" ({counts[1] / sum(counts):.1%} held out)" if self.train is self.held_out else ""
+        split = (
+            f" ({counts[1] / sum(counts):.1%} held out)"
+            if self.train is self.held_out
+            else ""
+        )
         return f"{read:,} read, {read - single - empty:,} used{split}{dropped}"
 
     def digests(self) -> dict[str, str]:
@@ -74,14 +78,18 @@ def load_text(config: TextConfig, vocab: str, *, pairs: bool = True) -> TextSpli
     _check(config.source, train, tokenizer, pairs)
     if not config.validation:
         train_documents, held_out_documents = train.split(config.held_out)
-        return TextSplit(tokenizer, train, train_documents, train, held_out_documents, pairs)
+        return TextSplit(
+            tokenizer, train, train_documents, train, held_out_documents, pairs
+        )
     held_out, _ = open_source("validation", config.validation, tokenizer=tokenizer)
     _check(config.validation, held_out, tokenizer, pairs)
     documents = train.all_documents(), held_out.all_documents()
     return TextSplit(tokenizer, train, documents[0], held_out, documents[1], pairs)
 
 
-def _open_source(key: str, source: str, **options: Any) -> tuple[data.TokenizedCorpus, Tokenizer]:
+def _open_source(
+    key: str, source: str, **options: Any
+) -> tuple[data.TokenizedCorpus, Tokenizer]:
     """Return `data.open_source(source)`, whose errors name the key of the config."""
     try:
         return data.open_source(source, **options)
@@ -89,12 +97,19 @@ def _open_source(key: str, source: str, **options: Any) -> tuple[data.TokenizedC
         message = str(error)
         if not message.startswith("source="):
             raise
-        raise ValueError(f"config.data.{key}{message.removeprefix('source')}") from error
+        raise ValueError(
+            f"config.data.{key}{message.removeprefix('source')}"
+        ) from error
 
 
-def _check(source: str, corpus: data.TokenizedCorpus, tokenizer: Tokenizer, pairs: bool) -> None:
+def _check(
+    source: str, corpus: data.TokenizedCorpus, tokenizer: Tokenizer, pairs: bool
+) -> None:
     """Raise ValueError for a text of [UNK], or without pairs if needed; warn of much [UNK]."""
-    tokens, single = np.diff(corpus.sentences[corpus.documents]), corpus.single_sentences
+    tokens, single = (
+        np.diff(corpus.sentences[corpus.documents]),
+        corpus.single_sentences,
+    )
     lost = tokens[single].sum() / tokens.sum()
     if pairs and lost > 0.5:
         raise ValueError(
@@ -118,6 +133,11 @@ def _check(source: str, corpus: data.TokenizedCorpus, tokenizer: Tokenizer, pair
 def _unknown_rate(corpus: data.TokenizedCorpus, unknown: int | None) -> float:
     """Return the fraction of [UNK], of at most a million tokens all over the corpus."""
     total, size = len(corpus.tokens), 10_000
-    starts = np.linspace(0, max(0, total - size), min(100, -(-total // size)), dtype=int)
-    parts = [corpus.tokens[start : start + size]["id"] == unknown for start in starts.tolist()]
+    starts = np.linspace(
+        0, max(0, total - size), min(100, -(-total // size)), dtype=int
+    )
+    parts = [
+        corpus.tokens[start : start + size]["id"] == unknown
+        for start in starts.tolist()
+    ]
     return float(np.concatenate(parts).mean())

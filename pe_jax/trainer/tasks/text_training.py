@@ -28,7 +28,9 @@ C = TypeVar("C", bound=EncoderTrainingConfig)
 
 _HELD_OUT_SEED = 20_210_503  # Held-out examples are the same for every run and seed.
 
-Batches = Callable[[int], Iterable[HostBatch]]  # From n to this host's batches from batch n on.
+Batches = Callable[
+    [int], Iterable[HostBatch]
+]  # From n to this host's batches from batch n on.
 # `make_examples(vocabulary, stage, corpus, numbers of its documents)`.
 MakeExamples = Callable[
     [data.Vocabulary, StageConfig, data.TokenizedCorpus, np.ndarray], data.Examples
@@ -42,7 +44,9 @@ class TextData(NamedTuple):
     steps: list[int]  # Of each stage, as are epochs and batches.
     epochs: list[float]  # Passes over its examples.
     batches: list[Batches]
-    held_out: list[list[Batch]]  # Global batches for each stage, then for further lengths.
+    held_out: list[
+        list[Batch]
+    ]  # Global batches for each stage, then for further lengths.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,7 +67,9 @@ def make_run(
     """Return the run of these parts, with the intervals that `config` gives."""
     text, size = text_data.text, text_data.text.vocabulary.size
     summary = [("Documents", text.summary()), ("Tokens", f"{size:,} in the vocabulary")]
-    for stage, keys, epochs in zip(stages, config.stages.values(), text_data.epochs, strict=True):
+    for stage, keys, epochs in zip(
+        stages, config.stages.values(), text_data.epochs, strict=True
+    ):
         rows = f"{stage.name}, {keys.batch_size:,} rows"
         summary.append(("Batch", f"{rows}; {stage.steps:,} steps, {epochs:.2g} epochs"))
     return TextRun(
@@ -108,7 +114,9 @@ def resolve(config: C, folder: Path | None = None) -> C:
         config = dataclasses.replace(config, model=model)
     rows = config.model.encoding().max_length
     if rows is not None and longest > rows:
-        name = next(name for name, stage in config.stages.items() if stage.length > rows)
+        name = next(
+            name for name, stage in config.stages.items() if stage.length > rows
+        )
         raise ValueError(
             f"config.{name}.length={config.stages[name].length} does not fit the {rows} positions "
             f"of {config.model.position!r}. Raise config.model.max_length, or use a sinusoidal or "
@@ -148,19 +156,30 @@ def read_data(
     steps, epochs, batches, held_out = list[int](), list[float](), list[Batches](), []
     for number, stage in enumerate(stages):
         examples = make(stage, text.train, text.train_documents)
-        count = stage.steps or math.ceil(stage.epochs * len(examples) / stage.batch_size)
+        count = stage.steps or math.ceil(
+            stage.epochs * len(examples) / stage.batch_size
+        )
         steps.append(count)
         epochs.append(count * stage.batch_size / len(examples))
-        batches.append(_batches(examples, stage, config.seed + number, config.data.workers))
-    for stage in (*stages, *test_stages):  # About `eval_examples` rows, the same for every run.
+        batches.append(
+            _batches(examples, stage, config.seed + number, config.data.workers)
+        )
+    for stage in (
+        *stages,
+        *test_stages,
+    ):  # About `eval_examples` rows, the same for every run.
         count = max(1, round(config.eval_examples / stage.batch_size))
         examples = make(stage, text.held_out, text.held_out_documents)
         rows = itertools.islice(_batches(examples, stage, _HELD_OUT_SEED)(0), count)
-        held_out.append([sharding.to_global(batch, sharding.by_rows(mesh)) for batch in rows])
+        held_out.append(
+            [sharding.to_global(batch, sharding.by_rows(mesh)) for batch in rows]
+        )
     return TextData(text, steps, epochs, batches, held_out)
 
 
-def _batches(examples: data.Examples, stage: StageConfig, seed: int, workers: int = 0) -> Batches:
+def _batches(
+    examples: data.Examples, stage: StageConfig, seed: int, workers: int = 0
+) -> Batches:
     return functools.partial(
         data.batches,
         examples,

@@ -20,7 +20,11 @@ from pe_jax.trainer.console import stopping
 from pe_jax.trainer.console.terminal import Progress, log, log_field
 from pe_jax.trainer.tasks.run import Program, Run, model_size, saved_tokenizer
 from pe_jax.trainer.training import metrics, sharding, workdir
-from pe_jax.trainer.training.checkpointing import Checkpoints, restore_newest, saved_steps
+from pe_jax.trainer.training.checkpointing import (
+    Checkpoints,
+    restore_newest,
+    saved_steps,
+)
 from pe_jax.trainer.training.fingerprints import fingerprint
 from pe_jax.trainer.training.loop import Loop, last_step
 from pe_jax.trainer.training.metrics import MetricsWriter
@@ -39,7 +43,9 @@ _SCORES = {
 }
 
 
-def log_run_header(folder: Path, config: EncoderTrainingConfig | FinetuningConfig) -> Path | None:
+def log_run_header(
+    folder: Path, config: EncoderTrainingConfig | FinetuningConfig
+) -> Path | None:
     """Print where a run is, what it runs on and what it starts from, before anything takes time;
     ValueError if the folder holds a run of another config.
 
@@ -51,11 +57,15 @@ def log_run_header(folder: Path, config: EncoderTrainingConfig | FinetuningConfi
     devices, hosts = jax.devices(), jax.process_count()
     log_field("Run", str(folder))
     log_field(
-        "Devices", f"{len(devices)} {devices[0].device_kind}" + (f", {hosts} hosts" * (hosts > 1))
+        "Devices",
+        f"{len(devices)} {devices[0].device_kind}" + (f", {hosts} hosts" * (hosts > 1)),
     )
     for name, (old, new) in changes.items():
         log_field("Changed", f"{name}: {old!r} there, {new!r} now")
-    log_field("Start", config.init or "from scratch: random parameters, as config.init is empty")
+    log_field(
+        "Start",
+        config.init or "from scratch: random parameters, as config.init is empty",
+    )
     log_field("Scores", _SCORES.get(config.task, "in points, from 0 to 100"))
     tokenizer = saved_tokenizer(folder)
     return tokenizer if tokenizer.exists() and saved_steps(folder) else None
@@ -71,7 +81,10 @@ def _model_summary(program: Program, params: Params) -> Iterator[tuple[str, str]
     yield "Positions", f"{model.encoding().name}; learned parameters: {learned}"
     on_cpu = model.dtype == "bfloat16" and jax.default_backend() == "cpu"
     if on_cpu and not cpu.multiplies_bfloat16():
-        yield "Hint", "this CPU has no instructions for bfloat16: float32 is likely to be faster"
+        yield (
+            "Hint",
+            "this CPU has no instructions for bfloat16: float32 is likely to be faster",
+        )
 
 
 def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
@@ -128,7 +141,9 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
             batch_sharding=program.batch_sharding,
             schedule=program.schedule,
             checkpoints=checkpoints,
-            writer=stack.enter_context(contextlib.closing(MetricsWriter(folder, begin))),
+            writer=stack.enter_context(
+                contextlib.closing(MetricsWriter(folder, begin))
+            ),
             folder=folder,
             profile=range(max(profile.start, begin + 1), profile.stop) or range(0),
             trace=stack.enter_context(contextlib.ExitStack()),
@@ -154,11 +169,17 @@ def _takes_kernel(program: Program) -> bool:
         everywhere = hosts.all_true(agrees)
     if everywhere:
         count = len(checked.differences)
-        log_field("Attention", f"TPU kernel: it agrees with XLA's form in {count} comparisons")
+        log_field(
+            "Attention", f"TPU kernel: it agrees with XLA's form in {count} comparisons"
+        )
     elif agrees:
-        log_field("Attention", "XLA's form: the TPU kernel differs from it on another host")
+        log_field(
+            "Attention", "XLA's form: the TPU kernel differs from it on another host"
+        )
     else:
-        log_field("Attention", "XLA's form: the TPU kernel differs from it, see check_kernel:")
+        log_field(
+            "Attention", "XLA's form: the TPU kernel differs from it, see check_kernel:"
+        )
         log(str(checked))
     return everywhere
 
@@ -189,7 +210,10 @@ def _start_or_resume(
     run: Run, folder: Path, shapes: TrainState, identity: str, changes: workdir.Changes
 ) -> tuple[TrainState, Json]:
     """Return the newest state in `folder`, or else the first one, with the facts saved with it."""
-    origin: Json = {"data": dict(run.digests), "stages": [stage.steps for stage in run.stages]}
+    origin: Json = {
+        "data": dict(run.digests),
+        "stages": [stage.steps for stage in run.stages],
+    }
     restored = restore_newest(folder, shapes, identity)
     if restored is None:
         state, origin["start"] = run.program.init(), ""
@@ -227,7 +251,9 @@ def _check_profile(profile: range, done: int, steps: int, folder: Path) -> None:
             f"--profile={profile[0]}-{profile[-1]} is out of range: the run has {steps:,} steps."
         )
     if profile[-1] <= done:
-        log(f"--profile={profile[0]}-{profile[-1]}: {done:,} steps are done, so none is traced.")
+        log(
+            f"--profile={profile[0]}-{profile[-1]}: {done:,} steps are done, so none is traced."
+        )
 
 
 def _check_vocabulary(changes: workdir.Changes, tokenizer: str, folder: Path) -> None:
@@ -251,7 +277,9 @@ def _check_data(old: Mapping[str, str], new: Mapping[str, str], folder: Path) ->
             )
 
 
-def _check_steps(old: Sequence[int], new: Sequence[int], done: int, folder: Path) -> None:
+def _check_steps(
+    old: Sequence[int], new: Sequence[int], done: int, folder: Path
+) -> None:
     """Raise ValueError if stages of these steps do not agree on the steps that are done."""
     ends, new_ends = ([*itertools.accumulate(steps)] for steps in (old, new))
     past, new_past = ([end for end in each if end < done] for each in (ends, new_ends))
@@ -262,4 +290,6 @@ def _check_steps(old: Sequence[int], new: Sequence[int], done: int, folder: Path
             "come, or give another --workdir."
         )
     if ends != new_ends:
-        log(f"The learning rate follows the schedule of {new_ends[-1]:,} steps from now on.")
+        log(
+            f"The learning rate follows the schedule of {new_ends[-1]:,} steps from now on."
+        )

@@ -70,7 +70,9 @@ class Checkpoints:
         self._writer = ocp.training.Checkpointer(
             _folder(workdir),
             context=orbax_settings(),
-            preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(keep), best]),
+            preservation_policy=policies.AnyPreservationPolicy(
+                [policies.LatestN(keep), best]
+            ),
             cleanup_tmp_directories=True,
         )
 
@@ -100,7 +102,9 @@ class Checkpoints:
                 "learning rate or a longer warmup may help, in another --workdir."
             )
         facts: Json = {
-            "params": combine(x for name, x in sums.items() if name.startswith("params/")),
+            "params": combine(
+                x for name, x in sums.items() if name.startswith("params/")
+            ),
             "state": combine(sums.values()),
             "run": self._run,
             "origin": self._origin,
@@ -123,7 +127,9 @@ class Checkpoints:
     def _read_back(self, step: int, params: Params) -> None:
         """Read a checkpoint's parameters; OSError on every host, if one of them cannot."""
         shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
-        _, error = _attempt(lambda: restore_params(self._workdir, step, lambda _: shardings))
+        _, error = _attempt(
+            lambda: restore_params(self._workdir, step, lambda _: shardings)
+        )
         if error is not None:
             raise OSError(
                 f"The checkpoint of step {step:,} was written to {self._workdir} but cannot be "
@@ -185,7 +191,9 @@ def restore_newest(
 
     restored, damaged = _newest(workdir, read)
     if jax.process_index() == 0:
-        for step in damaged:  # Where they are, the run could not save those steps again.
+        for (
+            step
+        ) in damaged:  # Where they are, the run could not save those steps again.
             folder = workdir / "damaged"
             folder.mkdir(parents=True, exist_ok=True)
             target = folder / f"{step}-{1 + sum(1 for _ in folder.iterdir())}"
@@ -195,7 +203,9 @@ def restore_newest(
     return restored
 
 
-def restore_params(workdir: Path, step: int, shardings_of: ShardingsOf | None = None) -> Params:
+def restore_params(
+    workdir: Path, step: int, shardings_of: ShardingsOf | None = None
+) -> Params:
     """Only the parameters at `step`, whatever their shardings were; any Exception if damaged.
 
     Args:
@@ -204,7 +214,8 @@ def restore_params(workdir: Path, step: int, shardings_of: ShardingsOf | None = 
     with orbax_settings():
         metadata = ocp.checkpointables_metadata(_folder(workdir) / str(step)).metadata
     shapes = jax.tree.map(
-        lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), metadata["state"]["params"]
+        lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype),
+        metadata["state"]["params"],
     )
     one_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     like = abstract(shapes, shardings_of(shapes) if shardings_of else one_device)
@@ -213,16 +224,22 @@ def restore_params(workdir: Path, step: int, shardings_of: ShardingsOf | None = 
     return params
 
 
-def params_by_step(workdir: Path, *, skip: Collection[int] = ()) -> Iterator[tuple[int, Params]]:
+def params_by_step(
+    workdir: Path, *, skip: Collection[int] = ()
+) -> Iterator[tuple[int, Params]]:
     """Step and parameters of the checkpoints of a run, steps ascending, without those in `skip`."""
     for step in saved_steps(workdir):
         if step not in skip:
             yield step, restore_params(workdir, step)
 
 
-def newest_params(workdir: Path, shardings_of: ShardingsOf | None = None) -> tuple[int, Params]:
+def newest_params(
+    workdir: Path, shardings_of: ShardingsOf | None = None
+) -> tuple[int, Params]:
     """Step and parameters of the newest readable checkpoint; ValueError if there is none."""
-    newest, _ = _newest(workdir, lambda step: (step, restore_params(workdir, step, shardings_of)))
+    newest, _ = _newest(
+        workdir, lambda step: (step, restore_params(workdir, step, shardings_of))
+    )
     if newest is None:
         raise ValueError(f"The run in {workdir} has no checkpoint yet.")
     return newest
@@ -241,7 +258,9 @@ def _newest(workdir: Path, read: Callable[[int], T]) -> tuple[T | None, list[int
             return content, list(damaged)
         damaged[step] = error
     if damaged:
-        lines = "\n".join(f"  step {step:,}: {_brief(why)}" for step, why in damaged.items())
+        lines = "\n".join(
+            f"  step {step:,}: {_brief(why)}" for step, why in damaged.items()
+        )
         raise ValueError(
             f"None of the checkpoints in {workdir} can be read:\n{lines}\n"
             "They were left unchanged. Another version of this project may have written them; "
@@ -255,7 +274,9 @@ def _attempt(read: Callable[[], T]) -> tuple[T | None, Exception | None]:
     content, error = None, None
     try:
         content = read()
-    except Exception as caught:  # Damage shows in many ways: JSON, OCDBT, zstd, files and shapes.
+    except (
+        Exception
+    ) as caught:  # Damage shows in many ways: JSON, OCDBT, zstd, files and shapes.
         error = caught
     if multihost_utils.process_allgather(np.bool_(error is None)).all():
         return content, None
@@ -270,7 +291,9 @@ def _folder(workdir: Path) -> Path:
 def _load(workdir: Path, step: int, name: str, like: PyTree = None) -> PyTree:
     """Return a part of a checkpoint, "state" or "facts"; `like` may hold less than was saved."""
     with orbax_settings():
-        return ocp.load_checkpointables(_folder(workdir) / str(step), {name: like})[name]
+        return ocp.load_checkpointables(_folder(workdir) / str(step), {name: like})[
+            name
+        ]
 
 
 def _checksum(facts: Json) -> int:

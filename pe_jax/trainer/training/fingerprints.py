@@ -15,7 +15,9 @@ from pe_jax.common.shapes import Array
 from pe_jax.trainer.training.pytrees import PyTree, named_leaves
 
 _MULTIPLIER = 0x9E3779B1  # Knuth's: neighbouring positions differ in many bits.
-_SMALL = 2**16  # Elements of a leaf that NumPy examines, in less time than a program compiles.
+_SMALL = (
+    2**16
+)  # Elements of a leaf that NumPy examines, in less time than a program compiles.
 
 
 def fingerprint(tree: PyTree) -> str:
@@ -47,7 +49,9 @@ def examine(tree: PyTree) -> tuple[dict[str, int], list[str]]:
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             leaf = jax.random.key_data(leaf)
         if leaf.dtype.itemsize != 4:
-            raise TypeError(f"A fingerprint needs elements of 4 bytes, got {leaf.dtype}.")
+            raise TypeError(
+                f"A fingerprint needs elements of 4 bytes, got {leaf.dtype}."
+            )
         if leaf.size <= _SMALL and leaf.is_fully_addressable:
             leaf_sum, finite = _examine_leaf(np, np.asarray(leaf).ravel())
         else:
@@ -60,7 +64,10 @@ def examine(tree: PyTree) -> tuple[dict[str, int], list[str]]:
 
 def _examine_leaf(xp: ModuleType, leaf: Array) -> tuple[Array, Array]:
     """The sum of a leaf's hashed words, and whether it is finite; `xp` is NumPy or `jax.numpy`."""
-    strides = [np.uint32(math.prod(leaf.shape[axis + 1 :]) % 2**32) for axis in range(leaf.ndim)]
+    strides = [
+        np.uint32(math.prod(leaf.shape[axis + 1 :]) % 2**32)
+        for axis in range(leaf.ndim)
+    ]
     index = xp.indices(leaf.shape, np.uint32, sparse=True)  # The leaf may be sharded.
     position = sum((i * stride for i, stride in zip(index, strides)), xp.uint32(0))
     hashes = _hash_words(leaf.view(np.uint32), position)

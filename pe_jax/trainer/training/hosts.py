@@ -33,8 +33,12 @@ from pe_jax.trainer.console import stopping
 from pe_jax.trainer.console.terminal import log
 
 _WAIT = 300  # Seconds, for all hosts to start.
-_VISIBLE = 5.0  # Seconds until a file of one host is there for all, on a network file system.
-_LONGEST_WAIT = 7 * 24 * 3600  # Seconds: one host may tokenize for days while another has a cache.
+_VISIBLE = (
+    5.0  # Seconds until a file of one host is there for all, on a network file system.
+)
+_LONGEST_WAIT = (
+    7 * 24 * 3600
+)  # Seconds: one host may tokenize for days while another has a cache.
 _LONGEST_REASON = 300  # Characters of an error of the runtime.
 
 # In errors of the runtime, where a transfer between hosts fails.
@@ -44,10 +48,14 @@ _TRANSFER_ERRORS = re.compile(
     re.IGNORECASE,
 )
 
-_barrier_numbers = itertools.count()  # Every host passes the same barriers in the same order.
+_barrier_numbers = (
+    itertools.count()
+)  # Every host passes the same barriers in the same order.
 
 
-def connect(coordinator: str, hosts: int | None, host: int | None, lost_after: int) -> None:
+def connect(
+    coordinator: str, hosts: int | None, host: int | None, lost_after: int
+) -> None:
     """Join the other hosts; must come before any other use of the devices. ValueError for invalid
     arguments, or if "auto" finds no cluster.
 
@@ -69,10 +77,20 @@ def connect(coordinator: str, hosts: int | None, host: int | None, lost_after: i
             heartbeat_timeout_seconds=lost_after,
             initialization_timeout=_WAIT,
         )
-    except (KeyError, RuntimeError, ValueError) as error:  # Each scheduler of "auto" has its own.
-        way_out = " Give --coordinator=HOST:PORT of host 0, --hosts and --host." * (hosts is None)
-        raise ValueError(f"The hosts did not find one another: {error}{way_out}") from error
-    stopping.release(signal.SIGTERM)  # The runtime has put a handler in the place of ours.
+    except (
+        KeyError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # Each scheduler of "auto" has its own.
+        way_out = " Give --coordinator=HOST:PORT of host 0, --hosts and --host." * (
+            hosts is None
+        )
+        raise ValueError(
+            f"The hosts did not find one another: {error}{way_out}"
+        ) from error
+    stopping.release(
+        signal.SIGTERM
+    )  # The runtime has put a handler in the place of ours.
     check_devices([device.process_index for device in jax.devices()])
 
 
@@ -84,7 +102,9 @@ def _check(coordinator: str, hosts: int | None, host: int | None) -> None:
             "--coordinator=auto finds the hosts; an address HOST:PORT needs --hosts and --host, "
             f"got coordinator={coordinator!r}, hosts={hosts}, host={host}."
         )
-    address = r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+(?:%\w+)?\]):([0-9]{1,5})"  # IPv6 in brackets.
+    address = (
+        r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+(?:%\w+)?\]):([0-9]{1,5})"  # IPv6 in brackets.
+    )
     match = re.fullmatch(address, coordinator)
     if not auto and not (match and 1 <= int(match[1]) <= 65535):
         raise ValueError(
@@ -102,7 +122,9 @@ def check_devices(process_indices: Sequence[int]) -> None:
     hosts: arrays of all have equal parts."""
     counts = Counter(process_indices)
     if len(set(counts.values())) > 1:
-        devices = ", ".join(f"host {host} has {counts[host]}" for host in sorted(counts))
+        devices = ", ".join(
+            f"host {host} has {counts[host]}" for host in sorted(counts)
+        )
         raise ValueError(
             f"The hosts have different numbers of devices ({devices}). Use equal hosts, or limit "
             "each to the same number with JAX_LOCAL_DEVICE_IDS or CUDA_VISIBLE_DEVICES."
@@ -171,7 +193,9 @@ _OF_EACH_HOST = ("data.cache_dir", "data.workers")
 
 def settings(config: Config) -> dict[str, str]:
     """Return the versions and the keys of a config that all hosts of a run must share."""
-    versions = {module.__name__: module.__version__ for module in (pe_jax, jax, flax, optax)}
+    versions = {
+        module.__name__: module.__version__ for module in (pe_jax, jax, flax, optax)
+    }
     keys = {
         f"config.{key}": repr(value)
         for key, value in values_of(config).items()
@@ -203,7 +227,9 @@ def check_shared(workdir: Path) -> None:
     The first host writes a file there, which the others look for: ValueError on every host, if one
     does not see it. Equal paths can be different folders: a relative path, or local disks.
     """
-    (token, *_) = (facts["token"] for facts in _gather_facts({"token": secrets.token_hex(8)}))
+    (token, *_) = (
+        facts["token"] for facts in _gather_facts({"token": secrets.token_hex(8)})
+    )
     path = workdir / f".hosts-{token}"
     if jax.process_index() == 0:
         workdir.mkdir(parents=True, exist_ok=True)
@@ -213,11 +239,15 @@ def check_shared(workdir: Path) -> None:
     while not (visible := path.exists()) and time.monotonic() < deadline:
         time.sleep(0.2)
     name = str(workdir if is_remote(workdir) else workdir.absolute())
-    facts_by_host = _gather_facts({"folder": f"{name} on {socket.gethostname()}", "seen": visible})
+    facts_by_host = _gather_facts(
+        {"folder": f"{name} on {socket.gethostname()}", "seen": visible}
+    )
     if jax.process_index() == 0:
         path.unlink()
     if blind := [n for n, facts in enumerate(facts_by_host) if not facts["seen"]]:
-        folders = ", ".join(f"host {n} has {facts_by_host[n]['folder']}" for n in (0, *blind))
+        folders = ", ".join(
+            f"host {n} has {facts_by_host[n]['folder']}" for n in (0, *blind)
+        )
         raise ValueError(
             f"--workdir is not the same folder on all hosts ({folders}). Give a path on a shared "
             "file system, or in a bucket."

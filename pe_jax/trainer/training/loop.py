@@ -19,7 +19,14 @@ from pe_jax.trainer.chips import PEAKS
 from pe_jax.trainer.console.terminal import Progress, log
 from pe_jax.trainer.training import sharding
 from pe_jax.trainer.training.checkpointing import Checkpoints
-from pe_jax.trainer.training.metrics import HELD_OUT, Meter, MetricsWriter, Totals, add, means
+from pe_jax.trainer.training.metrics import (
+    HELD_OUT,
+    Meter,
+    MetricsWriter,
+    Totals,
+    add,
+    means,
+)
 from pe_jax.trainer.training.pytrees import Batch, HostBatch, Metrics, Params, Scalars
 from pe_jax.trainer.training.step import TrainState
 
@@ -34,10 +41,14 @@ class Stage:
     steps: int
     # `batches(n)` yields this host's NumPy batches without end, starting at batch n of the stage.
     batches: Callable[[int], Iterable[HostBatch]]
-    train_step: Callable[[TrainState, Batch], tuple[TrainState, Metrics]]  # Of global batches.
+    train_step: Callable[
+        [TrainState, Batch], tuple[TrainState, Metrics]
+    ]  # Of global batches.
     # `evaluate(step, params)`, on held-out data. Names with a `/` are details, for the files alone.
     evaluate: Callable[[int, Params], Scalars]
-    flops: Callable[[int, int], float]  # `flops(rows, length)` of a step, see `models.flops`.
+    flops: Callable[
+        [int, int], float
+    ]  # `flops(rows, length)` of a step, see `models.flops`.
     # `converged(scores of the stage so far, oldest first)`, True to end it early.
     converged: Callable[[Sequence[Scalars]], bool] = lambda evaluations: False
     initial_scores: Callable[[Params], Scalars] | None = (
@@ -69,7 +80,9 @@ class Loop:
     progress: Progress
     # `stop_requested(step)`, 0 or the exit status of a run that is to stop there.
     stop_requested: Callable[[int], int]
-    check_folder: Callable[[], None]  # Before anything is written; raises if it is another run's.
+    check_folder: Callable[
+        [], None
+    ]  # Before anything is written; raises if it is another run's.
     # The last steps of stages that ended early, by the last step before them.
     early_ends: dict[str, int] = dataclasses.field(default_factory=dict)
 
@@ -94,7 +107,9 @@ class Loop:
         begin = 0
         for stage in stages:
             end = self.early_ends.get(str(begin), begin + stage.steps)
-            scores = [evaluations[n] for n in range(begin + 1, end + 1) if n in evaluations]
+            scores = [
+                evaluations[n] for n in range(begin + 1, end + 1) if n in evaluations
+            ]
             steps = range(max(begin, int(state.step)) + 1, end + 1)
             if steps:
                 if stage.initial_scores and not int(state.step):
@@ -126,7 +141,9 @@ class Loop:
             # 1. Fetch. The device is still busy with the step before, so this wait is not idle time
             #    unless the pipeline is the slower of the two.
             if step == self.profile.start:
-                self.trace.enter_context(jax.profiler.trace(str(self.folder / "profile")))
+                self.trace.enter_context(
+                    jax.profiler.trace(str(self.folder / "profile"))
+                )
             fetched = time.perf_counter()
             rows = next(iterator)
             batch = sharding.to_global(rows, self.batch_sharding)
@@ -139,16 +156,21 @@ class Loop:
                 jax.block_until_ready(metrics)
                 self.trace.close()
                 place = self.folder / "profile"
-                log(f"Profile of steps up to {step:,} in {place}: xprof --logdir=FOLDER")
+                log(
+                    f"Profile of steps up to {step:,} in {place}: xprof --logdir=FOLDER"
+                )
             if step == steps[0]:  # Dispatching the others takes no time: this compiled.
-                log(f"{stage.name}: compiled in {time.perf_counter() - dispatched:.0f} s")
+                log(
+                    f"{stage.name}: compiled in {time.perf_counter() - dispatched:.0f} s"
+                )
             if unread is not None:
                 self._read(*unread, meter)
             unread = step, metrics, rows
             self.progress.advance()
             stop = self.stop_requested(step)
             write_log, evaluate, save = (
-                step == steps[-1] or (every > 0 and step % every == 0) for every in self.every
+                step == steps[-1] or (every > 0 and step % every == 0)
+                for every in self.every
             )
             save = save or bool(stop) or (evaluate and self.checkpoints.keep_best > 0)
             # 3. Log. What is not finite is never saved.
@@ -165,7 +187,9 @@ class Loop:
                 held_out_loss = _check_held_out(step, evaluations[-1])
                 converged = step != steps[-1] and stage.converged(evaluations)
             if converged:  # The stage ends here, as it would with its last step.
-                log(f"{stage.name}: no more gain on held-out data, so it ends at step {step:,}")
+                log(
+                    f"{stage.name}: no more gain on held-out data, so it ends at step {step:,}"
+                )
                 if not write_log:
                     self._log(step, meter)
                 self.early_ends[str(begin)], save = step, True
@@ -199,20 +223,28 @@ class Loop:
 
     def _log(self, step: int, meter: Meter) -> None:
         scalars = meter.scalars(float(self.schedule(step - 1)))
-        self.writer.write(step, {f"train/{name}": value for name, value in scalars.items()})
-        shown = {name: x for name, x in scalars.items() if name.endswith(_ON_THE_TERMINAL)}
+        self.writer.write(
+            step, {f"train/{name}": value for name, value in scalars.items()}
+        )
+        shown = {
+            name: x for name, x in scalars.items() if name.endswith(_ON_THE_TERMINAL)
+        }
         self.progress.report(step, "training", shown)
 
     def _evaluate(self, step: int, stage: Stage, params: Params) -> Scalars:
         scalars = stage.evaluate(step, params)
-        self.writer.write(step, {f"{HELD_OUT}{name}": value for name, value in scalars.items()})
+        self.writer.write(
+            step, {f"{HELD_OUT}{name}": value for name, value in scalars.items()}
+        )
         shown = {name: value for name, value in scalars.items() if "/" not in name}
         self.progress.report(step, "held out", shown)
         return scalars
 
 
 def evaluate(
-    eval_step: Callable[[Params, Batch], Metrics], params: Params, batches: Iterable[Batch]
+    eval_step: Callable[[Params, Batch], Metrics],
+    params: Params,
+    batches: Iterable[Batch],
 ) -> Scalars:
     """Means of a task's metrics over global batches."""
     totals: Totals = {}
@@ -224,7 +256,9 @@ def evaluate(
 def _check_held_out(step: int, scalars: Scalars) -> float | None:
     """Return the sum of the held-out losses, if any; FloatingPointError if one is not finite."""
     losses = {name: value for name, value in scalars.items() if name.endswith("loss")}
-    if wrong := [f"{name} {value}" for name, value in losses.items() if not np.isfinite(value)]:
+    if wrong := [
+        f"{name} {value}" for name, value in losses.items() if not np.isfinite(value)
+    ]:
         raise FloatingPointError(
             f"After step {step:,} the held-out data gives {', '.join(wrong)}; the checkpoints are "
             "from earlier steps. A lower learning rate or a longer warmup may help, in another "

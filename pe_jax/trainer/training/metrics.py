@@ -15,7 +15,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from pe_jax.common.files import Json, flush_to_disk, is_remote, parse_json, write_text, writing
+from pe_jax.common.files import (
+    Json,
+    flush_to_disk,
+    is_remote,
+    parse_json,
+    write_text,
+    writing,
+)
 from pe_jax.trainer.training.pytrees import Batch, HostBatch, Metrics, Scalars
 
 HELD_OUT = "held_out/"  # Begins the names of scores on held-out data in a run's log.
@@ -39,7 +46,9 @@ def add(totals: Totals, metrics: Metrics) -> list[str]:
 
 def means(totals: Totals) -> Scalars:
     """Return sums divided by counts, once; means over seeds, if any."""
-    return {name: float(np.mean(s / np.maximum(n, 1))) for name, (s, n) in totals.items()}
+    return {
+        name: float(np.mean(s / np.maximum(n, 1))) for name, (s, n) in totals.items()
+    }
 
 
 class Meter:
@@ -109,7 +118,11 @@ def read_evaluations(workdir: Path, step: int | None = None) -> dict[int, Scalar
         return {}
     evaluations = {}
     for line in read_metrics(workdir):
-        scores = {k.removeprefix(HELD_OUT): v for k, v in line.items() if k.startswith(HELD_OUT)}
+        scores = {
+            k.removeprefix(HELD_OUT): v
+            for k, v in line.items()
+            if k.startswith(HELD_OUT)
+        }
         if scores and (step is None or line["step"] <= step):
             evaluations[line["step"]] = scores
     return evaluations
@@ -137,7 +150,9 @@ class MetricsWriter:
         self._synced = time.monotonic()
         first = jax.process_index() == 0
         self._events = _Events(workdir / "tensorboard", step) if first else None
-        self._wandb = _wandb_run(workdir) if first and os.environ.get("WANDB_PROJECT") else None
+        self._wandb = (
+            _wandb_run(workdir) if first and os.environ.get("WANDB_PROJECT") else None
+        )
 
     def write(self, step: int, scalars: Scalars) -> None:
         line = json.dumps({"step": step, **scalars}) + "\n"
@@ -159,14 +174,19 @@ class MetricsWriter:
         if is_remote(self._path):
             write_text(self._path, "".join(self._lines))
         elif jax.process_index() == 0:
-            with contextlib.suppress(FileNotFoundError):  # Removed: then there is nothing to store.
+            with contextlib.suppress(
+                FileNotFoundError
+            ):  # Removed: then there is nothing to store.
                 flush_to_disk(self._path)
         if self._events:
             self._events.flush()
 
     def keep_batch(self, step: int, batch: HostBatch) -> Path:
         """Writes this host's rows of a step's batch; returns the path."""
-        path = self._path.with_name("failed") / f"step_{step}_host_{jax.process_index()}.npz"
+        path = (
+            self._path.with_name("failed")
+            / f"step_{step}_host_{jax.process_index()}.npz"
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         with writing(path), path.open("wb") as file:
             np.savez(file, **batch)  # type: ignore[arg-type]
@@ -216,7 +236,9 @@ class _Events:
             self._add(step=step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def write(self, step: int, scalars: Scalars) -> None:
-        values = [{"tag": name, "simple_value": value} for name, value in scalars.items()]
+        values = [
+            {"tag": name, "simple_value": value} for name, value in scalars.items()
+        ]
         self._add(step=step, summary={"value": values})
 
     def _add(self, **fields: Any) -> None:
@@ -229,5 +251,7 @@ class _Events:
             self._file.flush()
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # What could not be written was raised before.
+        with contextlib.suppress(
+            OSError
+        ):  # What could not be written was raised before.
             self._file.close()

@@ -20,7 +20,9 @@ from pe_jax.trainer.training.pytrees import Params, PyTree, named_leaves
 from pe_jax.trainer.training.step import cache_by_arguments
 
 
-def _adam(config: OptimizerConfig, *, nesterov: bool = False) -> optax.GradientTransformation:
+def _adam(
+    config: OptimizerConfig, *, nesterov: bool = False
+) -> optax.GradientTransformation:
     return optax.scale_by_adam(config.b1, config.b2, config.epsilon, nesterov=nesterov)
 
 
@@ -73,7 +75,10 @@ def make_schedule(
       name: of the way down to 0 at `steps`: "linear"; "cosine", half a period; or "wsd" (warmup,
         stable, decay; Hu et al. 2024), `peak` until `decay` steps before the end, then linear.
     """
-    rise, rest = optax.linear_schedule(0.0, peak, max(warmup, 1)), max(steps - warmup, 1)
+    rise, rest = (
+        optax.linear_schedule(0.0, peak, max(warmup, 1)),
+        max(steps - warmup, 1),
+    )
     if name == "wsd":
         fall = optax.linear_schedule(peak, 0.0, max(decay, 1))
         stable = optax.constant_schedule(peak)
@@ -91,7 +96,9 @@ def matrices(params: Params) -> PyTree:
     Queries, keys and values, and the two parts of a gated layer, are matrices of their own.
     """
 
-    def axes(path: tuple[jax.tree_util.DictKey, ...], x: jax.Array) -> MuonDimensionNumbers | None:
+    def axes(
+        path: tuple[jax.tree_util.DictKey, ...], x: jax.Array
+    ) -> MuonDimensionNumbers | None:
         names = ["", *(part.key for part in path)]
         name, leaf = names[-2:]
         if leaf != "kernel" or not any(each.startswith("layer_") for each in names):
@@ -105,7 +112,9 @@ def matrices(params: Params) -> PyTree:
 
 
 def update_rule(
-    config: OptimizerConfig, schedule: optax.Schedule, frequencies: Mark = no_frequencies
+    config: OptimizerConfig,
+    schedule: optax.Schedule,
+    frequencies: Mark = no_frequencies,
 ) -> optax.GradientTransformation:
     """AdamW (Loshchilov & Hutter 2019): x <- x - rate·u with u = m̂ / (√v̂ + ε) + decay·x. The
     other names in `_DIRECTIONS` have their own first term of u.
@@ -125,7 +134,9 @@ def update_rule(
     ratios, frequency_rate = config.ratios, config.frequency_learning_rate
 
     def decayed(params: Params) -> PyTree:
-        is_decayed = lambda path, x, mark: x.ndim > 1 and not mark and path[-1].key not in _PLAIN
+        is_decayed = lambda path, x, mark: (
+            x.ndim > 1 and not mark and path[-1].key not in _PLAIN
+        )
         return jax.tree.map_with_path(is_decayed, params, frequencies(params))
 
     def rates(params: Params) -> PyTree:
@@ -134,15 +145,23 @@ def update_rule(
             return by_group
         common = frequency_rate / config.learning_rate
         marks = frequencies(params)
-        return jax.tree.map(lambda ratio, mark: common if mark else ratio, by_group, marks)
+        return jax.tree.map(
+            lambda ratio, mark: common if mark else ratio, by_group, marks
+        )
 
     clip = [_clip(config.clip_norm)] if config.clip_norm else []
     direction = _DIRECTIONS[config.name](config)
     if ratios:
         frozen = lambda params: jax.tree.map(operator.not_, rates(params))
         clip = [optax.masked(optax.set_to_zero(), frozen), *clip]
-        direction = optax.masked(direction, lambda params: jax.tree.map(bool, rates(params)))
-    parts = [*clip, direction, optax.add_decayed_weights(config.weight_decay, mask=decayed)]
+        direction = optax.masked(
+            direction, lambda params: jax.tree.map(bool, rates(params))
+        )
+    parts = [
+        *clip,
+        direction,
+        optax.add_decayed_weights(config.weight_decay, mask=decayed),
+    ]
     if config.name == "lamb":
         parts.append(optax.masked(optax.scale_by_trust_ratio(), decayed))
     if ratios or frequency_rate is not None:
@@ -171,7 +190,9 @@ def by_path(params: Params, ratios: Mapping[str, float]) -> PyTree:
     ratio_by_path = dict.fromkeys(paths, 1.0)
     for pattern, ratio in ratios.items():
         fitting = fnmatch.filter(paths, pattern)
-        if not fitting and not pattern.startswith(("bert/position/", "bert/token_type/")):
+        if not fitting and not pattern.startswith(
+            ("bert/position/", "bert/token_type/")
+        ):
             groups = sorted({"/".join(path.split("/")[:2]) for path in paths})
             raise ValueError(
                 f"config.optimizer.rates: no parameter matches {pattern!r}. Their paths begin with "
@@ -191,8 +212,12 @@ def make_optimizer(
     warmup = round(config.warmup * steps)
     # Rounding up both may give a step more than there are.
     decay = min(round(config.decay * steps), steps - warmup)
-    schedule = make_schedule(config.schedule, config.learning_rate, warmup, steps, decay)
-    optimizer = update_rule(config, schedule, functools.partial(frequencies, model.encoding()))
+    schedule = make_schedule(
+        config.schedule, config.learning_rate, warmup, steps, decay
+    )
+    optimizer = update_rule(
+        config, schedule, functools.partial(frequencies, model.encoding())
+    )
     if model.unused_rows:
         keep = optax.stateless(functools.partial(keep_unused_rows, model.vocab_size))
         optimizer = optax.chain(optimizer, keep)

@@ -15,7 +15,9 @@ def orbax_settings() -> ocp.Context:
     settings.checkpointables.registry = ocp.handlers.local_registry().add(
         ocp.handlers.JsonHandler, checkpointable_name="facts"
     )
-    settings.pytree.loading.partial_load = True  # The parameters without the rest of a state.
+    settings.pytree.loading.partial_load = (
+        True  # The parameters without the rest of a state.
+    )
     # Each device with a copy writes a slice; slicing small arrays takes longer than writing them.
     settings.array.saving.min_slice_bytes_for_replica_parallel = 2**20
     return settings

@@ -9,7 +9,9 @@ import jax
 import numpy as np
 
 PyTree: TypeAlias = Any  # Leaves are arrays, shapes, or what a docstring says.
-Params: TypeAlias = dict[str, Any]  # Nested by module; arrays, or their shapes, are its leaves.
+Params: TypeAlias = dict[
+    str, Any
+]  # Nested by module; arrays, or their shapes, are its leaves.
 HostBatch: TypeAlias = dict[str, np.ndarray]  # This host's rows.
 Batch: TypeAlias = dict[str, jax.Array]  # The global batch, sharded over the devices.
 Sums: TypeAlias = dict[str, jax.Array]

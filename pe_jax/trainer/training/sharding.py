@@ -38,7 +38,9 @@ _SMALLEST_SPLIT = 2**16  # Elements.
 def data_mesh(devices: list[jax.Device] | None = None) -> Mesh:
     """All devices of all hosts along one axis, contiguous by host as the rows of a batch are."""
     devices = jax.devices() if devices is None else devices
-    return jax.make_mesh((len(devices),), (AXIS,), devices=devices, axis_types=(AxisType.Auto,))
+    return jax.make_mesh(
+        (len(devices),), (AXIS,), devices=devices, axis_types=(AxisType.Auto,)
+    )
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -51,7 +53,9 @@ def by_rows(mesh: Mesh) -> NamedSharding:
 
 def to_global(batch: HostBatch, sharding: NamedSharding) -> Batch:
     """Global arrays of `sharding` from this host's rows of them."""
-    return jax.tree.map(functools.partial(jax.make_array_from_process_local_data, sharding), batch)
+    return jax.tree.map(
+        functools.partial(jax.make_array_from_process_local_data, sharding), batch
+    )
 
 
 def abstract(tree: PyTree, shardings: PyTree) -> PyTree:
@@ -112,7 +116,9 @@ def gather(
     @functools.wraps(function)
     def gathered(params: Params, /, *args: P.args, **kwargs: P.kwargs) -> T:
         # A constraint of a value in the forward pass constrains its gradient in the backward pass.
-        split = jax.lax.with_sharding_constraint(params, state_shardings(mesh, parallel, params))
+        split = jax.lax.with_sharding_constraint(
+            params, state_shardings(mesh, parallel, params)
+        )
         whole = jax.lax.with_sharding_constraint(split, replicated(mesh))
         return function(whole, *args, **kwargs)
 
@@ -125,8 +131,14 @@ def parallelize(
     """`step(state, batch, *constants) -> (state, metrics)`, compiled for a state with shardings of
     `state_shardings`, and for so many constants; the state is donated."""
     if parallel in ("jit", "fsdp"):
-        arguments = (shardings, by_rows(mesh), *[None] * constants)  # None: as an array comes.
-        return compiled(step, mesh, arguments, (shardings, replicated(mesh)), donate=(0,))
+        arguments = (
+            shardings,
+            by_rows(mesh),
+            *[None] * constants,
+        )  # None: as an array comes.
+        return compiled(
+            step, mesh, arguments, (shardings, replicated(mesh)), donate=(0,)
+        )
     dtype = jnp.dtype(jnp.bfloat16) if parallel == "pmap_bfloat16" else None
     return jax.jit(_by_device(step, mesh, dtype, constants), donate_argnums=0)
 

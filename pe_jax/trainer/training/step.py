@@ -51,7 +51,9 @@ class Task(NamedTuple):
     # constants: they are trees of arrays that a run does not train, such as a teacher.
     sums: Callable[..., Sums]
     losses: tuple[str, ...]  # The names whose means add up to the objective.
-    outputs: Callable[..., Any]  # `outputs(params, batch, rng=None)` of the model of `sums`.
+    outputs: Callable[
+        ..., Any
+    ]  # `outputs(params, batch, rng=None)` of the model of `sums`.
 
 
 class TrainState(NamedTuple):
@@ -103,7 +105,9 @@ def make_task(
     return Task(init, counts, sums_of_batch, losses, outputs)
 
 
-def init_state(task: Task, optimizer: optax.GradientTransformation, rng: jax.Array) -> TrainState:
+def init_state(
+    task: Task, optimizer: optax.GradientTransformation, rng: jax.Array
+) -> TrainState:
     """The state before the first step."""
     for_params, for_dropout = jax.random.split(rng)
     params = task.init(for_params)
@@ -140,7 +144,9 @@ def make_train_step(
         if axis:
             rng = jax.random.fold_in(rng, jax.lax.axis_index(axis))
 
-        def objective(params: Params, part: Batch, rng: jax.Array) -> tuple[jax.Array, Sums]:
+        def objective(
+            params: Params, part: Batch, rng: jax.Array
+        ) -> tuple[jax.Array, Sums]:
             sums = task.sums(params, part, rng, *constants)
             means = (sums[name] / jnp.maximum(counts[name], 1) for name in task.losses)
             return sum(means, start=jnp.float32(0)), sums
@@ -158,9 +164,13 @@ def make_train_step(
 
             zero = jax.tree.map(
                 lambda x: jnp.zeros(x.shape, x.dtype),
-                jax.eval_shape(gradient, state.params, jax.tree.map(lambda x: x[0], parts), rng),
+                jax.eval_shape(
+                    gradient, state.params, jax.tree.map(lambda x: x[0], parts), rng
+                ),
             )
-            (grads, sums), _ = jax.lax.scan(add, zero, (jnp.arange(accumulation), parts))
+            (grads, sums), _ = jax.lax.scan(
+                add, zero, (jnp.arange(accumulation), parts)
+            )
         narrow = jax.tree.map(lambda x: x.astype(exchanged or x.dtype), grads)
         narrow, sums = reduce((narrow, sums))
         grads = jax.tree.map(lambda x, wide: x.astype(wide.dtype), narrow, grads)

@@ -51,7 +51,8 @@ def transplant(
     fits = {
         path
         for path in fresh.keys() & had.keys()
-        if fresh[path].shape == had[path].shape and (position or not path.startswith(_POSITION))
+        if fresh[path].shape == had[path].shape
+        and (position or not path.startswith(_POSITION))
     }
     both = params.keys() & old.keys() if heads else {"bert"}
     wrong = [
@@ -61,10 +62,13 @@ def transplant(
     ]
     if wrong:
         raise ValueError(
-            "The two models differ in more than their position encoding:\n" + "\n".join(wrong)
+            "The two models differ in more than their position encoding:\n"
+            + "\n".join(wrong)
         )
     merged = [had[path] if path in fits else leaf for path, leaf in fresh.items()]
-    changes = Changes(sorted(fits), sorted(had.keys() - fits), sorted(fresh.keys() - fits))
+    changes = Changes(
+        sorted(fits), sorted(had.keys() - fits), sorted(fresh.keys() - fits)
+    )
     return jax.tree.unflatten(jax.tree.structure(params), merged), changes
 
 

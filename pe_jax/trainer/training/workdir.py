@@ -36,14 +36,23 @@ STEPS = (
     *(f"stage{number}.{key}" for number in (1, 2, 3) for key in ("steps", "epochs")),
 )
 # and where its inputs are: their contents are compared, see `tasks.train`.
-_INPUTS = ("init", "data.source", "data.validation", "data.train", "data.vocab", "data.data_dir")
+_INPUTS = (
+    "init",
+    "data.source",
+    "data.validation",
+    "data.train",
+    "data.vocab",
+    "data.data_dir",
+)
 
 # Values that give the same numbers as the default, which is one of them. With "fsdp" the state has
 # other shardings than with "jit", and sums are rounded in another order, as on another number of
 # devices; dropout masks are the same. With "pmap" they are not: it draws them per device.
 _EQUIVALENT = {"parallel": ("jit", "fsdp")}
 
-Changes = dict[str, tuple[object, object]]  # By key, the value of a run and the new one.
+Changes = dict[
+    str, tuple[object, object]
+]  # By key, the value of a run and the new one.
 
 
 def check(workdir: Path, config: schema.Config) -> Changes:
@@ -64,8 +73,12 @@ def check(workdir: Path, config: schema.Config) -> Changes:
         return {}
     way_out = "Delete it: the command that started the run writes it again."
     old = schema.flatten(read_json(path, way_out))
-    new = json.loads(json.dumps(schema.values_of(config)))  # Lists for tuples, as in the file.
-    given = schema.values_of(config, defaults=False)  # The run may be older than other keys.
+    new = json.loads(
+        json.dumps(schema.values_of(config))
+    )  # Lists for tuples, as in the file.
+    given = schema.values_of(
+        config, defaults=False
+    )  # The run may be older than other keys.
     fixed = [_determining(values, resumed=True) for values in (old, new)]
     changes = {
         key: (old.get(key), new.get(key))
@@ -74,7 +87,10 @@ def check(workdir: Path, config: schema.Config) -> Changes:
     }
     refused = [key for key in changes if fixed[0].get(key) != fixed[1].get(key)]
     if refused:
-        lines = [f"  {key}: {changes[key][0]!r} there, {changes[key][1]!r} now" for key in refused]
+        lines = [
+            f"  {key}: {changes[key][0]!r} there, {changes[key][1]!r} now"
+            for key in refused
+        ]
         raise ValueError(
             f"{workdir} holds a run with another config:\n" + "\n".join(lines) + "\n"
             "Give another --workdir, or the same config to resume that run."
@@ -150,7 +166,9 @@ def lock_workdir(workdir: Path) -> Iterator[Callable[[], None]]:
 
 def write_config(workdir: Path, config: schema.Config) -> None:
     """Write `config.json`: from now on the folder is this run's."""
-    write_text(workdir / "config.json", json.dumps(schema.as_dict(config), indent=2) + "\n")
+    write_text(
+        workdir / "config.json", json.dumps(schema.as_dict(config), indent=2) + "\n"
+    )
 
 
 def load_config(workdir: Path, classes: schema.Classes[schema.C]) -> schema.C:

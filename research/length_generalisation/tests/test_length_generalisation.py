@@ -19,7 +19,14 @@ from pe_jax.trainer.console import stopping
 from research.length_generalisation import cell, suite
 from research.length_generalisation.cell import run
 from research.length_generalisation.config import LengthGeneralisationConfig
-from research.length_generalisation.rows import BLANK, FIRST, PAD, row_length, rows, vocabulary_size
+from research.length_generalisation.rows import (
+    BLANK,
+    FIRST,
+    PAD,
+    row_length,
+    rows,
+    vocabulary_size,
+)
 from research.length_generalisation.tasks import TASKS
 
 FOLDER = Path(__file__).parents[1]
@@ -72,7 +79,9 @@ def answer_equation(s):
     if len(s) < 3:
         return [0]
     left, right = text.split("=")
-    fits = [x for x in range(5) if (eval(left.replace("x", str(x))) - int(right)) % 5 == 0]
+    fits = [
+        x for x in range(5) if (eval(left.replace("x", str(x))) - int(right)) % 5 == 0
+    ]
     assert len(fits) == 1
     return fits
 
@@ -90,7 +99,9 @@ ANSWERS = {
     "cycle_navigation": lambda s: [(s.count(2) - s.count(0)) % 5],
     "stack_manipulation": answer_stack,
     "reverse_string": lambda s: s[::-1],
-    "modular_arithmetic_brackets": lambda s: [eval("".join(CHARACTERS[x] for x in s)) % 5],
+    "modular_arithmetic_brackets": lambda s: [
+        eval("".join(CHARACTERS[x] for x in s)) % 5
+    ],
     "solve_equation": answer_equation,
     "duplicate_string": lambda s: s + s,
     "missing_duplicate": answer_missing,
@@ -117,8 +128,14 @@ def test_answers(name):
         strings = task.sample(rng, 24, length)
         assert strings.answers.shape == (24, task.answer_length(length))
         assert length - 1 <= strings.inputs.shape[1] <= length
-        asked = np.ones_like(strings.answers, bool) if strings.asked is None else strings.asked
-        for symbols, answer, here in zip(strings.inputs, strings.answers, asked, strict=True):
+        asked = (
+            np.ones_like(strings.answers, bool)
+            if strings.asked is None
+            else strings.asked
+        )
+        for symbols, answer, here in zip(
+            strings.inputs, strings.answers, asked, strict=True
+        ):
             expected = ANSWERS[name](symbols.tolist())
             assert answer[here].tolist() == expected, (name, symbols)
             assert not here[len(expected) :].any()
@@ -135,7 +152,9 @@ def test_long_numbers_are_exact():
     rng = np.random.default_rng(1)
     for name in ("binary_multiplication", "compute_sqrt"):
         strings = TASKS[name].sample(rng, 4, 160)
-        for symbols, answer in zip(strings.inputs.tolist(), strings.answers.tolist(), strict=True):
+        for symbols, answer in zip(
+            strings.inputs.tolist(), strings.answers.tolist(), strict=True
+        ):
             if name == "compute_sqrt":
                 root, number = (int("".join(map(str, s)), 2) for s in (answer, symbols))
                 assert root**2 <= number < (root + 1) ** 2
@@ -144,7 +163,9 @@ def test_long_numbers_are_exact():
                 assert answer[: len(expected)] == expected
 
 
-@pytest.mark.parametrize("name", ["reverse_string", "addition", "duplicate_string", "parity_check"])
+@pytest.mark.parametrize(
+    "name", ["reverse_string", "addition", "duplicate_string", "parity_check"]
+)
 def test_rows(name):
     """Tokens, targets and padding of inputs of several lengths, read back."""
     task, lengths = TASKS[name], np.array([3, 7, 1, 7])
@@ -194,7 +215,9 @@ def test_a_cell_learns_and_resumes(tmp_path, monkeypatch):
     # Stopped within the last tenth of its steps, it has the same loss over all of them.
     with monkeypatch.context() as patch:
         stop_requested = lambda step: 75 if step == 145 else 0
-        patch.setattr(stopping, "deferred", lambda: contextlib.nullcontext(stop_requested))
+        patch.setattr(
+            stopping, "deferred", lambda: contextlib.nullcontext(stop_requested)
+        )
         with pytest.raises(Interrupted, match="saved at step 145"):
             run(task, tiny("learned_absolute"), CELL, tmp_path / "stopped")
     resumed = run(task, tiny("learned_absolute"), CELL, tmp_path / "stopped")
@@ -236,7 +259,10 @@ def test_the_command(finished):
     assert set(saved["accuracy"]) == set(saved["exact"]) == {"2", "4"}
     assert len(saved["losses"]) == 2
     lines = (out / "scores.csv").read_text().splitlines()
-    assert lines[0] == "encoding,task,length,seed,accuracy,exact" and len(lines) == 1 + 2 * 2 * 2
+    assert (
+        lines[0] == "encoding,task,length,seed,accuracy,exact"
+        and len(lines) == 1 + 2 * 2 * 2
+    )
     assert {line.split(",")[3] for line in lines[1:]} == {"0", "5"}
     for name in ("curves", "beyond"):
         assert (out / f"{name}.png").stat().st_size > 5_000
@@ -250,7 +276,9 @@ def test_it_continues(finished, monkeypatch):
     lost.unlink()
     made = []
     original = suite.run
-    monkeypatch.setattr(suite, "run", lambda *a: made.append(a[1].encoding().name) or original(*a))
+    monkeypatch.setattr(
+        suite, "run", lambda *a: made.append(a[1].encoding().name) or original(*a)
+    )
     status, again, _ = call(*args)
     assert status == 0 and again == printed
     assert made == ["rope+causal"]
@@ -293,12 +321,22 @@ def test_a_damaged_cell(finished):
         "[]": "not a JSON object",
         '{"losses": []}': "'accuracy' is missing",
         json.dumps(saved | {"losses": 3}): "'losses' must be a list, got 3",
-        json.dumps(saved | {"losses": [1.0, None]}): "'losses'[1] must be a number, got None",
+        json.dumps(
+            saved | {"losses": [1.0, None]}
+        ): "'losses'[1] must be a number, got None",
         json.dumps(saved | {"seconds": True}): "'seconds' must be a number, got True",
-        json.dumps(saved | {"losses": [1.0]}): "must be 2 values, one a seed, got [1.0]",
-        json.dumps(saved | {"exact": {}}): "'exact' must have the lengths [2, 4], got []",
-        json.dumps(saved | {"accuracy": {**by_length, "x": [1.0, 1.0]}}): "'accuracy' must have",
-        json.dumps(saved | {"accuracy": {**by_length, "4": 1}}): "'accuracy'['4'] must be a list",
+        json.dumps(
+            saved | {"losses": [1.0]}
+        ): "must be 2 values, one a seed, got [1.0]",
+        json.dumps(
+            saved | {"exact": {}}
+        ): "'exact' must have the lengths [2, 4], got []",
+        json.dumps(
+            saved | {"accuracy": {**by_length, "x": [1.0, 1.0]}}
+        ): "'accuracy' must have",
+        json.dumps(
+            saved | {"accuracy": {**by_length, "4": 1}}
+        ): "'accuracy'['4'] must be a list",
     }
     for text, says in damaged.items():
         path.write_text(text)

@@ -9,7 +9,13 @@ import pytest
 from scipy import stats
 
 from research.reproduction import claims
-from research.reproduction.claims import benjamini_hochberg, detectable, holm, judge, models_above
+from research.reproduction.claims import (
+    benjamini_hochberg,
+    detectable,
+    holm,
+    judge,
+    models_above,
+)
 from research.reproduction.drawing import draw_heat_map
 from research.reproduction.effects import EXPLORATORY, Claim, Difference, Ranks
 from research.reproduction.intervals import interval
@@ -55,12 +61,19 @@ def test_differences_are_judged_by_a_t_test_over_seeds(verdict):
         assert result.between == pytest.approx((np.mean(a), np.mean(b)))
     d = np.subtract(a, b)
     half = stats.t.ppf(0.975, 4) * d.std(ddof=1) / np.sqrt(5)
-    assert (result.low, result.high) == pytest.approx((d.mean() - half, d.mean() + half))
+    assert (result.low, result.high) == pytest.approx(
+        (d.mean() - half, d.mean() + half)
+    )
     assert result.p == pytest.approx(stats.ttest_rel(a, b).pvalue)
     same = verdict(arm_values(a=[1.0, 2.0], b=[2.0, 1.0]), effect)
     assert same.outcome == "undecided" and same.effect == 0
     single = verdict(arm_values(a=[1.0], b=[2.0]), effect)
-    assert (single.outcome, single.effect, single.low, single.p) == ("undecided", -1.0, None, None)
+    assert (single.outcome, single.effect, single.low, single.p) == (
+        "undecided",
+        -1.0,
+        None,
+        None,
+    )
     missing = verdict(arm_values(a=[1.0]), effect)
     assert (missing.outcome, missing.n) == ("not judged", 0)
 
@@ -81,7 +94,9 @@ def test_a_difference_that_does_not_matter(verdict):
     assert verdict(values, effect, margin=0.2).outcome == "equivalent within ±0.2"
     assert verdict(values, effect, margin=0.12).outcome == "reproduced"
     assert verdict(values, effect, -1, margin=0.12).outcome == "contradicted"
-    assert verdict(arm_values(a=[1.0], b=[1.0]), effect, margin=0.2).outcome == "undecided"
+    assert (
+        verdict(arm_values(a=[1.0], b=[1.0]), effect, margin=0.2).outcome == "undecided"
+    )
 
 
 def around(mean, spread=0.1):
@@ -99,7 +114,9 @@ def around(mean, spread=0.1):
         ((0.1, -0.1), 0.5, "equivalent within ±0.5"),
     ],
 )
-def test_a_member_that_contradicts_blocks_the_verdict_on_the_mean(verdict, members, margin, says):
+def test_a_member_that_contradicts_blocks_the_verdict_on_the_mean(
+    verdict, members, margin, says
+):
     scores = arm_values(a=around(members[0]), b=around(members[1]), c=around(0, 0.0))
     pairs = Difference("score", ("a", "b"), ("c",))
     result = verdict(scores, pairs, margin=margin)
@@ -160,7 +177,9 @@ def test_the_spread_between_distillations_is_in_the_interval(verdict):
 
 def test_a_model_in_both_groups_counts_once(verdict):
     """a minus the mean of a and b is half of a minus b."""
-    scores = arm_values(a=[1.0, 2.0], b=[0.0, 0.0])._replace(spreads={"score": Spread(1.0, 9)})
+    scores = arm_values(a=[1.0, 2.0], b=[0.0, 0.0])._replace(
+        spreads={"score": Spread(1.0, 9)}
+    )
     result = verdict(scores, Difference("score", ("a",), ("a", "b")))
     assert result.effect == pytest.approx(0.75)
     variance = np.var([0.5, 1.0], ddof=1) / 2 + 2 * 0.25
@@ -172,12 +191,18 @@ def test_a_model_in_both_groups_counts_once(verdict):
 def test_the_spread_between_distillations_of_the_study():
     """Three encodings were distilled once more for docs/distillation.jsonl."""
     found = values(read_results(STUDY))
-    lines = (STUDY.parents[1] / "docs/distillation.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (
+        (STUDY.parents[1] / "docs/distillation.jsonl")
+        .read_text(encoding="utf-8")
+        .splitlines()
+    )
     again = [json.loads(line) for line in lines]
     for key, measure in (("f1", SQUAD_F1), ("matthews", CLASSIFICATION)):
         models = [one for one in found.models(ARM) if "+" not in one]
         here = dict(zip(models, found.model_means(ARM, models, measure), strict=True))
-        untouched = [one[key] for one in again if one["position"] == "untouched" and key in one]
+        untouched = [
+            one[key] for one in again if one["position"] == "untouched" and key in one
+        ]
         differences = [
             one[key]
             - np.mean(untouched)
@@ -194,7 +219,10 @@ def test_the_spread_between_distillations_of_the_study():
 
 def test_a_study_with_several_distillations_has_a_spread_of_its_own():
     """Scores are means over distillations for each seed of fine-tuning."""
-    results = {"config": {arm: {"tasks": "squad"} for arm in (SCRATCH, REPLACED)}, "runs": {}}
+    results = {
+        "config": {arm: {"tasks": "squad"} for arm in (SCRATCH, REPLACED)},
+        "runs": {},
+    }
     for seed, scores in enumerate(([1.0, 3.0], [4.0, 4.0])):
         name = "replaced/squad/a" + f", seed {seed}" * bool(seed)
         by_seed = {str(n): score for n, score in enumerate(scores)}
@@ -202,7 +230,10 @@ def test_a_study_with_several_distillations_has_a_spread_of_its_own():
                                  "metric": "f1", "baseline": {"f1": 0.0, "exact": 0.0}}  # fmt: skip
     found = values(results)
     assert found.by_seed(ARM, "a", SQUAD_F1) == {0: 2.5, 1: 3.5}
-    assert found.distillations("a", SQUAD_F1) == 2 and found.distillations("b", SQUAD_F1) == 1
+    assert (
+        found.distillations("a", SQUAD_F1) == 2
+        and found.distillations("b", SQUAD_F1) == 1
+    )
     assert found.spreads[SQUAD_F1] == Spread(2.0, 1)  # Of the means 2 and 4.
 
 
@@ -227,7 +258,15 @@ def test_chance_is_corrected_for_within_a_family_of_an_arm(monkeypatch, family):
     rng = np.random.default_rng(0)
     values = arm_values(**{f"m{n}": rng.normal(size=5) for n in range(41)})
     many = [
-        Claim("", "", ARM, Difference("score", (f"m{n}",), (f"m{n + 1}",)), 1, None, family)
+        Claim(
+            "",
+            "",
+            ARM,
+            Difference("score", (f"m{n}",), (f"m{n + 1}",)),
+            1,
+            None,
+            family,
+        )
         for n in range(40)
     ]
     other = "primary" if family == EXPLORATORY else EXPLORATORY
@@ -235,17 +274,26 @@ def test_chance_is_corrected_for_within_a_family_of_an_arm(monkeypatch, family):
     elsewhere = many[0]._replace(arm=SCRATCH)
     monkeypatch.setattr(claims, "CLAIMS", (*many, single, elsewhere))
     *verdicts, alone = judge(values, [ARM])
-    assert min(one.p for one in verdicts) < 0.05 <= min(one.corrected for one in verdicts)
+    assert (
+        min(one.p for one in verdicts) < 0.05 <= min(one.corrected for one in verdicts)
+    )
     assert {one.outcome for one in verdicts} == {"undecided"}
     assert alone.corrected == alone.p == verdicts[0].p
 
 
-@pytest.mark.parametrize(("arm", "says"), [(REPLACED, "reproduced"), (SCRATCH, "undecided")])
-def test_claims_from_scratch_are_judged_twice_and_need_a_smaller_p(monkeypatch, arm, says):
+@pytest.mark.parametrize(
+    ("arm", "says"), [(REPLACED, "reproduced"), (SCRATCH, "undecided")]
+)
+def test_claims_from_scratch_are_judged_twice_and_need_a_smaller_p(
+    monkeypatch, arm, says
+):
     claim = Claim("says", "place", arm, Difference("score", ("a",), ("b",)), +1)
     monkeypatch.setattr(claims, "CLAIMS", (claim,))
     columns = {"a": [3.0, 4.0, 5.0, 4.0], "b": [2.0, 3.5, 3.0, 3.0]}
-    scores = {(arm, model, "score"): dict(enumerate(column)) for model, column in columns.items()}
+    scores = {
+        (arm, model, "score"): dict(enumerate(column))
+        for model, column in columns.items()
+    }
     (verdict,) = judge(Values(scores), [arm])
     assert verdict.outcome == says and 0.0294 < verdict.corrected < 0.05
 
@@ -262,9 +310,9 @@ def test_detectable_differences():
     """Against simulated tests."""
     rng = np.random.default_rng(0)
     samples = detectable(5, 0.05) + rng.normal(size=(20_000, 5))
-    assert np.mean(stats.ttest_1samp(samples, 0, axis=1).pvalue < 0.05) == pytest.approx(
-        0.8, abs=0.01
-    )
+    assert np.mean(
+        stats.ttest_1samp(samples, 0, axis=1).pvalue < 0.05
+    ) == pytest.approx(0.8, abs=0.01)
     assert detectable(5, 0.03) > detectable(5, 0.05) > detectable(20, 0.05)
 
 
@@ -275,7 +323,11 @@ def test_rank_correlations_over_models(verdict):
         by_key[ARM, model, "violation"] = {0: float(number)}
         by_key[ARM, model, "score"] = {s: -number + 0.1 * s for s in range(3)}
     result = verdict(Values(by_key), Ranks("violation", "score"), -1)
-    assert result.effect == pytest.approx(-1) and result.outcome == "reproduced" and result.n == 3
+    assert (
+        result.effect == pytest.approx(-1)
+        and result.outcome == "reproduced"
+        and result.n == 3
+    )
     assert result.between is None and result.influence[0] == 7
     assert result.p == pytest.approx(2 / 5040, rel=0.01)  # All orders of seven.
 
@@ -308,12 +360,18 @@ def test_a_heat_map_needs_enough_models_whose_scores_differ(tmp_path, models):
     """Models that have some of the scores are only in the columns that they have."""
     rng = np.random.default_rng(0)
     names = [f"m{n}" for n in range(models)] + ["untouched"]
-    probes = [f"{probe}, {name}" for probe in ("words", "kernel") for name in PROPERTIES]
+    probes = [
+        f"{probe}, {name}" for probe in ("words", "kernel") for name in PROPERTIES
+    ]
     values = {(ARM, one, name): {0: rng.uniform()} for one in names for name in probes}
-    values |= {(ARM, one, "squad f1"): {0: rng.uniform(), 1: rng.uniform()} for one in names}
+    values |= {
+        (ARM, one, "squad f1"): {0: rng.uniform(), 1: rng.uniform()} for one in names
+    }
     values |= {(ARM, one, "cola"): {0: rng.uniform()} for one in names[:3]}
     draw_heat_map(ARM, Values(values), tmp_path / "out")
     assert (tmp_path / "out" / "correlation_spearman.png").is_file() == (models == 5)
-    equal = {key: {0: 0.0} if key[2] == "squad f1" else one for key, one in values.items()}
+    equal = {
+        key: {0: 0.0} if key[2] == "squad f1" else one for key, one in values.items()
+    }
     draw_heat_map(ARM, Values(equal), tmp_path / "none")
     assert not (tmp_path / "none").exists()

@@ -37,7 +37,10 @@ def test_the_page_is_short():
 
 
 def test_the_pages_show_every_figure_beside_them():
-    pages = [(STUDY / name).read_text(encoding="utf-8") for name in ("README.md", "appendix.md")]
+    pages = [
+        (STUDY / name).read_text(encoding="utf-8")
+        for name in ("README.md", "appendix.md")
+    ]
     links = [link for text in pages for link in re.findall(r"!\[.*?\]\((.*?)\)", text)]
     files = [str(path.relative_to(STUDY)) for path in STUDY.rglob("*.png")]
     assert sorted(links) == sorted(files) and len(files) <= FIGURES
@@ -47,9 +50,13 @@ def _study_in(folder, **changes):
     """The config of the study, by the options of its command, and its plan and finished runs in
     `folder`, which has a copy of the results file."""
     shutil.copy(STUDY / "results.json", folder)
-    options = dict(option[9:].split("=", 1) for option in read_results(folder)["options"])
+    options = dict(
+        option[9:].split("=", 1) for option in read_results(folder)["options"]
+    )
     options = {
-        key: ast.literal_eval(value) if re.fullmatch(r"\d+|True|\(.*\)", value) else value
+        key: ast.literal_eval(value)
+        if re.fullmatch(r"\d+|True|\(.*\)", value)
+        else value
         for key, value in options.items()
     }
     shipped = from_values(study_config.get_config(), ReproductionConfig)
@@ -80,7 +87,9 @@ def test_more_distillations_add_to_the_study(tmp_path):
     state.check(runs, done)
     left = [run for run in runs if run.name not in done]
     assert {run.seed for run in left} == {1, 2} and len(left) == 2 * 10 * 4
-    (squad,) = [run for run in left if run.name == "replaced/squad/learned_relative, seed 2"]
+    (squad,) = [
+        run for run in left if run.name == "replaced/squad/learned_relative, seed 2"
+    ]
     assert squad.needs.name == "learned_relative, seed 2"
 
 
@@ -97,9 +106,17 @@ def test_trivial_scores():
         "mrpc": ("f1", {"f1": 40.0, "accuracy": 20.0}),
         "sst2": ("accuracy", {"accuracy": 51.0}),
     }
-    expected = {"squad f1": 9.5, "squad exact": 0.1, "cola": 0.0, "rte": 53.0, "mrpc": 40.0}
+    expected = {
+        "squad f1": 9.5,
+        "squad exact": 0.1,
+        "cola": 0.0,
+        "rte": 53.0,
+        "mrpc": 40.0,
+    }
     for task, (metric, baseline) in baselines.items():
-        assert task not in trivial_scores(results, "from_scratch")  # Not before the run is done.
+        assert task not in trivial_scores(
+            results, "from_scratch"
+        )  # Not before the run is done.
         entry = {"metric": metric, "baseline": baseline}
         results["runs"][f"from_scratch/{task}/none"] = entry
     assert trivial_scores(results, "from_scratch") == {

@@ -47,7 +47,11 @@ def test_other_shapes(tmp_path, keys, value, says):
     with pytest.raises(ValueError) as error:
         read_results(tmp_path)
     message = str(error.value)
-    assert says in message and str(tmp_path / "results.json") in message and "\n" not in message
+    assert (
+        says in message
+        and str(tmp_path / "results.json") in message
+        and "\n" not in message
+    )
 
 
 def test_no_json(tmp_path):

@@ -16,11 +16,15 @@ def run(tmp_path):
     return plan(tiny_study.config(tmp_path), tmp_path / "S")[0]
 
 
-@pytest.mark.parametrize("line", ["abc", "null", '"3"', "[1]", "{}", "true", "1.5.2", "\0"])
+@pytest.mark.parametrize(
+    "line", ["abc", "null", '"3"', "[1]", "{}", "true", "1.5.2", "\0"]
+)
 def test_a_damaged_line_of_times(run, line):
     write_text(run.folder / "times.jsonl", f"1.5\n{line}\n2.0\n")
     path = re.escape(str(run.folder / "times.jsonl"))
-    with pytest.raises(ValueError, match=f"^Line 2 of {path} is damaged: .*Delete the line.$"):
+    with pytest.raises(
+        ValueError, match=f"^Line 2 of {path} is damaged: .*Delete the line.$"
+    ):
         state.seconds(run)
 
 
@@ -37,13 +41,19 @@ def test_a_damaged_result(run):
     for text, says in {
         "": "Expecting value",
         "3": "not a JSON object",
-        json.dumps({**whole, "cores": None}): "'cores' must be a whole number, got None",
+        json.dumps(
+            {**whole, "cores": None}
+        ): "'cores' must be a whole number, got None",
         json.dumps({**whole, "values": 3}): "'values' must be an object, got 3",
         json.dumps({**whole, "values": {"a": {"b": 1.0}}}): "must be by seed, got 'b'",
-        json.dumps({key: whole[key] for key in whole if key != "code"}): "'code' is missing",
+        json.dumps(
+            {key: whole[key] for key in whole if key != "code"}
+        ): "'code' is missing",
     }.items():
         write_text(path, text)
         with pytest.raises(ValueError) as error:
             state.finished_entry(run)
-        assert str(error.value).startswith(f"{path} is damaged (") and says in str(error.value)
+        assert str(error.value).startswith(f"{path} is damaged (") and says in str(
+            error.value
+        )
         assert "\n" not in str(error.value)

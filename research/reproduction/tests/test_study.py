@@ -41,14 +41,23 @@ def test_the_plan(tmp_path):
     """The shipped one: what issue and page say of it."""
     config = changed(SHIPPED, {"published": "BERT"})
     runs = plan(config, tmp_path)
-    assert len({run.folder for run in runs}) == len({run.name for run in runs}) == len(runs)
+    assert (
+        len({run.folder for run in runs})
+        == len({run.name for run in runs})
+        == len(runs)
+    )
 
     def by(arm, kind):
         return [run for run in runs if (run.arm, run.kind) == (arm, kind)]
 
-    scratch, replaced = by("from_scratch", "pretraining"), by("replaced", "distillation")
+    scratch, replaced = (
+        by("from_scratch", "pretraining"),
+        by("replaced", "distillation"),
+    )
     assert len(scratch) == PAPER + 3 + 3 * 10 and len(replaced) == PAPER + 3
-    assert not by("from_scratch", "squad") and len(by("replaced", "cola")) == PAPER + 3 + 1
+    assert (
+        not by("from_scratch", "squad") and len(by("replaced", "cola")) == PAPER + 3 + 1
+    )
     assert {run.config.init for run in replaced} == {"BERT"}
     (untouched,) = [run for run in by("replaced", "squad") if run.model == "untouched"]
     assert untouched.config.init == "BERT" and untouched.needs is None
@@ -69,7 +78,9 @@ def test_arms_that_are_left_out(tmp_path):
     empty = changed(SHIPPED, {"from_scratch.first": "", "from_scratch.then": ""})
     runs = plan(changed(empty, {"published": "BERT"}), tmp_path)
     assert {run.arm for run in runs} == {"replaced"}
-    with pytest.raises(ValueError, match="has no runs: config.from_scratch.first and config.publ"):
+    with pytest.raises(
+        ValueError, match="has no runs: config.from_scratch.first and config.publ"
+    ):
         plan(empty, tmp_path)
 
 
@@ -88,7 +99,9 @@ def test_distillation_on_a_text_of_its_own(tmp_path):
 
 def test_an_encoding_that_is_named_twice(tmp_path):
     config = changed(SHIPPED, {"from_scratch.then": "rope,rope(base=500)"})
-    with pytest.raises(ValueError, match="once; from_scratch/pretraining/rope is listed twice"):
+    with pytest.raises(
+        ValueError, match="once; from_scratch/pretraining/rope is listed twice"
+    ):
         plan(config, tmp_path)
 
 
@@ -99,7 +112,11 @@ def test_encodings_that_change_others_are_models_of_their_own(tmp_path):
     }
     config = changed(SHIPPED, changes)
     models = {run.model for run in plan(config, tmp_path)}
-    assert {"cycle(rope, none)", "interpolated(alibi)", "cycle(alibi, none), seed 1"} <= models
+    assert {
+        "cycle(rope, none)",
+        "interpolated(alibi)",
+        "cycle(alibi, none), seed 1",
+    } <= models
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +134,9 @@ def done(tmp_path_factory):
         opened = types.SimpleNamespace(as_data_source=sets.__getitem__)
         patch.setattr(glue, "open_dataset", lambda *args, **named: opened)
         patch.setattr(study, "_start", start)
-        patch.setattr(cost, "_rate", lambda config, model: 1e9)  # A dry run measures it.
+        patch.setattr(
+            cost, "_rate", lambda config, model: 1e9
+        )  # A dry run measures it.
         text = execute(config, folder / "S")
     return config, folder / "S", text
 
@@ -126,7 +145,11 @@ def test_a_study(done):
     config, folder, text = done
     runs = plan(config, folder)
     entries = state.finished_entries(runs, folder)
-    assert "·" not in text and len(entries) == len(runs) and not state.to_execute(runs, entries)
+    assert (
+        "·" not in text
+        and len(entries) == len(runs)
+        and not state.to_execute(runs, entries)
+    )
     assert len(runs) == (2 + 2) + 2
     assert not list(folder.glob("*/cola/*/checkpoints"))
     results = read_results(folder)
@@ -142,8 +165,12 @@ def test_a_study(done):
         "squad f1": {0, 1},
         "squad f1, change at 32 tokens": {0, 1},
     }.items():
-        assert by_seed("from_scratch", "learned_absolute", measure).keys() == seeds, measure
-    for seed, best in by_seed("from_scratch", "learned_absolute", "cola, best step").items():
+        assert by_seed("from_scratch", "learned_absolute", measure).keys() == seeds, (
+            measure
+        )
+    for seed, best in by_seed(
+        "from_scratch", "learned_absolute", "cola, best step"
+    ).items():
         assert best >= by_seed("from_scratch", "learned_absolute", "cola")[seed]
 
 
@@ -152,7 +179,12 @@ def test_positions_replaced_in_a_published_model(done, monkeypatch, tmp_path):
     """The arm `replaced`, of a model that stands for a published one."""
     config, folder, _ = done
     published = folder / "from_scratch" / "pretraining" / "learned_absolute"
-    stages = {"stage1.length": 16, "stage1.batch_size": 8, "stage1.steps": 2, "data.held_out": 0.25}
+    stages = {
+        "stage1.length": 16,
+        "stage1.batch_size": 8,
+        "stage1.steps": 2,
+        "data.held_out": 0.25,
+    }
     changes = {f"replaced.training.{key}": value for key, value in stages.items()}
     changes |= {"published": str(published), "replaced.tasks": "cola"}
     config = changed(config, changes | {"replaced.first": "rope", "replaced.then": ""})
@@ -222,9 +254,13 @@ def test_the_report_of_a_study(written):
 def test_tables_of_a_study(done, tmp_path):
     """Its fine-tuning runs are those of any folder, though their checkpoints are gone."""
     runs = f"--runs={done[1]}/from_scratch/*/*"
-    code, text, err = call("eval.py", "--config=configs/tables.py", runs, f"--out={tmp_path / 'R'}")
+    code, text, err = call(
+        "eval.py", "--config=configs/tables.py", runs, f"--out={tmp_path / 'R'}"
+    )
     assert not code, err
-    assert len(re.findall(r"^\| learned_absolute +\| .*± \d", text, re.M)) == 3  # Matthews, F1, EM.
+    assert (
+        len(re.findall(r"^\| learned_absolute +\| .*± \d", text, re.M)) == 3
+    )  # Matthews, F1, EM.
     assert "GLUE" in text and "SQuAD" in text
 
 
@@ -268,9 +304,13 @@ def test_only_what_is_missing_is_executed_again(done, tmp_path):
     cola = next(run for run in runs if run.kind == "cola")
     assert not state.is_ready(cola)
     assert "left out below: from scratch, 1 run of cola." in appendix(results, tmp_path)
-    costs = cost.Costs(runs, entries, {run.name: 3.6e12 for run in runs}, {"from_scratch": 1e9}, 1)
+    costs = cost.Costs(
+        runs, entries, {run.name: 3.6e12 for run in runs}, {"from_scratch": 1e9}, 1
+    )
     lines = cost.cost_table(costs).splitlines()
-    counts = {tuple(row[1:3]): row[3:6] for row in (re.split(r" *\| *", one) for one in lines)}
+    counts = {
+        tuple(row[1:3]): row[3:6] for row in (re.split(r" *\| *", one) for one in lines)
+    }
     assert counts["from scratch", "pretraining"] == ["2", "2", "1"]
     assert counts["from scratch", "cola"] == ["1", "0", "1"]
     assert counts["all", ""] == [str(len(runs)), str(len(runs) - 1), "2"]
@@ -292,12 +332,17 @@ def test_weights_in_the_folder_are_needed_to_start_from_a_model(done, tmp_path):
 def test_runs_of_other_settings_are_not_taken(done):
     """What is done was made with the settings that are given; more models may come."""
     config, folder, _ = done
-    changes = {"from_scratch.first": "learned_absolute,none", "from_scratch.then": "rope"}
+    changes = {
+        "from_scratch.first": "learned_absolute,none",
+        "from_scratch.then": "rope",
+    }
     other = changed(config, {**changes, "jobs": 3})
     runs = plan(other, folder)
     state.check(runs, state.finished_entries(runs, folder))
     other = changed(other, {"glue.optimizer.learning_rate": 0.25})
-    with pytest.raises(ValueError, match="^from_scratch/cola/learned_absolute: made with other"):
+    with pytest.raises(
+        ValueError, match="^from_scratch/cola/learned_absolute: made with other"
+    ):
         execute(other, folder)
 
 
@@ -394,7 +439,9 @@ def test_what_fails_and_what_is_stopped(tmp_path):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 75, err
     assert len(starts(folder)) == 2 and not list(folder.rglob("result.json"))
-    assert len(list(folder.rglob("told *"))) == 2  # Each once: a second one ends it at once.
+    assert (
+        len(list(folder.rglob("told *"))) == 2
+    )  # Each once: a second one ends it at once.
     (folder / "seconds").write_text("0")
     process = start()
     _, err = process.communicate(timeout=60)
@@ -422,7 +469,12 @@ def test_a_run_that_fails(tmp_path):
     """It ends as other commands do, while it still listens to its study. Files of the working
     directory are not run, whatever their names."""
     config = tiny_study.config(tmp_path, text=str(tmp_path / "nowhere.txt"))
-    for name in ("json.py", "threading.py", "pe_jax/__init__.py", "research/__init__.py"):
+    for name in (
+        "json.py",
+        "threading.py",
+        "pe_jax/__init__.py",
+        "research/__init__.py",
+    ):
         write_text(tmp_path / "cwd" / name, "raise SystemExit('ran')")
     child, _ = start_first_run(config, tmp_path / "S", tmp_path / "cwd")
     assert "nowhere.txt" in child.stderr.read() and child.wait(60) == 1
@@ -431,7 +483,9 @@ def test_a_run_that_fails(tmp_path):
 @pytest.mark.slow
 def test_a_run_stops_with_its_study(tmp_path):
     """However that ended: here its end of the pipe is closed."""
-    config = tiny_study.config(tmp_path, **{"from_scratch.training.stage1.steps": 10_000})
+    config = tiny_study.config(
+        tmp_path, **{"from_scratch.training.stage1.steps": 10_000}
+    )
     child, first = start_first_run(config, tmp_path / "S", tmp_path)
     for line in child.stderr:
         if line.startswith("step"):
@@ -452,17 +506,24 @@ def test_a_step_is_timed_only_where_runs_are_left(tmp_path, monkeypatch):
     monkeypatch.setattr(cost, "_rate", lambda stage, model: timed.append(model) or 1e9)
     runs = plan(tiny_study.config(tmp_path), tmp_path / "S")
     assert cost.costs(runs, {}, 1).rates == {"from_scratch": 1e9}
-    assert cost.costs(runs, {run.name: {} for run in runs}, 1).rates == {} and len(timed) == 1
+    assert (
+        cost.costs(runs, {run.name: {} for run in runs}, 1).rates == {}
+        and len(timed) == 1
+    )
 
 
 def test_hours_are_estimated_from_runs_that_are_done(tmp_path):
     runs = plan(tiny_study.config(tmp_path), tmp_path / "S")
-    costs = cost.Costs(runs, {}, {run.name: 3.6e12 for run in runs}, {"from_scratch": 1e9}, 1)
+    costs = cost.Costs(
+        runs, {}, {run.name: 3.6e12 for run in runs}, {"from_scratch": 1e9}, 1
+    )
     assert costs.hours(runs[:3]) == pytest.approx(3)
     for run in runs[:2]:  # A model and its measures: each kind has its own speed.
         write_text(run.folder / "result.json", json.dumps(tiny_study.entry(run)))
     state.add_seconds(runs[0], 1_800)
     state.add_seconds(runs[0], 5_400)  # After a stop.
     costs.done.update(state.finished_entries(runs, tmp_path / "S"))
-    assert costs.hours([run for run in runs if run.kind == "pretraining"]) == pytest.approx(4)
+    assert costs.hours(
+        [run for run in runs if run.kind == "pretraining"]
+    ) == pytest.approx(4)
     assert costs.hours([runs[1]]) == pytest.approx(1)

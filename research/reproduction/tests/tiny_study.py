@@ -21,7 +21,9 @@ def config_dict(folder, **changes):
     own.first, own.then, own.repeats = "learned_absolute", "", (1,)
     sizes = tiny_run.config_dict(folder)
     own.training.model.update(sizes.model.to_dict())
-    own.training.model.update(dropout_rate=0.0, attention_dropout_rate=0.0, max_length=48)
+    own.training.model.update(
+        dropout_rate=0.0, attention_dropout_rate=0.0, max_length=48
+    )
     own.training.data.update(sizes.data.to_dict())
     own.training.stage1.update(length=16, batch_size=8, max_predictions=3, steps=4)
     own.training.stage2.update(length=24, batch_size=8, max_predictions=3, steps=2)

@@ -19,7 +19,12 @@ from pe_jax.properties import Estimate
 from pe_jax.trainer import figures
 from pe_jax.trainer.configs.properties import PropertiesConfig
 from pe_jax.trainer.reports.property_report import matrices, render
-from pe_jax.trainer.reports.property_report.matrices import Numbers, cells, logit_panels, violations
+from pe_jax.trainer.reports.property_report.matrices import (
+    Numbers,
+    cells,
+    logit_panels,
+    violations,
+)
 from pe_jax.trainer.reports.property_report.render import Figure, Findings, logit_figure
 from pe_jax.trainer.reports.property_report.subjects import MeasuredModel, once
 from pe_jax.trainer.reports.property_report.texts import batch_size, texts
@@ -40,19 +45,25 @@ _INPUTS = {
 
 @once
 def attention_among_copies(
-    subject: MeasuredModel, config: PropertiesConfig, quantity: Literal["logits", "weights"]
+    subject: MeasuredModel,
+    config: PropertiesConfig,
+    quantity: Literal["logits", "weights"],
 ) -> jax.Array:
     """Return Ā `[H, L, L]` of one layer, the mean over random words: logits or weights."""
     model = subject.bert
     if not len(subject.words):
-        raise ValueError(f"The vocabulary of {subject.name} has no whole words to probe with.")
+        raise ValueError(
+            f"The vocabulary of {subject.name} has no whole words to probe with."
+        )
     rng = np.random.default_rng(config.seed)
     count = min(config.words, len(subject.words))
     words = rng.choice(subject.words, count, replace=False).astype(np.int32)
     length = min(config.length, subject.length)
     attend = attention_map(model, layer=config.layer, what=quantity)
     batch = batch_size(length**2 * model.num_heads)
-    return properties.identical_words(attend, subject.params, words, length=length, batch=batch)
+    return properties.identical_words(
+        attend, subject.params, words, length=length, batch=batch
+    )
 
 
 @render.part(
@@ -75,7 +86,9 @@ def identical_words(subject: MeasuredModel, config: PropertiesConfig) -> Finding
     shown = weights if config.attention == "weights" else logits
 
     def metrics(phi: np.ndarray, weights: np.ndarray) -> Numbers:
-        of_weights = {name: float(getattr(properties, name)(weights)) for name in _WEIGHT_METRICS}
+        of_weights = {
+            name: float(getattr(properties, name)(weights)) for name in _WEIGHT_METRICS
+        }
         return violations(phi, config.windows) | of_weights
 
     mean = metrics(shown.mean(0), weights.mean(0))
@@ -106,7 +119,9 @@ def kernel(subject: MeasuredModel, config: PropertiesConfig) -> Estimate:
     size = length**2 * model.num_heads * model.num_layers * texts
     batch = batch_size(size, 16 // texts)
     attend, where = kernel_map(model), _entries(subject, length)[:, None]
-    return properties.offset_kernel(attend, subject.params, tokens, where=where, batch=batch)
+    return properties.offset_kernel(
+        attend, subject.params, tokens, where=where, batch=batch
+    )
 
 
 def _sample_count(config: PropertiesConfig) -> int:
@@ -161,7 +176,11 @@ def offset_kernel(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     else:
         by_layer = {f"layer {i}": matrix for i, matrix in enumerate(phi)}
         pictures = _kernel_figures(by_layer, f"_{name}", f" of {name}", config)
-    numbers = {"inputs": config.kernel, "samples": _sample_count(config), "layers": layers}
+    numbers = {
+        "inputs": config.kernel,
+        "samples": _sample_count(config),
+        "layers": layers,
+    }
     return Findings({name: numbers}, rows, pictures)
 
 
@@ -182,7 +201,9 @@ def _kernel_figures(
 ) -> list[Figure]:
     """Return figures of the matrices, and of their means by offset, of titled Φ `[H, L, L]`."""
     panels = [
-        panel for title, phi in kernels.items() for panel in logit_panels(title, phi, config.heads)
+        panel
+        for title, phi in kernels.items()
+        for panel in logit_panels(title, phi, config.heads)
     ]
     title = f"Offset kernel{subject}: mean logits of random words"
     curves = Figure(
@@ -196,13 +217,24 @@ def _kernel_figures(
     return [logit_figure(f"offset_kernel{suffix}", panels, title), curves]
 
 
-def _curve(title: str, phi: np.ndarray) -> tuple[str, np.ndarray, np.ndarray, np.ndarray]:
+def _curve(
+    title: str, phi: np.ndarray
+) -> tuple[str, np.ndarray, np.ndarray, np.ndarray]:
     """Return the panel of `figures.offset_curves` of a Φ."""
     entries = ~np.isnan(phi[0])
     shape = phi - np.nanmean(phi, (-2, -1), keepdims=True)
-    shape[_deviation(phi) == 0] *= 0  # Rounding errors are not drawn as if they were a shape.
-    mean, spread = map(np.asarray, properties.offset_curve(shape.mean(0), where=entries))
-    return title, mean, spread, np.asarray(properties.offset_curve(shape, where=entries)[0])
+    shape[_deviation(phi) == 0] *= (
+        0  # Rounding errors are not drawn as if they were a shape.
+    )
+    mean, spread = map(
+        np.asarray, properties.offset_curve(shape.mean(0), where=entries)
+    )
+    return (
+        title,
+        mean,
+        spread,
+        np.asarray(properties.offset_curve(shape, where=entries)[0]),
+    )
 
 
 @render.part(
@@ -220,7 +252,9 @@ def offset_share(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     # A token meets itself on the diagonal, which is content.
     where = _inner_pairs(tokens.shape[1]) & ~np.eye(tokens.shape[1], dtype=bool)
     phi = _mean_logits(subject.bert, subject.params, jnp.asarray(tokens))
-    whole, explained = map(np.asarray, properties.offset_variance(phi.mean, where, phi.error))
+    whole, explained = map(
+        np.asarray, properties.offset_variance(phi.mean, where, phi.error)
+    )
     observed = np.asarray(properties.offset_variance(phi.mean, where)[0])
     layers, rows = [], list[Row]()
     for i, total in enumerate(whole.sum(1)):
@@ -242,8 +276,12 @@ def _inner_pairs(length: int) -> Bool[np.ndarray, "L L"]:
     return inside & inside[:, None]
 
 
-def _mean_logits(config: BertConfig, params: Params, tokens: Int[jax.Array, "B L"]) -> Estimate:
+def _mean_logits(
+    config: BertConfig, params: Params, tokens: Int[jax.Array, "B L"]
+) -> Estimate:
     """Mean logits over texts, and the standard error: `[N, H, L, L]`, 0 outside `_inner_pairs`."""
     attend, where = kernel_map(config), _inner_pairs(tokens.shape[1])
-    phi = properties.offset_kernel(attend, params, tokens[:, None], where=where, batch=4)
+    phi = properties.offset_kernel(
+        attend, params, tokens[:, None], where=where, batch=4
+    )
     return jax.tree.map(lambda x: jnp.where(where, x, 0) / config.head_size**0.5, phi)

@@ -70,14 +70,19 @@ def massive_values(subject: MeasuredModel, config: PropertiesConfig) -> Findings
             "agreement": properties.profile_correlation(m),
             "massive": [[np.flatnonzero(head) for head in layer] for layer in chosen],
         }
-        numbers[projection] = [dict(zip(by_layer, values)) for values in zip(*by_layer.values())]
+        numbers[projection] = [
+            dict(zip(by_layer, values)) for values in zip(*by_layer.values())
+        ]
         means_over_layers = map(_mean, (by_layer["overlap"], by_layer["agreement"]))
         largest = np.max(by_layer["largest"])
         rows.append([name, projection, chosen.mean(), largest, *means_over_layers])
     effects = _massive_effects(subject, means[:2], massive[:2], config)
     losses: list[Value] = [None] * 3
     if effects:
-        (change, error), others = effects["massive"].values(), effects["others"]["change"]
+        (change, error), others = (
+            effects["massive"].values(),
+            effects["others"]["change"],
+        )
         range_of_others = f"{min(others):+.3f} to {max(others):+.3f}"
         losses = [effects["loss"], Estimate(mean=change, error=error), range_of_others]
     in_bands = " / ".join(map(str, bands)) if bands else None
@@ -89,15 +94,21 @@ def massive_values(subject: MeasuredModel, config: PropertiesConfig) -> Findings
         title=f"Size of the dimensions of heads: {name}", columns="dimension of the head",
         label="M over its head's mean", limits=(0.0, min(float(ratios.max()), config.massive)),
     )  # fmt: skip
-    return Findings({name: numbers}, rows, [figure], {}, more_rows if effects or bands else [])
+    return Findings(
+        {name: numbers}, rows, [figure], {}, more_rows if effects or bands else []
+    )
 
 
 @functools.cache
 def _moments(config: BertConfig) -> Callable[..., tuple[jax.Array, jax.Array]]:
     """Return `moments(params, tokens) -> [B, 3, N, H, d]` twice, mean squares and means."""
 
-    def moments(params: Params, tokens: Int[Array, "B L"]) -> tuple[jax.Array, jax.Array]:
-        x = jnp.moveaxis(queries_keys_values(config, params, tokens), 2, 0).astype(jnp.float32)
+    def moments(
+        params: Params, tokens: Int[Array, "B L"]
+    ) -> tuple[jax.Array, jax.Array]:
+        x = jnp.moveaxis(queries_keys_values(config, params, tokens), 2, 0).astype(
+            jnp.float32
+        )
         return (x**2).mean(3), x.mean(3)
 
     return moments
@@ -135,12 +146,16 @@ def _massive_effects(
     if params is None or not massive.any():
         return {}
     draws = jax.random.split(jax.random.key(config.seed), _DRAWS)
-    others = np.stack([properties.random_other_dimensions(rng, massive) for rng in draws])
+    others = np.stack(
+        [properties.random_other_dimensions(rng, massive) for rng in draws]
+    )
     chosen = np.concatenate([np.zeros_like(massive)[None], massive[None], others])
     constants = jnp.asarray(means, jnp.float32)
 
     def loss(params, chosen, tokens, targets):
-        return scores_with_constants(subject.bert, params, chosen, constants, tokens, targets)
+        return scores_with_constants(
+            subject.bert, params, chosen, constants, tokens, targets
+        )
 
     losses = changed_losses(loss, params, chosen, texts(subject, config))
     change = jax.tree.map(np.asarray, loss_changes(losses))

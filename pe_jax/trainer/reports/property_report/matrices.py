@@ -18,7 +18,9 @@ Numbers = dict[str, float]
 
 def violations(phi: Array | Toeplitz, windows: Sequence[int]) -> Numbers:
     """Return the violations of one proximity matrix `[L, L]`; see `violations_of_each`."""
-    return {name: float(value) for name, value in violations_of_each(phi, windows).items()}
+    return {
+        name: float(value) for name, value in violations_of_each(phi, windows).items()
+    }
 
 
 def violations_of_each(
@@ -70,11 +72,17 @@ def cells(numbers: Numbers, windows: Sequence[int]) -> list[float | None]:
 
 def average(several: Sequence[Numbers]) -> Numbers:
     """Return the mean of each violation over heads, layers or models, where all have it."""
-    shared = [name for name in several[0] if all(name in numbers for numbers in several)]
-    return {name: float(np.mean([numbers[name] for numbers in several])) for name in shared}
+    shared = [
+        name for name in several[0] if all(name in numbers for numbers in several)
+    ]
+    return {
+        name: float(np.mean([numbers[name] for numbers in several])) for name in shared
+    }
 
 
-def product_panel(title: str, phi: Array, x: np.ndarray, axis: str = "position") -> figures.Panel:
+def product_panel(
+    title: str, phi: Array, x: np.ndarray, axis: str = "position"
+) -> figures.Panel:
     """Return a panel of dot products at positions or offsets `x`, over the mean self-product."""
     size = float(np.mean(np.diagonal(phi)))
     unit = np.asarray(phi) / size if size > 0 else np.asarray(phi)
@@ -92,5 +100,7 @@ def logit_panel(title: str, phi: Array) -> figures.Panel:
 def logit_panels(title: str, phi: Array, heads: str) -> list[figures.Panel]:
     """Return panels of `[H, L, L]`: of the mean over heads, or of "each" head."""
     if heads == "each":
-        return [logit_panel(f"{title}, head {h}", matrix) for h, matrix in enumerate(phi)]
+        return [
+            logit_panel(f"{title}, head {h}", matrix) for h, matrix in enumerate(phi)
+        ]
     return [logit_panel(title, np.asarray(phi).mean(0))]

@@ -53,16 +53,32 @@ def order_sensitivity(subject: MeasuredModel, config: PropertiesConfig) -> Findi
         if (teacher := _teacher(subject)) is not None:
             theirs = states(*teacher)
     except ValueError as error:
-        findings.notes[f"{name} is not compared with its teacher"] = [str(error).removesuffix(".")]
-    ours = properties.order_sensitivity(states(subject.bert, subject.params), orders, theirs)
+        findings.notes[f"{name} is not compared with its teacher"] = [
+            str(error).removesuffix(".")
+        ]
+    ours = properties.order_sensitivity(
+        states(subject.bert, subject.params), orders, theirs
+    )
     numbers = {field: np.asarray(x) for field, x in vars(ours).items() if x is not None}
     if theirs is not None:
         of_teacher = properties.order_sensitivity(theirs, orders)
-        numbers |= {f"teacher_{x}": np.asarray(getattr(of_teacher, x)) for x in ("pooled", "token")}
-    fields = ("pooled", "teacher_pooled", "pooled_r2", "token", "teacher_token", "token_r2")
+        numbers |= {
+            f"teacher_{x}": np.asarray(getattr(of_teacher, x))
+            for x in ("pooled", "token")
+        }
+    fields = (
+        "pooled",
+        "teacher_pooled",
+        "pooled_r2",
+        "token",
+        "teacher_token",
+        "token_r2",
+    )
     findings.numbers[name] = {"texts": count, "length": length, "source": read.source}
     for i, kind in enumerate(SHUFFLES):
-        values = findings.numbers[name][kind] = {key: x[i] for key, x in numbers.items()}
+        values = findings.numbers[name][kind] = {
+            key: x[i] for key, x in numbers.items()
+        }
         findings.rows.append([name, kind, *(values.get(field) for field in fields)])
     return findings
 

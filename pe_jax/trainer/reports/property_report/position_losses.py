@@ -59,9 +59,14 @@ def shift(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
         ("change of the last hidden states", 0.1, "states", ""),
     ):
         if key in numbers:
-            y, errors = np.asarray(numbers[key]), np.asarray(numbers[error]) if error else None
+            y, errors = (
+                np.asarray(numbers[key]),
+                np.asarray(numbers[error]) if error else None,
+            )
             label = "shift k of all positions"
-            curves.append(figures.Curve(panel, label, *subject.label, shifts, y, errors, least))
+            curves.append(
+                figures.Curve(panel, label, *subject.label, shifts, y, errors, least)
+            )
     title = "What changes when all positions are shifted by k"
     figure = Figure("shift", figures.model_curves, curves, title=title, powers=True)
     return Findings({name: numbers}, _shift_rows(name, numbers), [figure])
@@ -78,14 +83,18 @@ def _refusal(subject: MeasuredModel, length: int) -> str:
     return ""
 
 
-def shift_numbers(subject: MeasuredModel, length: int, config: PropertiesConfig) -> Json:
+def shift_numbers(
+    subject: MeasuredModel, length: int, config: PropertiesConfig
+) -> Json:
     """Measure states and, where there is a masked-LM head, loss and accuracy by shift."""
     model, read = subject.bert, texts(subject, config, length)
     longest = subject.encoding.max_length
     last = _FARTHEST * length if longest is None else max(0, longest - length)
     shifts = np.unique([0, *(2**i for i in range(last.bit_length())), last])
     batch = batch_size(length * max(model.vocab_size, length * model.num_heads), 64)
-    curve = functools.partial(properties.shift_curve, shifts=shifts, length=length, batch=batch)
+    curve = functools.partial(
+        properties.shift_curve, shifts=shifts, length=length, batch=batch
+    )
     states = curve(_state_change(model), subject.params, read.tokens)
     numbers: Json = {
         "length": length, "texts": len(read.tokens), "shifts": shifts.tolist(),
@@ -94,7 +103,9 @@ def shift_numbers(subject: MeasuredModel, length: int, config: PropertiesConfig)
     params = masked_lm(subject)
     if params is None:
         return numbers
-    scores = curve(_masked_scores(model), params, (read.masked, read.tokens, read.where))
+    scores = curve(
+        _masked_scores(model), params, (read.masked, read.tokens, read.where)
+    )
     for name, values in zip(("loss", "accuracy"), scores, strict=True):
         change = properties.mean_over_texts(jnp.swapaxes(values - values[0], 0, 1))
         numbers[name] = np.asarray(values).mean(1)
@@ -111,7 +122,9 @@ def _state_change(config: BertConfig) -> Score:
         def states(positions):
             return Bert(config).apply({"params": params}, tokens, positions=positions)
 
-        return properties.state_change(states(jnp.arange(len(positions))), states(positions))
+        return properties.state_change(
+            states(jnp.arange(len(positions))), states(positions)
+        )
 
     return change
 
@@ -123,7 +136,9 @@ def _masked_scores(config: BertConfig) -> Score:
     def means(params, inputs, positions):
         masked, targets, where = inputs
         scores = token_scores(config, params, masked, targets, positions)
-        return [jnp.where(where, values, 0).sum(-1) / where.sum(-1) for values in scores]
+        return [
+            jnp.where(where, values, 0).sum(-1) / where.sum(-1) for values in scores
+        ]
 
     return means
 
@@ -144,7 +159,12 @@ def _shift_rows(name: str, numbers: Json) -> list[Row]:
                 for key, scale in (("loss", 1), ("accuracy", 100))
             )
             changes = (loss, accuracy) if i else (None, None)
-            scores = [numbers["loss"][i], changes[0], numbers["accuracy"][i], changes[1]]
+            scores = [
+                numbers["loss"][i],
+                changes[0],
+                numbers["accuracy"][i],
+                changes[1],
+            ]
         rows.append([name, length, shifts[i], *scores, numbers["states"][i]])
     return rows
 
@@ -167,21 +187,37 @@ def place(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     places = properties.losses_by_place(losses)
     edges = properties.bin_edges(losses.shape[1], len(places["bins"].mean)) + 1
     source = texts(subject, config).source
-    numbers = {"texts": len(losses), "source": source, "loss": losses.mean(), "edges": edges}
+    numbers = {
+        "texts": len(losses),
+        "source": source,
+        "loss": losses.mean(),
+        "edges": edges,
+    }
     estimates = {**places, "places": properties.mean_over_texts(losses)}
     numbers |= {key: vars(estimate) for key, estimate in estimates.items()}
     first_bin = f"1–{edges[1] - 1}"
-    row = [name, losses.shape[1] + 2, losses.mean(), first_bin, places["first"], places["last"]]
+    row = [
+        name,
+        losses.shape[1] + 2,
+        losses.mean(),
+        first_bin,
+        places["first"],
+        places["last"],
+    ]
     middle = (edges[:-1] + edges[1:] - 1) / 2
     by_bin = jax.tree.map(np.asarray, places["bins"])
     panel, label = "masked-LM loss, nats", "place of the masked token"
-    curve = figures.Curve(panel, label, *subject.label, middle, by_bin.mean, by_bin.error)
+    curve = figures.Curve(
+        panel, label, *subject.label, middle, by_bin.mean, by_bin.error
+    )
     title = "Loss by the place of the token, shaded ± its standard error over texts"
     figure = Figure("place", figures.model_curves, [curve], title=title)
     return Findings({name: numbers}, [row], [figure])
 
 
-def _losses_by_place(subject: MeasuredModel, config: PropertiesConfig) -> Float[np.ndarray, "N P"]:
+def _losses_by_place(
+    subject: MeasuredModel, config: PropertiesConfig
+) -> Float[np.ndarray, "N P"]:
     """Return the loss of each token between the ends of each text, when it is masked."""
     model, params = subject.bert, masked_lm(subject)
     assert params and subject.tokenizer
@@ -190,7 +226,9 @@ def _losses_by_place(subject: MeasuredModel, config: PropertiesConfig) -> Float[
 
     def losses(params, rows):
         targets, where = rows
-        scores, _ = token_scores(model, params, jnp.where(where, mask, targets), targets)
+        scores, _ = token_scores(
+            model, params, jnp.where(where, mask, targets), targets
+        )
         return jnp.where(where, scores, 0)
 
     total = np.zeros(tokens.shape, np.float32)
@@ -202,7 +240,9 @@ def _losses_by_place(subject: MeasuredModel, config: PropertiesConfig) -> Float[
 def disjoint_sets(count: int, length: int, seed: int) -> Bool[np.ndarray, "S N L"]:
     """Return random sets of places of each text, all places but the ends in one set each."""
     inside = length - 2
-    order = np.random.default_rng(seed).permuted(np.tile(np.arange(inside), (count, 1)), axis=1)
+    order = np.random.default_rng(seed).permuted(
+        np.tile(np.arange(inside), (count, 1)), axis=1
+    )
     sets = min(_SETS, inside)
     chosen = order % sets == np.arange(sets)[:, None, None]
     return np.pad(chosen, ((0, 0), (0, 0), (1, 1)))

@@ -55,7 +55,12 @@ class Figure:
         panels: Sequence[object],
         **options: object,
     ):
-        self.name, self.draw, self.panels, self.options = name, draw, list(panels), options
+        self.name, self.draw, self.panels, self.options = (
+            name,
+            draw,
+            list(panels),
+            options,
+        )
 
     def save(self, folder: Path, vector: str = "") -> Path:
         """Draw the figure to a file in `folder`."""
@@ -112,7 +117,10 @@ def part(
 
 
 def render(
-    part: ReportSection, subjects: Sequence[MeasuredModel], config: PropertiesConfig, out: Path
+    part: ReportSection,
+    subjects: Sequence[MeasuredModel],
+    config: PropertiesConfig,
+    out: Path,
 ) -> tuple[Json, list[str], list[Path]] | None:
     """Measure a part and draw its figures to `out`: numbers for the JSON file, lines of Markdown,
     and the files of the figures; None if the part can measure none of the subjects."""
@@ -125,12 +133,19 @@ def render(
         return None
     lines: list[str] = []
     notes = [
-        markdown.text(f"{note}: {', '.join(names)}.") for note, names in findings.notes.items()
+        markdown.text(f"{note}: {', '.join(names)}.")
+        for note, names in findings.notes.items()
     ]
     for (about, columns), rows in zip(part.tables, (findings.rows, findings.more_rows)):
         if rows:
-            text = about(findings, config) if callable(about) else about.format(config=config)
-            lines += [""] * bool(lines) + textwrap.wrap(text, _WIDTH, break_on_hyphens=False)
+            text = (
+                about(findings, config)
+                if callable(about)
+                else about.format(config=config)
+            )
+            lines += [""] * bool(lines) + textwrap.wrap(
+                text, _WIDTH, break_on_hyphens=False
+            )
             lines += [*(notes if rows is findings.rows else []), ""]
             lines += number_table(_expanded(columns, config), rows)
     return for_json(findings.numbers), lines, _draw(findings.figures, config, out)
@@ -141,14 +156,18 @@ def _expanded(columns: Sequence[Column], config: PropertiesConfig) -> list[Colum
     expanded: list[Column] = []
     for column in columns:
         if column == VIOLATIONS:
-            expanded += [(heading, ".3f") for heading in headings(config.windows).values()]
+            expanded += [
+                (heading, ".3f") for heading in headings(config.windows).values()
+            ]
         else:
             heading, form = (column, "") if isinstance(column, str) else column
             expanded.append((heading.format(config=config), form))
     return expanded
 
 
-def _draw(drawings: Sequence[Figure], config: PropertiesConfig, out: Path) -> list[Path]:
+def _draw(
+    drawings: Sequence[Figure], config: PropertiesConfig, out: Path
+) -> list[Path]:
     """Draw each figure once: first those that several subjects share, then those of one."""
     by_name: dict[str, list[Figure]] = {}
     for figure in drawings:
@@ -156,14 +175,20 @@ def _draw(drawings: Sequence[Figure], config: PropertiesConfig, out: Path) -> li
     paths = []
     for name, same in sorted(by_name.items(), key=lambda item: len(item[1]) == 1):
         panels = [panel for figure in same for panel in figure.panels]
-        paths.append(Figure(name, same[0].draw, panels, **same[0].options).save(out, config.vector))
+        paths.append(
+            Figure(name, same[0].draw, panels, **same[0].options).save(
+                out, config.vector
+            )
+        )
     return paths
 
 
 def product_figure(name: str, panels: Sequence[figures.Panel], title: str) -> Figure:
     """Return a figure of `matrices.product_panel`s."""
     label = "dot product / mean self-product"
-    return Figure(name, figures.matrix_grid, panels, title=title, label=label, limits=(-1.0, 1.0))
+    return Figure(
+        name, figures.matrix_grid, panels, title=title, label=label, limits=(-1.0, 1.0)
+    )
 
 
 def logit_figure(
@@ -171,4 +196,6 @@ def logit_figure(
 ) -> Figure:
     """Return a figure of `matrices.logit_panel`s."""
     label = f"{quantity} − mean, in standard deviations σ"
-    return Figure(name, figures.matrix_grid, panels, title=title, label=label, limits=(-3.0, 3.0))
+    return Figure(
+        name, figures.matrix_grid, panels, title=title, label=label, limits=(-3.0, 3.0)
+    )

@@ -55,15 +55,21 @@ def measure_properties(
             "Nothing to measure: give --workdir, --runs, --encodings or --checkpoints."
         )
     chosen = split_names(config.parts)
-    names = ", ".join(s.name + (f" (step {s.step:,})" if s.step else "") for s in subjects)
+    names = ", ".join(
+        s.name + (f" (step {s.step:,})" if s.step else "") for s in subjects
+    )
     log(f"Measuring {names}")
-    text = [page("Properties of position encodings", f"Measured: {markdown.text(names)}.")]
+    text = [
+        page("Properties of position encodings", f"Measured: {markdown.text(names)}.")
+    ]
     for name in chosen or PARTS:
         start, title = time.perf_counter(), PARTS[name].title
         section = render(PARTS[name], subjects, config, out)
         if section is None:
             if chosen and not where_possible:
-                raise ValueError(f"The part {name} needs {PARTS[name].needs}; got {names}.")
+                raise ValueError(
+                    f"The part {name} needs {PARTS[name].needs}; got {names}."
+                )
             continue
         log(f"Measured {name} ({time.perf_counter() - start:.0f} s)")
         numbers, lines, pictures = section

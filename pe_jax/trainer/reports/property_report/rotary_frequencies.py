@@ -58,30 +58,49 @@ def rotary_frequencies(subject: MeasuredModel, config: PropertiesConfig) -> Find
     bands = [_band([*layers.values()], band, count) for band in range(count)]
     effects = _band_effects(subject, config)
     listed = [{"layer": number} | layer for number, layer in layers.items()]
-    numbers = {"texts": texts(subject, config).source, "layers": listed, "bands": bands, **effects}
+    numbers = {
+        "texts": texts(subject, config).source,
+        "layers": listed,
+        "bands": bands,
+        **effects,
+    }
     changes: list[Row] = [[None] * len(_CHANGES)] * count
     if effects:
-        pairs = [zip(effects[kind]["change"], effects[kind]["error"]) for kind in _CHANGES]
-        changes = [[Estimate(mean=mean, error=error) for mean, error in row] for row in zip(*pairs)]
+        pairs = [
+            zip(effects[kind]["change"], effects[kind]["error"]) for kind in _CHANGES
+        ]
+        changes = [
+            [Estimate(mean=mean, error=error) for mean, error in row]
+            for row in zip(*pairs)
+        ]
     rows: list[Row] = [
-        [name, str(number), *band.values(), *changes[number]] for number, band in enumerate(bands)
+        [name, str(number), *band.values(), *changes[number]]
+        for number, band in enumerate(bands)
     ]
     norms = _norm_figure(subject, layers)
     if not effects:
-        return Findings({name: numbers}, rows, [norms], {"Without a masked-LM head": [name]})
+        return Findings(
+            {name: numbers}, rows, [norms], {"Without a masked-LM head": [name]}
+        )
     rows.append([name, "all", *[None] * 4, *changes[count]])
     curves = []
     for kind, text in _CHANGES.items():
         panel, label = f"{text}: change of the loss, nats", "band, fastest to slowest"
         change, error = (effects[kind][key][:count] for key in ("change", "error"))
-        curves.append(figures.Curve(panel, label, *subject.label, np.arange(count), change, error))
+        curves.append(
+            figures.Curve(panel, label, *subject.label, np.arange(count), change, error)
+        )
     title = "Masked-LM loss without bands of rotary frequencies"
-    losses = Figure("rotary_frequencies_loss", figures.model_curves, curves, title=title)
+    losses = Figure(
+        "rotary_frequencies_loss", figures.model_curves, curves, title=title
+    )
     notes = {"Losses": [f"{name} {effects['loss']:.3f}"]}
     return Findings({name: numbers}, rows, [losses, norms], notes)
 
 
-def _rotating_layers(subject: MeasuredModel, config: PropertiesConfig) -> dict[int, _Layer]:
+def _rotating_layers(
+    subject: MeasuredModel, config: PropertiesConfig
+) -> dict[int, _Layer]:
     """Return frequencies and norms of the layers that rotate; ValueError for too many bands."""
     every = enumerate(rotations(subject.bert, subject.params))
     by_number = {number: rotation for number, rotation in every if rotation}
@@ -92,7 +111,9 @@ def _rotating_layers(subject: MeasuredModel, config: PropertiesConfig) -> dict[i
             f"{config.bands}."
         )
     tokens = texts(subject, config).tokens
-    norms = by_text(_pair_norms(subject.bert, tuple(by_number)), tokens, subject.params, pairs)
+    norms = by_text(
+        _pair_norms(subject.bert, tuple(by_number)), tokens, subject.params, pairs
+    )
     layers = {}
     for (number, (_, w)), values in zip(by_number.items(), norms, strict=True):
         queries, keys = np.asarray(values, np.float64).mean(0)
@@ -102,7 +123,9 @@ def _rotating_layers(subject: MeasuredModel, config: PropertiesConfig) -> dict[i
 
 
 @functools.cache
-def _pair_norms(config: BertConfig, layers: tuple[int, ...]) -> Callable[..., list[jax.Array]]:
+def _pair_norms(
+    config: BertConfig, layers: tuple[int, ...]
+) -> Callable[..., list[jax.Array]]:
     """Return `norms(params, pairs, tokens) -> [B, 2, H, F]` of each of the layers."""
 
     def norms(
@@ -110,7 +133,9 @@ def _pair_norms(config: BertConfig, layers: tuple[int, ...]) -> Callable[..., li
     ) -> list[jax.Array]:
         both = queries_keys_values(config, params, tokens)[:2]  # [2, N, B, L, H, d]
         return [
-            jnp.moveaxis(properties.pair_norms(both[:, layer], dimensions).mean(2), 1, 0)
+            jnp.moveaxis(
+                properties.pair_norms(both[:, layer], dimensions).mean(2), 1, 0
+            )
             for layer, dimensions in zip(layers, pairs, strict=True)
         ]
 
@@ -120,10 +145,14 @@ def _pair_norms(config: BertConfig, layers: tuple[int, ...]) -> Callable[..., li
 def _band(layers: list[_Layer], band: int, count: int) -> dict[str, float]:
     """Return the frequencies of a band, and the mean norms of its pairs over layers and heads."""
     frequencies = [layer["frequencies"] for layer in layers]
-    bands = [np.asarray(properties.frequency_bands(w, count=count)) for w in frequencies]
+    bands = [
+        np.asarray(properties.frequency_bands(w, count=count)) for w in frequencies
+    ]
 
     def inside(key: str) -> np.ndarray:
-        return np.concatenate([layer[key][b == band] for layer, b in zip(layers, bands)])
+        return np.concatenate(
+            [layer[key][b == band] for layer, b in zip(layers, bands)]
+        )
 
     speeds = np.abs(inside("frequencies"))
     norms = {key: inside(key).mean() for key in ("queries", "keys")}
@@ -142,7 +171,9 @@ def _band_effects(subject: MeasuredModel, config: PropertiesConfig) -> Json:
     dropped = np.concatenate([none[:1], none, chosen])
     loss = _loss_without_bands(subject.bert, count)
     losses = changed_losses(loss, params, (still, dropped), texts(subject, config))
-    change = jax.tree.map(lambda x: np.asarray(x).reshape(2, count + 1), loss_changes(losses))
+    change = jax.tree.map(
+        lambda x: np.asarray(x).reshape(2, count + 1), loss_changes(losses)
+    )
     return {"loss": losses[0].mean()} | {
         kind: {"change": change.mean[i], "error": change.error[i]}
         for i, kind in enumerate(_CHANGES)
@@ -156,7 +187,9 @@ def _loss_without_bands(config: BertConfig, count: int) -> ChangedLoss:
         still, dropped = change  # [count] each: which bands.
 
         def factors(frequencies: jax.Array) -> jax.Array:
-            return jnp.where(still[properties.frequency_bands(frequencies, count=count)], 0.0, 1.0)
+            return jnp.where(
+                still[properties.frequency_bands(frequencies, count=count)], 0.0, 1.0
+            )
 
         constant = []
         for rotation in rotations(config, params["bert"]):
@@ -166,15 +199,22 @@ def _loss_without_bands(config: BertConfig, count: int) -> ChangedLoss:
                 chosen = dropped[properties.frequency_bands(frequencies, count=count)]
                 constant[-1] = constant[-1].at[:, pairs].set(chosen[..., None])
         both = jnp.stack([jnp.stack(constant)] * 2)
-        scaled = dataclasses.replace(config, position=with_factors(config.encoding(), factors))
-        return scores_with_constants(scaled, params, both, jnp.zeros(both.shape), tokens, targets)
+        scaled = dataclasses.replace(
+            config, position=with_factors(config.encoding(), factors)
+        )
+        return scores_with_constants(
+            scaled, params, both, jnp.zeros(both.shape), tokens, targets
+        )
 
     return loss
 
 
 def _norm_figure(subject: MeasuredModel, layers: dict[int, _Layer]) -> Figure:
     """Return a map of norms over their head's mean, the fastest pair first; blank where none."""
-    heads, count = subject.bert.num_heads, max(x["keys"].shape[-1] for x in layers.values())
+    heads, count = (
+        subject.bert.num_heads,
+        max(x["keys"].shape[-1] for x in layers.values()),
+    )
     shown = np.full((2, subject.bert.num_layers, heads, count), np.nan)
     for number, layer in layers.items():
         order = np.argsort(-np.abs(layer["frequencies"]), axis=-1, kind="stable")

@@ -43,11 +43,16 @@ _SCORE = "masked_lm_accuracy"
     needs="a run with checkpoints of two steps or more",
     is_joint=True,
 )  # fmt: skip
-def scores(subjects: Sequence[MeasuredModel], config: PropertiesConfig, out: Path) -> Findings:
+def scores(
+    subjects: Sequence[MeasuredModel], config: PropertiesConfig, out: Path
+) -> Findings:
     """Score all checkpoints on held-out text of the last stage's length, with a cache."""
     findings = Findings()
     for run in subjects:
-        if run.folder is not None and workdir.saved_values(run.folder).get("task") == "pretraining":
+        if (
+            run.folder is not None
+            and workdir.saved_values(run.folder).get("task") == "pretraining"
+        ):
             cache = out / "scores_cache" / f"{run.name}.json"
             cached = _cached_scores(run.folder, cache, config.score_examples)
             findings.add(_measure_run(run.name, run.encoding.name, cached))
@@ -68,8 +73,19 @@ def _measure_run(name: str, position: str, cached: Json) -> Findings:
     length = stages[-1]["length"]
     before = [c[_SCORE] for c in checkpoints if c["stage_length"] != length]
     last = checkpoints[-1]
-    numbers = {"position": position, "length": length, "stages": stages, "checkpoints": checkpoints}
-    row = [name, length, before[-1] if before else None, last[_SCORE], last["masked_lm_loss"]]
+    numbers = {
+        "position": position,
+        "length": length,
+        "stages": stages,
+        "checkpoints": checkpoints,
+    }
+    row = [
+        name,
+        length,
+        before[-1] if before else None,
+        last[_SCORE],
+        last["masked_lm_loss"],
+    ]
     return Findings({name: numbers}, [row])
 
 
@@ -79,7 +95,10 @@ def score_figure(numbers: Mapping[str, Json]) -> Figure:
     panel = f"masked-LM accuracy, held-out text of length {length}"
     curves = []
     for name, scored in numbers.items():
-        x, y = (np.array([c[key] for c in scored["checkpoints"]]) for key in ("epoch", _SCORE))
+        x, y = (
+            np.array([c[key] for c in scored["checkpoints"]])
+            for key in ("epoch", _SCORE)
+        )
         encoding = scored.get("position", name)
         curves.append(figures.Curve(panel, "epoch", name, encoding, x, y))
     stages = [stage for scored in numbers.values() for stage in scored["stages"][1:]]
@@ -130,7 +149,9 @@ def _stages(run: TextRun[PretrainingConfig]) -> list[Json]:
     needs="four runs or more that have scores",
     is_joint=True,
 )  # fmt: skip
-def correlation(subjects: Sequence[MeasuredModel], config: PropertiesConfig, out: Path) -> Findings:
+def correlation(
+    subjects: Sequence[MeasuredModel], config: PropertiesConfig, out: Path
+) -> Findings:
     """Correlate the violations of Ā with the runs' scores, by Pearson and by Spearman: the last
     held-out scores of each run, or those of the CSV file `config.scores`, a header, then a row for
     each run that begins with its name; more is better."""
@@ -142,7 +163,9 @@ def correlation(subjects: Sequence[MeasuredModel], config: PropertiesConfig, out
     csv_file = to_path(config.scores) if config.scores else None
     by_score = _from_csv(csv_file, names) if csv_file else _from_metrics(folders)
     measured = [
-        violations(attention_among_copies(run, config, "logits").mean(0), config.windows)
+        violations(
+            attention_among_copies(run, config, "logits").mean(0), config.windows
+        )
         for run in runs
     ]
     by_heading = {
@@ -160,15 +183,20 @@ def correlation(subjects: Sequence[MeasuredModel], config: PropertiesConfig, out
     return Findings(numbers, rows, heat_maps(correlations, title))
 
 
-def heat_maps(correlations: Sequence[properties.Correlation], title: str) -> list[Figure]:
+def heat_maps(
+    correlations: Sequence[properties.Correlation], title: str
+) -> list[Figure]:
     """Return maps of Pearson's and of Spearman's correlations, every violation by every score."""
     maps = []
     for name in ("pearson", "spearman"):
         cells = [
-            (c.violation, c.score, getattr(c, name), getattr(c, f"{name}_p")) for c in correlations
+            (c.violation, c.score, getattr(c, name), getattr(c, f"{name}_p"))
+            for c in correlations
         ]
         options = {"title": f"{title} ({name.capitalize()})"}
-        maps.append(Figure(f"correlation_{name}", figures.correlation_map, cells, **options))
+        maps.append(
+            Figure(f"correlation_{name}", figures.correlation_map, cells, **options)
+        )
     return maps
 
 
@@ -177,11 +205,19 @@ def _from_metrics(folders: list[Path]) -> dict[str, list[float]]:
     logs = [read_evaluations(folder) for folder in folders]
     last = [log[max(log)] if log else {} for log in logs]
     columns = {
-        "masked-LM log-likelihood": [-scores.get("masked_lm_loss", np.nan) for scores in last],
-        "masked-LM accuracy": [scores.get("masked_lm_accuracy", np.nan) for scores in last],
+        "masked-LM log-likelihood": [
+            -scores.get("masked_lm_loss", np.nan) for scores in last
+        ],
+        "masked-LM accuracy": [
+            scores.get("masked_lm_accuracy", np.nan) for scores in last
+        ],
     }
-    if any("next_sentence_accuracy" in scores for scores in last):  # Packed runs have none.
-        next_sentence = [scores.get("next_sentence_accuracy", np.nan) for scores in last]
+    if any(
+        "next_sentence_accuracy" in scores for scores in last
+    ):  # Packed runs have none.
+        next_sentence = [
+            scores.get("next_sentence_accuracy", np.nan) for scores in last
+        ]
         columns["next-sentence accuracy"] = next_sentence
     return columns
 

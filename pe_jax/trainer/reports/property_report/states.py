@@ -19,14 +19,25 @@ from pe_jax.trainer import figures
 from pe_jax.trainer.configs.properties import PropertiesConfig
 from pe_jax.trainer.reports.property_report import render
 from pe_jax.trainer.reports.property_report.matrices import product_panel
-from pe_jax.trainer.reports.property_report.render import Figure, Findings, product_figure
+from pe_jax.trainer.reports.property_report.render import (
+    Figure,
+    Findings,
+    product_figure,
+)
 from pe_jax.trainer.reports.property_report.subjects import MeasuredModel
-from pe_jax.trainer.reports.property_report.texts import batch_size, by_text, states_of_texts, texts
+from pe_jax.trainer.reports.property_report.texts import (
+    batch_size,
+    by_text,
+    states_of_texts,
+    texts,
+)
 from pe_jax.trainer.reports.tables import Row, Value
 
 _SHARES = ("position", "context", "residual", "floor")
 _SHAPE = ("stable_rank", "dimensions", "relative_norm", "smoothness", "coherence")
-_MAX_TOKENS = 2**14  # Of the probe's texts together: all layers are in memory at a time.
+_MAX_TOKENS = (
+    2**14
+)  # Of the probe's texts together: all layers are in memory at a time.
 _LEAST_TEXTS = 4  # To train on, choose by and test on.
 _EVIDENCE = 0.1  # An R² below it says nothing that could decay.
 _WINDOW = 5  # Positions on either side that count as near.
@@ -49,7 +60,9 @@ Statistics = dict[str, jax.Array]
 
 
 def _listed(findings: Findings, key: str, between: str) -> str:
-    return between.join({str(numbers[key]): None for numbers in findings.numbers.values()})
+    return between.join(
+        {str(numbers[key]): None for numbers in findings.numbers.values()}
+    )
 
 
 @render.part(
@@ -79,19 +92,27 @@ def positional_basis(subject: MeasuredModel, config: PropertiesConfig) -> Findin
         gram = basis.pop("gram")
         is_clear = basis["position"] > basis["floor"]  # Otherwise most of pos is noise.
         shares = [100 * basis[share] for share in _SHARES]
-        rows.append([name, str(i), *shares, *(basis[x] if is_clear else None for x in _SHAPE)])
+        rows.append(
+            [name, str(i), *shares, *(basis[x] if is_clear else None for x in _SHAPE)]
+        )
         if is_clear:
             title = f"after {i} layer{'s' if i > 1 else ''}" if i else "input"
             panels.append(product_panel(title, gram, positions))
     keys = {"position": "position", "text": "context"}
-    bars = {label: np.array([basis[key] for basis in layers]) for label, key in keys.items()}
+    bars = {
+        label: np.array([basis[key] for basis in layers]) for label, key in keys.items()
+    }
     shares_figure = Figure(
         "positional_basis", figures.layer_shares, [(name, bars)],
         title="Shares of the variance of hidden states",
         label="share of the variance; the rest: tokens",
     )  # fmt: skip
     title = f"Dot products of the positional basis: {name}"
-    grams = [product_figure(f"positional_basis_gram_{name}", panels, title)] if panels else []
+    grams = (
+        [product_figure(f"positional_basis_gram_{name}", panels, title)]
+        if panels
+        else []
+    )
     source = texts(subject, config).source
     numbers = {"texts": source, "count": states.shape[1], "layers": layers}
     return Findings({name: numbers}, rows, [shares_figure, *grams])
@@ -114,7 +135,9 @@ def position_probe(subject: MeasuredModel, config: PropertiesConfig) -> Findings
     train, choose, test = split(states, positions, config.seed)
     probes = {
         "linear": properties.linear_probe(train, choose, test, ridge=config.ridge),
-        "network": properties.mlp_probe(jax.random.key(config.seed), train, choose, test),
+        "network": properties.mlp_probe(
+            jax.random.key(config.seed), train, choose, test
+        ),
     }
     numbers: Json = {
         "texts": texts(subject, config).source, "positions": len(positions),
@@ -127,7 +150,9 @@ def position_probe(subject: MeasuredModel, config: PropertiesConfig) -> Findings
         numbers[kind] = vars(probe)
         rows.append([name, kind, *_summary(probe, len(positions))])
         panel, layers = f"R² on other texts, {kind}", np.arange(len(probe.r2))
-        curves.append(figures.Curve(panel, "layers passed", *subject.label, layers, probe.r2))
+        curves.append(
+            figures.Curve(panel, "layers passed", *subject.label, layers, probe.r2)
+        )
     title = "Position read off a token's hidden state"
     figure = Figure("position_probe", figures.model_curves, curves, title=title)
     return Findings({name: numbers}, rows, [figure])
@@ -151,7 +176,9 @@ def split(
 
     def tokens(texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         index = texts[:, None], places[texts]
-        chosen = np.stack([layer[index].reshape(-1, layer.shape[-1]) for layer in states])
+        chosen = np.stack(
+            [layer[index].reshape(-1, layer.shape[-1]) for layer in states]
+        )
         return chosen, positions[places[texts]].reshape(-1)
 
     return [*map(tokens, np.split(order, [count // 2, count // 2 + count // 4]))]
@@ -187,11 +214,19 @@ def attention_flow(subject: MeasuredModel, config: PropertiesConfig) -> Findings
     name, model, read = subject.name, subject.bert, texts(subject, config)
     length = read.tokens.shape[1]
     batch = batch_size(length**2 * model.num_heads * model.num_layers)
-    statistics = by_text(_statistics_by_text(model), read.tokens, subject.params, batch=batch)
-    by_head, rollout = jax.tree.map(properties.mean_over_texts, statistics)  # [N, H] and [N].
-    layers = {key: np.asarray(estimate.mean).mean(-1) for key, estimate in by_head.items()}
+    statistics = by_text(
+        _statistics_by_text(model), read.tokens, subject.params, batch=batch
+    )
+    by_head, rollout = jax.tree.map(
+        properties.mean_over_texts, statistics
+    )  # [N, H] and [N].
+    layers = {
+        key: np.asarray(estimate.mean).mean(-1) for key, estimate in by_head.items()
+    }
     allowed = np.asarray(attended(model, length)) | np.eye(length, dtype=bool)
-    even = _statistics(jnp.asarray(allowed / allowed.sum(-1, keepdims=True), jnp.float32))
+    even = _statistics(
+        jnp.asarray(allowed / allowed.sum(-1, keepdims=True), jnp.float32)
+    )
     numbers = {
         "texts": len(read.tokens), "length": length, "source": read.source,
         "heads": {key: estimate.mean for key, estimate in by_head.items()}, "layers": layers,
@@ -201,9 +236,16 @@ def attention_flow(subject: MeasuredModel, config: PropertiesConfig) -> Findings
     curves = {title: layers[key] for key, title in _HEADS.items()}
     curves |= {title: np.asarray(rollout[key].mean) for key, title in _ROLLOUT.items()}
     x = np.arange(model.num_layers)
-    rows: list[Row] = [[name, str(i), *(values[i] for values in curves.values())] for i in x]
-    rows.append([name, "even", *(float(even[key].mean()) for key in _HEADS), None, None, None])
-    lines = [figures.Curve(panel, "layer", *subject.label, x, y) for panel, y in curves.items()]
+    rows: list[Row] = [
+        [name, str(i), *(values[i] for values in curves.values())] for i in x
+    ]
+    rows.append(
+        [name, "even", *(float(even[key].mean()) for key in _HEADS), None, None, None]
+    )
+    lines = [
+        figures.Curve(panel, "layer", *subject.label, x, y)
+        for panel, y in curves.items()
+    ]
     title = "Where attention goes, by layer: means over heads and texts"
     by_layer = Figure("attention_flow", figures.model_curves, lines, title=title)
     sinks = Figure(
@@ -216,7 +258,9 @@ def attention_flow(subject: MeasuredModel, config: PropertiesConfig) -> Findings
 
 
 @functools.cache  # The same function for the same model, so that it is compiled once.
-def _statistics_by_text(config: BertConfig) -> Callable[..., tuple[Statistics, Statistics]]:
+def _statistics_by_text(
+    config: BertConfig,
+) -> Callable[..., tuple[Statistics, Statistics]]:
     """Return `measure(params, tokens [B, L])`: statistics of each head, and of rollouts."""
     attend = weights_map(config)
 

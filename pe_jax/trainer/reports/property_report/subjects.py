@@ -42,12 +42,16 @@ class MeasuredModel:
     position: Params  # and its parameters.
     length: int  # The longest input it supports.
     model: BertConfig | None = None  # None for a position table alone.
-    heads: Params = dataclasses.field(default_factory=dict)  # Of the BERT with its heads.
+    heads: Params = dataclasses.field(
+        default_factory=dict
+    )  # Of the BERT with its heads.
     tokenizer: Tokenizer | None = None
     folder: Path | None = None  # Of a run,
     step: int | None = None  # and of its newest checkpoint.
     untrained: bool = False
-    start: Params | None = None  # The position parameters that the run drew, if it drew any.
+    start: Params | None = (
+        None  # The position parameters that the run drew, if it drew any.
+    )
     results: dict[Hashable, Any] = dataclasses.field(default_factory=dict, init=False)
 
     @property
@@ -72,28 +76,40 @@ class MeasuredModel:
         tokenizer; none without a model."""
         if self.tokenizer is not None:
             ids = self.tokenizer.get_vocab()
-            return np.array(sorted(ids[word] for word in ids if word.isalpha() and len(word) > 1))
+            return np.array(
+                sorted(ids[word] for word in ids if word.isalpha() and len(word) > 1)
+            )
         return np.arange(self.model.vocab_size if self.model else 0)
 
     def components(self, position: Params | None = None) -> list[Component]:
         """Return the single encodings that have position vectors or frequencies, with their
         parameters in `position`, of the whole encoding at some step; default the subject's."""
-        bound = bind_params(self.encoding, self.position if position is None else position)
+        bound = bind_params(
+            self.encoding, self.position if position is None else position
+        )
         components = []
         for place, (part, params) in bound.items():
             metadata = part.metadata
             if metadata and (metadata.vectors or metadata.frequencies):
                 clip = part.offsets.max_distance if part.offsets else None
                 longest = self.length if metadata.kind == "absolute" else clip
-                components.append(Component(place, part.name, metadata, params, longest))
+                components.append(
+                    Component(place, part.name, metadata, params, longest)
+                )
         if not self.name:
             return components
         several = len(components) > 1
-        return [x._replace(label=self.name + f": {x.label}" * several) for x in components]
+        return [
+            x._replace(label=self.name + f": {x.label}" * several) for x in components
+        ]
 
     def with_vectors(self, position: Params | None = None) -> list[Component]:
         """Return the single encodings that have position vectors; `position` as above."""
-        return [component for component in self.components(position) if component.metadata.vectors]
+        return [
+            component
+            for component in self.components(position)
+            if component.metadata.vectors
+        ]
 
 
 def once(function: F) -> F:
@@ -128,7 +144,9 @@ class Component(NamedTuple):
         """Return the positions 0 .. length - 1 of an absolute encoding, or the offsets that a
         relative one distinguishes, at most ±(length - 1)."""
         if self.metadata.kind == "absolute":
-            return np.arange(length if self.longest is None else min(length, self.longest))
+            return np.arange(
+                length if self.longest is None else min(length, self.longest)
+            )
         reach = length - 1 if self.longest is None else self.longest
         return np.arange(-reach, reach + 1)
 
@@ -168,7 +186,9 @@ def trained(
     if position and not (config.init and keeps_position):
         task = pretraining_task(model)
         # Only what is returned of the state is compiled.
-        draw = lambda rng: init_state(task, optax.identity(), rng).params["bert"]["position"]
+        draw = lambda rng: init_state(task, optax.identity(), rng).params["bert"][
+            "position"
+        ]
         start = jax.jit(draw)(jax.random.key(config.seed))
     # Measured on one device, whatever the model's shardings.
     position = jax.device_put(position, jax.local_devices()[0])
@@ -183,7 +203,11 @@ def from_name(name: str, config: PropertiesConfig, seed: int) -> MeasuredModel:
     """An encoding in a BERT of random parameters, of one layer; see `fresh_model`."""
     model = fresh_model(name, config)
     params = _init(model)(jax.random.key(seed))
-    name, position, heads = f"{name} (untrained)", params.get("position", {}), {"bert": params}
+    name, position, heads = (
+        f"{name} (untrained)",
+        params.get("position", {}),
+        {"bert": params},
+    )
     return MeasuredModel(
         name, model.encoding(), position, config.length, model, heads, untrained=True
     )
@@ -198,7 +222,9 @@ def fresh_model(name: str, config: PropertiesConfig) -> BertConfig:
 @functools.cache
 def _init(model: BertConfig) -> Callable[[jax.Array], Params]:
     """Return `init(rng)` of a BERT, compiled once for all seeds."""
-    return jax.jit(lambda rng: Bert(model).init(rng, jnp.zeros((1, 2), jnp.int32))["params"])
+    return jax.jit(
+        lambda rng: Bert(model).init(rng, jnp.zeros((1, 2), jnp.int32))["params"]
+    )
 
 
 def from_checkpoint(path: Path, family: str, name: str = "") -> MeasuredModel:
@@ -219,10 +245,15 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> MeasuredModel:
         tokenizer = load_tokenizer(published_tokenizer(path))
         encoding, position = model.encoding(), params["bert"].get("position", {})
         model = with_tokens(model, tokenizer.get_vocab_size())
-        return MeasuredModel(name, encoding, position, model.max_length, model, params, tokenizer)
+        return MeasuredModel(
+            name, encoding, position, model.max_length, model, params, tokenizer
+        )
     vectors = load_position_table(path, family).vectors
     length, hidden_size = vectors.shape
     encoding = learned_absolute(max_length=length, hidden_size=hidden_size)
     return MeasuredModel(
-        name, encoding, {LEARNED_TABLE_PATH[0]: {LEARNED_TABLE_PATH[1]: vectors}}, length
+        name,
+        encoding,
+        {LEARNED_TABLE_PATH[0]: {LEARNED_TABLE_PATH[1]: vectors}},
+        length,
     )

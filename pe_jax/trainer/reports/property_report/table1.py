@@ -22,7 +22,11 @@ from pe_jax.trainer.reports.property_report.logits import (
 )
 from pe_jax.trainer.reports.property_report.matrices import Numbers, average, violations
 from pe_jax.trainer.reports.property_report.render import Findings
-from pe_jax.trainer.reports.property_report.subjects import Component, MeasuredModel, from_name
+from pe_jax.trainer.reports.property_report.subjects import (
+    Component,
+    MeasuredModel,
+    from_name,
+)
 from pe_jax.trainer.reports.tables import Value
 
 _MATRICES = ("vectors", "words", "kernel")
@@ -61,15 +65,25 @@ _PAPER = {
     needs="untrained encodings (--encodings)",
     is_joint=True,
 )  # fmt: skip
-def table1(subjects: Sequence[MeasuredModel], config: PropertiesConfig, out: Path) -> Findings:
+def table1(
+    subjects: Sequence[MeasuredModel], config: PropertiesConfig, out: Path
+) -> Findings:
     """Measure untrained encodings, means over `config.seeds`, and below each its trained runs."""
     findings = Findings()
     untrained = [subject.encoding for subject in subjects if subject.untrained]
     for encoding in render.with_progress(untrained, "Table 1", "encoding"):
         fresh = [from_name(encoding.name, config, seed) for seed in range(config.seeds)]
-        metadata, each = _metadata(encoding), [_violations(subject, config) for subject in fresh]
-        before = {matrix: average([numbers[matrix] for numbers in each]) for matrix in each[0]}
-        count, turn = parameter_count(encoding, fresh[0].bert.num_layers), _turn(fresh[0], config)
+        metadata, each = (
+            _metadata(encoding),
+            [_violations(subject, config) for subject in fresh],
+        )
+        before = {
+            matrix: average([numbers[matrix] for numbers in each]) for matrix in each[0]
+        }
+        count, turn = (
+            parameter_count(encoding, fresh[0].bert.num_layers),
+            _turn(fresh[0], config),
+        )
         trained: Json = {}
         findings.numbers[encoding.name] = {
             "formula": metadata.formula, "parameters": count, "turning_point": turn,
@@ -84,7 +98,10 @@ def table1(subjects: Sequence[MeasuredModel], config: PropertiesConfig, out: Pat
                 after, turn = _violations(run, config), _turn(run, config)
                 trained[run.name] = {"turning_point": turn, **after}
                 # The row of the encoding shows the rest.
-                text, cells = [f"↳ {run.name}, step {run.step:,}", "", ""], _cells(after, config)
+                text, cells = (
+                    [f"↳ {run.name}, step {run.step:,}", "", ""],
+                    _cells(after, config),
+                )
                 count = parameter_count(run.encoding, run.bert.num_layers)
                 findings.rows.append([*text, count, turn, *cells, ""])
     return findings
@@ -93,7 +110,8 @@ def table1(subjects: Sequence[MeasuredModel], config: PropertiesConfig, out: Pat
 def _metadata(encoding: PositionEncoding) -> Metadata:
     """Return the metadata of one encoding, or of several added up."""
     cards = [
-        part.metadata or Metadata(formula=part.name, parameters="") for part in encoding._all_parts
+        part.metadata or Metadata(formula=part.name, parameters="")
+        for part in encoding._all_parts
     ]
     if len(cards) == 1:
         return cards[0]
@@ -122,7 +140,9 @@ def _violations(subject: MeasuredModel, config: PropertiesConfig) -> dict[str, N
         if component.frequencies is None:
             phi = properties.proximity(component.vectors(x))
         else:  # Measured at consecutive positions.
-            phi = properties.Toeplitz(psi=properties.psi(component.frequencies, np.arange(len(x))))
+            phi = properties.Toeplitz(
+                psi=properties.psi(component.frequencies, np.arange(len(x)))
+            )
         by_matrix["vectors"] = violations(phi, [window])
     mean = attention_among_copies(subject, config, "logits").mean(0)
     by_matrix["words"] = violations(mean, [window])
@@ -133,12 +153,19 @@ def _violations(subject: MeasuredModel, config: PropertiesConfig) -> dict[str, N
 
 def _single(subject: MeasuredModel) -> Component | None:
     """Return the component that is the whole encoding; several have no single P·Pᵀ."""
-    components, parts = subject.components(), bind_params(subject.encoding, subject.position)
+    components, parts = (
+        subject.components(),
+        bind_params(subject.encoding, subject.position),
+    )
     return components[0] if len(components) == len(parts) == 1 else None
 
 
 def _cells(by_matrix: dict[str, Numbers], config: PropertiesConfig) -> list[Value]:
     local = f"monotonicity_{config.table_window}"
     names = ("translation_invariance", local, "monotonicity_all", "symmetry")
-    shown = [by_matrix.get(matrix, {}).get(name) for matrix in _MATRICES for name in names]
-    return ["0" if value == 0 else value for value in shown]  # 0 without decimals is exact.
+    shown = [
+        by_matrix.get(matrix, {}).get(name) for matrix in _MATRICES for name in names
+    ]
+    return [
+        "0" if value == 0 else value for value in shown
+    ]  # 0 without decimals is exact.

@@ -25,7 +25,10 @@ from pe_jax.models import BertConfig, BertForMaskedLM, hidden_states, with_const
 from pe_jax.properties import Estimate
 from pe_jax.trainer import data
 from pe_jax.trainer.configs.all_tasks import ENCODERS
-from pe_jax.trainer.configs.pretraining import EncoderTrainingConfig, PretrainingDataConfig
+from pe_jax.trainer.configs.pretraining import (
+    EncoderTrainingConfig,
+    PretrainingDataConfig,
+)
 from pe_jax.trainer.configs.properties import PropertiesConfig
 from pe_jax.trainer.console.terminal import log
 from pe_jax.trainer.reports.property_report.subjects import MeasuredModel, once
@@ -40,7 +43,9 @@ _BATCH = 16  # Texts whose hidden states are computed together.
 _TOKENS = 1024  # Of a batch of `by_text`.
 
 # `loss(params, change, tokens [B, L], targets [B, L]) -> [B, L]`, nats.
-ChangedLoss = Callable[[Params, PyTree, Int[Array, "B L"], Int[Array, "B L"]], jax.Array]
+ChangedLoss = Callable[
+    [Params, PyTree, Int[Array, "B L"], Int[Array, "B L"]], jax.Array
+]
 
 
 class Texts(NamedTuple):
@@ -49,7 +54,9 @@ class Texts(NamedTuple):
 
     source: str  # What they are, for the report.
     tokens: Int[np.ndarray, "N L"]
-    masked: Int[np.ndarray, "N L"] | None = None  # With 15 % of those between the ends as [MASK].
+    masked: Int[np.ndarray, "N L"] | None = (
+        None  # With 15 % of those between the ends as [MASK].
+    )
     where: Bool[np.ndarray, "N L"] | None = None  # True at those.
     # Where words and where sentences begin, without [CLS] and [SEP].
     begins: Bool[np.ndarray, "2 N L-2"] | None = None
@@ -86,7 +93,9 @@ def texts(subject: MeasuredModel, config: PropertiesConfig, length: int = 0) -> 
     places = np.tile(np.arange(length - 2), (len(tokens), 1))
     order = np.random.default_rng(config.seed).permuted(places, axis=1)
     where = np.pad(order < max(1, round(_MASKED * (length - 2))), ((0, 0), (1, 1)))
-    return Texts(source, tokens, np.where(where, vocabulary.mask, tokens), where, begins)
+    return Texts(
+        source, tokens, np.where(where, vocabulary.mask, tokens), where, begins
+    )
 
 
 def _corpus(
@@ -95,8 +104,12 @@ def _corpus(
     """Return a corpus, the documents of it to read, and its description."""
     if subject.folder is not None and not source:
         config: EncoderTrainingConfig = workdir.load_config(subject.folder, ENCODERS)
-        pairs = isinstance(config.data, PretrainingDataConfig) and not config.data.packed
-        split = load_text(config.data, str(saved_tokenizer(subject.folder)), pairs=pairs)
+        pairs = (
+            isinstance(config.data, PretrainingDataConfig) and not config.data.packed
+        )
+        split = load_text(
+            config.data, str(saved_tokenizer(subject.folder)), pairs=pairs
+        )
         return split.held_out, split.held_out_documents, "held-out text"
     source = source or "pydoc"
     corpus, _ = data.open_source(source, tokenizer=tokenizer, cache_dir=cache_folder())
@@ -163,7 +176,9 @@ def states_of_texts(
         states = np.memmap(file, np.float32, "w+", shape=shape)
     size = min(_BATCH, count)
     for first in range(0, count, size):
-        rows = np.arange(first, first + size).clip(max=count - 1)  # One shape, one program.
+        rows = np.arange(first, first + size).clip(
+            max=count - 1
+        )  # One shape, one program.
         batch = _hidden_states(model, subject.params, tokens[rows])
         states[:, rows] = np.asarray(batch, np.float32)[:, :, positions]
     return states, positions
@@ -173,7 +188,9 @@ _hidden_states = jax.jit(hidden_states, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnames=("f", "batch"))
-def by_text(f: Callable[..., PyTree], inputs: PyTree, *args: PyTree, batch: int = 0) -> PyTree:
+def by_text(
+    f: Callable[..., PyTree], inputs: PyTree, *args: PyTree, batch: int = 0
+) -> PyTree:
     """Return `f(*args, inputs [B, L]) -> [B, ...]` of all texts `[N, L]`, in memory of one batch of
     B, by default of 1,024 tokens, for logits over the vocabulary. The same `f` compiles once."""
     length = jax.tree.leaves(inputs)[0].shape[1]
@@ -193,7 +210,9 @@ def changed_losses(
         tokens, targets, where = inputs
 
         def under(change: PyTree) -> jax.Array:
-            return jnp.where(where, loss(params, change, tokens, targets), 0).sum(1) / where.sum(1)
+            return jnp.where(where, loss(params, change, tokens, targets), 0).sum(
+                1
+            ) / where.sum(1)
 
         return jax.lax.map(under, changes).T
 

@@ -47,7 +47,9 @@ _PANELS = 8  # Of the figure over training.
 def position_vectors(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure P·Pᵀ of every component that has vectors and, for runs, before training."""
     findings = Findings()
-    now = "trained" if subject.step else "untrained" if subject.untrained else "published"
+    now = (
+        "trained" if subject.step else "untrained" if subject.untrained else "published"
+    )
     versions = {now: subject.with_vectors()}
     if subject.start:
         versions["at the start"] = subject.with_vectors(subject.start)
@@ -60,11 +62,15 @@ def position_vectors(subject: MeasuredModel, config: PropertiesConfig) -> Findin
             numbers[time] = violations(phi, config.windows)
             if kind == "relative":
                 numbers[time] |= likeness(phi, x)
-            findings.rows.append([label, time, kind, *cells(numbers[time], config.windows)])
+            findings.rows.append(
+                [label, time, kind, *cells(numbers[time], config.windows)]
+            )
             if time == now:
                 panel = product_panel(label, phi, x, component.axis)
                 title = "Dot products of position vectors, P·Pᵀ"
-                findings.figures.append(product_figure("figure2_vectors", [panel], title))
+                findings.figures.append(
+                    product_figure("figure2_vectors", [panel], title)
+                )
     return findings
 
 
@@ -98,7 +104,8 @@ def evolution(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
         return Findings()
     moments = [(0, subject.start)] if subject.start else []
     moments += [
-        (step, params["bert"]["position"]) for step, params in params_by_step(subject.folder)
+        (step, params["bert"]["position"])
+        for step, params in params_by_step(subject.folder)
     ]
     if len(moments) < 3:  # Start and end alone are in the part on position vectors.
         return Findings()
@@ -116,8 +123,12 @@ def evolution(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
         for (step, _), component in zip(moments, components):
             phi = np.asarray(properties.proximity(component.vectors(x)))
             numbers[step] = violations(phi, config.windows)
-            findings.rows.append([label, f"{step:,}", *cells(numbers[step], config.windows)])
-            end = f"\nthe last of length {last_steps[step]}" if step in last_steps else ""
+            findings.rows.append(
+                [label, f"{step:,}", *cells(numbers[step], config.windows)]
+            )
+            end = (
+                f"\nthe last of length {last_steps[step]}" if step in last_steps else ""
+            )
             panels.append(product_panel(f"step {step:,}{end}", phi, x, component.axis))
         name, title = f"figure5_evolution_{label}", f"P·Pᵀ while training: {label}"
         findings.figures.append(product_figure(name, [panels[i] for i in shown], title))
@@ -129,7 +140,11 @@ def _last_steps(folder: Path) -> dict[int, int]:
     rates = ("train/tokens_per_second", "train/examples_per_second")
     lines = [line for line in read_metrics(folder) if rates[1] in line]
     lengths = [(line["step"], round(line[rates[0]] / line[rates[1]])) for line in lines]
-    return {step: length for (step, length), (_, after) in pairwise(lengths) if after != length}
+    return {
+        step: length
+        for (step, length), (_, after) in pairwise(lengths)
+        if after != length
+    }
 
 
 @render.part(
@@ -151,7 +166,11 @@ def regression(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
         vectors = np.asarray(component.vectors(x))
         fits = properties.regress(vectors, x, ridge=config.ridge)
         findings.numbers[label] = [
-            {"ridge": fit.ridge, "r2": fit.r2, "mean_absolute_error": fit.mean_absolute_error}
+            {
+                "ridge": fit.ridge,
+                "r2": fit.r2,
+                "mean_absolute_error": fit.mean_absolute_error,
+            }
             for fit in fits
         ]
         best = max(fits, key=lambda fit: fit.r2["test"])
@@ -159,12 +178,23 @@ def regression(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
         if best is not fits[0]:  # A penalty helped.
             shown.append((f"ridge {best.ridge:g}", ", best on odd ones", best))
         for name, _, fit in shown:
-            scores = [x[key] for x in (fit.r2, fit.mean_absolute_error) for key in ("all", "test")]
+            scores = [
+                x[key]
+                for x in (fit.r2, fit.mean_absolute_error)
+                for key in ("all", "test")
+            ]
             findings.rows.append([label, len(x), name, *scores])
         panels = [(name + why, fit.predicted) for name, why, fit in shown]
         title = f"The {axis} read off its vector by a linear map: {label}"
-        options = {"positions": x, "train": x % 2 == 0, "title": title, "quantity": axis}
-        figure = Figure(f"regression_{label}", figures.prediction_plot, panels, **options)
+        options = {
+            "positions": x,
+            "train": x % 2 == 0,
+            "title": title,
+            "quantity": axis,
+        }
+        figure = Figure(
+            f"regression_{label}", figures.prediction_plot, panels, **options
+        )
         findings.figures.append(figure)
     return findings
 
@@ -192,21 +222,40 @@ def frequencies(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
         turn = int(properties.turning_point(psi))
         findings.numbers[label] = {"frequencies": w, "turning_point": turn, "psi": psi}
         slow, fast = (w < np.pi / length).mean(), (w > np.pi).mean()
-        findings.rows.append([label, len(w), w.min(), np.median(w), w.max(), slow, fast, turn])
+        findings.rows.append(
+            [label, len(w), w.min(), np.median(w), w.max(), slow, fast, turn]
+        )
         # Five frequencies from the slowest to the fastest.
-        chosen = np.sort(w)[np.unique(np.linspace(0, len(w) - 1, min(5, len(w))).astype(int))]
-        axis, cosines = "offset m, positions", np.asarray(properties.cosines(chosen, offsets))
+        chosen = np.sort(w)[
+            np.unique(np.linspace(0, len(w) - 1, min(5, len(w))).astype(int))
+        ]
+        axis, cosines = (
+            "offset m, positions",
+            np.asarray(properties.cosines(chosen, offsets)),
+        )
         waves = [
             figures.Curve("cos(ω m)", axis, f"ω = {x:.2g}", "", offsets, values)
             for x, values in zip(chosen, cosines, strict=True)
         ]
         name = f"{label} (decreases up to {turn})"
-        total = figures.Curve("ψ(m) / ψ(0)", axis, name, component.name, offsets, psi, mark=turn)
+        total = figures.Curve(
+            "ψ(m) / ψ(0)", axis, name, component.name, offsets, psi, mark=turn
+        )
         for file, curves, title in (
-            (f"figure4_waves_{label}", [*waves, total], f"Cosines and their mean, ψ: {label}"),
-            ("figure6_psi", [total], "ψ(m): dot product of two sinusoids m positions apart"),
+            (
+                f"figure4_waves_{label}",
+                [*waves, total],
+                f"Cosines and their mean, ψ: {label}",
+            ),
+            (
+                "figure6_psi",
+                [total],
+                "ψ(m): dot product of two sinusoids m positions apart",
+            ),
         ):
-            findings.figures.append(Figure(file, figures.model_curves, curves, title=title))
+            findings.figures.append(
+                Figure(file, figures.model_curves, curves, title=title)
+            )
     return findings
 
 
@@ -235,13 +284,19 @@ def positions_by_head(
         for label, heads in products.items():
             by_head = {str(h): numbers for h, numbers in enumerate(heads)}
             shown = by_head if len(models) == 1 else {"mean": matrices.average(heads)}
-            findings.rows += [[label, h, *cells(x, config.windows)] for h, x in shown.items()]
+            findings.rows += [
+                [label, h, *cells(x, config.windows)] for h, x in shown.items()
+            ]
         weights = query_key_matrices(subject.params, subject.bert.num_layers)
         measures = properties.saponati_symmetry, properties.saponati_directionality
         layers = [*zip(*(np.asarray(measure(weights)) for measure in measures))]
         names = ("symmetry", "directionality")
-        findings.numbers["layers"][subject.name] = [dict(zip(names, layer)) for layer in layers]
-        findings.more_rows += [[subject.name, str(i), *layer] for i, layer in enumerate(layers)]
+        findings.numbers["layers"][subject.name] = [
+            dict(zip(names, layer)) for layer in layers
+        ]
+        findings.more_rows += [
+            [subject.name, str(i), *layer] for i, layer in enumerate(layers)
+        ]
     return findings
 
 
@@ -255,9 +310,15 @@ def _products(
             continue  # Relative vectors are added to the keys after the projection.
         label, x = component.label, component.positions(config.length)
         kernels = projections(subject.params, layer)
-        products = np.asarray(properties.position_products(component.vectors(x), *kernels))
+        products = np.asarray(
+            properties.position_products(component.vectors(x), *kernels)
+        )
         by_label[label] = [violations(phi, config.windows) for phi in products]
-        panels = [matrices.logit_panel(f"head {h}", phi) for h, phi in enumerate(products)]
+        panels = [
+            matrices.logit_panel(f"head {h}", phi) for h, phi in enumerate(products)
+        ]
         title = f"P·W_Q·W_Kᵀ·Pᵀ by head, layer {layer}: {label}"
-        drawings.append(logit_figure(f"figure7_heads_{label}", panels, title, "product"))
+        drawings.append(
+            logit_figure(f"figure7_heads_{label}", panels, title, "product")
+        )
     return by_label
