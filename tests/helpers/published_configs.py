@@ -8,12 +8,9 @@ from pe_jax.interop import from_hf
 from pe_jax.interop.bert_import import config_of, current_config
 
 FOLDER = Path(__file__).parents[1] / "published"
-ENCODERS = {file.stem: file for file in sorted(FOLDER.glob("encoders/*.json"))}
-DECODERS = {file.stem: file for file in sorted(FOLDER.glob("decoders/*.json"))}
-
-
-def read(file):
-    return json.loads(file.read_text(encoding="utf-8"))["config"]
+# Name of the model: its config.json.
+ENCODERS = json.loads((FOLDER / "encoders.json").read_text(encoding="utf-8"))
+DECODERS = json.loads((FOLDER / "decoders.json").read_text(encoding="utf-8"))
 
 
 def imported(config):
@@ -33,14 +30,14 @@ def outcome(make, config):
 def table():
     """The table of docs/modern.md."""
     rows = [
-        f"| `{name}` | {cell(from_hf, file)} | {cell(imported, file)} |"
-        for name, file in {**ENCODERS, **DECODERS}.items()
+        f"| `{name}` | {cell(from_hf, config)} | {cell(imported, config)} |"
+        for name, config in {**ENCODERS, **DECODERS}.items()
     ]
     return "\n".join(["| file | `from_hf` | `load_encoder` |", "|---|---|---|", *rows])
 
 
-def cell(make, file):
-    result = outcome(make, read(file))
+def cell(make, config):
+    result = outcome(make, config)
     if result.startswith("refused"):
         return result
     return f"`{result}`" if len(result) < 100 else f"`{result[:96]}...`"

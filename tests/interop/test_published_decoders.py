@@ -1,25 +1,24 @@
 """`from_hf` on the config.json of decoders and multimodal models, key by key as published.
 
-The files are in `tests/published/decoders`, each with its source.
+The texts are in `tests/published/decoders.json`, their sources in the README beside it.
 """
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
-import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.huggingface_configs import SIZES, cases
+from helpers.published_configs import DECODERS
 
 from pe_jax.encodings import HookContext
 from pe_jax.interop import from_hf
 from pe_jax.interop.hf_registry import FAMILIES, FIRST_NAMES
 
-FOLDER = Path(__file__).parents[1] / "published/decoders"
 YARN_ROPE = "rope_yarn(factor={}, original_length={}, {})"
 LLAMA_3 = "rope_llama3(factor={}, original_length=8192, base={})"
 EXAONE = (
@@ -111,23 +110,19 @@ REFUSED = {
 }
 
 
-def published(name):
-    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))["config"]
-
-
-def test_every_file_has_an_outcome():
-    assert {path.stem for path in FOLDER.glob("*.json")} == {*READ, *REFUSED}
+def test_every_config_has_an_outcome():
+    assert DECODERS.keys() == {*READ, *REFUSED}
 
 
 @pytest.mark.parametrize("name", READ)
 def test_published(name):
-    encoding = from_hf(published(name)).name
+    encoding = from_hf(DECODERS[name]).name
     assert re.sub(r"\([\d., ]{60,}\)", "(...)", encoding) == READ[name]
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_with_advice_that_works(name):
-    config = published(name)
+    config = copy.deepcopy(DECODERS[name])
     with pytest.raises(ValueError, match=REFUSED[name]) as caught:
         from_hf(config)
     message = str(caught.value)
@@ -162,7 +157,7 @@ def test_refused_with_advice_that_works(name):
 )
 def test_towers_of_published_files(name, outcome):
     try:
-        found = from_hf(published(name), part="vision_config").name
+        found = from_hf(DECODERS[name], part="vision_config").name
     except ValueError as error:
         found = str(error)
     assert outcome in found
@@ -335,7 +330,7 @@ def test_frequencies_of_published_files(name):
     """Those of transformers' rotary module, built from the same file."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    config = published(name)
+    config = copy.deepcopy(DECODERS[name])
     ours = from_hf(config)
     config = config.get("text_config", config)
     kind = CONFIG_MAPPING[config["model_type"].replace("kimi_k2", "deepseek_v3")]

@@ -1,10 +1,11 @@
 """What the importer makes of config.json files as they were published, and the page about them."""
 
+import re
 from pathlib import Path
 
 import pytest
 from helpers import published_configs
-from helpers.published_configs import ENCODERS, imported, outcome, read
+from helpers.published_configs import DECODERS, ENCODERS, imported, outcome
 
 
 def windows(base, local=10_000):
@@ -55,7 +56,15 @@ EXPECTED = {
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_what_a_published_config_gives(name):
-    assert outcome(imported, read(ENCODERS[name])) == EXPECTED[name]
+    assert outcome(imported, ENCODERS[name]) == EXPECTED[name]
+
+
+def test_each_config_has_a_source():
+    text = (published_configs.FOLDER / "README.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\| `(\S+)` \| \S.* \|$", text, re.M)
+    encoders = [f"encoders/{name}" for name in ENCODERS]
+    decoders = [f"decoders/{name}" for name in DECODERS]
+    assert named == sorted(decoders + encoders)
 
 
 def test_the_page_says_what_published_files_give():

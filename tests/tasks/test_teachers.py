@@ -3,6 +3,7 @@
 Their config.json are published texts, with smaller sizes; see tests/published.
 """
 
+import copy
 import importlib.util
 import json
 import re
@@ -127,11 +128,7 @@ def teacher(tmp_path_factory):
             folders[name] = folder = tmp_path_factory.mktemp(name)
             file, make, *special = TEACHERS[name]
             published = published_configs.ENCODERS.get(file)
-            theirs = (
-                published_configs.read(published)
-                if published
-                else {**ENCODERS[file][1]}
-            )
+            theirs = copy.deepcopy(published or ENCODERS[file][1])
             tokenizer = make(*special)
             ids = {
                 key: theirs.get(key) or 0 for key in theirs if key.endswith("_token_id")
