@@ -15,9 +15,11 @@ typing.GENERATING_DOCUMENTATION = (
     True  # jaxtyping's types are then shown as they are written.
 )
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
+import catalogue
 import jaxtyping
+from catalogue import card, drawings
 from sphinx.util import inspect
 
 from pe_jax import __version__
@@ -130,9 +132,17 @@ def summarised(directive):
     return "\n".join(parts)
 
 
-def link_docstrings(app, docname, source):
-    """Let the cards' links to source files lead to the docstrings."""
+def draw_cards(app):
+    """Draw the images of the cards, which are not tracked; GitHub shows the cards without them."""
+    if app.builder.format == "html":
+        drawings.draw(catalogue.rows(), ROOT / "docs" / card.IMAGES)
+
+
+def complete_cards(app, docname, source):
+    """Show the cards' images, and let their links to source files lead to the docstrings."""
     if docname.startswith("gallery/"):
+        if app.builder.format == "html":
+            source[0] = re.sub(r"<!-- (!\[.*\)) -->", r"\1", source[0])
         link = r"\[`(\w+)`\]\(\.\./\.\./pe_jax/.*?\)"
         source[0] = re.sub(link, r"{py:obj}`\1 <pe_jax.encodings.\1>`", source[0])
 
@@ -168,9 +178,10 @@ def write_explorer(app, exception):
 
 
 def setup(app):
+    app.connect("builder-inited", draw_cards)
     app.connect("build-finished", write_explorer)
     app.connect("env-before-read-docs", find_research)
-    app.connect("source-read", link_docstrings)
+    app.connect("source-read", complete_cards)
     app.connect("source-read", list_members)
     app.connect("autodoc-process-docstring", escape, priority=400)  # Before napoleon.
     app.connect("autodoc-skip-member", skip)

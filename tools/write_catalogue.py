@@ -1,12 +1,13 @@
-"""Measure encodings, draw them, and write docs/catalogue.md and the cards in docs/gallery.
+"""Measure encodings, and write docs/catalogue.md, the cards in docs/gallery and their pictures.
 
     python tools/write_catalogue.py [--all] [--rounds=9]
 
 Measurements are in docs/catalogue.json. Encodings that have none there are measured, or all with
---all, which takes twenty to thirty minutes on two cores, most of it compiling; then pages and
-images are written. Costs are ratios to `none`, all in one process, in turns. Scores and pictures of
-trained models are those in research/which_encoding. The checks that are known not to
-hold, with the reasons, are those of the tests (tests/references).
+--all, which takes twenty to thirty minutes on two cores, most of it compiling; then the pages and
+docs/pictures.jsonl, from which the site draws its images, are written. Costs are ratios to `none`,
+all in one process, in turns. Scores and pictures of trained models are those in
+research/which_encoding. The checks that are known not to hold, with the reasons, are those of the
+tests (tests/references).
 """
 
 import os
@@ -21,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import catalogue
 import jax
 from absl import app, flags
-from catalogue import Entry, Measured, Results, card, drawings
+from catalogue import Entry, Measured, Results, drawings
 from catalogue.cost import LONG
 from references import EXCUSED, REFERENCES
 
@@ -30,7 +31,6 @@ from pe_jax.common import cpu
 from pe_jax.common.files import write_text
 from pe_jax.encodings import from_name
 from pe_jax.testing.subject import SIZES
-from research.which_encoding.results import read_lines
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -96,21 +96,15 @@ def measure(
     return measured, baseline
 
 
-def draw(rows: Sequence[Entry]) -> None:
-    """Draw the images that are missing or show another trained model; all with --all."""
-    trained_pictures = read_lines("pictures.jsonl")
+def compute_pictures(rows: Sequence[Entry]) -> None:
+    """Compute the pictures of untrained encodings that are missing; all with --all."""
+    known = {} if _ALL.value or not drawings.PICTURES.exists() else drawings.read()
+    pictures = {}
     for row in {row.key: row for row in reversed(rows)}.values():
-        path = DOCS / card.IMAGES / f"{row.key}.png"
-        if _ALL.value or not path.exists():
-            print(path.name, file=sys.stderr, flush=True)
-            drawings.save(drawings.untrained(row), drawings.shown_name(row), path)
-        name = card.picture_name(row.key, trained_pictures)
-        if not name:
-            continue
-        picture = trained_pictures[name][0]["picture"]
-        after = path.with_stem(f"{row.key}_trained")
-        if drawings.carried(after) != drawings.curve_of(picture):
-            drawings.save(picture, name, after, drawings.carried(path))
+        if row.key not in known:
+            print(f"picture of {row.key}", file=sys.stderr, flush=True)
+        pictures[row.key] = known.get(row.key) or drawings.untrained(row)
+    drawings.write(pictures)
 
 
 def main(_) -> None:
@@ -126,7 +120,7 @@ def main(_) -> None:
     machines = {row.machine for row in kept.values()}
     none_ms = {name: ms for name, ms in known.none_ms.items() if name in machines}
     catalogue.write(file, Results(none_ms, kept))
-    draw(rows)
+    compute_pictures(rows)
     for name, text in catalogue.pages(
         rows, catalogue.read(file)
     ).items():  # Rounded numbers.

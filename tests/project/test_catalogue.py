@@ -7,7 +7,7 @@ import catalogue
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from catalogue import card, declared
+from catalogue import card, entries
 from references import EXCUSED
 
 from pe_jax import encodings
@@ -88,9 +88,9 @@ def test_what_is_said_was_measured():
     for row in ROWS:
         found = RESULTS.rows[row.title].properties
         for name, says, violation in (
-            ("invariant", declared.invariant(row), found.invariance),
-            ("monotone", declared.monotone(row), found.monotonicity),
-            ("symmetric", declared.symmetric(row), found.symmetry),
+            ("invariant", entries.invariant(row), found.invariance),
+            ("monotone", entries.monotone(row), found.monotonicity),
+            ("symmetric", entries.symmetric(row), found.symmetry),
         ):
             if says and not (name == "invariant" and row.key in CONVOLVED):
                 assert violation == pytest.approx(0, abs=5e-4), (row.title, name)
@@ -223,4 +223,4 @@ def test_the_facts_of_one_encoding():
     [("rope", "q, k"), ("rove(rope)", "q, k, v"), ("shifted(rope)", "positions, q, k")],
 )
 def test_where_an_encoding_acts(name, hooks):
-    assert declared.acts(next(row for row in ROWS if row.name == name)) == hooks
+    assert entries.acts(next(row for row in ROWS if row.name == name)) == hooks

@@ -9,13 +9,14 @@ import jax
 import numpy as np
 import pytest
 from catalogue import card, drawings, trained
-from catalogue.typeset import latex
+from catalogue.formatting import latex
 
 from research.which_encoding.results import read_lines
 
 DOCS = Path(__file__).parents[2] / "docs"
 OUTDATED = "The cards are out of date: python tools/write_catalogue.py"
 ROWS = catalogue.rows()
+PICTURES = drawings.read()
 KEYS = list(dict.fromkeys(row.key for row in ROWS))
 GALLERY = {path.stem: path.read_text("utf-8") for path in DOCS.glob("gallery/*.md")}
 CARDS = {
@@ -124,35 +125,32 @@ def test_an_option_without_a_meaning(monkeypatch):
 # --- images ---------------------------------------------------------------------------------------
 
 
-def test_images_show_the_models_that_are_trained():
-    pictures = read_lines("pictures.jsonl")
-    after = {key: name for key in KEYS if (name := card.picture_name(key, pictures))}
-    files = {path.stem: path for path in (DOCS / card.IMAGES).iterdir()}
-    assert files.keys() == {*KEYS, *(f"{key}_trained" for key in after)}, OUTDATED
-    assert sum(path.stat().st_size for path in files.values()) < 1_500_000
-    for key, name in after.items():
-        curve = drawings.curve_of(pictures[name][0]["picture"])
-        assert drawings.carried(files[f"{key}_trained"]) == curve, OUTDATED
+def test_every_card_has_its_pictures():
+    assert list(PICTURES) == KEYS, OUTDATED
+    trained_pictures = read_lines("pictures.jsonl")
+    for key, text in CARDS.items():
+        after = trained.picture_name(key, trained_pictures)
+        files = [f"{key}.png", *([f"{key}_trained.png"] if after else [])]
+        shown = re.findall(rf"<!-- !\[.+\]\(\.\./{card.IMAGES}/(\S+)\) -->", text)
+        assert shown == files, OUTDATED
 
 
 @pytest.mark.parametrize("key", ["learned_absolute", "alibi", "window"])
-def test_images_show_encodings_as_they_are(key):
+def test_pictures_show_encodings_as_they_are(key):
     row = next(row for row in ROWS if row.key == key)
-    curve = drawings.curve_of(drawings.untrained(row))
-    shown = drawings.carried(DOCS / card.IMAGES / f"{key}.png")
-    assert shown["by"] == curve["by"] and shown["offset"] == curve["offset"]
-    numbers = (np.array(c["mean"], float) for c in (shown, curve))
-    np.testing.assert_allclose(*numbers, atol=0.005, err_msg=OUTDATED)
+    computed, stored = drawings.untrained(row), PICTURES[key]
+    assert stored["by"] == computed["by"]
+    assert stored["curve"]["offset"] == computed["curve"]["offset"]
+    means = (np.array(each["curve"]["mean"], float) for each in (stored, computed))
+    np.testing.assert_allclose(*means, atol=0.005, err_msg=OUTDATED)
 
 
-def test_an_image_is_drawn_with_the_curve_before(tmp_path):
-    numbers = drawings.untrained(
-        next(row for row in ROWS if row.key == "learned_absolute")
-    )
-    path = tmp_path / "one.png"
-    assert drawings.carried(path) is None
-    drawings.save(numbers, "learned_absolute", path, drawings.curve_of(numbers))
-    assert drawings.carried(path) == drawings.curve_of(numbers)
+def test_images_are_drawn_before_and_after_training(tmp_path):
+    rows = [row for row in ROWS if row.key in ("alibi", "rope_yarn")]
+    drawings.draw(rows, tmp_path)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["alibi.png", "alibi_trained.png", "rope_yarn.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.iterdir())
 
 
 # --- trained models -------------------------------------------------------------------------------

@@ -8,11 +8,11 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from catalogue import declared, trained
+from catalogue import entries, trained
 from catalogue.drawings import shown_name
 from catalogue.entries import Entry
-from catalogue.results import CHECKS, Measured
-from catalogue.typeset import latex
+from catalogue.formatting import latex
+from catalogue.measured import CHECKS, Measured
 from pe_jax.common.markdown import raw_table
 from pe_jax.encodings import ENCODINGS, WRAPPERS, parameter_count
 from pe_jax.encodings.registry import call_text
@@ -78,7 +78,7 @@ def family_page(
             f"## `{key}`",
             "",
             *_formula(variants[0]),
-            f"Acts on: {declared.acts(variants[0])}. Source: {source(variants[0])}. Code: "
+            f"Acts on: {entries.acts(variants[0])}. Source: {source(variants[0])}. Code: "
             f"[`{key}`](../../{source_file(key)})",
             "",
             f"**When to use it.** {ADVICE.get(key, '')}",
@@ -98,33 +98,27 @@ def family_page(
 def source(row: Entry) -> str:
     """Return the source, with short links in place of addresses, which would not wrap."""
     text = (
-        "; ".join(metadata.source for metadata in declared.cards(row))
+        "; ".join(metadata.source for metadata in entries.cards(row))
         or "Wang et al. 2021"
     )
     return re.sub(r"\bgithub\.com/[\w./-]*\w", r"[GitHub](https://\g<0>)", text)
 
 
 def _formula(row: Entry) -> list[str]:
-    formulas = [metadata.formula for metadata in declared.cards(row)]
+    formulas = [metadata.formula for metadata in entries.cards(row)]
     return [f"```math\n{latex(formula)}\n```\n" for formula in formulas]
 
 
 def _images(row: Entry, pictures: Lines) -> list[str]:
-    key, after = row.key, picture_name(row.key, pictures)
-    name = _short(shown_name(row))
-    text = f"![heat map of {name} by query and key, and its curve over the offset, before training]"
-    line = f"{text}(../{IMAGES}/{key}.png)"
+    """Return the images as a comment, which the site's conf.py takes away where it draws them."""
+    before = _short(shown_name(row))
+    after = trained.picture_name(row.key, pictures)
+    text = f"heat map of {before} by query and key, and its curve over the offset, before training"
+    lines = [f"<!-- ![{text}](../{IMAGES}/{row.key}.png) -->"]
     if after:
-        line += (
-            f"\n![the same of {after} after training](../{IMAGES}/{key}_trained.png)"
-        )
-    return [line, ""]
-
-
-def picture_name(key: str, pictures: Lines) -> str:
-    """Return the encoding whose trained picture the card of `key` shows, or nothing."""
-    names = trained.names_of(key, pictures)
-    return next((name for name in names if pictures.get(name)), "")
+        text = f"the same of {after} after training"
+        lines.append(f"<!-- ![{text}](../{IMAGES}/{row.key}_trained.png) -->")
+    return [*lines, ""]
 
 
 def _scores(key: str, scores: Lines) -> list[str]:
@@ -161,12 +155,10 @@ def facts(variants: Sequence[Entry], results: Mapping[str, Measured]) -> list[st
 
 def _facts(row: Entry, found: Measured) -> dict[str, str]:
     properties, required, cost = found.properties, found.requirements, found.cost
-    formula = " + ".join(metadata.parameters for metadata in declared.cards(row)) or "0"
+    formula = " + ".join(metadata.parameters for metadata in entries.cards(row)) or "0"
     count = f"{parameter_count(row.encoding):,}"
     longest = row.encoding.max_length
-    ranges, packed = (
-        declared.term_forms(row.encoding, packed=x) for x in (False, True)
-    )
+    ranges, packed = (entries.term_forms(row.encoding, packed=x) for x in (False, True))
     symmetry = float("nan") if properties.symmetry is None else properties.symmetry
     facts = {
         "parameters": count if formula == count else f"{formula} = {count}",
@@ -176,10 +168,10 @@ def _facts(row: Entry, found: Measured) -> dict[str, str]:
         "properties": {
             "properties of": properties.by,
             "translation invariant": _held(
-                declared.invariant(row), properties.invariance
+                entries.invariant(row), properties.invariance
             ),
-            "symmetric": _held(declared.symmetric(row), symmetry),
-            "monotone": _held(declared.monotone(row), properties.monotonicity),
+            "symmetric": _held(entries.symmetric(row), symmetry),
+            "monotone": _held(entries.monotone(row), properties.monotonicity),
             "not monotone within 10 tokens": number(properties.near),
         },
         "requirements": {

@@ -1,20 +1,26 @@
-"""What attention with an encoding costs, against attention without positions."""
+"""Measured costs of attention with an encoding: time, memory, and the formats it exports to."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 
 from catalogue.entries import SIZES, Entry, Sizes
 from pe_jax.attention import attention
+from pe_jax.attention.implementations import UnsupportedError
 from pe_jax.encodings import Context, PositionEncoding, Positions, embed, none
+from pe_jax.interop.bert_export import position_table
+from pe_jax.interop.programs import model_function, symbolic_inputs
+from pe_jax.models import Bert, BertConfig
 from pe_jax.properties.encoding_measures import on_all_axes
+from pe_jax.testing.subject import SIZES as SUITE_SIZES
 
 ROWS = 1
 LONG = {
@@ -144,3 +150,97 @@ def _runner(row: Entry, sizes: Sizes) -> Callable[[], None]:
 
     run()
     return run
+
+
+def linear(row: Entry, sizes: Sizes = SIZES) -> tuple[bool, bool]:
+    """Return whether no array of a forward and backward pass in blocks has two axes of the length,
+    at ranges and at positions that start again with each document of a row."""
+    length = sizes["max_length"] - 3  # Unlike all other sizes.
+    index = np.arange(length, dtype=np.int32)
+    ranges: Positions = (
+        range(length) if row.encoding.axes == 1 else on_all_axes(index, row.encoding)
+    )
+    packed = jnp.asarray(on_all_axes(index % (length // 2), row.encoding))[None]
+    return _linear(row, ranges, length, sizes), _linear(row, packed, length, sizes)
+
+
+def _linear(row: Entry, positions: Positions, length: int, sizes: Sizes) -> bool:
+    encoding, width = row.encoding.in_attention, sizes["hidden_size"]
+    heads = sizes["num_heads"], sizes["head_size"]
+
+    def loss(arguments: Mapping[str, Any]) -> jax.Array:
+        x, (q, k, v) = arguments["x"], arguments["qkv"]
+        project = lambda x: jnp.einsum("...D,Dhd->...hd", x, arguments["w"])
+        context = Context(
+            positions_q=positions,
+            positions_k=positions,
+            x_q=x,
+            x_k=x,
+            projections=(project, project),
+        )
+        return attention(
+            q, k, v, encoding, arguments["params"], context, implementation="fused"
+        ).sum()
+
+    if row.encoding.parts and not encoding.parts:
+        return True  # Acts at the input alone.
+    struct = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
+    arguments = {
+        "params": jax.eval_shape(encoding.init, jax.random.key(0)),
+        "x": struct(1, length, width),
+        "qkv": (struct(1, length, *heads),) * 3,
+        "w": struct(width, *heads),
+    }
+    try:
+        jaxpr = jax.make_jaxpr(jax.grad(loss))(arguments).jaxpr
+    except UnsupportedError:
+        return False
+    # Nothing but the hidden states is as wide as the input is long.
+    long = (
+        [n for n in shape if n >= length and n != width] for shape in _shapes(jaxpr)
+    )
+    return not any(len(axes) > 1 for axes in long)
+
+
+def _shapes(jaxpr: Any) -> Iterator[tuple[int, ...]]:
+    """The shapes of all arrays that a program computes, those of loops and calls included."""
+    for equation in jaxpr.eqns:
+        yield from (
+            out.aval.shape for out in equation.outvars if hasattr(out.aval, "shape")
+        )
+        for inner in jax.extend.core.jaxprs_in_params(equation.params):
+            yield from _shapes(inner)
+
+
+def exports(row: Entry) -> list[str]:
+    """Return names of formats, for an encoder; nothing is written.
+
+    Args:
+      row: of the sizes of the suite.
+    """
+    config = BertConfig(
+        vocab_size=8, num_layers=1, intermediate_size=8, hidden_size=SUITE_SIZES["hidden_size"],
+        num_heads=SUITE_SIZES["num_heads"], max_length=SUITE_SIZES["max_length"], position=row.name,
+    )  # fmt: skip
+    if row.encoding.axes > 1:
+        return []
+    params = {
+        "bert": Bert(config).init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))[
+            "params"
+        ]
+    }
+    found = []
+    try:
+        jax.eval_shape(model_function(config, params)[0], *symbolic_inputs(config))
+        found.append("ONNX, StableHLO")
+    except ValueError as error:
+        if "known at compile time" not in str(error):
+            raise
+    try:
+        position_table(
+            config, jax.tree.map(np.asarray, params["bert"].get("position", {}))
+        )
+        found.append("BERT")
+    except ValueError:
+        found += ["RoFormer"] * (row.name == "rope")
+    return found

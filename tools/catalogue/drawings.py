@@ -1,27 +1,30 @@
 """Images of cards: a heat map of logits and their curve over the offset, before and after training.
 
-An image carries the curve that it shows, as the text `curve` of the PNG: so that only what has
-changed is drawn again, and the curve before training is shown beside the one after.
+The site draws them when it is built: of untrained encodings from docs/pictures.jsonl, of trained
+models from research/which_encoding.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
+from catalogue import trained
 from catalogue.entries import SIZES, Entry
+from pe_jax.common.files import write_text
 from pe_jax.encodings import from_name
 from pe_jax.properties import picture
 from pe_jax.trainer import figures
 from pe_jax.trainer.figures.style import applied, encoding_styles
+from research.which_encoding.results import read_lines
 
+PICTURES = Path(__file__).resolve().parents[2] / "docs/pictures.jsonl"
 # Windows and lengths that 32 positions show.
 SHOWN = {
     "self_extend": "self_extend(window=16, group=8)",
@@ -33,7 +36,6 @@ SHOWN = {
     "rope_dynamic_ntk": "rope_dynamic_ntk(factor=4, original_length=16)",
     "fope": "fope(original_length=64)",
 }
-_COLOURS = 48  # Of an image: half the bytes of 256.
 
 # What modifiers are joined with, in code and in images.
 PARTNERS = {
@@ -49,26 +51,55 @@ def shown_name(row: Entry) -> str:
 
 
 def untrained(row: Entry) -> dict[str, Any]:
-    """Return the picture of a card before training."""
-    return picture(from_name(shown_name(row), **SIZES), lengths=[64])
+    """Compute the picture of a card before training: the numbers that `_draw` shows."""
+    numbers = picture(from_name(shown_name(row), **SIZES), lengths=[64])
+    return {name: numbers[name] for name in ("by", "heat", "curve")}
 
 
-def curve_of(numbers: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of a picture that its image carries."""
-    return {"by": numbers["by"], **numbers["curve"]}
+def read() -> dict[str, dict[str, Any]]:
+    """Return the pictures of `PICTURES` by the key of their encoding."""
+    lines = PICTURES.read_text(encoding="utf-8").splitlines()
+    return {line["key"]: line["picture"] for line in map(json.loads, lines)}
 
 
-def carried(path: Path) -> dict[str, Any] | None:
-    """Return the curve that an image carries, or None if there is none."""
-    if not path.exists():
-        return None
-    with Image.open(path) as image:
-        return json.loads(image.info["curve"]) if "curve" in image.info else None
+def write(pictures: Mapping[str, dict[str, Any]]) -> None:
+    """Write the pictures of untrained encodings to `PICTURES`, a line each."""
+    lines = []
+    for key, numbers in pictures.items():
+        line = {"key": key, "picture": numbers}
+        lines.append(json.dumps(line, ensure_ascii=False, separators=(",", ":")))
+    write_text(PICTURES, "\n".join(lines) + "\n")
 
 
-def save(
-    numbers: dict[str, Any], name: str, path: Path, before: dict[str, Any] | None = None
-) -> None:
+def draw(rows: Sequence[Entry], folder: Path) -> None:
+    """Draw the images of all cards, those of trained models included; takes half a minute.
+
+    Args:
+      rows: of the catalogue.
+      folder: where to; the file names are those of the cards.
+    """
+    untrained_pictures = read()
+    trained_pictures = read_lines("pictures.jsonl")
+    folder.mkdir(parents=True, exist_ok=True)
+    first_rows = {row.key: row for row in reversed(rows)}
+    for key, row in first_rows.items():
+        numbers = untrained_pictures[key]
+        figures.save(_draw(numbers, shown_name(row)), folder / f"{key}.png")
+        name = trained.picture_name(key, trained_pictures)
+        if name:
+            after = trained_pictures[name][0]["picture"]
+            figure = _draw(after, name, before=numbers["curve"])
+            figures.save(figure, folder / f"{key}_trained.png")
+
+
+def _short(name: str) -> str:
+    return re.sub(r"\([\d., ]{12,}\)", "(…)", name)
+
+
+@applied
+def _draw(
+    numbers: Mapping[str, Any], name: str, before: Mapping[str, Any] | None = None
+) -> Figure:
     """Draw a picture (see `pe_jax.properties.picture`), of a trained model if there is `before`.
 
     Args:
@@ -78,23 +109,6 @@ def save(
     when = "before" if before is None else "after"
     title = f"{_short(name)}: {numbers['by']} {when} training"
     colour = encoding_styles([name])[0]["color"]
-    figures.save(_draw(numbers, title, colour, before), path)
-    text = PngInfo()
-    text.add_text(
-        "curve", json.dumps(curve_of(numbers), separators=(",", ":")), zip=True
-    )
-    few = Image.open(path).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
-    few.save(path, pnginfo=text, optimize=True)
-
-
-def _short(name: str) -> str:
-    return re.sub(r"\([\d., ]{12,}\)", "(…)", name)
-
-
-@applied
-def _draw(
-    numbers: dict[str, Any], title: str, colour: str, before: dict[str, Any] | None
-) -> Figure:
     heat = np.array(numbers["heat"], float)
     figure = figures.style.new(5.0, 2.3, title)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.3))

@@ -9,6 +9,7 @@ from typing import Any
 
 from pe_jax.encodings.parser import without_options
 from research.which_encoding.names import OPTIONS, encodings_to_compare
+from research.which_encoding.results import Lines
 
 SCORES = {
     "loss/64": "loss, 64 tokens",
@@ -33,6 +34,12 @@ def names_of(key: str, lines: Iterable[str] = ()) -> list[str]:
 
 
 _planned = functools.cache(encodings_to_compare)
+
+
+def picture_name(key: str, pictures: Lines) -> str:
+    """Return the encoding whose trained picture the card of `key` shows, or nothing."""
+    names = names_of(key, pictures)
+    return next((name for name in names if pictures.get(name)), "")
 
 
 def defaults_of(key: str) -> list[str]:
