@@ -15,6 +15,7 @@ import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -99,8 +100,10 @@ def measure(
 def compute_pictures(rows: Sequence[Entry]) -> None:
     """Compute the pictures of untrained encodings that are missing; all with --all."""
     known = {} if _ALL.value or not drawings.PICTURES.exists() else drawings.read()
-    pictures = {}
-    for row in {row.key: row for row in reversed(rows)}.values():
+    pictures: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        if row.key in pictures:
+            continue  # A variant, by its options.
         if row.key not in known:
             print(f"picture of {row.key}", file=sys.stderr, flush=True)
         pictures[row.key] = known.get(row.key) or drawings.untrained(row)

@@ -55,7 +55,7 @@ level if their losses are {least:.2f} or more apart (t test, not corrected for t
 """
 _COMMANDS = """\
 The learning rate, 1e-3, is that of configs/pretrain_books.py. 5e-4 was worse for `rope` (4.81
-against 4.60 with the same seed) and `learned_absolute` (5.59 and 5.37; [rates.jsonl](rates.jsonl)),
+against 4.60 with the same seed) and `learned_absolute` (5.59 and 5.37; `rates.jsonl`),
 2e-3 for `rope` after the first half (4.99 against 4.71 on rows of 16). Absolute sinusoids have
 `scale=0.03`: at their default, 1, they drown the token embeddings of a model this small. `rerope`,
 `self_extend` and `dual_chunk` are `rope` up to 512 tokens, and differ from it for longer inputs
