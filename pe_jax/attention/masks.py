@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
 from typing import Any
 
 import jax
@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from pe_jax.attention.token_axes import STATIC, PerToken, axes
 from pe_jax.common.dtypes import check_floats
-from pe_jax.common.shapes import Array, Bool, Float, Int, Real, Size
+from pe_jax.common.shapes import Array, Bool, Float, Int, Leaf, Real, Size
 from pe_jax.encodings.positions import AttentionWindow, Positions, offsets
 
 _HIGHEST_DOCUMENT = 2**31 - 2
@@ -149,29 +150,62 @@ def index_offsets(
     return column + sign * row + shift
 
 
-def whole_mask(
-    mask: Bool[Array, "#B #H #Lq Lk"] | None,
-    position_windows: Iterable[tuple[AttentionWindow, Array, Array]],
-    window: AttentionWindow | None,
-    lengths: tuple[Size, Size],
-    shift: ArrayLike | None,
-) -> Bool[Array, "#B #H #Lq Lk"] | None:
-    """Return `mask` without the keys that are outside of windows.
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PositionWindow:
+    """A window over positions that are no ranges.
 
-    Args:
-      position_windows: windows over positions of queries `[#B, Lq]` and keys `[#B, Lk]`.
-      window: over consecutive positions, of which the first key's minus the first query's is
-        `shift`.
+    Attributes:
+      positions: `[#B, L]`.
     """
-    for limit, positions_q, positions_k in position_windows:
-        mask = combine_masks(
-            mask, limit.allows(offsets(positions_q, positions_k))[:, None]
-        )
-    if window is None or shift is None:
-        return mask
-    return combine_masks(
-        mask, window.allows(index_offsets(*lengths, shift))[None, None]
-    )
+
+    window: AttentionWindow = dataclasses.field(metadata=STATIC)
+    positions: PerToken
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Masks:
+    """All that keeps queries from keys. Defaults keep none.
+
+    Attributes:
+      mask: the caller's, bool `[#B, #H, #Lq, Lk]`, True where a query may attend to a key.
+      document_ids: `[#B, L]`, see `Context`.
+      position_windows: windows over positions that are no ranges.
+      window: what all windows over consecutive positions allow.
+    """
+
+    mask: Leaf = dataclasses.field(default=None, metadata=axes(queries=2, keys=3))
+    document_ids: PerToken | None = None
+    position_windows: tuple[PositionWindow, ...] = ()
+    window: AttentionWindow | None = dataclasses.field(default=None, metadata=STATIC)
+
+    @property
+    def allowed(self) -> Bool[Array, "#B #H #Lq Lk"] | None:
+        """The caller's mask, within documents."""
+        if self.document_ids is None:
+            return self.mask
+        ids = self.document_ids
+        return combine_masks(self.mask, same_document(ids.queries, ids.keys))
+
+    def whole(
+        self, lengths: tuple[Size, Size], shift: ArrayLike | None
+    ) -> Bool[Array, "#B #H #Lq Lk"] | None:
+        """Return one mask of everything; None if every query may attend to every key.
+
+        Args:
+          lengths: Lq and Lk.
+          shift: the first key's position minus the first query's, if positions are consecutive.
+        """
+        mask = self.allowed
+        for limit in self.position_windows:
+            offset = offsets(limit.positions.queries, limit.positions.keys)
+            mask = combine_masks(mask, limit.window.allows(offset)[:, None])
+        if self.window is None:
+            return mask
+        assert shift is not None  # Or the window would be one over positions.
+        within = self.window.allows(index_offsets(*lengths, shift))
+        return combine_masks(mask, within[None, None])
 
 
 def check_mask(mask: Any, shape: tuple[Size, Size, Size, Size]) -> None:
