@@ -276,7 +276,7 @@ def test_a_bias_longer_than_a_tile(case, quick_kernel):
     config = arguments.configure(
         q, k, flash.Shared(None, None, arrays[0], None), window, offset, block=block
     )
-    assert config.long_bias
+    assert config.terms.long_bias
     settings = dict(
         offset=offset,
         window=window,
@@ -330,14 +330,16 @@ def test_the_tiles_of_a_window(window, offset, block):
         q, k, flash.Shared(None, None, None, None), window, offset, block=block
     )
     query, key = (
-        np.arange(config.query_tiles * block[0]),
-        np.arange(config.key_tiles * block[1]),
+        np.arange(config.tiling.query_tiles * block[0]),
+        np.arange(config.tiling.key_tiles * block[1]),
     )
     attended = np.asarray(window.allows(key - query[:, None] + offset))
-    tiles = attended.reshape(-1, block[0], config.key_tiles, block[1]).any((1, 3))
-    assert config.attended_tiles == tiles.sum(1).tolist()
+    tiles = attended.reshape(-1, block[0], config.tiling.key_tiles, block[1]).any(
+        (1, 3)
+    )
+    assert config.tiling.attended_tiles == tiles.sum(1).tolist()
     for n in np.flatnonzero(tiles.any(1)):
-        first, end = config.key_tile_range(int(n))
+        first, end = config.tiling.key_tile_range(int(n))
         assert tiles[n, first:end].all()
 
 
