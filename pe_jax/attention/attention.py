@@ -194,7 +194,11 @@ def attention_logits(
     context: Context | None = None,
 ) -> Float[jax.Array, "B H Lq Lk"]:
     """Return the logits with all terms, before masks and windows; float32. They are scaled by
-    1/sqrt(d), unless the encoding changes the scale."""
+    1/sqrt(d), unless the encoding changes the scale.
+
+    Raises:
+      ValueError: as `attention`.
+    """
     return naive.logits(_inputs_without_values(q, k, encoding, params, context))
 
 
@@ -209,7 +213,11 @@ def attention_weights(
     *,
     mask: Any = None,
 ) -> Float[jax.Array, "B H Lq Lk"]:
-    """Return the softmax of the masked logits, without dropout; float32. A sink takes the rest."""
+    """Return the softmax of the masked logits, without dropout; float32. A sink takes the rest.
+
+    Raises:
+      ValueError: as `attention`.
+    """
     x = _inputs_without_values(q, k, encoding, params, context, mask)
     return masks.masked_softmax(naive.logits(x), x.whole_mask, x.sink)
 
@@ -285,7 +293,12 @@ def completed(
     queries: tuple[Size, ...],
     keys: tuple[Size, ...],
 ) -> HookContext:
-    """`context` with positions of all queries [B, Lq] and keys [B, Lk]; all of it is checked."""
+    """Return `context` with positions of all queries [B, Lq] and keys [B, Lk].
+
+    Raises:
+      ValueError: for an encoding that does not act in attention, and for hidden states, positions
+        or document ids that do not fit queries and keys.
+    """
     check_layer(checked_encoding(encoding))
     check_acts_in_attention(encoding)
     context = check_context(context)
@@ -311,7 +324,11 @@ def completed(
 
 
 def check_hidden_states(side: str, x: Array | None, tokens: tuple[Size, ...]) -> None:
-    """Raise a ValueError for hidden states that are not floats of these tokens, [B, L]."""
+    """Check hidden states of these tokens, [B, L].
+
+    Raises:
+      ValueError: for other dtypes than floats, and another shape than [B, L, D].
+    """
     if x is None:
         return
     check_floats(**{f"Context.x_{side}": x})

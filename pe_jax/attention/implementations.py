@@ -38,7 +38,11 @@ class UnsupportedError(ValueError):
 
 
 def check_name(implementation: object) -> None:
-    """Raise a ValueError if this is not the name of an implementation, nor `"auto"`."""
+    """Check a name that a caller gave.
+
+    Raises:
+      ValueError: if this is not the name of an implementation, nor `"auto"`.
+    """
     names = ("auto", *NAMES)
     if isinstance(implementation, str) and implementation in names:
         return

@@ -41,11 +41,14 @@ def attend(
 
     Args:
       inputs: hidden states `[B, L, D]` of queries, keys and values; keys default to queries, values
-        to keys. ValueError for other dtypes than floats, values without keys, or a cache and keys
-        of another sequence.
+        to keys.
       maps: projections to queries, keys and values.
       context: positions, and the rng of encodings that draw while training.
       mask: as `attention` takes it; with a cache over all of the cache.
+
+    Raises:
+      ValueError: for other dtypes than floats, values without keys, a cache and keys of another
+        sequence; and see `attention` and `cached_attention`.
     """
     x_q, x_k, x_v = inputs
     if x_k is None and x_v is not None:
@@ -94,7 +97,11 @@ def attend(
 def head_sizes(
     features: int, num_heads: int, num_kv_heads: int | None
 ) -> tuple[int, int]:
-    """d, and G, the number of heads of keys and values; a ValueError if they do not divide."""
+    """Return d, and G, the number of heads of keys and values.
+
+    Raises:
+      ValueError: if features do not divide into heads, or heads into those of keys and values.
+    """
     if features % num_heads:
         raise ValueError(
             f"qkv_features must be a multiple of num_heads={num_heads}, got {features}."
@@ -108,7 +115,11 @@ def head_sizes(
 
 
 def in_attention(encoding: PositionEncoding) -> PositionEncoding:
-    """The parts of an encoding that act in attention; a ValueError if a layer can take none."""
+    """Return the parts of an encoding that act in attention.
+
+    Raises:
+      ValueError: for an encoding that a layer of attention cannot take.
+    """
     check_layer(checked_encoding(encoding))
     check_acts_in_attention(encoding)
     return encoding.in_attention

@@ -5,6 +5,7 @@ All queries at once, which saves the weights (`softmax`), or in blocks (`blocks`
 
 from __future__ import annotations
 
+import collections
 import functools
 from typing import Literal
 
@@ -59,40 +60,34 @@ def computation(
       part's own, and vectors that join the queries under a temperature of each query.
     """
     terms, _, context = term
-    consecutive = context.shift is not None
-    positions = context.positions_q, context.positions_k
-    if context is x.context and all(
+    is_consecutive = context.shift is not None
+    is_clipped = terms.max_distance is not None
+    has_positions_of_call = context is x.context
+    if has_positions_of_call and all(
         isinstance(p, range) or np.issubdtype(jnp.result_type(p), np.integer)
-        for p in positions
+        for p in (context.positions_q, context.positions_k)
     ):
-        sinusoids = terms.frequencies and not terms.query_vectors and not terms.bias
-        if sinusoids and (terms.max_distance is None or not consecutive):
+        is_sinusoid = terms.frequencies and not terms.query_vectors and not terms.bias
+        if is_sinusoid and not (is_clipped and is_consecutive):
             return "rotation"
-        scaled_by_query = terms.query_vectors and jnp.ndim(x.scale)
-        if (consecutive or terms.max_distance is not None) and not scaled_by_query:
+        is_scaled_by_query = terms.query_vectors and jnp.ndim(x.scale)
+        if (is_consecutive or is_clipped) and not is_scaled_by_query:
             return "tables"
-    return (
-        "none"
-        if any((terms.key_vectors, terms.query_vectors, terms.value_vectors))
-        else "added"
-    )
+    if terms.key_vectors or terms.query_vectors or terms.value_vectors:
+        return "none"
+    return "added"
 
 
-def _by_computation(x: AttentionInputs) -> dict[str, list[Term]]:
-    ways: dict[str, list[Term]] = {
-        "rotation": [],
-        "tables": [],
-        "added": [],
-        "none": [],
-    }
+def _terms_by_computation(x: AttentionInputs) -> dict[str, list[Term]]:
+    terms = collections.defaultdict(list)
     for term in x.terms:
-        ways[computation(term, x)].append(term)
-    return ways
+        terms[computation(term, x)].append(term)
+    return terms
 
 
 def unsupported_reason(x: AttentionInputs) -> str:
-    """Return a description of the inputs that this module needs and `x` is not; empty if it is."""
-    if not _by_computation(x)["none"]:
+    """Return what `attend` needs and `x` does not have; empty if it computes `x`."""
+    if not _terms_by_computation(x)["none"]:
         return ""
     return (
         "vectors at integer positions that are ranges or are clipped, and no temperature of each "
@@ -116,8 +111,8 @@ def attend(
       block: queries at a time, for memory linear in the length; None takes all at once.
     """
     queries = x.q.shape[1]
-    ways = _by_computation(x)
-    logit_terms = [*x.added.terms, *map(naive.bias, ways["added"])]
+    offset_terms = _terms_by_computation(x)
+    logit_terms = [*x.added.terms, *map(naive.bias, offset_terms["added"])]
     if block and (logit_terms or x.maps):
         block = min(block, _BLOCK_OF_FUNCTIONS)
     if block and block >= queries:
@@ -132,7 +127,7 @@ def attend(
         q=x.q,
         k=x.k,
         v=x.v,
-        offset_arrays=_offset_arrays(x, ways),
+        offset_arrays=_offset_arrays(x, offset_terms),
         added=AddedLogits(
             array=softmax.sum_of_terms(added, dtype) if added else None,
             terms=tuple(logit_terms),
@@ -154,10 +149,12 @@ def attend(
     return out if return_lse else (out, None)
 
 
-def _offset_arrays(x: AttentionInputs, ways: dict[str, list[Term]]) -> OffsetArrays:
+def _offset_arrays(
+    x: AttentionInputs, offset_terms: dict[str, list[Term]]
+) -> OffsetArrays:
     """Evaluate terms of the offset, with the queries, keys and positions that they need."""
-    offset_tables = tables(ways["tables"], x.scale)
-    rotations = tuple(map(_rotation, ways["rotation"]))
+    offset_tables = tables(offset_terms["tables"], x.scale)
+    rotations = tuple(map(_rotation, offset_terms["rotation"]))
     has_tables = not offset_tables.is_empty
     has_terms = has_tables or bool(rotations)
     positions = PerToken()
@@ -177,18 +174,18 @@ def _offset_arrays(x: AttentionInputs, ways: dict[str, list[Term]]) -> OffsetArr
 
 def added_logits(x: AttentionInputs) -> Float[Array, "#B #H #Lq #Lk"] | None:
     """Return all that is added to the products of queries and keys, None if nothing is."""
-    ways = _by_computation(x)
-    if ways["rotation"] or ways["none"]:
+    offset_terms = _terms_by_computation(x)
+    if offset_terms["rotation"] or offset_terms["none"]:
         added = naive.added_logits(x)
     else:
         added = [] if x.added.array is None else [x.added.array]
         added += [evaluated(terms, x.masks.allowed) for terms in x.added.terms]
-        added += [evaluated(naive.bias(term), None) for term in ways["added"]]
+        added += [evaluated(naive.bias(term), None) for term in offset_terms["added"]]
         offset = x.context.shift
         if offset is None:
             offset = offsets(x.context.positions_q, x.context.positions_k)
         added += table_logits(
-            tables(ways["tables"], x.scale),
+            tables(offset_terms["tables"], x.scale),
             x.content.queries,
             repeat_heads(x.content.keys, x.q.shape[2]),
             offset,

@@ -16,12 +16,12 @@ has the work that this saves, and the longest inputs.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
@@ -197,9 +197,9 @@ def _sink_gradient(
     config: KernelConfig, sink: Float[Array, " H"], rows: Batched, grad: Array
 ) -> Float[Array, " H"]:
     """-Σ w (grad·out) over queries, with w the sink's weight, as its value is 0."""
-    products = (grad.astype(jnp.float32) * rows.out.astype(jnp.float32)).reshape(
-        *grad.shape[:2], config.heads.count, config.heads.size
-    )
+    by_head = *grad.shape[:2], config.heads.count, config.heads.size
+    products = grad.astype(jnp.float32) * rows.out.astype(jnp.float32)
+    products = products.reshape(by_head)
     log_sum = rows.log_sum.reshape(len(grad), config.heads.count, -1)
     weight = jnp.exp2(sink[:, None] * LOG2_E - log_sum)
     return -jnp.einsum("bhq,bqh->h", weight, products.sum(-1))
@@ -225,8 +225,10 @@ def _by_rows(
         mesh = jax.sharding.get_abstract_mesh()
         if not mesh.auto_axes:
             return call(shared, rows)
-        whole, split = PartitionSpec(), PartitionSpec(mesh.auto_axes)
-        if len(rows.q) % np.prod([mesh.shape[axis] for axis in mesh.auto_axes]):
+        whole = PartitionSpec()
+        split = PartitionSpec(mesh.auto_axes)
+        devices = math.prod(mesh.shape[axis] for axis in mesh.auto_axes)
+        if len(rows.q) % devices:
             split = whole  # Too few rows to share out.
         return jax.shard_map(
             call,
