@@ -12,7 +12,6 @@ of its queries in all rows; the program has a branch for each of these sizes.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -176,12 +175,11 @@ def _map_heads(
         queries=jax.tree.map(of_queries, x.offset_arrays.content.queries),
         keys=jax.tree.map(of_keys, x.offset_arrays.content.keys),
     )
-    return dataclasses.replace(
-        x,
+    return x.replace(
         q=jax.tree.map(of_queries, x.q),
         k=jax.tree.map(of_keys, x.k),
         v=jax.tree.map(of_keys, x.v),
-        offset_arrays=dataclasses.replace(x.offset_arrays, content=content),
+        offset_arrays=x.offset_arrays.replace(content=content),
     )
 
 
@@ -291,4 +289,4 @@ def _block(x: AttentionBlock, width: int, cut: Cut) -> AttentionBlock:
 
 def _placed(x: AttentionBlock, first: tuple[Leaf, Leaf] | None) -> AttentionBlock:
     """`x` as the block of these first query and key; None for all queries and keys."""
-    return dataclasses.replace(x, place=dataclasses.replace(x.place, first=first))
+    return x.replace(place=x.place.replace(first=first))

@@ -7,8 +7,6 @@ returns the gradient of that sum too: `[1, H, Lq, Lk]`, or with all rows if the 
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
@@ -62,7 +60,7 @@ def attend(x: AttentionInputs) -> Float[Array, "B Lq H f"]:
     window, lengths = _causal_window(x), x.lengths
     masks = x.masks
     if window is not None:  # cuDNN has it by name.
-        masks = dataclasses.replace(masks, window=None)
+        masks = masks.replace(window=None)
     mask = masks.whole(lengths, x.context.shift)
     added = xla.added_logits(x)
     differentiated = vary_alike((x.q, x.k, x.v, added), mask)

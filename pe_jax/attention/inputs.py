@@ -20,6 +20,7 @@ from pe_jax.attention.masks import Masks, PositionWindow, in_order
 from pe_jax.attention.offset_terms import Tables
 from pe_jax.attention.token_axes import PerToken, axes
 from pe_jax.common.dtypes import at_least_float32, wide_dtype
+from pe_jax.common.records import Record
 from pe_jax.common.shapes import Array, Bool, Float, Leaf, Size
 from pe_jax.encodings.encoding import PositionEncoding, check_heads
 from pe_jax.encodings.parameters import split_params
@@ -51,9 +52,7 @@ class Term(NamedTuple):
     context: HookContext
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AddedLogits:
+class AddedLogits(Record, pytree=True):
     """What hooks `logits` add.
 
     Attributes:

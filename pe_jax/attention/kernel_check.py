@@ -96,11 +96,12 @@ class KernelDifference(Record):
         return not self.error and self.difference <= self.limit
 
     def __str__(self) -> str:
-        found = self.error
-        if not found:
-            found = f"{self.difference:.1e} of at most {self.limit:.0e} in {self.array}"
+        detail = self.error
+        if not detail:
+            size = f"{self.difference:.1e} of at most {self.limit:.0e}"
+            detail = f"{size} in {self.array}"
         verdict = "agrees" if self.agrees else "DIFFERS"
-        return f"{self.case:30s} {self.dtype:9s} {verdict:8s} {found}"
+        return f"{self.case:30s} {self.dtype:9s} {verdict:8s} {detail}"
 
 
 class KernelCheck(Record):

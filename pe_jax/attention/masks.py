@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from pe_jax.attention.token_axes import STATIC, PerToken, axes
+from pe_jax.attention.token_axes import PerToken, axes
 from pe_jax.common.dtypes import check_floats
+from pe_jax.common.records import Record
 from pe_jax.common.shapes import Array, Bool, Float, Int, Leaf, Real, Size
 from pe_jax.encodings.positions import AttentionWindow, Positions, offsets
 
@@ -153,22 +154,18 @@ def index_offsets(
     return column + sign * row + shift
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PositionWindow:
+class PositionWindow(Record, pytree=True, static=("window",)):
     """A window over positions that are no ranges.
 
     Attributes:
       positions: `[#B, L]`.
     """
 
-    window: AttentionWindow = dataclasses.field(metadata=STATIC)
+    window: AttentionWindow
     positions: PerToken
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Masks:
+class Masks(Record, pytree=True, static=("window",)):
     """All that keeps queries from keys. Defaults keep none.
 
     Attributes:
@@ -181,7 +178,7 @@ class Masks:
     mask: Leaf = dataclasses.field(default=None, metadata=axes(queries=2, keys=3))
     document_ids: PerToken | None = None
     position_windows: tuple[PositionWindow, ...] = ()
-    window: AttentionWindow | None = dataclasses.field(default=None, metadata=STATIC)
+    window: AttentionWindow | None = None
 
     @property
     def allowed(self) -> Bool[Array, "#B #H #Lq Lk"] | None:

@@ -18,7 +18,6 @@ from the first query, which may be traced; of others all offsets `[*B, Lq, Lk]`.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 
@@ -30,18 +29,16 @@ from jax.typing import ArrayLike
 from pe_jax.attention.masks import index_offsets
 from pe_jax.attention.product import product
 from pe_jax.attention.relative_shift import relative_shift
-from pe_jax.attention.token_axes import STATIC
 from pe_jax.common.axis_blocks import cut_axis, join_axis
 from pe_jax.common.dtypes import at_least_float32, wide_dtype
 from pe_jax.common.manual_axes import vary_alike
+from pe_jax.common.records import Record
 from pe_jax.common.shapes import Array, Float, Int, Leaf, Size
 from pe_jax.encodings.positions import offsets
 from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Tables:
+class Tables(Record, pytree=True, static=("clip",)):
     """Terms at the offsets -clip .. clip, added up over the parts of an encoding.
 
     Attributes:
@@ -51,7 +48,7 @@ class Tables:
       bias: `[M]` or `[M, H]`, or None.
     """
 
-    clip: int = dataclasses.field(metadata=STATIC)
+    clip: int
     key_vectors: Leaf = None
     query_vectors: Leaf = None
     value_vectors: Leaf = None
@@ -63,9 +60,7 @@ class Tables:
         return not jax.tree.leaves(self)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Rotation:
+class Rotation(Record, pytree=True, static=("clip",)):
     """Sinusoids of the offset that join keys and values.
 
     Attributes:
@@ -77,7 +72,7 @@ class Rotation:
 
     frequencies: Leaf
     value_frequencies: Leaf
-    clip: int = dataclasses.field(default=0, metadata=STATIC)
+    clip: int = 0
     ends: Leaf = None
     value_ends: Leaf = None
 

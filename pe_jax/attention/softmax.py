@@ -36,16 +36,15 @@ from pe_jax.attention.offset_terms import (
     table_values,
 )
 from pe_jax.attention.product import head_product
-from pe_jax.attention.token_axes import STATIC, PerToken, axes
+from pe_jax.attention.token_axes import PerToken, axes
 from pe_jax.common.dtypes import wide_dtype
+from pe_jax.common.records import Record
 from pe_jax.common.shapes import Array, Float, Leaf, Size
 from pe_jax.encodings.part import Params
 from pe_jax.encodings.positions import offsets
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OffsetArrays:
+class OffsetArrays(Record, pytree=True):
     """Terms of the offset as arrays, and what they meet; see `offset_terms`.
 
     Attributes:
@@ -60,27 +59,21 @@ class OffsetArrays:
     positions: PerToken
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LogitMaps:
+class LogitMaps(Record, pytree=True, static=("functions",)):
     """Maps of the finished logits, see `Part.map_logits`, each with its parameters."""
 
-    functions: tuple[Callable[..., jax.Array], ...] = dataclasses.field(metadata=STATIC)
+    functions: tuple[Callable[..., jax.Array], ...]
     params: tuple[Params, ...]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class WeightDropout:
+class WeightDropout(Record, pytree=True, static=("rate",)):
     """Dropout of the weights, see `dropout.keep`; without a seed there is none."""
 
     seed: Leaf
-    rate: float = dataclasses.field(metadata=STATIC)
+    rate: float
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Place:
+class Place(Record, pytree=True, static=("ranges", "num_queries", "block_size")):
     """Where the queries and keys of a block are among all of them.
 
     Attributes:
@@ -90,9 +83,9 @@ class Place:
       first: numbers of the first query and the first key; None without blocks.
     """
 
-    ranges: tuple[range, range] | None = dataclasses.field(metadata=STATIC)
-    num_queries: Size = dataclasses.field(metadata=STATIC)
-    block_size: int = dataclasses.field(metadata=STATIC)
+    ranges: tuple[range, range] | None
+    num_queries: Size
+    block_size: int
     first: tuple[Leaf, Leaf] | None = None
 
     @property
@@ -110,9 +103,7 @@ class Place:
         return keys.start + key - (queries.start + query)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AttentionBlock:
+class AttentionBlock(Record, pytree=True):
     """Everything that attention of some queries to some keys is computed from: all, or a block.
 
     A pytree of its arrays. Those of a floating dtype are differentiated, see `partition`. q, k, v,
@@ -304,21 +295,20 @@ def backward(
     if x.sink is not None:  # Its weight is the rest of the others, and its value 0.
         sink_weights = 1 - weights.sum(-1, keepdims=True)
         dsink = -(sink_weights * inner).sum((0, 2, 3))
-        gradients = dataclasses.replace(gradients, sink=dsink.astype(x.sink.dtype))
+        gradients = gradients.replace(sink=dsink.astype(x.sink.dtype))
     dterms: Array | None = ds
     if x.maps.functions:
         finished = functools.partial(_finished, mask=x.whole_mask)
         _, transpose = jax.vjp(finished, x.maps, *_summands(x))
         dmaps, ds, dterms = transpose(ds)
-        gradients = dataclasses.replace(gradients, maps=dmaps)
+        gradients = gradients.replace(maps=dmaps)
     terms, transpose = jax.vjp(lambda a: _term_logits(combine(a, rest)), arrays)
     if terms is not None:
         gradients = jax.tree.map(jnp.add, gradients, *transpose(dterms))
     ds = ds.astype(x.q.dtype)
     dq = head_product("bhqk,bkhd->bqhd", ds, x.k, heads)
     dk = head_product("bqhd,bhqk->bkhd", x.q, ds, x.k.shape[2])
-    return dataclasses.replace(
-        gradients,
+    return gradients.replace(
         q=(dq + gradients.q).astype(x.q.dtype),
         k=(dk + gradients.k).astype(x.k.dtype),
         v=dv.astype(x.v.dtype),

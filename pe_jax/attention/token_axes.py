@@ -13,11 +13,10 @@ from typing import Any, Literal, TypeVar
 
 import jax
 
+from pe_jax.common.records import Record
 from pe_jax.common.shapes import Leaf
 
 Tree = TypeVar("Tree")
-
-STATIC = {"static": True}  # Metadata of a field that JAX does not trace.
 
 
 def axes(*, queries: int | None = None, keys: int | None = None) -> dict[str, Any]:
@@ -25,9 +24,7 @@ def axes(*, queries: int | None = None, keys: int | None = None) -> dict[str, An
     return {"queries": queries, "keys": keys}
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PerToken:
+class PerToken(Record, pytree=True):
     """The same quantity of queries and of keys: arrays, or trees of arrays, `[L]` or
     `[#B, L, ...]`."""
 
