@@ -144,7 +144,8 @@ def attention(
         )
     check_floats(q=q, k=k, v=v)
     implementations.check_name(implementation)
-    encoding = encoding if encoding is not None else none()
+    if encoding is None:
+        encoding = none()
     context = completed(context, encoding, q.shape[:2], k.shape[:2])
     masks.check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
     if 0 in (*q.shape[:2], k.shape[1]):  # Not one pair of query and key.
@@ -307,10 +308,8 @@ def completed(
     if context.document_ids is not None:
         context = _with_document_ids(context, encoding, queries, keys)
     if not encoding.parts:  # Positions of any kind are those of other layers.
-        positions_q, positions_k = (
-            default_positions(queries[1]),
-            default_positions(keys[1]),
-        )
+        positions_q = default_positions(queries[1])
+        positions_k = default_positions(keys[1])
     else:
         positions_q, positions_k = paired_positions(
             context.positions_q,

@@ -93,7 +93,8 @@ def backward(
     arrays, _ = partition(x)
     axes = _axes(arrays, "queries")
     size = x.place.block_size
-    out, g = cut_axis(out, size, 1), cut_axis(g, size, 1)
+    out = cut_axis(out, size, 1)
+    g = cut_axis(g, size, 1)
     if g_log_total is not None:
         g_log_total = cut_axis(g_log_total, size, 2)
     blocks = _cut_blocks(x, widths), out, g, g_log_total, log_total
@@ -254,7 +255,8 @@ def _first_keys(
     x: AttentionBlock, widths: tuple[int, ...]
 ) -> tuple[Array, tuple[Array, Array]]:
     """Return which of `widths` each block has, and the numbers of its first query and key."""
-    size, keys = x.place.block_size, _num_keys(x)
+    size = x.place.block_size
+    keys = _num_keys(x)
     count = -(-x.place.num_queries // size)
     query = jnp.arange(count, dtype=jnp.int32) * size
     choice = key = jnp.zeros_like(query)

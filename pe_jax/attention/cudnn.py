@@ -34,7 +34,7 @@ def unsupported_reason(x: AttentionInputs, seed: Array | None) -> str:
     dtypes = {array.dtype for array in (x.q, x.k, x.v)}
     if dtypes != {jnp.dtype("bfloat16")} and dtypes != {jnp.dtype("float16")}:
         return "queries, keys and values in bfloat16 or float16"
-    size, heads = x.q.shape[3], x.k.shape[2]
+    _, _, heads, size = x.k.shape
     if x.v.shape[2:] != (heads, size) or size % 8 or size > _LARGEST_HEAD:
         return f"heads of one size that is a multiple of 8 up to {_LARGEST_HEAD}"
     if x.lengths == (1, 1):
@@ -57,11 +57,11 @@ def attend(x: AttentionInputs) -> Float[Array, "B Lq H f"]:
     emulated = devices.are_emulated()
     if not emulated:
         devices.check_gpu()
-    window, lengths = _causal_window(x), x.lengths
+    window = _causal_window(x)
     masks = x.masks
     if window is not None:  # cuDNN has it by name.
         masks = masks.replace(window=None)
-    mask = masks.whole(lengths, x.context.shift)
+    mask = masks.whole(x.lengths, x.context.shift)
     added = xla.added_logits(x)
     differentiated = vary_alike((x.q, x.k, x.v, added), mask)
     q, k, v, added = jax.tree.map(reverse_only, differentiated)
@@ -71,7 +71,7 @@ def attend(x: AttentionInputs) -> Float[Array, "B Lq H f"]:
         added = added.astype(q.dtype)
     pairs = mask
     if mask is not None:  # cuDNN broadcasts masks along the batch and the heads only.
-        pairs = jnp.broadcast_to(mask, (*mask.shape[:2], *lengths))
+        pairs = jnp.broadcast_to(mask, (*mask.shape[:2], *x.lengths))
     local_window = None
     if window is not None and window.left is not None:
         local_window = window.left, 0
@@ -89,7 +89,7 @@ def attend(x: AttentionInputs) -> Float[Array, "B Lq H f"]:
     if mask is None:  # Every query may attend to itself at least.
         return out
     # A query that may attend to nothing attends to all keys alike in cuDNN.
-    everything = Masks(mask=mask, window=window).whole(lengths, x.context.shift)
+    everything = Masks(mask=mask, window=window).whole(x.lengths, x.context.shift)
     attends = everything.any(-1)[..., None].swapaxes(1, 2)  # [#B, #Lq, #H, 1]
     return jnp.where(attends, out, jnp.zeros_like(out))
 

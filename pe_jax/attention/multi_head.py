@@ -63,9 +63,14 @@ def attend(
     for name, x in (("inputs_q", x_q), ("inputs_k", x_k), ("inputs_v", x_v)):
         if x is not None:
             check_floats(**{name: x})
-    x_k = x_q if x_k is None else x_k
+    if x_k is None:
+        x_k = x_q
+    if x_v is None:
+        x_v = x_k
     to_queries, to_keys, to_values = maps
-    q, k, v = to_queries(x_q), to_keys(x_k), to_values(x_k if x_v is None else x_v)
+    q = to_queries(x_q)
+    k = to_keys(x_k)
+    v = to_values(x_v)
     context = context.replace(x_q=x_q, projections=(to_queries, to_keys))
     if cache is not None:
         return cached_attention(
@@ -106,7 +111,8 @@ def head_sizes(
         raise ValueError(
             f"qkv_features must be a multiple of num_heads={num_heads}, got {features}."
         )
-    num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+    if num_kv_heads is None:
+        num_kv_heads = num_heads
     if num_kv_heads < 1 or num_heads % num_kv_heads:
         raise ValueError(
             f"num_kv_heads must divide num_heads={num_heads}, got {num_kv_heads}."

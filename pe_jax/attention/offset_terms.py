@@ -241,25 +241,26 @@ def _shifted(
     if np.ndim(offset) == 0:
         return relative_shift(clip, keys, by_offset, offset)
     rows = _rows(clip, (by_offset.shape[-2], keys), offset)
-    return jnp.take_along_axis(
-        by_offset, rows[None, None] if rows.ndim == 2 else rows[:, None], -1
-    )
+    rows = rows[None, None] if rows.ndim == 2 else rows[:, None]
+    return jnp.take_along_axis(by_offset, rows, -1)
 
 
 def _bias_logits(
     bias: Array, clip: int, lengths: tuple[Size, Size], offset: ArrayLike
 ) -> Float[Array, "#B #H Lq Lk"]:
     """No batch where positions have none, so that its gradient is one of a small array."""
-    bias = at_least_float32(bias if bias.ndim == 2 else bias[:, None])  # [M, #H]
+    if bias.ndim == 1:  # Shared by the heads.
+        bias = bias[:, None]
+    bias = at_least_float32(bias)
     heads = bias.shape[1]
     if np.ndim(offset) == 0:
         queries, keys = lengths
-        if (
-            queries + keys < 2 * clip
-        ):  # A block of a long input meets a part of the table.
+        if queries + keys < 2 * clip:
+            # A block of a long input meets a part of the table.
             farthest = (queries + keys) // 2
             bias = _table_rows(bias, clip, offset - (queries - 1), 2 * farthest + 1)
-            clip, offset = farthest, queries - 1 - farthest
+            clip = farthest
+            offset = queries - 1 - farthest
         # Not `_skew`: XLA would compute its indices again in each use of the logits.
         by_offset = jnp.broadcast_to(bias.T[:, None], (1, heads, queries, len(bias)))
         return relative_shift(clip, keys, by_offset, offset)

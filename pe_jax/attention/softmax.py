@@ -147,9 +147,10 @@ class AttentionBlock(Record, pytree=True):
 
     def drop(self, x: Float[Array, "B H Lq Lk"]) -> Array:
         """Dropout of `x`, a row for each query of each head."""
-        seed, rate = self.dropout.seed, self.dropout.rate
+        seed = self.dropout.seed
         if seed is None:
             return x
+        rate = self.dropout.rate
         rows, heads, queries, keys = x.shape
         first_query, first_key = (jnp.asarray(n, jnp.uint32) for n in self.place.start)
         head = jax.lax.iota(jnp.uint32, rows * heads).reshape(rows, heads, 1, 1)
@@ -206,7 +207,8 @@ def _finished(
 
 def _term_logits(x: AttentionBlock) -> Float[Array, "B H Lq Lk"] | None:
     """All that is added to q·k, in the dtype of that; None if nothing is."""
-    tables, content = x.offset_arrays.tables, x.offset_arrays.content
+    tables = x.offset_arrays.tables
+    content = x.offset_arrays.content
     q = x.q if content.queries is None else content.queries
     k = x.k if content.keys is None else content.keys
     terms = []

@@ -241,9 +241,11 @@ def _attend_forward(return_lse, arrays, rest):
 @standard_promotion()
 def _attend_backward(return_lse, residuals, g):
     x, out, saved = residuals
+    g_log_total = None
+    if return_lse:
+        g, g_lse = g
+        g_log_total = g_lse.swapaxes(1, 2)[..., None]
     module = blocks if x.place.block_size else softmax
-    g, g_lse = g if return_lse else (g, None)
-    g_log_total = None if g_lse is None else g_lse.swapaxes(1, 2)[..., None]
     return module.backward(x, saved, out, g, g_log_total), None
 
 

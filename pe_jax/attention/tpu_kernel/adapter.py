@@ -93,14 +93,16 @@ def attend(
         seed=seed,
         interpret=interpret,
     )
-    total, end = out[..., : x.v.shape[-1]], x.q.shape[-1]
+    total = out[..., : x.v.shape[-1]]
+    first = x.q.shape[-1]  # Column of the next rotation.
     for term, params, context in _rotated(x):
         assert term.value_frequencies
         w = term.value_frequencies(params)
-        start, end = end, end + 2 * len(w)
+        columns = slice(first, first + 2 * len(w))
+        first = columns.stop
         assert context.ranges is not None
         positions = -np.asarray(context.ranges[0])[:, None]
-        total += rotate_pairs(out[..., start:end], positions, w).astype(total.dtype)
+        total += rotate_pairs(out[..., columns], positions, w).astype(total.dtype)
     return total
 
 

@@ -35,7 +35,8 @@ def configure(
     packed: bool = False,
 ) -> KernelConfig:
     """The sizes, by the shapes of the arguments."""
-    (_, length, heads, size), (_, keys, kv_heads, _) = q.shape, k.shape
+    _, length, heads, size = q.shape
+    _, keys, kv_heads, _ = k.shape
     if heads % kv_heads:
         raise ValueError(
             f"k has {kv_heads} heads, which must divide the {heads} heads of q."
@@ -46,7 +47,8 @@ def configure(
             f"window must be 0 or more on each side, or None for no limit, got {window}."
         )
     # Offsets that cannot occur are sliced off: a table may be far longer than the sequences.
-    to_left, to_right = length - 1 - offset, keys - 1 + offset  # The farthest keys.
+    to_left = length - 1 - offset  # The farthest key.
+    to_right = keys - 1 + offset
     window = AttentionWindow(
         left=_limit(window.left, to_left), right=_limit(window.right, to_right)
     )
@@ -99,7 +101,8 @@ def configure(
         )
 
     if block is None:
-        tiles, tile_keys = _tiles(length, window), _tiles(keys, window)[0]
+        tiles = _tiles(length, window)
+        tile_keys = _tiles(keys, window)[0]
         choices = [with_tiles(n, tile_keys, is_long(n)) for n in tiles]
         choices += [with_tiles(n, tile_keys, False) for n in tiles if is_long(n)]
         for config in choices:
@@ -168,7 +171,8 @@ def occurring(config: KernelConfig, terms: Shared) -> Shared:
     """The terms of offsets within ±clip, or a long bias as it is."""
     if config.terms.long_bias:
         return terms
-    middle, clip = _clip(terms), config.terms.clip
+    middle = _clip(terms)
+    clip = config.terms.clip
     return jax.tree.map(lambda x: x[middle - clip : middle + clip + 1], terms)
 
 
@@ -197,16 +201,17 @@ def lay_out_terms(config: KernelConfig, terms: Shared, seed: Array | None) -> Sh
 def _periodic(config: KernelConfig, x: Array) -> jax.Array:
     """[M, N, ...] to [N, width, ...]: differences to offset clip, offset m at (m − offset) mod
     width."""
-    clip, width = config.terms.clip, config.terms.width
+    clip = config.terms.clip
     x = jnp.moveaxis(x[:-1] - x[-1:], 0, 1)
     pad = [(0, 0)] * x.ndim
-    pad[1] = (0, width - 2 * clip)
+    pad[1] = (0, config.terms.width - 2 * clip)
     return jnp.roll(jnp.pad(x, pad), -clip - config.tiling.offset, axis=1)
 
 
 def _all_offsets(config: KernelConfig, x: Array) -> jax.Array:
     """[M, H] to [H, lanes]: the bias of all offsets between tiles, the first at lane 0."""
-    tiling, lanes = config.tiling, config.bias_lanes
+    tiling = config.tiling
+    lanes = config.bias_lanes
     clip = len(x) // 2
     first = tiling.offset - tiling.query_tiles * tiling.queries
     row = np.clip(first + np.arange(lanes), -clip, clip) + clip

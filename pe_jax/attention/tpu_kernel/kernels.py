@@ -186,7 +186,9 @@ def backward_kernel(
         (terms.key_tables, dshared.key_table),
         (terms.value_tables, dshared.value_table),
     ):
-        first = first_key & first_query & (first_group if tables == 1 else True)
+        first = first_key & first_query
+        if tables == 1:
+            first = first & first_group
         pl.when(first)(functools.partial(clear, gradient))
 
     @pl.when(first_key)
@@ -238,7 +240,8 @@ def backward_kernel(
     @pl.when(last_key)
     def finish():
         for h, lanes in enumerate(heads.lanes):
-            q, grad, result = rows.q[0, :, lanes], rows.grad[0, :, lanes], dq[h]
+            q, grad = rows.q[0, :, lanes], rows.grad[0, :, lanes]
+            result = dq[h]
             if terms.has_logit_terms:
                 bands = unskew(logit_bands[h], config, q.dtype)
             if terms.key_tables:
@@ -298,7 +301,8 @@ def _logits(
 ) -> jax.Array:
     """Base-2 logits of a head on a tile."""
     config = tile.config
-    q, k = rows.q[0, :, config.heads.lanes[h]], rows.k[0, :, config.heads.kv_lanes[h]]
+    q = rows.q[0, :, config.heads.lanes[h]]
+    k = rows.k[0, :, config.heads.kv_lanes[h]]
     logits = dot(q, k, 1, 1) * (config.scale * LOG2_E)
     if config.terms.has_logit_terms:
         logits += tile.relative_shift(terms, h, uniform)

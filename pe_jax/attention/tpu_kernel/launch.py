@@ -149,8 +149,9 @@ def _layout(
         batched.k, block=(1, all_keys, kv_lanes), place=lambda b, h, i, j: (b, 0, h)
     )
     dshared = jax.tree.map(of_each_row, shared._replace(seed=None))
-    dq_sum, dk_sum = per_head(heads.size), scratch(all_keys, kv_lanes)
-    log_sum, mean = per_head(LANES), per_head(LANES)
+    dq_sum = per_head(heads.size)
+    dk_sum = scratch(all_keys, kv_lanes)
+    log_sum = mean = per_head(LANES)
     bias_band = None
     if terms.long_bias:
         bias_band = scratch(heads.group, LANES, config.bias_lanes)

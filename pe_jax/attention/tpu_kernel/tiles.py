@@ -57,7 +57,9 @@ class Tile:
         query_tile = pl.program_id(2)
         first, _ = tiling.key_tile_range(query_tile)
         key_tile = first + pl.program_id(3)
-        self.config, self.tiling, self.terms = config, tiling, config.terms
+        self.config = config
+        self.tiling = tiling
+        self.terms = config.terms
         self.row = pl.program_id(0)
         self.head = pl.program_id(1) * config.heads.group
         self.query = query_tile * tiling.queries
@@ -77,7 +79,8 @@ class Tile:
         uniform: True if all attend to all, and no offset is within ±clip, so that a query has the
         same terms for all keys. What computes any other tile computes such a one as well, slower.
         """
-        tiling, clip = self.tiling, self.terms.clip
+        tiling = self.tiling
+        clip = self.terms.clip
         first = self.offset - (tiling.queries - 1)
         last = self.offset + tiling.keys - 1
         attended = self.in_documents
@@ -177,7 +180,8 @@ class Tile:
         self, seed: jax.Ref, numbers: jax.Ref, h: int, *tiles: jax.Array
     ) -> list[jax.Array]:
         """Dropout, without its scale, of a head's weights; rows are those of [B, H, Lq, Lk]."""
-        config, tiling = self.config, self.tiling
+        config = self.config
+        tiling = config.tiling
         if not config.rate:
             return list(tiles)
         head = (self.head + h).astype(jnp.uint32)

@@ -75,9 +75,10 @@ class Tiling(NamedTuple):
         last. Both may be beyond the keys, where there are none to attend to."""
         left, right = self.sides
         first_key = query_tile * self.queries - self.offset
-        first, end = 0, self.key_tiles
+        first: Count = 0
         if left is not None:
             first = _tiles(first_key - left, self.keys)
+        end: Count = self.key_tiles
         if right is not None:
             end_key = first_key + self.queries + right
             end = _tiles(end_key + self.keys - 1, self.keys)
