@@ -42,6 +42,10 @@ class MultiHeadAttention(nnx.Module):
       position: parameters of the encoding, `position` of another layer, to share them.
       others: as in `pe_jax.linen.MultiHeadAttention`.
 
+    Raises:
+      ValueError: for an unknown implementation, features that do not divide into heads, or an
+        encoding that a layer of attention cannot take.
+
     Example:
       >>> import jax.numpy as jnp
       >>> from flax import nnx
@@ -263,6 +267,10 @@ class AttentionFn(nnx.Module):
     share them. See `pe_jax.adapters.attention_fn` for what differs from Flax's own attention, and
     what is refused. Encodings that read hidden states or projections need
     `pe_jax.nnx.MultiHeadAttention`.
+
+    Raises:
+      ValueError: for an unknown implementation, or an encoding that a layer of attention cannot
+        take.
     """
 
     def __init__(

@@ -34,7 +34,13 @@ def configure(
     block: tuple[int, int] | None = None,
     packed: bool = False,
 ) -> KernelConfig:
-    """The sizes, by the shapes of the arguments."""
+    """Return the sizes, by the shapes of the arguments.
+
+    Without `block`, tiles are the largest ones that fit the memory on the chip.
+
+    Raises:
+      ValueError: for heads, tables, a window or a block that do not fit.
+    """
     _, length, heads, size = q.shape
     _, keys, kv_heads, _ = k.shape
     if heads % kv_heads:
