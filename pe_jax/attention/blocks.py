@@ -220,11 +220,13 @@ class _Window(NamedTuple):
 
 def _window(x: AttentionBlock) -> _Window | None:
     """Return the window of consecutive queries and keys, if it has a limit on both sides."""
-    window, ranges = x.masks.window, x.place.ranges
-    if window is None or window.span is None or ranges is None:
+    if x.masks.window is None or x.place.ranges is None:
         return None
-    queries, keys = ranges
-    return _Window(window.left, window.right, queries.start - keys.start)
+    left, right = x.masks.window.sides
+    if left is None or right is None:
+        return None
+    queries, keys = x.place.ranges
+    return _Window(left, right, first=queries.start - keys.start)
 
 
 def _widths(x: AttentionBlock) -> tuple[int, ...]:

@@ -90,6 +90,7 @@ def attend(x: AttentionInputs) -> Float[Array, "B Lq H f"]:
         return out
     # A query that may attend to nothing attends to all keys alike in cuDNN.
     everything = Masks(mask=mask, window=window).whole(x.lengths, x.context.shift)
+    assert everything is not None
     attends = everything.any(-1)[..., None].swapaxes(1, 2)  # [#B, #Lq, #H, 1]
     return jnp.where(attends, out, jnp.zeros_like(out))
 

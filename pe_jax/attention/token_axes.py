@@ -53,6 +53,5 @@ def axes_of(x: Tree, side: Literal["queries", "keys"], axis: int | None = None) 
     children, structure = jax.tree_util.tree_flatten_with_path(
         x, is_leaf=lambda child: child is not x
     )
-    return structure.unflatten(
-        [axes_of(child, side, declared[path[0].name]) for path, child in children]
-    )
+    filled = [axes_of(child, side, declared[path[0].name]) for path, child in children]
+    return jax.tree.unflatten(structure, filled)

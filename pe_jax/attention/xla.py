@@ -12,6 +12,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from pe_jax.attention import blocks, naive, softmax
 from pe_jax.attention.inputs import (
@@ -79,7 +80,7 @@ def computation(
 
 
 def _terms_by_computation(x: AttentionInputs) -> dict[str, list[Term]]:
-    terms = collections.defaultdict(list)
+    terms: dict[str, list[Term]] = collections.defaultdict(list)
     for term in x.terms:
         terms[computation(term, x)].append(term)
     return terms
@@ -181,7 +182,7 @@ def added_logits(x: AttentionInputs) -> Float[Array, "#B #H #Lq #Lk"] | None:
         added = [] if x.added.array is None else [x.added.array]
         added += [evaluated(terms, x.masks.allowed) for terms in x.added.terms]
         added += [evaluated(naive.bias(term), None) for term in offset_terms["added"]]
-        offset = x.context.shift
+        offset: ArrayLike | None = x.context.shift
         if offset is None:
             offset = offsets(x.context.positions_q, x.context.positions_k)
         added += table_logits(

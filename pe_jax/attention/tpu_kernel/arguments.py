@@ -81,8 +81,8 @@ def configure(
         term_clip = 1 if long_bias else clip  # A long bias is no term of each query.
         return KernelConfig(
             heads=HeadLayout(
-                count=heads,
-                kv_count=kv_heads,
+                total=heads,
+                kv_total=kv_heads,
                 size=size,
                 group=_group(kv_heads, size) * heads // kv_heads,
             ),
@@ -193,7 +193,7 @@ def lay_out_terms(config: KernelConfig, terms: Shared, seed: Array | None) -> Sh
     bias = None
     if terms.bias is not None:
         rows = len(terms.bias)
-        x = jnp.broadcast_to(terms.bias.reshape(rows, -1), (rows, config.heads.count))
+        x = jnp.broadcast_to(terms.bias.reshape(rows, -1), (rows, config.heads.total))
         lay_out = _all_offsets if config.terms.long_bias else _periodic
         bias = lay_out(config, x).reshape(-1, config.heads.group, config.bias_lanes)
     return Shared(

@@ -197,10 +197,10 @@ def _sink_gradient(
     config: KernelConfig, sink: Float[Array, " H"], rows: Batched, grad: Array
 ) -> Float[Array, " H"]:
     """-Σ w (grad·out) over queries, with w the sink's weight, as its value is 0."""
-    by_head = *grad.shape[:2], config.heads.count, config.heads.size
+    by_head = *grad.shape[:2], config.heads.total, config.heads.size
     products = grad.astype(jnp.float32) * rows.out.astype(jnp.float32)
     products = products.reshape(by_head)
-    log_sum = rows.log_sum.reshape(len(grad), config.heads.count, -1)
+    log_sum = rows.log_sum.reshape(len(grad), config.heads.total, -1)
     weight = jnp.exp2(sink[:, None] * LOG2_E - log_sum)
     return -jnp.einsum("bhq,bqh->h", weight, products.sum(-1))
 

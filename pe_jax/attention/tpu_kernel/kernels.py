@@ -73,7 +73,7 @@ class Batched(NamedTuple):
       out: the output, for the backward kernel, as are the following two.
       log_sum: base-2 logarithm of the softmax's denominator, float32 [B, H / group, group, Lq].
       grad: of the output.
-      documents: None if rows are not packed.
+      documents: `Documents`; None if rows are not packed.
     """
 
     numbers: Leaf
@@ -84,7 +84,7 @@ class Batched(NamedTuple):
     out: Leaf = None
     log_sum: Leaf = None
     grad: Leaf = None
-    documents: Documents | None = None
+    documents: Leaf = None
 
 
 def forward_kernel(

@@ -80,19 +80,18 @@ def run(
     these and `grad` as well, and it returns gradients, a `Shared` without a sink and a `Batched`:
     those of the tables are [B, 1 or H, width, d], of the bias [B, H / group, group, lanes].
     """
+    kernel: Callable[..., None] = forward_kernel
+    order = _ANY, _ANY, _ANY, _IN_TURN
     if backward:
         shared = shared._replace(sink=None)
         kernel = backward_kernel
         order = _ANY, _IN_TURN, _IN_TURN, _IN_TURN
-    else:
-        kernel = forward_kernel
-        order = _ANY, _ANY, _ANY, _IN_TURN
     layout = _layout(config, rows.q.dtype, len(rows.q), backward)
     return pl.pallas_call(
         functools.partial(kernel, config),
         grid=(
             len(rows.q),
-            config.heads.count // config.heads.group,
+            config.heads.total // config.heads.group,
             config.tiling.query_tiles,
             config.tiling.key_steps,
         ),
@@ -186,7 +185,7 @@ def _shared_operands(config: KernelConfig, dtype: DTypeLike) -> Shared:
     if config.bias_lanes:
         block = heads.group, config.bias_lanes
         bias = _Operand(
-            shape=(heads.count // heads.group, *block),
+            shape=(heads.total // heads.group, *block),
             block=(1, *block),
             place=lambda b, h, i, j: (h, 0, 0),
         )
@@ -195,7 +194,7 @@ def _shared_operands(config: KernelConfig, dtype: DTypeLike) -> Shared:
         key_table=table(terms.key_tables),
         bias=bias,
         value_table=table(terms.value_tables),
-        sink=_Operand((heads.count,)) if config.sink else None,
+        sink=_Operand((heads.total,)) if config.sink else None,
     )
 
 
@@ -211,13 +210,13 @@ def _batched_operands(config: KernelConfig, dtype: DTypeLike, rows: int) -> Batc
         return jnp.clip(jnp.minimum(first + j, end - 1), 0, tiling.key_tiles - 1)
 
     queries = _Operand(
-        shape=(rows, all_queries, heads.count * heads.size),
+        shape=(rows, all_queries, heads.total * heads.size),
         block=(1, tiling.queries, heads.group * heads.size),
         place=lambda b, h, i, j: (b, i, h),
         dtype=dtype,
     )
     keys = _Operand(
-        shape=(rows, all_keys, heads.kv_count * heads.size),
+        shape=(rows, all_keys, heads.kv_total * heads.size),
         block=(1, tiling.keys, heads.kv_group * heads.size),
         place=lambda b, h, i, j: (b, key_tile(i, j), h),
         dtype=dtype,
@@ -233,7 +232,7 @@ def _batched_operands(config: KernelConfig, dtype: DTypeLike, rows: int) -> Batc
         place=lambda b, h, i, j: (b, 0, key_tile(i, j)),
     )
     log_sum = _Operand(
-        shape=(rows, heads.count // heads.group, heads.group, all_queries),
+        shape=(rows, heads.total // heads.group, heads.group, all_queries),
         block=(1, 1, heads.group, tiling.queries),
         place=lambda b, h, i, j: (b, h, 0, i),
     )
@@ -286,7 +285,7 @@ def _cost(config: KernelConfig, layout: _Layout, backward: bool) -> pl.CostEstim
     shared, rows = layout.inputs
     heads, tiling, terms = config.heads, config.tiling, config.terms
     tiles = sum(tiling.attended_tiles)
-    programs = rows.q.shape[0] * heads.count
+    programs = rows.q.shape[0] * heads.total
     pairs = programs * tiles * tiling.queries * tiling.keys
     # Of products of queries and a table, and of bands that are unskewed.
     per_query = 0

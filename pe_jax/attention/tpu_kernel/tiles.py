@@ -185,7 +185,7 @@ class Tile:
         if not config.rate:
             return list(tiles)
         head = (self.head + h).astype(jnp.uint32)
-        first = numbers[self.row] * np.uint32(config.heads.count) + head
+        first = numbers[self.row] * np.uint32(config.heads.total) + head
         first = first * np.uint32(tiling.length) + self.query.astype(jnp.uint32)
         shape = tiling.queries, LANES
         rows = first + jax.lax.broadcasted_iota(jnp.uint32, shape, 0)

@@ -19,14 +19,14 @@ class HeadLayout(NamedTuple):
     """Heads, side by side in the lanes.
 
     Attributes:
-      count: heads of queries.
-      kv_count: heads of keys and values; each of these serves as many of the queries.
+      total: heads of queries.
+      kv_total: heads of keys and values; each of these serves as many of the queries.
       size: of a head.
       group: heads of queries of one program.
     """
 
-    count: int
-    kv_count: int
+    total: int
+    kv_total: int
     size: int
     group: int
 
@@ -38,12 +38,12 @@ class HeadLayout(NamedTuple):
     @property
     def kv_group(self) -> int:
         """Heads of keys and values of one program."""
-        return self.group * self.kv_count // self.count
+        return self.group * self.kv_total // self.total
 
     @property
     def kv_lanes(self) -> list[slice]:
         """The lanes of the keys and values that each head of a program attends to."""
-        return [self.lanes[h * self.kv_count // self.count] for h in range(self.group)]
+        return [self.lanes[h * self.kv_total // self.total] for h in range(self.group)]
 
 
 class Tiling(NamedTuple):
