@@ -44,13 +44,12 @@ def _restored_cache(cache: Cache, state: dict[str, Any]) -> Cache:
         name: serialization.from_state_dict(getattr(cache, name), value, name)
         for name, value in state.items()
     }
-    return cache.replace(
-        **jax.tree.map(jnp.asarray, fields)
-    )  # They are NumPy's when restored.
+    arrays = jax.tree.map(jnp.asarray, fields)  # They are NumPy's when restored.
+    return cache.replace(**arrays)
 
 
-# For flax.serialization.to_bytes(variables), whose collection "cache" has them.
-# Again where the module is reloaded.
+# For flax.serialization.to_bytes(variables), whose collection "cache" has them. `override`: the
+# module may be reloaded.
 serialization.register_serialization_state(
     Cache, _cache_state, _restored_cache, override=True
 )
@@ -155,15 +154,15 @@ class MultiHeadAttention(nn.Module):
             dtype=self.dtype or inputs_q.dtype,
         )
         holder = self._cache(make_cache) if decode else None
-        dropout_rng = None
-        if self.dropout_rate and not nn.merge_param(
-            "deterministic", self.deterministic, deterministic
-        ):
-            dropout_rng = self.make_rng("dropout")
-        heads = {"query": self.num_heads, "key": kv_heads, "value": kv_heads}
+        dropout_rng = self._dropout_rng(deterministic)
+        projections = (
+            self._dense((self.num_heads, size), "query"),
+            self._dense((kv_heads, size), "key"),
+            self._dense((kv_heads, size), "value"),
+        )
         out, cache = multi_head.attend(
             (inputs_q, inputs_k, inputs_v),
-            tuple(self._dense((count, size), name) for name, count in heads.items()),
+            projections,
             acting,
             _position(self, acting) if position is None else position,
             Context(
@@ -181,6 +180,14 @@ class MultiHeadAttention(nn.Module):
         if holder is not None and cache is not None:
             holder.value = cache
         return self._dense(self.out_features or width, "out", axis=(-2, -1))(out)
+
+    def _dropout_rng(self, deterministic: bool | None) -> jax.Array | None:
+        """The rng of dropout; None without dropout."""
+        if not self.dropout_rate:
+            return None
+        if nn.merge_param("deterministic", self.deterministic, deterministic):
+            return None
+        return self.make_rng("dropout")
 
     def _cache(self, make: Callable[[], Cache]) -> nn.Variable[Cache] | None:
         """The variable with the cache; None during initialisation."""
@@ -244,16 +251,13 @@ class PositionEmbedding(nn.Module):
         return embed(x, encoding, params, context)
 
     def _positions(self, rows: int, length: int, decode: bool) -> Positions | None:
-        if (
-            not decode
-            and self.is_mutable_collection("cache")
-            and not self.is_initializing()
-        ):
-            raise ValueError(
-                "The collection 'cache' is mutable, so this call is a decoding step, whose "
-                "positions do not start from 0. Pass positions or decode=True."
-            )
+        """Positions of the next tokens while decoding; None for the default."""
         if not decode:
+            if self.is_mutable_collection("cache") and not self.is_initializing():
+                raise ValueError(
+                    "The collection 'cache' is mutable, so this call is a decoding step, whose "
+                    "positions do not start from 0. Pass positions or decode=True."
+                )
             return None
         index = self.variable("cache", "index", jnp.zeros, rows, jnp.int32)
         if self.is_initializing():

@@ -42,6 +42,10 @@ class MultiHeadAttention(nnx.Module):
       position: parameters of the encoding, `position` of another layer, to share them.
       others: as in `pe_jax.linen.MultiHeadAttention`.
 
+    Raises:
+      ValueError: for an unknown implementation, features that do not divide into heads, or an
+        encoding that a layer of attention cannot take.
+
     Example:
       >>> import jax.numpy as jnp
       >>> from flax import nnx
@@ -75,13 +79,16 @@ class MultiHeadAttention(nnx.Module):
         rngs: nnx.Rngs,
     ):
         check_name(implementation)
-        self.num_heads, self.in_features = num_heads, in_features
+        self.num_heads = num_heads
+        self.in_features = in_features
         self.head_size, self.num_kv_heads = multi_head.head_sizes(
             qkv_features or in_features, num_heads, num_kv_heads
         )
         self.encoding = none() if encoding is None else encoding
-        self.dropout_rate, self.deterministic = dropout_rate, deterministic
-        self.dtype, self.implementation = dtype, implementation
+        self.dropout_rate = dropout_rate
+        self.deterministic = deterministic
+        self.dtype = dtype
+        self.implementation = implementation
         dense = functools.partial(
             nnx.LinearGeneral,
             dtype=dtype,
@@ -182,7 +189,10 @@ class MultiHeadAttention(nnx.Module):
     def _dropout_rng(
         self, deterministic: bool | None, rngs: nnx.Rngs | nnx.RngStream | None
     ) -> jax.Array | None:
-        if not self.dropout_rate or nnx.module.first_from(
+        """The rng of dropout; None without dropout."""
+        if not self.dropout_rate:
+            return None
+        if nnx.module.first_from(
             deterministic,
             self.deterministic,
             error_msg="Dropout needs deterministic, in the call or the constructor.",
@@ -257,6 +267,10 @@ class AttentionFn(nnx.Module):
     share them. See `pe_jax.adapters.attention_fn` for what differs from Flax's own attention, and
     what is refused. Encodings that read hidden states or projections need
     `pe_jax.nnx.MultiHeadAttention`.
+
+    Raises:
+      ValueError: for an unknown implementation, or an encoding that a layer of attention cannot
+        take.
     """
 
     def __init__(
@@ -267,10 +281,8 @@ class AttentionFn(nnx.Module):
         rngs: nnx.Rngs,
     ) -> None:
         check_name(implementation)
-        self.encoding, self.implementation = (
-            multi_head.in_attention(encoding),
-            implementation,
-        )
+        self.encoding = multi_head.in_attention(encoding)
+        self.implementation = implementation
         self.position = nnx.data(_init(self.encoding, rngs))
         self.positions: tuple[nnx.Cache[jax.Array] | None, ...] = nnx.data((None, None))
 
@@ -285,14 +297,7 @@ class AttentionFn(nnx.Module):
         both.
         """
         before = self.positions
-        self.positions = nnx.data(
-            tuple(
-                None
-                if positions is None
-                else nnx.Cache(jnp.asarray(as_array(positions)))
-                for positions in (positions_q, positions_k)
-            )
-        )
+        self.positions = nnx.data((_variable(positions_q), _variable(positions_k)))
         try:
             yield
         finally:
@@ -316,5 +321,10 @@ class AttentionFn(nnx.Module):
         return attend(query, key, value, **arguments)
 
 
+def _variable(positions: Positions | None) -> nnx.Cache[jax.Array] | None:
+    return None if positions is None else nnx.Cache(jnp.asarray(as_array(positions)))
+
+
 def _init(encoding: PositionEncoding, rngs: nnx.Rngs) -> Params:
+    """Draw parameters, as variables of NNX."""
     return jax.tree.map(nnx.Param, encoding.init(rngs.params()))

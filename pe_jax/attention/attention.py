@@ -33,6 +33,17 @@ from pe_jax.encodings.part import Context, HookContext, Params
 from pe_jax.encodings.positions import check_length, default_positions, paired_positions
 
 
+def _sharding_of_outputs(q: Array, *_: Any, return_lse: bool = False, **__: Any) -> Any:
+    """The sharding of `[B, Lq, H, ...]`, and of the second result if there is one."""
+    spec = spec_of(q, 0, 1, 2)
+    return (spec, spec) if return_lse else spec
+
+
+def _sharding_of_pairs(q: Array, *_: Any, **__: Any) -> Any:
+    """The sharding of `[B, H, Lq, Lk]`."""
+    return spec_of(q, 0, 2, 1)
+
+
 @overload
 def attention(
     q: Float[Array, "B Lq H d"], k: Float[Array, "B Lk G d"], v: Float[Array, "B Lk G f"],
@@ -50,11 +61,7 @@ def attention(
     return_lse: Literal[True],
 ) -> tuple[Float[jax.Array, "B Lq H f"], Float[jax.Array, "B Lq H"]]: ...  # fmt: skip
 @former_arguments(platform="The platform is that of the devices that JAX computes on.")
-@automatic_sharding(
-    lambda q, *_, return_lse=False, **__: (
-        (spec_of(q, 0, 1, 2),) * 2 if return_lse else spec_of(q, 0, 1, 2)
-    )
-)
+@automatic_sharding(_sharding_of_outputs)
 @standard_promotion()
 def attention(
     q: Float[Array, "B Lq H d"],
@@ -137,7 +144,8 @@ def attention(
         )
     check_floats(q=q, k=k, v=v)
     implementations.check_name(implementation)
-    encoding = encoding if encoding is not None else none()
+    if encoding is None:
+        encoding = none()
     context = completed(context, encoding, q.shape[:2], k.shape[:2])
     masks.check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
     if 0 in (*q.shape[:2], k.shape[1]):  # Not one pair of query and key.
@@ -146,36 +154,38 @@ def attention(
         nothing = jnp.full(q.shape[:3], jnp.finfo(jnp.float32).min)
         return (zeros, nothing) if return_lse else zeros
     x = apply_encoding(encoding, params, q, k, v, context, mask)
-    seed = (
-        dropout.seed(dropout_rng) if dropout_rng is not None and dropout_rate else None
-    )
-    if implementation == "auto":
-        chosen = _choose(x, return_lse)
-    else:
-        chosen = implementation
-        _check_supported(implementation, x, seed, return_lse, encoding.name)
+    if not dropout_rate:
+        dropout_rng = None
+    seed = None if dropout_rng is None else dropout.seed(dropout_rng)
     lse: Array | None = None
-    if chosen == "kernel":
-        from pe_jax.attention.tpu_kernel import adapter  # Pallas takes long to import.
+    match _choose(implementation, x, seed, return_lse, encoding.name):
+        case "kernel":
+            from pe_jax.attention.tpu_kernel import (
+                adapter,
+            )  # Pallas takes long to import.
 
-        out = adapter.attend(x, dropout_rate, seed)
-    elif chosen == "cudnn":
-        out = cudnn.attend(x)
-    elif chosen == "naive":
-        drop = functools.partial(dropout.dropout, rate=dropout_rate, rng=dropout_rng)
-        out = naive.attend(x, drop)
-        lse = naive.log_denominator(x) if return_lse else None
-    else:
-        block = implementations.block_size if chosen == "fused" else None
-        out, lse = xla.attend(x, seed, dropout_rate, block, return_lse=return_lse)
-    for part, part_params, seen in reversed(
-        x.parts
-    ):  # Undo maps of the values, the last first.
-        out = part.map_output(part_params, out, seen) if part.map_output else out
-    return (out.astype(v.dtype), lse) if return_lse else out.astype(v.dtype)
+            out = adapter.attend(x, dropout_rate, seed)
+        case "cudnn":
+            out = cudnn.attend(x)
+        case "naive":
+            drop = functools.partial(
+                dropout.dropout, rate=dropout_rate, rng=dropout_rng
+            )
+            out = naive.attend(x, drop)
+            if return_lse:
+                lse = naive.log_denominator(x)
+        case chosen:
+            block = implementations.block_size if chosen == "fused" else None
+            out, lse = xla.attend(x, seed, dropout_rate, block, return_lse=return_lse)
+    # Undo maps of the values, the last first.
+    for part, part_params, part_context in reversed(x.parts):
+        if part.map_output:
+            out = part.map_output(part_params, out, part_context)
+    out = out.astype(v.dtype)
+    return (out, lse) if return_lse else out
 
 
-@automatic_sharding(lambda q, *_, **__: spec_of(q, 0, 2, 1))
+@automatic_sharding(_sharding_of_pairs)
 @standard_promotion()
 def attention_logits(
     q: Float[Array, "B Lq H d"],
@@ -185,13 +195,15 @@ def attention_logits(
     context: Context | None = None,
 ) -> Float[jax.Array, "B H Lq Lk"]:
     """Return the logits with all terms, before masks and windows; float32. They are scaled by
-    1/sqrt(d), unless the encoding changes the scale."""
-    check_floats(q=q, k=k)
-    context = completed(context, encoding, q.shape[:2], k.shape[:2])
-    return naive.logits(apply_encoding(encoding, params, q, k, k, context, None))
+    1/sqrt(d), unless the encoding changes the scale.
+
+    Raises:
+      ValueError: as `attention`.
+    """
+    return naive.logits(_inputs_without_values(q, k, encoding, params, context))
 
 
-@automatic_sharding(lambda q, *_, **__: spec_of(q, 0, 2, 1))
+@automatic_sharding(_sharding_of_pairs)
 @standard_promotion()
 def attention_weights(
     q: Float[Array, "B Lq H d"],
@@ -202,42 +214,61 @@ def attention_weights(
     *,
     mask: Any = None,
 ) -> Float[jax.Array, "B H Lq Lk"]:
-    """Return the softmax of the masked logits, without dropout; float32. A sink takes the rest."""
-    check_floats(q=q, k=k)
-    context = completed(context, encoding, q.shape[:2], k.shape[:2])
-    masks.check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
-    x = apply_encoding(encoding, params, q, k, k, context, mask)
+    """Return the softmax of the masked logits, without dropout; float32. A sink takes the rest.
+
+    Raises:
+      ValueError: as `attention`.
+    """
+    x = _inputs_without_values(q, k, encoding, params, context, mask)
     return masks.masked_softmax(naive.logits(x), x.whole_mask, x.sink)
 
 
-def _choose(x: AttentionInputs, return_lse: bool) -> str:
-    """Return the name of the implementation that `"auto"` takes."""
-    keys = x.k.shape[1]
-    tries_kernel = implementations.auto_tries_kernel(keys)
-    if tries_kernel and not _unsupported_reason("kernel", x, None, return_lse):
-        return "kernel"
-    if xla.unsupported_reason(x):
-        return "naive"
-    return implementations.choose(keys, x.window, x.vectors)
+def _inputs_without_values(
+    q: Array,
+    k: Array,
+    encoding: PositionEncoding,
+    params: Params | None,
+    context: Context | None,
+    mask: Any = None,
+) -> AttentionInputs:
+    """Check the inputs of attention and apply the encoding; values are the keys."""
+    check_floats(q=q, k=k)
+    context = completed(context, encoding, q.shape[:2], k.shape[:2])
+    masks.check_mask(mask, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
+    return apply_encoding(encoding, params, q, k, k, context, mask)
 
 
-def _check_supported(
+def _choose(
     implementation: str,
     x: AttentionInputs,
     seed: Array | None,
     return_lse: bool,
-    encoding: str,
-) -> None:
-    """Raise an UnsupportedError if an implementation that was given by name cannot compute `x`."""
-    if implementation in implementations.KNOWN_LENGTHS:
-        for length in (x.q.shape[1], x.k.shape[1]):
-            check_length(length, f"implementation={implementation!r}")
-    reason = _unsupported_reason(implementation, x, seed, return_lse)
-    if reason:
-        raise implementations.UnsupportedError(
-            f"implementation={implementation!r} needs {reason}, which does not hold for "
-            f"{encoding!r} here. Use 'auto', or 'naive', which supports every encoding."
-        )
+    encoding_name: str,
+) -> str:
+    """Return the name of the implementation that computes `x`.
+
+    Raises:
+      UnsupportedError: if it was given by name and cannot compute `x`.
+    """
+    keys = x.k.shape[1]
+    if implementation != "auto":
+        if implementation in implementations.KNOWN_LENGTHS:
+            for length in x.lengths:
+                check_length(length, f"implementation={implementation!r}")
+        reason = _unsupported_reason(implementation, x, seed, return_lse)
+        if reason:
+            raise implementations.UnsupportedError(
+                f"implementation={implementation!r} needs {reason}, which does not hold for "
+                f"{encoding_name!r} here. Use 'auto', or 'naive', which supports every encoding."
+            )
+        return implementation
+    tries_kernel = implementations.auto_tries_kernel(keys)
+    if tries_kernel and not _unsupported_reason("kernel", x, seed, return_lse):
+        return "kernel"
+    if xla.unsupported_reason(x):
+        return "naive"  # The plain formula has vectors of every pair of query and key.
+    has_tables = x.has_vectors and x.context.ranges is not None
+    return implementations.choose(keys, x.masks.window, has_tables)
 
 
 def _unsupported_reason(
@@ -263,7 +294,12 @@ def completed(
     queries: tuple[Size, ...],
     keys: tuple[Size, ...],
 ) -> HookContext:
-    """`context` with positions of all queries [B, Lq] and keys [B, Lk]; all of it is checked."""
+    """Return `context` with positions of all queries [B, Lq] and keys [B, Lk].
+
+    Raises:
+      ValueError: for an encoding that does not act in attention, and for hidden states, positions
+        or document ids that do not fit queries and keys.
+    """
     check_layer(checked_encoding(encoding))
     check_acts_in_attention(encoding)
     context = check_context(context)
@@ -271,18 +307,27 @@ def completed(
     check_hidden_states("k", context.x_k, keys)
     if context.document_ids is not None:
         context = _with_document_ids(context, encoding, queries, keys)
-    positions = context.positions_q, context.positions_k
-    if encoding.parts:
-        limits = encoding.axes, encoding.max_length
-        positions = paired_positions(*positions, queries, keys, *limits)
-    else:  # Positions of any kind are those of other layers.
-        positions = default_positions(queries[1]), default_positions(keys[1])
-    positions_q, positions_k = positions
+    if not encoding.parts:  # Positions of any kind are those of other layers.
+        positions_q = default_positions(queries[1])
+        positions_k = default_positions(keys[1])
+    else:
+        positions_q, positions_k = paired_positions(
+            context.positions_q,
+            context.positions_k,
+            queries,
+            keys,
+            encoding.axes,
+            encoding.max_length,
+        )
     return HookContext.of(context, positions_q, positions_k)
 
 
 def check_hidden_states(side: str, x: Array | None, tokens: tuple[Size, ...]) -> None:
-    """Raise a ValueError for hidden states that are not floats of these tokens, [B, L]."""
+    """Check hidden states of these tokens, [B, L].
+
+    Raises:
+      ValueError: for other dtypes than floats, and another shape than [B, L, D].
+    """
     if x is None:
         return
     check_floats(**{f"Context.x_{side}": x})

@@ -11,7 +11,7 @@ d head size, D hidden size.
 from __future__ import annotations
 
 import functools
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +68,7 @@ def init_cache(
     hidden_size: int,
     dtype: DTypeLike = jnp.float32,
 ) -> Cache:
-    """An empty cache.
+    """Make an empty cache.
 
     Args:
       batch_size: B.
@@ -92,24 +92,33 @@ def init_cache(
             raise ValueError(
                 f"{name} of a cache must be an integer from 0, got {size}."
             )
-    head = num_kv_heads, head_size
-    axes = () if encoding.axes == 1 else (encoding.axes,)
-    hidden = encoding.reads_hidden_states
+    tokens = batch_size, length
+    hidden = None
+    if encoding.reads_hidden_states:
+        hidden = jnp.zeros((*tokens, hidden_size), dtype)
     return Cache(
-        keys=jnp.zeros((batch_size, length, *head), dtype),
-        values=jnp.zeros((batch_size, length, *head), dtype),
-        positions=jnp.zeros((batch_size, length, *axes), jnp.int32),
+        keys=jnp.zeros((*tokens, num_kv_heads, head_size), dtype),
+        values=jnp.zeros((*tokens, num_kv_heads, head_size), dtype),
+        positions=jnp.zeros((*tokens, *_position_axes(encoding)), jnp.int32),
         index=jnp.zeros(batch_size, jnp.int32),
-        hidden=jnp.zeros((batch_size, length, hidden_size), dtype) if hidden else None,
+        hidden=hidden,
     )
 
 
-@automatic_sharding(
-    lambda q, k, v, cache, *_, **__: (
-        spec_of(q, 0, 1, 2),
-        jax.tree.map(lambda x: spec_of(x, *range(x.ndim)), cache),
-    )
-)
+def _position_axes(encoding: PositionEncoding) -> tuple[int, ...]:
+    """The axes of positions beyond those of tokens."""
+    return () if encoding.axes == 1 else (encoding.axes,)
+
+
+def _sharding_of_results(
+    q: Array, k: Array, v: Array, cache: Cache, *_: Any, **__: Any
+) -> Any:
+    """The sharding of outputs `[B, T, H, f]`, and of the cache."""
+    cached = jax.tree.map(lambda x: spec_of(x, *range(x.ndim)), cache)
+    return spec_of(q, 0, 1, 2), cached
+
+
+@automatic_sharding(_sharding_of_results)
 @standard_promotion()
 def cached_attention(
     q: Float[Array, "B T H d"],
@@ -185,10 +194,9 @@ def cached_attention(
         return jax.vmap(write)(old, tokens.astype(old.dtype), cache.index)
 
     hidden = None if cache.hidden is None else append(cache.hidden, context.x_q)
-    keys, values = append(cache.keys, k), append(cache.values, v)
     longer = Cache(
-        keys=keys,
-        values=values,
+        keys=append(cache.keys, k),
+        values=append(cache.values, v),
         positions=append(cache.positions, positions),
         index=cache.index + new,
         hidden=hidden,
@@ -196,8 +204,8 @@ def cached_attention(
     written = (jnp.arange(length) <= index[..., None])[:, None]
     out = attention(
         q,
-        keys.astype(k.dtype),
-        values.astype(v.dtype),
+        longer.keys.astype(k.dtype),
+        longer.values.astype(v.dtype),
         encoding,
         params,
         context.replace(
@@ -235,9 +243,8 @@ def with_index(caches: CacheTree, index: ArrayLike) -> CacheTree:
 
     def replaced(path: tuple, leaf: Array) -> jax.Array:
         # In NNX an array is the `value` of a variable.
-        if "index" not in [
-            jax.tree_util.keystr((key,), simple=True) for key in path[-2:]
-        ]:
+        names = [jax.tree_util.keystr((key,), simple=True) for key in path[-2:]]
+        if "index" not in names:
             return leaf
         return jnp.broadcast_to(jnp.asarray(index, leaf.dtype), leaf.shape)
 
@@ -291,22 +298,25 @@ def _check_cache(
         )
     rows, length = cache.keys.shape[:2]
     for name, x, cached in (("k", k, cache.keys), ("v", v, cache.values)):
-        if (len(x), *x.shape[2:]) != (rows, *cached.shape[2:]):
+        head_axes = cached.shape[2:]
+        if (len(x), *x.shape[2:]) != (rows, *head_axes):
             raise ValueError(
-                f"{name} must be [{rows}, T, {', '.join(map(str, cached.shape[2:]))}] for this "
+                f"{name} must be [{rows}, T, {', '.join(map(str, head_axes))}] for this "
                 f"cache, got {list(x.shape)}: rows, new tokens, heads and their size."
             )
-    if not encoding.reads_hidden_states:
-        hidden = None
-    elif context.x_q is None:
-        raise ValueError(
-            f"{encoding.name} reads hidden states of keys, which come from the cache. Pass those "
-            "of the new tokens, Context(positions_q=..., x_q=x)."
-        )
-    else:
+    hidden = None
+    if encoding.reads_hidden_states:
+        if context.x_q is None:
+            raise ValueError(
+                f"{encoding.name} reads hidden states of keys, which come from the cache. Pass "
+                "those of the new tokens, Context(positions_q=..., x_q=x)."
+            )
         hidden = (rows, length, context.x_q.shape[-1])
-    axes = () if encoding.axes == 1 else (encoding.axes,)
-    shapes = {"index": (rows,), "positions": (rows, length, *axes), "hidden": hidden}
+    shapes = {
+        "index": (rows,),
+        "positions": (rows, length, *_position_axes(encoding)),
+        "hidden": hidden,
+    }
     for name, expected in shapes.items():
         value = getattr(cache, name)
         shape = None if value is None else np.shape(value)
@@ -328,5 +338,6 @@ def _positions(
         raise ValueError(
             f"positions must be integers when a cache is used, got {x.dtype}."
         )
-    last = x.shape[x.ndim - (1 if encoding.axes == 1 else 2) :]
-    return jnp.broadcast_to(jnp.asarray(x, jnp.int32), (len(index), *last))
+    tokens_axis = x.ndim - 1 - len(_position_axes(encoding))
+    shape = len(index), *x.shape[tokens_axis:]
+    return jnp.broadcast_to(jnp.asarray(x, jnp.int32), shape)

@@ -35,8 +35,12 @@ def are_emulated() -> bool:
 
 
 def check_gpu() -> None:
-    """Raise an UnsupportedError if programs that are traced now are for another device than a GPU.
-    JAX cannot trace calls of cuDNN without one."""
+    """Check that programs that are traced now are for a GPU: JAX cannot trace calls of cuDNN
+    without one.
+
+    Raises:
+      UnsupportedError: for another device.
+    """
     platform = target_platform()
     if platform not in ("gpu", "cuda"):
         raise _unsupported("cudnn", "an NVIDIA GPU", platform)

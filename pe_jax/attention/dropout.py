@@ -19,11 +19,13 @@ import numpy as np
 from pe_jax.common.dtypes import check_floats
 from pe_jax.common.shapes import Array, Float
 
-_GOLDEN = np.uint32(
-    0x9E3779B9
-)  # 2^32 over the golden ratio: spreads consecutive counters.
-_OTHER = np.uint32(0x85EBCA6B)  # Odd as well, so that a row's two keys walk apart.
-_FIRST, _SECOND = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
+# 2^32 over the golden ratio: spreads consecutive counters.
+_GOLDEN = np.uint32(0x9E3779B9)
+# Odd as well, so that a row's two keys walk apart.
+_OTHER = np.uint32(0x85EBCA6B)
+# Multipliers of the hash.
+_FIRST = np.uint32(0x7FEB352D)
+_SECOND = np.uint32(0x846CA68B)
 
 
 def dropout(
@@ -36,7 +38,7 @@ def dropout(
       rng: None means no dropout.
 
     Raises:
-      ValueError: for `x` that is no float.
+      ValueError: for `x` that is no float, or a rate outside [0, 1).
     """
     check_floats(x=x)
     if rng is None or rate == 0.0:
@@ -45,9 +47,8 @@ def dropout(
     rows = jax.lax.iota(jnp.uint32, math.prod(shape[:-1])).reshape(*shape[:-1], 1)
     columns = jax.lax.iota(jnp.uint32, shape[-1])
     mask = keep(seed(rng), rows, columns, rate).reshape(x.shape)
-    return jnp.where(
-        mask, x * jnp.asarray(scale(rate), x.dtype), jnp.zeros((), x.dtype)
-    )
+    kept = x * jnp.asarray(scale(rate), x.dtype)
+    return jnp.where(mask, kept, jnp.zeros((), x.dtype))
 
 
 def seed(rng: jax.Array) -> jax.Array:
@@ -61,7 +62,9 @@ def keep(seed: Any, rows: Array, columns: Array, rate: float) -> jax.Array:
     Args:
       seed: uint32 [2], see `seed`.
       rows, columns: uint32 numbers that broadcast against each other; any tile of the whole.
-      rate: a ValueError outside [0, 1).
+
+    Raises:
+      ValueError: for a rate outside [0, 1).
     """
     threshold = np.uint32(_threshold(rate))
     first = _mix(rows * _GOLDEN + seed[0])
@@ -70,11 +73,16 @@ def keep(seed: Any, rows: Array, columns: Array, rate: float) -> jax.Array:
 
 
 def scale(rate: float) -> float:
-    """Factor of kept entries: the rate is a multiple of 2^-32, the mean exact."""
+    """Factor of kept entries: the rate is a multiple of 2^-32, the mean exact.
+
+    Raises:
+      ValueError: for a rate outside [0, 1).
+    """
     return 2**32 / (2**32 - _threshold(rate))
 
 
 def _threshold(rate: float) -> int:
+    """The least 32 bits, as a number, of an entry that stays."""
     if not 0.0 <= rate < 1.0:
         raise ValueError(f"dropout_rate must be in [0, 1), got {rate}.")
     return min(round(rate * 2**32), 2**32 - 1)

@@ -38,16 +38,20 @@ class UnsupportedError(ValueError):
 
 
 def check_name(implementation: object) -> None:
-    """Raise a ValueError if this is not the name of an implementation, nor `"auto"`."""
+    """Check a name that a caller gave.
+
+    Raises:
+      ValueError: if this is not the name of an implementation, nor `"auto"`.
+    """
     names = ("auto", *NAMES)
-    if not isinstance(implementation, str) or implementation not in names:
-        new_name = (
-            RENAMED.get(implementation) if isinstance(implementation, str) else None
-        )
-        hint = f" It is now called {new_name!r}." if new_name else ""
-        raise ValueError(
-            f"implementation must be one of {', '.join(names)}; got {implementation!r}.{hint}"
-        )
+    if isinstance(implementation, str) and implementation in names:
+        return
+    hint = ""
+    if isinstance(implementation, str) and implementation in RENAMED:
+        hint = f" It is now called {RENAMED[implementation]!r}."
+    raise ValueError(
+        f"implementation must be one of {', '.join(names)}; got {implementation!r}.{hint}"
+    )
 
 
 def target_platform() -> str:
@@ -73,14 +77,18 @@ def choose(
       vectors: vectors of the offset are added, at positions that are ranges.
     """
     if not isinstance(keys, int):
-        return "table"
+        return "table"  # Blocks need known lengths.
     kind = "cpu" if target_platform() == "cpu" else "accelerator"
     if vectors and keys <= _NAIVE[kind]:
-        return "naive"
+        return "naive"  # Vectors of so few pairs take less time than their table.
     span = None if window is None else window.span
     if span is not None and keys >= _WINDOWS[kind] * (block_size + span):
-        return "fused"
-    return "table" if keys <= _TABLE[kind] else "fused"
+        return "fused"  # Blocks skip the keys beyond the window.
+    if keys <= _TABLE[kind]:
+        return (
+            "table"  # To save the weights takes less time than to compute them again.
+        )
+    return "fused"  # Its memory is linear in the length.
 
 
 def auto_tries_kernel(keys: Size) -> bool:

@@ -6,6 +6,7 @@ are those of the H heads.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -15,10 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from pe_jax.attention.masks import combine_masks, in_order, same_document, whole_mask
+from pe_jax.attention.masks import Masks, PositionWindow, in_order
 from pe_jax.attention.offset_terms import Tables
+from pe_jax.attention.token_axes import PerToken, axes
 from pe_jax.common.dtypes import at_least_float32, wide_dtype
-from pe_jax.common.shapes import Array, Bool, Float, Size
+from pe_jax.common.records import Record
+from pe_jax.common.shapes import Array, Bool, Float, Leaf, Size
 from pe_jax.encodings.encoding import PositionEncoding, check_heads
 from pe_jax.encodings.parameters import split_params
 from pe_jax.encodings.part import (
@@ -32,55 +35,85 @@ from pe_jax.encodings.part import (
 )
 from pe_jax.encodings.positions import AttentionWindow
 
-Term = tuple[
-    OffsetTerms, Params, HookContext
-]  # What a part adds, its parameters, and what it sees.
-Parts = tuple[tuple[Part, Params, HookContext], ...]
+
+class BoundPart(NamedTuple):
+    """A part of the encoding with its parameters, and the context that it sees."""
+
+    part: Part
+    params: Params
+    context: HookContext
+
+
+class Term(NamedTuple):
+    """What a part adds by the offset, with its parameters and the context that it sees."""
+
+    offsets: OffsetTerms
+    params: Params
+    context: HookContext
+
+
+class AddedLogits(Record, pytree=True):
+    """What hooks `logits` add.
+
+    Attributes:
+      array: the sum of arrays that hooks returned, `[#B, #H, #Lq, #Lk]`; None without any.
+      terms: what other hooks returned, computed some queries at a time.
+    """
+
+    array: Leaf = dataclasses.field(default=None, metadata=axes(queries=2, keys=3))
+    terms: tuple[LogitTerms, ...] = ()
 
 
 class AttentionInputs(NamedTuple):
-    """Everything that enters attention."""
+    """Everything that enters attention.
 
-    q: Float[Array, "B Lq H e"]  # After the encoding's maps; q is scaled.
+    Attributes:
+      q, k, v: `[B, Lq, H, e]`, `[B, Lk, G, e]` and `[B, Lk, G, f]`, after the encoding's maps; q is
+        scaled.
+      content: queries and keys before the maps, which vectors of the offset meet; queries are
+        scaled.
+      unscaled_q: `q` before it is scaled, for attention that scales its products itself.
+      scale: s, a number or `[#B, #Lq, #H, 1]`.
+      parts: of the encoding.
+      added: what hooks `logits` add.
+      sink: the logit of each head in the denominator, `[H]` in the dtype of logits, or None.
+      masks: all that keeps queries from keys.
+      context: the positions of the call.
+    """
+
+    q: Float[Array, "B Lq H e"]
     k: Float[Array, "B Lk G e"]
     v: Float[Array, "B Lk G f"]
-    # Before the maps, what vectors of offsets meet; content_q is scaled.
-    content_q: Float[Array, "B Lq H d"]
-    content_k: Float[Array, "B Lk G d"]
-    # `q` before it is scaled, for attention that scales its products itself.
+    content: PerToken
     unscaled_q: Float[Array, "B Lq H e"]
-    scale: Array | float  # s, a number or `[#B, #Lq, #H, 1]`.
-    parts: Parts  # Of the encoding, each with its parameters and what it sees.
-    # What hooks `logits` that return arrays add, `[#B, #H, Lq, Lk]`, or None.
-    added: Float[Array, "#B #H #Lq #Lk"] | None
-    logit_terms: tuple[LogitTerms, ...]  # What the others add.
-    # The logits in the denominator, summed as exponentials, `[H]` in their dtype, or None.
+    scale: Array | float
+    parts: tuple[BoundPart, ...]
+    added: AddedLogits
     sink: Float[Array, " H"] | None
-    # The caller's, True where a query may attend to a key.
-    mask: Bool[Array, "#B #H #Lq Lk"] | None
-    # Windows over positions that are no ranges, with these of queries and keys.
-    position_windows: tuple[tuple[AttentionWindow, Array, Array], ...]
-    # What all windows over positions that are ranges allow; None where there are none.
-    window: AttentionWindow | None
-    context: HookContext  # The positions of the call.
+    masks: Masks
+    context: HookContext
 
     @property
     def terms(self) -> list[Term]:
         """The terms of the offset."""
         return [
-            (part.offsets, params, context)
+            Term(part.offsets, params, context)
             for part, params, context in self.parts
             if part.offsets and part.offsets.has_terms
         ]
 
     @property
-    def vectors(self) -> bool:
-        """True if vectors of the offset are added, at positions that are ranges."""
-        added = any(
+    def has_vectors(self) -> bool:
+        """True if vectors of the offset are added."""
+        return any(
             term.key_vectors or term.query_vectors or term.value_vectors
             for term, _, _ in self.terms
         )
-        return added and self.context.ranges is not None
+
+    @property
+    def is_mapped(self) -> bool:
+        """True if the encoding maps queries and keys, so that they differ from the content."""
+        return self.q is not self.content.queries
 
     @property
     def maps(self) -> list[tuple[Callable[..., jax.Array], Params]]:
@@ -92,24 +125,14 @@ class AttentionInputs(NamedTuple):
         ]
 
     @property
-    def allowed(self) -> Bool[Array, "#B #H #Lq Lk"] | None:
-        """The caller's mask, within documents."""
-        document_ids = self.context.document_ids
-        if document_ids is None:
-            return self.mask
-        return combine_masks(self.mask, same_document(document_ids, document_ids))
+    def lengths(self) -> tuple[Size, Size]:
+        """Lq and Lk."""
+        return self.q.shape[1], self.k.shape[1]
 
     @property
     def whole_mask(self) -> Bool[Array, "#B #H #Lq Lk"] | None:
-        """The mask with all windows in it."""
-        lengths = self.q.shape[1], self.k.shape[1]
-        return whole_mask(
-            self.allowed,
-            self.position_windows,
-            self.window,
-            lengths,
-            self.context.shift,
-        )
+        """One mask of everything that keeps queries from keys."""
+        return self.masks.whole(self.lengths, self.context.shift)
 
 
 def apply_encoding(
@@ -135,10 +158,9 @@ def apply_encoding(
         to_queries, to_keys = context.projections
         repeated = to_queries, lambda x: repeat_heads(to_keys(x), heads)
         context = context.replace(projections=repeated)
-    split = split_params(encoding, params)
     parts = tuple(
-        (part, values, apply_positions(part, context, q.shape[0]))
-        for part, values in split
+        BoundPart(part, values, apply_positions(part, context, q.shape[0]))
+        for part, values in split_params(encoding, params)
     )
     scale = q.shape[-1] ** -0.5
     for part, part_params, part_context in parts:
@@ -149,51 +171,24 @@ def apply_encoding(
         # Before the products, which are Lk/d times as many; exact where d is a power of 4.
         return (at_least_float32(x) * scale).astype(x.dtype)
 
-    content_q, content_k = scaled(q), k
+    content = PerToken(queries=scaled(q), keys=k)
     for part, part_params, part_context in parts:
         q, k, v = apply_heads(part, part_params, q, k, v, part_context)
     dtype = wide_dtype(q, k)
-    added, logit_terms = _logits(parts, content_q, content_k, dtype)
-    sinks = [
-        _checked(part, "sink", part.sink(part_params, part_context), dtype, (heads,))
-        for part, part_params, part_context in parts
-        if part.sink
-    ]
-    windows = [
-        (part.offsets.window, part_context)
-        for part, _, part_context in parts
-        if part.offsets
-    ]
-    limited = [
-        (window, part_context) for window, part_context in windows if window is not None
-    ]
-    over_ranges = [
-        window for window, part_context in limited if part_context.shift is not None
-    ]
-    mapped = any(part.map_qkv for part, _, _ in parts)
+    added = _added_logits(parts, content, dtype)
+    sink = _sink(parts, dtype, heads)
+    is_mapped = any(part.map_qkv for part, _, _ in parts)
     return AttentionInputs(
-        q=scaled(q) if mapped else content_q,
+        q=scaled(q) if is_mapped else content.queries,
         k=k,
         v=v,
-        content_q=content_q,
-        content_k=content_k,
+        content=content,
         unscaled_q=q,
         scale=scale,
         parts=parts,
-        added=functools.reduce(jnp.add, added) if added else None,
-        logit_terms=tuple(logit_terms),
-        sink=jnp.broadcast_to(functools.reduce(jnp.logaddexp, sinks), heads)
-        if sinks
-        else None,
-        mask=mask,
-        position_windows=tuple(
-            (window, *part_context.rows())
-            for window, part_context in limited
-            if part_context.shift is None
-        ),
-        window=functools.reduce(AttentionWindow.within, over_ranges)
-        if over_ranges
-        else None,
+        added=added,
+        sink=sink,
+        masks=_masks(parts, context),
         context=context,
     )
 
@@ -212,26 +207,73 @@ def _ordered_queries(
     return jnp.where(ordered[..., None, None], q, jnp.nan)
 
 
-def _logits(
-    parts: Parts,
-    q: Float[Array, "B Lq H d"],
-    k: Float[Array, "B Lk G d"],
-    dtype: np.dtype,
-) -> tuple[list[Float[Array, "#B #H #Lq #Lk"]], list[LogitTerms]]:
-    """What the hooks `logits` return: arrays, and terms."""
+def _added_logits(
+    parts: Sequence[BoundPart], content: PerToken, dtype: np.dtype
+) -> AddedLogits:
+    """Call the hooks `logits`."""
+    q, k = content.queries, content.keys
     pairs = q.shape[0], q.shape[2], q.shape[1], k.shape[1]
     arrays: list[Array] = []
     terms: list[LogitTerms] = []
-    for part, params, part_context in parts:
+    for part, params, context in parts:
         if not part.logits:
             continue
-        result = part.logits(params, q, repeat_heads(k, q.shape[2]), part_context)
+        result = part.logits(params, q, repeat_heads(k, q.shape[2]), context)
         if isinstance(result, LogitTerms):
             terms.append(result)
-        else:  # All implementations count on four axes.
-            result = _checked(part, "logits", result, dtype, pairs)
-            arrays.append(result.reshape((1,) * (4 - result.ndim) + result.shape))
-    return arrays, terms
+        else:
+            array = _checked(part, "logits", result, dtype, pairs)
+            arrays.append(_four_axes(array))
+    total = functools.reduce(jnp.add, arrays) if arrays else None
+    return AddedLogits(array=total, terms=tuple(terms))
+
+
+def evaluated(terms: LogitTerms, mask: Array | None) -> Float[Array, "#B #H #Lq #Lk"]:
+    """Return the terms of every pair of query and key."""
+    logits = terms.function(terms.query_arrays, terms.key_arrays, terms.shared, mask)
+    return _four_axes(logits)
+
+
+def _four_axes(logits: Array) -> Float[Array, "#B #H #Lq #Lk"]:
+    """Add leading axes: all implementations count on four."""
+    return logits.reshape((1,) * (4 - logits.ndim) + logits.shape)
+
+
+def _sink(
+    parts: Sequence[BoundPart], dtype: np.dtype, heads: int
+) -> Float[Array, " H"] | None:
+    """Return the logits in the denominator: the sum of exponentials of all parts' sinks."""
+    sinks = [
+        _checked(part, "sink", part.sink(params, context), dtype, (heads,))
+        for part, params, context in parts
+        if part.sink
+    ]
+    if not sinks:
+        return None
+    return jnp.broadcast_to(functools.reduce(jnp.logaddexp, sinks), heads)
+
+
+def _masks(parts: Sequence[BoundPart], context: HookContext) -> Masks:
+    """Collect the caller's mask, documents, and the windows of all parts."""
+    window: AttentionWindow | None = None
+    position_windows = []
+    for part, _, part_context in parts:
+        limit = part.offsets.window if part.offsets else None
+        if limit is None:
+            continue
+        if part_context.shift is not None:
+            window = limit.within(window)
+        else:
+            queries, keys = part_context.rows()
+            positions = PerToken(queries=queries, keys=keys)
+            position_windows.append(PositionWindow(window=limit, positions=positions))
+    ids = context.document_ids
+    return Masks(
+        mask=context.mask,
+        document_ids=None if ids is None else PerToken(queries=ids, keys=ids),
+        position_windows=tuple(position_windows),
+        window=window,
+    )
 
 
 def _checked(
@@ -256,36 +298,42 @@ def repeat_heads(x: Float[Array, "*B G d"], heads: int) -> Float[Array, "*B H d"
     return x if x.shape[-2] == heads else jnp.repeat(x, heads // x.shape[-2], axis=-2)
 
 
-# Tables by name: the field of `OffsetTerms`, and the axes without one for heads.
-_TABLES = {
-    "keys": ("key_vectors", 2),
-    "queries": ("query_vectors", 2),
-    "values": ("value_vectors", 2),
-    "bias": ("bias", 1),
-}
-
-
 def tables(terms: Sequence[Term], scale: ArrayLike) -> Tables:
     """Evaluate terms of the offset, without rows of offsets that cannot occur. Vectors that join
     the queries are multiplied by `scale`, that of the logits."""
-    limits = [(term.max_distance, farthest(context)) for term, _, context in terms]
-    clip = max([1, *(min(n for n in pair if n is not None) for pair in limits)])
+    clip = 1
+    for term, _, context in terms:
+        limits = [term.max_distance, farthest(context)]
+        clip = max(clip, min(limit for limit in limits if limit is not None))
     x = np.arange(-clip, clip + 1)
-    summed: dict[str, Array] = {}
-    for name, (field, axes) in _TABLES.items():
-        hooks = [
-            (getattr(term, field), params, context) for term, params, context in terms
-        ]
-        rows = [hook(params, x, context) for hook, params, context in hooks if hook]
-        per_head = any(row.ndim > axes for row in rows)
-        rows = [
-            row if row.ndim > axes or not per_head else row[:, None] for row in rows
-        ]
-        if rows:
-            summed[name] = functools.reduce(jnp.add, rows)
-    if "queries" in summed:
-        summed["queries"] = summed["queries"] * scale
-    return Tables(summed, clip)
+
+    def rows(field: str, shared_axes: int) -> Array | None:
+        """The sum over all terms; with an axis for heads if any of them has one."""
+        evaluated = []
+        for term, params, context in terms:
+            hook = getattr(term, field)
+            if hook:
+                evaluated.append(hook(params, x, context))
+        if any(array.ndim > shared_axes for array in evaluated):
+            evaluated = [
+                array if array.ndim > shared_axes else array[:, None]
+                for array in evaluated
+            ]
+        return functools.reduce(jnp.add, evaluated) if evaluated else None
+
+    key_vectors = rows("key_vectors", 2)
+    query_vectors = rows("query_vectors", 2)
+    value_vectors = rows("value_vectors", 2)
+    bias = rows("bias", 1)
+    if query_vectors is not None:
+        query_vectors = query_vectors * scale
+    return Tables(
+        clip=clip,
+        key_vectors=key_vectors,
+        query_vectors=query_vectors,
+        value_vectors=value_vectors,
+        bias=bias,
+    )
 
 
 def farthest(context: HookContext) -> int | None:

@@ -22,10 +22,10 @@ from pe_jax.common.shapes import Array
 from pe_jax.encodings.parser import from_name
 from pe_jax.encodings.part import Context
 
-_ROWS, _HEADS = 2, 4
-_LENGTH = (
-    600  # Five tiles of 128 queries and of 128 keys, the last of which have padding.
-)
+_ROWS = 2
+_HEADS = 4
+# Five tiles of 128 queries and of 128 keys, the last of which have padding.
+_LENGTH = 600
 # The largest difference of an array, relative to its largest entry. XLA computes in float32.
 _LIMITS = {"float32": 1e-3, "bfloat16": 0.05}
 
@@ -36,9 +36,8 @@ class _Case:
 
     encoding: str = "none"
     length: int | None = None  # Of queries and keys; default `_LENGTH`.
-    first_query: int = (
-        0  # Position of the first query; the last query is at the last key.
-    )
+    # Position of the first query; the last query is at the last key.
+    first_query: int = 0
     head_size: int = 64
     kv_heads: int = _HEADS
     dropout_rate: float = 0.0
@@ -97,12 +96,12 @@ class KernelDifference(Record):
         return not self.error and self.difference <= self.limit
 
     def __str__(self) -> str:
-        found = (
-            self.error
-            or f"{self.difference:.1e} of at most {self.limit:.0e} in {self.array}"
-        )
+        detail = self.error
+        if not detail:
+            size = f"{self.difference:.1e} of at most {self.limit:.0e}"
+            detail = f"{size} in {self.array}"
         verdict = "agrees" if self.agrees else "DIFFERS"
-        return f"{self.case:30s} {self.dtype:9s} {verdict:8s} {found}"
+        return f"{self.case:30s} {self.dtype:9s} {verdict:8s} {detail}"
 
 
 class KernelCheck(Record):
@@ -159,38 +158,32 @@ def check_kernel(
             f"check_kernel needs a TPU, but JAX runs on {platform}. Pass interpret=True to check "
             "the kernel's numbers without one."
         )
-    on_device = emulated_devices() if interpret else contextlib.nullcontext()
-    with on_device:
-        differences = [
-            found for name in names for found in _compare(name, _CASES[name])
-        ]
+    differences = []
+    with emulated_devices() if interpret else contextlib.nullcontext():
+        for name in names:
+            differences += _compare(name, _CASES[name])
     kind = f"{platform}, interpreted" if interpret else jax.devices()[0].device_kind
     return KernelCheck(device=kind, differences=tuple(differences))
 
 
 def _compare(name: str, case: _Case) -> list[KernelDifference]:
+    """Compare outputs and gradients of a case in each dtype."""
     arrays, loss = _inputs(case)
     expected = jax.device_get(_run(loss, arrays, "float32", "fused"))
-    found = []
+    differences = []
     for dtype, limit in _LIMITS.items():
+        result = KernelDifference(case=name, dtype=dtype, limit=limit)
+        # Whatever the TPU's compiler or runtime raises is a failure.
         try:
             results = jax.device_get(_run(loss, arrays, dtype, "kernel"))
-        except (
-            Exception
-        ) as error:  # Whatever the TPU's compiler or runtime raises is a failure.
-            first_line = (str(error).splitlines() or [""])[0]
+        except Exception as error:
+            first_line = str(error).partition("\n")[0]
             message = f"{type(error).__name__}: {first_line[:200]}"
-            found.append(
-                KernelDifference(case=name, dtype=dtype, limit=limit, error=message)
-            )
+            differences.append(result.replace(error=message))
             continue
         array, difference = _largest_difference(results, expected)
-        found.append(
-            KernelDifference(
-                case=name, dtype=dtype, array=array, difference=difference, limit=limit
-            )
-        )
-    return found
+        differences.append(result.replace(array=array, difference=difference))
+    return differences
 
 
 def _inputs(case: _Case) -> tuple[dict[str, Any], Callable[..., tuple[Array, Array]]]:
@@ -273,15 +266,14 @@ def _largest_difference(
     results: dict[str, Any], expected: dict[str, Any]
 ) -> tuple[str, float]:
     """Return the array that differs most, and how far, relative to its largest entry."""
-    largest, where = 0.0, "output"
+    largest = 0.0
+    name = "output"
     flat, _ = jax.tree_util.tree_flatten_with_path(results)
     for (path, array), exact in zip(flat, jax.tree.leaves(expected), strict=True):
         difference = float(np.abs(array - exact).max() / (np.abs(exact).max() or 1.0))
         if not np.isfinite(difference):
             difference = float("inf")
         if difference > largest:
-            largest, where = (
-                difference,
-                jax.tree_util.keystr(path, simple=True, separator=" "),
-            )
-    return where, largest
+            largest = difference
+            name = jax.tree_util.keystr(path, simple=True, separator=" ")
+    return name, largest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
 from typing import Any
 
 import jax
@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from pe_jax.attention.token_axes import PerToken, axes
 from pe_jax.common.dtypes import check_floats
-from pe_jax.common.shapes import Array, Bool, Float, Int, Real, Size
+from pe_jax.common.records import Record
+from pe_jax.common.shapes import Array, Bool, Float, Int, Leaf, Real, Size
 from pe_jax.encodings.positions import AttentionWindow, Positions, offsets
 
 _HIGHEST_DOCUMENT = 2**31 - 2
@@ -52,11 +54,9 @@ def checked_document_ids(document_ids: Array, name: str) -> Int[jax.Array, "B L"
       ValueError: for ids that are not integers `[B, L]`, or that are known and not from 0 to
         2^31 - 2. One more than the highest id has to fit into int32.
     """
-    ids = (
-        document_ids
-        if isinstance(document_ids, jax.Array)
-        else np.asarray(document_ids)
-    )
+    ids = document_ids
+    if not isinstance(ids, jax.Array):
+        ids = np.asarray(ids)
     if not jnp.issubdtype(ids.dtype, jnp.integer) or ids.ndim != 2:
         raise ValueError(
             f"{name} must be integers [B, L], the number of each token's document, got "
@@ -65,7 +65,8 @@ def checked_document_ids(document_ids: Array, name: str) -> Int[jax.Array, "B L"
     if isinstance(ids, jax.core.Tracer):
         return jnp.asarray(ids, jnp.int32) if ids.dtype.itemsize < 4 else ids
     known = np.asarray(ids)
-    lowest, highest = (int(known.min(initial=0)), int(known.max(initial=0)))
+    lowest = int(known.min(initial=0))
+    highest = int(known.max(initial=0))
     if lowest < 0 or highest > _HIGHEST_DOCUMENT:
         wrong = lowest if lowest < 0 else highest
         raise ValueError(
@@ -78,7 +79,12 @@ def checked_document_ids(document_ids: Array, name: str) -> Int[jax.Array, "B L"
 def check_document_ids(
     document_ids: Int[Array, "B L"], positions: Positions | None
 ) -> None:
-    """Raise a ValueError for known documents whose tokens are not together or not consecutive."""
+    """Check documents whose ids are known.
+
+    Raises:
+      ValueError: for a document whose tokens are not next to one another, or not at consecutive
+        positions.
+    """
     if isinstance(document_ids, jax.core.Tracer):
         return
     numbers = np.asarray(document_ids)
@@ -94,7 +100,8 @@ def check_document_ids(
             )
     if positions is None or isinstance(positions, jax.core.Tracer):
         return
-    steps, inside = np.diff(np.asarray(positions)), same & (numbers[:, 1:] > 0)
+    steps = np.diff(np.asarray(positions))
+    inside = same & (numbers[:, 1:] > 0)
     if np.shape(steps)[-1:] == same.shape[1:] and (inside & (steps != 1)).any():
         raise ValueError(
             "positions must be consecutive within Context.document_ids, whose offsets are those of "
@@ -132,9 +139,8 @@ def in_order(
     """True for queries to whose keys positions rise from key to key, leaving out masked keys."""
     x = jnp.asarray(positions)[:, None, None]
     mask = jnp.ones((1, 1, 1, x.shape[-1]), bool) if mask is None else jnp.asarray(mask)
-    lowest = (
-        jnp.iinfo(x.dtype).min if jnp.issubdtype(x.dtype, jnp.integer) else -jnp.inf
-    )
+    is_integer = jnp.issubdtype(x.dtype, jnp.integer)
+    lowest = jnp.iinfo(x.dtype).min if is_integer else -jnp.inf
     largest = jax.lax.cummax(jnp.where(mask, x, lowest), axis=3)
     return ~(mask[..., 1:] & (x[..., 1:] <= largest[..., :-1])).any((1, 3))
 
@@ -142,40 +148,72 @@ def in_order(
 def index_offsets(
     rows: Size, columns: Size, shift: ArrayLike, sign: int = -1
 ) -> Int[Array, "Lq Lk"]:
-    """column + sign · row + shift."""
-    row, column = (
-        jax.lax.broadcasted_iota(jnp.int32, (rows, columns), axis) for axis in (0, 1)
-    )
+    """Return column + sign · row + shift, by default the offset from a query to a key."""
+    row = jax.lax.broadcasted_iota(jnp.int32, (rows, columns), 0)
+    column = jax.lax.broadcasted_iota(jnp.int32, (rows, columns), 1)
     return column + sign * row + shift
 
 
-def whole_mask(
-    mask: Bool[Array, "#B #H #Lq Lk"] | None,
-    position_windows: Iterable[tuple[AttentionWindow, Array, Array]],
-    window: AttentionWindow | None,
-    lengths: tuple[Size, Size],
-    shift: ArrayLike | None,
-) -> Bool[Array, "#B #H #Lq Lk"] | None:
-    """Return `mask` without the keys that are outside of windows.
+class PositionWindow(Record, pytree=True, static=("window",)):
+    """A window over positions that are no ranges.
 
-    Args:
-      position_windows: windows over positions of queries `[#B, Lq]` and keys `[#B, Lk]`.
-      window: over consecutive positions, of which the first key's minus the first query's is
-        `shift`.
+    Attributes:
+      positions: `[#B, L]`.
     """
-    for limit, positions_q, positions_k in position_windows:
-        mask = combine_masks(
-            mask, limit.allows(offsets(positions_q, positions_k))[:, None]
-        )
-    if window is None or shift is None:
-        return mask
-    return combine_masks(
-        mask, window.allows(index_offsets(*lengths, shift))[None, None]
-    )
+
+    window: AttentionWindow
+    positions: PerToken
+
+
+class Masks(Record, pytree=True, static=("window",)):
+    """All that keeps queries from keys. Defaults keep none.
+
+    Attributes:
+      mask: the caller's, bool `[#B, #H, #Lq, Lk]`, True where a query may attend to a key.
+      document_ids: `[#B, L]`, see `Context`.
+      position_windows: windows over positions that are no ranges.
+      window: what all windows over consecutive positions allow.
+    """
+
+    mask: Leaf = dataclasses.field(default=None, metadata=axes(queries=2, keys=3))
+    document_ids: PerToken | None = None
+    position_windows: tuple[PositionWindow, ...] = ()
+    window: AttentionWindow | None = None
+
+    @property
+    def allowed(self) -> Bool[Array, "#B #H #Lq Lk"] | None:
+        """The caller's mask, within documents."""
+        if self.document_ids is None:
+            return self.mask
+        ids = self.document_ids
+        return combine_masks(self.mask, same_document(ids.queries, ids.keys))
+
+    def whole(
+        self, lengths: tuple[Size, Size], shift: ArrayLike | None
+    ) -> Bool[Array, "#B #H #Lq Lk"] | None:
+        """Return one mask of everything; None if every query may attend to every key.
+
+        Args:
+          lengths: Lq and Lk.
+          shift: the first key's position minus the first query's, if positions are consecutive.
+        """
+        mask = self.allowed
+        for limit in self.position_windows:
+            offset = offsets(limit.positions.queries, limit.positions.keys)
+            mask = combine_masks(mask, limit.window.allows(offset)[:, None])
+        if self.window is None:
+            return mask
+        assert shift is not None  # Or the window would be one over positions.
+        within = self.window.allows(index_offsets(*lengths, shift))
+        return combine_masks(mask, within[None, None])
 
 
 def check_mask(mask: Any, shape: tuple[Size, Size, Size, Size]) -> None:
-    """Raise a ValueError for a mask that is not bool or does not broadcast to [B, H, Lq, Lk]."""
+    """Check a mask of queries and keys of the shape [B, H, Lq, Lk].
+
+    Raises:
+      ValueError: for a mask that is not bool or does not broadcast to the shape.
+    """
     if mask is None:
         return
     dtype = getattr(mask, "dtype", type(mask).__name__)
@@ -206,9 +244,9 @@ def masked_logits(
     logits: Float[Array, "*B"], mask: Bool[Array, "..."] | None
 ) -> jax.Array:
     """A floor where the mask forbids. Finite: a row of -inf, and its gradient, would be NaN."""
-    return (
-        logits if mask is None else jnp.where(mask, logits, jnp.finfo(logits.dtype).min)
-    )
+    if mask is None:
+        return logits
+    return jnp.where(mask, logits, jnp.finfo(logits.dtype).min)
 
 
 def masked_weights(
@@ -234,10 +272,9 @@ def masked_softmax(
     check_floats(logits=logits)
     check_mask(mask, np.shape(logits))
     logits = masked_logits(jnp.asarray(logits), mask)
-    if sink is not None:
-        column = jnp.broadcast_to(
-            sink[:, None, None].astype(logits.dtype), (*logits.shape[:3], 1)
-        )
-        logits = jnp.concatenate([logits, column], axis=-1)
-    weights = jax.nn.softmax(logits, axis=-1)
-    return masked_weights(weights if sink is None else weights[..., :-1], mask)
+    if sink is None:
+        return masked_weights(jax.nn.softmax(logits, axis=-1), mask)
+    column = sink[:, None, None].astype(logits.dtype)
+    column = jnp.broadcast_to(column, (*logits.shape[:3], 1))
+    with_sink = jax.nn.softmax(jnp.concatenate([logits, column], axis=-1), axis=-1)
+    return masked_weights(with_sink[..., :-1], mask)

@@ -41,11 +41,14 @@ def attend(
 
     Args:
       inputs: hidden states `[B, L, D]` of queries, keys and values; keys default to queries, values
-        to keys. ValueError for other dtypes than floats, values without keys, or a cache and keys
-        of another sequence.
+        to keys.
       maps: projections to queries, keys and values.
       context: positions, and the rng of encodings that draw while training.
       mask: as `attention` takes it; with a cache over all of the cache.
+
+    Raises:
+      ValueError: for other dtypes than floats, values without keys, a cache and keys of another
+        sequence; and see `attention` and `cached_attention`.
     """
     x_q, x_k, x_v = inputs
     if x_k is None and x_v is not None:
@@ -60,9 +63,14 @@ def attend(
     for name, x in (("inputs_q", x_q), ("inputs_k", x_k), ("inputs_v", x_v)):
         if x is not None:
             check_floats(**{name: x})
-    x_k = x_q if x_k is None else x_k
+    if x_k is None:
+        x_k = x_q
+    if x_v is None:
+        x_v = x_k
     to_queries, to_keys, to_values = maps
-    q, k, v = to_queries(x_q), to_keys(x_k), to_values(x_k if x_v is None else x_v)
+    q = to_queries(x_q)
+    k = to_keys(x_k)
+    v = to_values(x_v)
     context = context.replace(x_q=x_q, projections=(to_queries, to_keys))
     if cache is not None:
         return cached_attention(
@@ -94,12 +102,17 @@ def attend(
 def head_sizes(
     features: int, num_heads: int, num_kv_heads: int | None
 ) -> tuple[int, int]:
-    """d, and G, the number of heads of keys and values; a ValueError if they do not divide."""
+    """Return d, and G, the number of heads of keys and values.
+
+    Raises:
+      ValueError: if features do not divide into heads, or heads into those of keys and values.
+    """
     if features % num_heads:
         raise ValueError(
             f"qkv_features must be a multiple of num_heads={num_heads}, got {features}."
         )
-    num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+    if num_kv_heads is None:
+        num_kv_heads = num_heads
     if num_kv_heads < 1 or num_heads % num_kv_heads:
         raise ValueError(
             f"num_kv_heads must divide num_heads={num_heads}, got {num_kv_heads}."
@@ -108,7 +121,11 @@ def head_sizes(
 
 
 def in_attention(encoding: PositionEncoding) -> PositionEncoding:
-    """The parts of an encoding that act in attention; a ValueError if a layer can take none."""
+    """Return the parts of an encoding that act in attention.
+
+    Raises:
+      ValueError: for an encoding that a layer of attention cannot take.
+    """
     check_layer(checked_encoding(encoding))
     check_acts_in_attention(encoding)
     return encoding.in_attention

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 
-from pe_jax.attention.inputs import AttentionInputs, Term, repeat_heads
+from pe_jax.attention.inputs import AttentionInputs, Term, evaluated, repeat_heads
 from pe_jax.attention.masks import combine_masks, masked_logits, masked_softmax
 from pe_jax.attention.product import head_product
 from pe_jax.common.dtypes import wide_dtype
@@ -40,7 +40,8 @@ def attend(
 def log_denominator(x: AttentionInputs) -> Float[Array, "B Lq H"]:
     """The logarithm of the softmax's denominator, in which a sink is a summand."""
     total = jax.nn.logsumexp(masked_logits(logits(x), x.whole_mask), axis=-1)
-    total = total if x.sink is None else jnp.logaddexp(total, x.sink[:, None])
+    if x.sink is not None:
+        total = jnp.logaddexp(total, x.sink[:, None])
     return total.swapaxes(1, 2)
 
 
@@ -65,34 +66,31 @@ def mapped_logits(
     A key that a term of -inf forbids stays forbidden, and is masked for the maps.
     """
     allowed = terms > -jnp.inf
-    mask, terms = combine_masks(mask, allowed), jnp.where(allowed, terms, 0.0)
+    mask = combine_masks(mask, allowed)
+    terms = jnp.where(allowed, terms, 0.0)
     for function, params in maps:
-        content, terms = function(params, content, terms, mask), jnp.zeros_like(content)
+        content = function(params, content, terms, mask)
+        terms = jnp.zeros_like(content)  # The first map has added them.
     return jnp.where(allowed, content, -jnp.inf)
 
 
 def added_logits(x: AttentionInputs) -> list[Float[jax.Array, "#B #H #Lq #Lk"]]:
     """The terms that are added to the products of queries and keys."""
     added = []
-    for term, params, context in x.terms:
-        if term.key_vectors:
-            vectors, axes = _vectors(term.key_vectors, params, context)
-            added.append(_products(f"bqhd,{axes}d->bhqk", x.content_q, vectors))
-        if term.query_vectors:
-            vectors, axes = _vectors(term.query_vectors, params, context)
+    for term in x.terms:
+        terms, params, context = term
+        if terms.key_vectors:
+            vectors, axes = _vectors(terms.key_vectors, params, context)
+            added.append(_products(f"bqhd,{axes}d->bhqk", x.content.queries, vectors))
+        if terms.query_vectors:
+            vectors, axes = _vectors(terms.query_vectors, params, context)
             scale = jnp.swapaxes(x.scale, 1, 2) if jnp.ndim(x.scale) else x.scale
-            content_k = repeat_heads(x.content_k, x.q.shape[2])
+            content_k = repeat_heads(x.content.keys, x.q.shape[2])
             added.append(scale * _products(f"bkhd,{axes}d->bhqk", content_k, vectors))
-        if term.bias:
-            added.append(evaluated(bias((term, params, context)), None))
-    added += [evaluated(terms, x.allowed) for terms in x.logit_terms]
-    return added if x.added is None else [*added, x.added]
-
-
-def evaluated(terms: LogitTerms, mask: Array | None) -> Float[Array, "#B #H #Lq #Lk"]:
-    """The terms of every pair of query and key, of four axes."""
-    logits = terms.function(terms.query_arrays, terms.key_arrays, terms.shared, mask)
-    return logits.reshape((1,) * (4 - logits.ndim) + logits.shape)
+        if terms.bias:
+            added.append(evaluated(bias(term), None))
+    added += [evaluated(terms, x.masks.allowed) for terms in x.added.terms]
+    return added if x.added.array is None else [*added, x.added.array]
 
 
 def bias(term: Term) -> LogitTerms:
@@ -113,9 +111,9 @@ def _bias(
 ) -> Float[Array, "#B #H #Lq #Lk"]:
     offset = offsets(i, j)
     biases = hook(params, offset, HookContext(positions_q=i, positions_k=j))
-    return jnp.moveaxis(
-        biases if biases.ndim > offset.ndim else biases[..., None], -1, 1
-    )
+    if biases.ndim == offset.ndim:  # Shared by the heads.
+        biases = biases[..., None]
+    return jnp.moveaxis(biases, -1, 1)
 
 
 def _vectors(
@@ -124,7 +122,9 @@ def _vectors(
     """Vectors of every pair of query and key, and the names of their axes but the last."""
     offset = offsets(context.positions_q, context.positions_k)
     pairs = vectors(params, offset, context)
-    return pairs, "b" * (offset.ndim - 2) + "qk" + "h" * (pairs.ndim - offset.ndim - 1)
+    batch_axis = "b" * (offset.ndim - 2)
+    head_axis = "h" * (pairs.ndim - offset.ndim - 1)
+    return pairs, f"{batch_axis}qk{head_axis}"
 
 
 def _products(spec: str, a: Array, b: Array) -> Array:

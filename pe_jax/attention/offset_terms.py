@@ -18,7 +18,6 @@ from the first query, which may be traced; of others all offsets `[*B, Lq, Lk]`.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 
@@ -33,37 +32,46 @@ from pe_jax.attention.relative_shift import relative_shift
 from pe_jax.common.axis_blocks import cut_axis, join_axis
 from pe_jax.common.dtypes import at_least_float32, wide_dtype
 from pe_jax.common.manual_axes import vary_alike
+from pe_jax.common.records import Record
 from pe_jax.common.shapes import Array, Float, Int, Leaf, Size
 from pe_jax.encodings.positions import offsets
 from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass, data_fields=("rows",), meta_fields=("clip",)
-)
-@dataclasses.dataclass(frozen=True)
-class Tables:
-    """Terms at the offsets -clip .. clip, added up over the parts of an encoding."""
+class Tables(Record, pytree=True, static=("clip",)):
+    """Terms at the offsets -clip .. clip, added up over the parts of an encoding.
 
-    # By the names of `OffsetTerms`, those that there are: of vectors `[M, d]`, or `[M, H, d]`
-    # with one for each head, of biases `[M]` or `[M, H]`; M = 2·clip + 1.
-    rows: dict[str, Leaf]
+    Attributes:
+      clip: offsets beyond it have the terms of its end.
+      key_vectors, query_vectors, value_vectors: `[M, d]`, or `[M, H, d]` with one for each head,
+        M = 2·clip + 1; None if no part has such vectors.
+      bias: `[M]` or `[M, H]`, or None.
+    """
+
     clip: int
+    key_vectors: Leaf = None
+    query_vectors: Leaf = None
+    value_vectors: Leaf = None
+    bias: Leaf = None
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there are no terms."""
+        return not jax.tree.leaves(self)
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("frequencies", "value_frequencies", "ends", "value_ends"),
-    meta_fields=("clip",),
-)
-@dataclasses.dataclass(frozen=True)
-class Rotation:
-    """Sinusoids of the offset that join keys and values."""
+class Rotation(Record, pytree=True, static=("clip",)):
+    """Sinusoids of the offset that join keys and values.
 
-    frequencies: Leaf  # `[F]` each.
+    Attributes:
+      frequencies, value_frequencies: `[F]` each.
+      clip: the largest offset of a sinusoid.
+      ends, value_ends: the vectors `[2, d]` of keys beyond the clip, right and left; None if no key
+        is beyond it.
+    """
+
+    frequencies: Leaf
     value_frequencies: Leaf
-    # Keys beyond the clip have the vectors `[2, d]` of its ends, right and left; None if no
-    # key is beyond it.
     clip: int = 0
     ends: Leaf = None
     value_ends: Leaf = None
@@ -79,26 +87,23 @@ def table_logits(
 
     q and k are the content of queries and keys, with equal heads if vectors join the queries.
     """
-    lengths, rows, clip = (q.shape[1], k.shape[1]), tables.rows, tables.clip
+    queries, keys = q.shape[1], k.shape[1]
+    clip = tables.clip
+    is_consecutive = np.ndim(offset) == 0
     added = []
-    if "keys" in rows:
-        added.append(_vector_logits(rows["keys"], clip, q, lengths[1], offset))
-    if "queries" in rows:
-        if np.ndim(offset) == 0 and 2 * lengths[0] <= clip:
-            added.append(_tiled_logits(rows["queries"], clip, k, lengths[0], offset))
+    if tables.key_vectors is not None:
+        added.append(_vector_logits(tables.key_vectors, clip, q, keys, offset))
+    if tables.query_vectors is not None:
+        if is_consecutive and 2 * queries <= clip:
+            added.append(_tiled_logits(tables.query_vectors, clip, k, queries, offset))
         else:
             # Queries and keys exchanged: offset j - i of one is i - j of the other.
-            exchanged = (
-                -jnp.swapaxes(offset, -1, -2)
-                if np.ndim(offset)
-                else -jnp.asarray(offset)
-            )
-            logits = _vector_logits(
-                rows["queries"][::-1], clip, k, lengths[0], exchanged
-            )
+            exchanged = offset if is_consecutive else jnp.swapaxes(offset, -1, -2)
+            reverse = tables.query_vectors[::-1]
+            logits = _vector_logits(reverse, clip, k, queries, -jnp.asarray(exchanged))
             added.append(logits.swapaxes(2, 3))
-    if "bias" in rows:
-        added.append(_bias_logits(rows["bias"], clip, lengths, offset))
+    if tables.bias is not None:
+        added.append(_bias_logits(tables.bias, clip, (queries, keys), offset))
     return added
 
 
@@ -107,7 +112,7 @@ def table_values(
 ) -> Float[Array, "B Lq H f"]:
     """Return the outputs that the vectors of a table add, float32."""
     rows, lay_out = _cut_table(
-        tables.rows["values"], tables.clip, weights.shape[2:], offset
+        tables.value_vectors, tables.clip, weights.shape[2:], offset
     )
     vectors = rows.astype(weights.dtype)
     by_offset = jnp.zeros((*weights.shape[:-1], len(vectors)), wide_dtype(weights))
@@ -144,16 +149,23 @@ def rotated_values(
     positions_k: Array,
 ) -> Float[Array, "B Lq H f"]:
     """Return the outputs that sinusoids of the offset add by joining the values, float32."""
-    frequencies, ends = rotation.value_frequencies, rotation.value_ends
-    beyond = () if ends is None else _beyond(rotation.clip, positions_q, positions_k)
-    near = jnp.where(beyond[0] | beyond[1], 0, weights) if beyond else weights
+    frequencies = rotation.value_frequencies
+    near = weights
+    if rotation.value_ends is not None:
+        right, left = _beyond(rotation.clip, positions_q, positions_k)
+        near = jnp.where(right | left, 0, weights)
     vectors = sinusoid(positions_k, frequencies).astype(weights.dtype)
     summed = product(f"bhqk,{_batch(vectors)}kd->bqhd", near, vectors)
     out = rotate_pairs(summed, -positions_q[..., None], frequencies)
-    if ends is not None:
-        mass = [jnp.where(side, weights, 0).sum(-1, dtype=out.dtype) for side in beyond]
-        out += product("sbhq,sd->bqhd", jnp.stack(mass), ends.astype(out.dtype))
-    return out
+    if rotation.value_ends is None:
+        return out
+
+    def total(side: Array) -> Array:
+        return jnp.where(side, weights, 0).sum(-1, dtype=out.dtype)
+
+    beyond = jnp.stack([total(right), total(left)])
+    ends = rotation.value_ends.astype(out.dtype)
+    return out + product("sbhq,sd->bqhd", beyond, ends)
 
 
 def _vector_logits(
@@ -229,25 +241,26 @@ def _shifted(
     if np.ndim(offset) == 0:
         return relative_shift(clip, keys, by_offset, offset)
     rows = _rows(clip, (by_offset.shape[-2], keys), offset)
-    return jnp.take_along_axis(
-        by_offset, rows[None, None] if rows.ndim == 2 else rows[:, None], -1
-    )
+    rows = rows[None, None] if rows.ndim == 2 else rows[:, None]
+    return jnp.take_along_axis(by_offset, rows, -1)
 
 
 def _bias_logits(
     bias: Array, clip: int, lengths: tuple[Size, Size], offset: ArrayLike
 ) -> Float[Array, "#B #H Lq Lk"]:
     """No batch where positions have none, so that its gradient is one of a small array."""
-    bias = at_least_float32(bias if bias.ndim == 2 else bias[:, None])  # [M, #H]
+    if bias.ndim == 1:  # Shared by the heads.
+        bias = bias[:, None]
+    bias = at_least_float32(bias)
     heads = bias.shape[1]
     if np.ndim(offset) == 0:
         queries, keys = lengths
-        if (
-            queries + keys < 2 * clip
-        ):  # A block of a long input meets a part of the table.
+        if queries + keys < 2 * clip:
+            # A block of a long input meets a part of the table.
             farthest = (queries + keys) // 2
             bias = _table_rows(bias, clip, offset - (queries - 1), 2 * farthest + 1)
-            clip, offset = farthest, queries - 1 - farthest
+            clip = farthest
+            offset = queries - 1 - farthest
         # Not `_skew`: XLA would compute its indices again in each use of the logits.
         by_offset = jnp.broadcast_to(bias.T[:, None], (1, heads, queries, len(bias)))
         return relative_shift(clip, keys, by_offset, offset)

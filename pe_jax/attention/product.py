@@ -61,29 +61,25 @@ def head_product(
       heads: of the result.
       multiply: the product itself.
     """
-    terms = _terms(spec)
-    counts = a.shape[terms[0].index("h")], b.shape[terms[1].index("h")], heads
-    groups = min(counts)
-    if max(counts) == groups:
-        return multiply(spec, a, b)
+    a_axes, b_axes, out_axes = _terms(spec)
+    groups = min(a.shape[a_axes.index("h")], b.shape[b_axes.index("h")], heads)
 
-    def grouped(x: Array, term: str, count: int) -> Array:
-        axis = term.index("h")
+    def split_heads(x: Array, axes: str) -> tuple[Array, str]:
+        """Heads as groups and heads of a group, the axes `h` and `r`, if they are more."""
+        axis = axes.index("h")
+        if x.shape[axis] == groups:
+            return x, axes
         shape = *x.shape[:axis], groups, -1, *x.shape[axis + 1 :]
-        return x if count == groups else x.reshape(shape)
+        return x.reshape(shape), axes.replace("h", "hr")
 
-    split = [
-        term if n == groups else term.replace("h", "hr")
-        for term, n in zip(terms, counts)
-    ]
-    operands = map(grouped, (a, b), terms, counts)
-    out = multiply(f"{split[0]},{split[1]}->{split[2]}", *operands)
-    axis = terms[2].index("h")
-    return (
-        out
-        if heads == groups
-        else out.reshape(*out.shape[:axis], -1, *out.shape[axis + 2 :])
-    )
+    a, a_axes = split_heads(a, a_axes)
+    b, b_axes = split_heads(b, b_axes)
+    if heads == groups:
+        return multiply(f"{a_axes},{b_axes}->{out_axes}", a, b)
+    split_out = out_axes.replace("h", "hr")
+    out = multiply(f"{a_axes},{b_axes}->{split_out}", a, b)
+    axis = out_axes.index("h")
+    return out.reshape(*out.shape[:axis], -1, *out.shape[axis + 2 :])
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
@@ -129,22 +125,25 @@ def _terms(spec: str) -> tuple[str, str, str]:
 @functools.partial(jax.jit, static_argnames="spec", inline=True)
 def _einsum(a: Array, b: Array, *, spec: str) -> jax.Array:
     a_axes, b_axes, out_axes = _terms(spec)
-    common = [axis for axis in a_axes if axis in b_axes and axis in out_axes]
-    separate = [
-        [axis for axis in axes if axis in out_axes and axis not in common]
-        for axes in (a_axes, b_axes)
-    ]
-    order, swapped = ("".join([*common, *x, *y]) for x, y in (separate, separate[::-1]))
+    common = "".join(axis for axis in a_axes if axis in b_axes and axis in out_axes)
+
+    def others(axes: str) -> str:
+        return "".join(axis for axis in axes if axis not in common)
+
+    def kept(axes: str) -> str:
+        return "".join(axis for axis in others(axes) if axis in out_axes)
+
+    order = common + kept(a_axes) + kept(b_axes)
+    swapped = common + kept(b_axes) + kept(a_axes)
     # Shared axes come first in operands and result, as in a batch of products of matrices: XLA
     # cannot run other bfloat16 products on a CPU (jax 0.10.2 to 0.12: UNIMPLEMENTED, BF16 x BF16 =
     # F32), and `jnp.einsum` would swap the operands of one that is transposed afterwards, for which
     # a CPU transposes both.
     first = swapped if out_axes == swapped else order
-    a_first, b_first = (
-        "".join([*common, *(axis for axis in axes if axis not in common)])
-        for axes in (a_axes, b_axes)
-    )
-    a, b = jnp.einsum(f"{a_axes}->{a_first}", a), jnp.einsum(f"{b_axes}->{b_first}", b)
+    a_first = common + others(a_axes)
+    b_first = common + others(b_axes)
+    a = jnp.einsum(f"{a_axes}->{a_first}", a)
+    b = jnp.einsum(f"{b_axes}->{b_first}", b)
     out = jnp.einsum(
         f"{a_first},{b_first}->{first}", a, b, preferred_element_type=wide_dtype(a, b)
     )
@@ -155,18 +154,18 @@ def _einsum_on_cpu(a: Array, b: Array, *, spec: str) -> Array:
     """Return the same, of a gradient of a kernel with an operand that is transposed first."""
     a_axes, b_axes, out_axes = _terms(spec)
     batch = len(out_axes) - 2
-    alike = a_axes[:batch] == b_axes[:batch] == out_axes[:batch]
-    matrices = alike and len(a_axes) == len(b_axes) == batch + 2
-    if (
-        matrices
-        and a_axes[-2] == b_axes[-2]
-        and a.dtype == jnp.bfloat16
-        and multiplies_bfloat16()
-    ):
+    are_matrices = (
+        a_axes[:batch] == b_axes[:batch] == out_axes[:batch]
+        and len(a_axes) == len(b_axes) == batch + 2
+    )
+    sums_first_axis = are_matrices and a_axes[-2] == b_axes[-2]
+    if sums_first_axis and a.dtype == jnp.bfloat16 and multiplies_bfloat16():
         if out_axes[-2] == a_axes[-1]:
-            a, a_axes = _transposed(a), f"{a_axes[:-2]}{a_axes[-1]}{a_axes[-2]}"
+            a = _transposed(a)
+            a_axes = f"{a_axes[:-2]}{a_axes[-1]}{a_axes[-2]}"
         else:
-            b, b_axes = _transposed(b), f"{b_axes[:-2]}{b_axes[-1]}{b_axes[-2]}"
+            b = _transposed(b)
+            b_axes = f"{b_axes[:-2]}{b_axes[-1]}{b_axes[-2]}"
     return _einsum(a, b, spec=f"{a_axes},{b_axes}->{out_axes}")
 
 
@@ -179,16 +178,14 @@ def _transposed(x: Float[Array, "*B M N"]) -> Float[Array, "*B N M"]:
 
 def _transpose_a(g, a, b, *, spec):
     a_axes, b_axes, out_axes = _terms(spec)
-    return product(f"{out_axes},{b_axes}->{a_axes}", g.astype(b.dtype), b).astype(
-        a.aval.dtype
-    )
+    da = product(f"{out_axes},{b_axes}->{a_axes}", g.astype(b.dtype), b)
+    return da.astype(a.aval.dtype)
 
 
 def _transpose_b(g, a, b, *, spec):
     a_axes, b_axes, out_axes = _terms(spec)
-    return product(f"{a_axes},{out_axes}->{b_axes}", a, g.astype(a.dtype)).astype(
-        b.aval.dtype
-    )
+    db = product(f"{a_axes},{out_axes}->{b_axes}", a, g.astype(a.dtype))
+    return db.astype(b.aval.dtype)
 
 
 def _batch(

@@ -51,9 +51,8 @@ def _relative_shift_transpose(
     key = index_offsets(x.shape[-2], 2 * clip - 1, 1 - clip, sign=1) - shift
     x = jax.lax.optimization_barrier(x)  # Or each of its uses recomputes it.
     near = jnp.where((key >= 0) & (key < keys), _take(x, jnp.clip(key, 0, keys - 1)), 0)
-    left = jnp.where(index_offsets(x.shape[-2], keys, shift) <= -clip, x, 0).sum(
-        -1, keepdims=True
-    )
+    is_left = index_offsets(x.shape[-2], keys, shift) <= -clip
+    left = jnp.where(is_left, x, 0).sum(-1, keepdims=True)
     # What is neither: a second masked sum takes longer than all else here.
     right = x.sum(-1, keepdims=True) - left - near.sum(-1, keepdims=True)
     return jnp.concatenate([left, near, right], axis=-1)
@@ -75,19 +74,19 @@ def _define(
         return jax.vmap(functools.partial(function, **sizes), axes)(*operands), 0
 
     def abstract(x, shift, **sizes):
-        return jax.make_jaxpr(functools.partial(function, **sizes))(x, shift).out_avals[
-            0
-        ]
+        traced = jax.make_jaxpr(functools.partial(function, **sizes))(x, shift)
+        return traced.out_avals[0]
+
+    def jvp(g, x, shift, **sizes):
+        return primitive.bind(g, shift, **sizes)
+
+    def transposed(g, x, shift, **sizes):
+        return transpose.bind(g, shift, **sizes), None
 
     primitive.def_impl(jax.jit(function, static_argnames=("clip", "keys")))
     primitive.def_abstract_eval(abstract)
-    ad.defjvp(
-        primitive, lambda g, x, shift, **sizes: primitive.bind(g, shift, **sizes), None
-    )
-    ad.primitive_transposes[primitive] = lambda g, x, shift, **sizes: (
-        transpose.bind(g, shift, **sizes),
-        None,
-    )
+    ad.defjvp(primitive, jvp, None)
+    ad.primitive_transposes[primitive] = transposed
     batching.primitive_batchers[primitive] = batch
     mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=False))
 
@@ -97,7 +96,7 @@ _define(relative_shift_transpose_p, _relative_shift_transpose, relative_shift_p)
 
 
 def _take(x: Array, index: Array) -> Array:
-    """x[..., i, index[i, j]]."""
+    """Return x[..., i, index[i, j]]."""
     index = index.reshape((1,) * (x.ndim - 2) + index.shape)
     # Barriers: fused into its neighbours, a gather runs again in each of their passes.
     x = jax.lax.optimization_barrier(x)

@@ -24,15 +24,9 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from pe_jax.attention import dropout
-from pe_jax.attention.inputs import repeat_heads
-from pe_jax.attention.masks import (
-    combine_masks,
-    masked_logits,
-    masked_weights,
-    same_document,
-    whole_mask,
-)
-from pe_jax.attention.naive import evaluated, mapped_logits
+from pe_jax.attention.inputs import AddedLogits, evaluated, repeat_heads
+from pe_jax.attention.masks import Masks, masked_logits, masked_weights
+from pe_jax.attention.naive import mapped_logits
 from pe_jax.attention.offset_terms import (
     Rotation,
     Tables,
@@ -42,140 +36,141 @@ from pe_jax.attention.offset_terms import (
     table_values,
 )
 from pe_jax.attention.product import head_product
+from pe_jax.attention.token_axes import PerToken, axes
 from pe_jax.common.dtypes import wide_dtype
+from pe_jax.common.records import Record
 from pe_jax.common.shapes import Array, Float, Leaf, Size
-from pe_jax.encodings.part import LogitTerms, Params
-from pe_jax.encodings.positions import AttentionWindow, offsets
-
-_STATIC = "rate window ranges size num_queries maps position_windows".split()
+from pe_jax.encodings.part import Params
+from pe_jax.encodings.positions import offsets
 
 
-@dataclasses.dataclass(frozen=True)
-class AttentionBlock:
-    """Everything that attention of some queries to some keys is computed from: all, or a block.
+class OffsetArrays(Record, pytree=True):
+    """Terms of the offset as arrays, and what they meet; see `offset_terms`.
 
-    A pytree of its arrays. Those of a floating dtype are differentiated, see `partition`. q, k, v,
-    sink and window are those of `AttentionInputs`.
+    Attributes:
+      content: queries and keys that vectors meet, `[B, L, H, d]`; None where these are q and k
+        themselves, or where no vector meets them.
+      positions: `[L]` or `[B, L]`, where they are no ranges and terms need them.
     """
 
-    q: Leaf
-    k: Leaf
-    v: Leaf
-    content_q: Leaf  # What vectors meet, where that is not q and k themselves.
-    content_k: Leaf
-    tables: Tables  # Terms of the offset.
+    tables: Tables
     rotations: tuple[Rotation, ...]
-    logit_terms: tuple[
-        LogitTerms, ...
-    ]  # Other terms, computed anew in the backward pass.
-    added: Leaf  # `[#B, #H, #Lq, #Lk]`, to the logits as it is.
-    sink: Leaf
-    map_params: tuple[Params, ...]
-    positions_q: (
-        Leaf  # `[L]` or `[B, L]`, where they are no ranges and terms need them.
-    )
-    positions_k: Leaf
-    document_ids_q: Leaf  # `[#B, Lq]` and `[#B, Lk]`, see `Context`, or None.
-    document_ids_k: Leaf
-    limits_q: tuple[
-        Leaf, ...
-    ]  # Positions that are no ranges, `[#B, Lq]` and `[#B, Lk]` each.
-    limits_k: tuple[Leaf, ...]
-    mask: Leaf  # `[B or 1, H or 1, Lq or 1, Lk]`.
-    seed: Leaf  # Of dropout, see `dropout.seed`.
-    rate: float  # Of dropout.
-    window: AttentionWindow | None
-    ranges: (
-        tuple[range, range] | None
-    )  # Positions of queries and keys, where they are ranges.
-    size: int  # Queries of a block; 0 takes all at once and saves their weights.
-    num_queries: (
-        Size  # Before they are cut into blocks, by which dropout numbers its rows.
-    )
-    maps: tuple[
-        Callable[..., jax.Array], ...
-    ]  # Of the finished logits, see `Part.map_logits`.
-    position_windows: tuple[
-        AttentionWindow, ...
-    ]  # Over the positions `limits_q` and `limits_k`.
-    # Numbers of the first query and key of a block among all; None without blocks.
+    content: PerToken
+    positions: PerToken
+
+
+class LogitMaps(Record, pytree=True, static=("functions",)):
+    """Maps of the finished logits, see `Part.map_logits`, each with its parameters."""
+
+    functions: tuple[Callable[..., jax.Array], ...]
+    params: tuple[Params, ...]
+
+
+class WeightDropout(Record, pytree=True, static=("rate",)):
+    """Dropout of the weights, see `dropout.keep`; without a seed there is none."""
+
+    seed: Leaf
+    rate: float
+
+
+class Place(Record, pytree=True, static=("ranges", "num_queries", "block_size")):
+    """Where the queries and keys of a block are among all of them.
+
+    Attributes:
+      ranges: positions of all queries and of all keys, where they are ranges.
+      num_queries: number of all queries, by which dropout numbers its rows.
+      block_size: queries of a block; 0 takes all at once and saves their weights.
+      first: numbers of the first query and the first key; None without blocks.
+    """
+
+    ranges: tuple[range, range] | None
+    num_queries: Size
+    block_size: int
     first: tuple[Leaf, Leaf] | None = None
 
     @property
-    def shift(self) -> ArrayLike:
-        """Position of the first key minus that of the first query, of ranges."""
-        assert self.ranges is not None
-        query, key = self.first or (0, 0)
-        return self.ranges[1].start + key - (self.ranges[0].start + query)
+    def start(self) -> tuple[ArrayLike, ArrayLike]:
+        """Numbers of the first query and the first key."""
+        return (0, 0) if self.first is None else self.first
+
+    @property
+    def shift(self) -> ArrayLike | None:
+        """The first key's position minus the first query's; None where they are no ranges."""
+        if self.ranges is None:
+            return None
+        queries, keys = self.ranges
+        query, key = self.start
+        return keys.start + key - (queries.start + query)
+
+
+class AttentionBlock(Record, pytree=True):
+    """Everything that attention of some queries to some keys is computed from: all, or a block.
+
+    A pytree of its arrays. Those of a floating dtype are differentiated, see `partition`. q, k, v,
+    sink, added and masks are those of `AttentionInputs`. Fields declare which axes are queries and
+    keys, see `token_axes`.
+    """
+
+    q: Leaf = dataclasses.field(metadata=axes(queries=1))
+    k: Leaf = dataclasses.field(metadata=axes(keys=1))
+    v: Leaf = dataclasses.field(metadata=axes(keys=1))
+    offset_arrays: OffsetArrays
+    added: AddedLogits
+    maps: LogitMaps
+    sink: Leaf
+    masks: Masks
+    dropout: WeightDropout
+    place: Place
 
     @property
     def positions(self) -> tuple[Array, Array]:
         """Positions of queries and keys."""
-        if self.ranges is None:
-            return self.positions_q, self.positions_k
-        (range_q, range_k), (query, key) = self.ranges, self.first or (0, 0)
+        if self.place.ranges is None:
+            positions = self.offset_arrays.positions
+            return positions.queries, positions.keys
+        range_q, range_k = self.place.ranges
+        query, key = self.place.start
         q = range_q.start + query + np.arange(self.q.shape[1])
         return q, range_k.start + key + np.arange(self.k.shape[1])
 
     @property
     def offset(self) -> ArrayLike:
         """Offset from queries to keys, as `offset_terms` takes it."""
-        return self.shift if self.ranges is not None else offsets(*self.positions)
-
-    @property
-    def allowed(self) -> Array | None:
-        """The mask, within documents."""
-        if self.document_ids_q is None:
-            return self.mask
-        return combine_masks(
-            self.mask, same_document(self.document_ids_q, self.document_ids_k)
-        )
+        shift = self.place.shift
+        return offsets(*self.positions) if shift is None else shift
 
     @property
     def whole_mask(self) -> Array | None:
-        """The mask, with all windows."""
-        position_windows = zip(self.position_windows, self.limits_q, self.limits_k)
+        """One mask of everything that keeps queries from keys."""
         lengths = self.q.shape[1], self.k.shape[1]
-        shift = None if self.window is None else self.shift
-        return whole_mask(self.allowed, position_windows, self.window, lengths, shift)
+        return self.masks.whole(lengths, self.place.shift)
 
     def drop(self, x: Float[Array, "B H Lq Lk"]) -> Array:
         """Dropout of `x`, a row for each query of each head."""
-        if self.seed is None:
+        seed = self.dropout.seed
+        if seed is None:
             return x
-        rows, heads, lq, lk = x.shape
-        first_query, first_key = (
-            jnp.asarray(n, jnp.uint32) for n in self.first or (0, 0)
-        )
+        rate = self.dropout.rate
+        rows, heads, queries, keys = x.shape
+        first_query, first_key = (jnp.asarray(n, jnp.uint32) for n in self.place.start)
         head = jax.lax.iota(jnp.uint32, rows * heads).reshape(rows, heads, 1, 1)
-        query = jax.lax.iota(jnp.uint32, lq)[:, None] + first_query
-        row = head * np.uint32(self.num_queries) + query  # As rows of [B, H, Lq, Lk].
-        key = jax.lax.iota(jnp.uint32, lk) + first_key
-        mask = dropout.keep(self.seed, row, key, self.rate)
-        return jnp.where(mask, x * dropout.scale(self.rate), 0.0)
-
-
-jax.tree_util.register_dataclass(
-    AttentionBlock,
-    [
-        field.name
-        for field in dataclasses.fields(AttentionBlock)
-        if field.name not in _STATIC
-    ],
-    _STATIC,
-)
+        query = jax.lax.iota(jnp.uint32, queries)[:, None] + first_query
+        # As rows of [B, H, Lq, Lk].
+        row = head * np.uint32(self.place.num_queries) + query
+        key = jax.lax.iota(jnp.uint32, keys) + first_key
+        mask = dropout.keep(seed, row, key, rate)
+        return jnp.where(mask, x * dropout.scale(rate), 0.0)
 
 
 def partition(x: AttentionBlock) -> tuple[AttentionBlock, AttentionBlock]:
     """`x` with nothing but the arrays that are differentiated, and with nothing but the others."""
 
-    def half(inexact: bool) -> AttentionBlock:
-        is_inexact = lambda leaf: jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
-        return jax.tree.map(
-            lambda leaf: leaf if is_inexact(leaf) == inexact else None, x
-        )
+    def is_inexact(leaf: Leaf) -> bool:
+        return jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
 
-    return half(True), half(False)
+    inexact = jax.tree.map(lambda leaf: leaf if is_inexact(leaf) else None, x)
+    others = jax.tree.map(lambda leaf: None if is_inexact(leaf) else leaf, x)
+    return inexact, others
 
 
 def combine(x: AttentionBlock, rest: AttentionBlock) -> AttentionBlock:
@@ -187,7 +182,9 @@ def combine(x: AttentionBlock, rest: AttentionBlock) -> AttentionBlock:
 
 def logits(x: AttentionBlock) -> Float[Array, "B H Lq Lk"]:
     """Logits with all terms, masked."""
-    return masked_logits(_finished(x.map_params, *_summands(x), x), x.whole_mask)
+    content, terms = _summands(x)
+    mask = x.whole_mask
+    return masked_logits(_finished(x.maps, content, terms, mask), mask)
 
 
 def _summands(x: AttentionBlock) -> tuple[Array, Array | None]:
@@ -197,29 +194,33 @@ def _summands(x: AttentionBlock) -> tuple[Array, Array | None]:
 
 
 def _finished(
-    params: tuple[Params, ...], content: Array, terms: Array | None, x: AttentionBlock
+    maps: LogitMaps, content: Array, terms: Array | None, mask: Array | None
 ) -> Float[Array, "B H Lq Lk"]:
     """The logits before masks: the sum, or what maps make of it."""
-    if not x.maps:
+    if not maps.functions:
         return content if terms is None else content + terms
-    terms = jnp.zeros_like(content) if terms is None else terms
-    return mapped_logits(
-        [*zip(x.maps, params, strict=True)], content, terms, x.whole_mask
-    )
+    if terms is None:
+        terms = jnp.zeros_like(content)
+    functions = [*zip(maps.functions, maps.params, strict=True)]
+    return mapped_logits(functions, content, terms, mask)
 
 
 def _term_logits(x: AttentionBlock) -> Float[Array, "B H Lq Lk"] | None:
     """All that is added to q·k, in the dtype of that; None if nothing is."""
-    q = x.q if x.content_q is None else x.content_q
-    k = x.k if x.content_k is None else x.content_k
+    tables = x.offset_arrays.tables
+    content = x.offset_arrays.content
+    q = x.q if content.queries is None else content.queries
+    k = x.k if content.keys is None else content.keys
     terms = []
-    if x.tables.rows:
-        k = repeat_heads(k, q.shape[2]) if "queries" in x.tables.rows else k
-        terms += table_logits(x.tables, q, k, x.offset)
-    terms += [rotated_logits(rotation, q, *x.positions) for rotation in x.rotations]
-    if x.added is not None:
-        terms.append(x.added)
-    terms += [evaluated(each, x.allowed) for each in x.logit_terms]
+    if not tables.is_empty:
+        if tables.query_vectors is not None:
+            k = repeat_heads(k, q.shape[2])
+        terms += table_logits(tables, q, k, x.offset)
+    for rotation in x.offset_arrays.rotations:
+        terms.append(rotated_logits(rotation, q, *x.positions))
+    if x.added.array is not None:
+        terms.append(x.added.array)
+    terms += [evaluated(each, x.masks.allowed) for each in x.added.terms]
     if not terms:
         return None
     shape = (x.q.shape[0], x.q.shape[2], x.q.shape[1], x.k.shape[1])
@@ -230,12 +231,12 @@ def _term_values(
     x: AttentionBlock, weights: Float[Array, "B H Lq Lk"]
 ) -> Float[Array, "B Lq H f"] | None:
     """All that is added to weights·v, in the dtype of that; None if nothing is."""
-    terms = (
-        [table_values(x.tables, weights, x.offset)] if "values" in x.tables.rows else []
-    )
-    terms += [
-        rotated_values(rotation, weights, *x.positions) for rotation in x.rotations
-    ]
+    tables = x.offset_arrays.tables
+    terms = []
+    if tables.value_vectors is not None:
+        terms.append(table_values(tables, weights, x.offset))
+    for rotation in x.offset_arrays.rotations:
+        terms.append(rotated_values(rotation, weights, *x.positions))
     return sum_of_terms(terms, wide_dtype(x.v)) if terms else None
 
 
@@ -248,16 +249,20 @@ def forward(x: AttentionBlock) -> tuple[Array, Array, Array]:
     """Outputs, weights and the logarithm of the softmax's denominator [B, H, Lq, 1]."""
     masked = logits(x)
     greatest = masked.max(-1, keepdims=True)
-    sink = None if x.sink is None else x.sink[:, None, None]
-    greatest = greatest if sink is None else jnp.maximum(greatest, sink)
-    exp = jnp.exp(masked - greatest)
-    total = exp.sum(-1, keepdims=True)
-    total = total if sink is None else total + jnp.exp(sink - greatest)
+    if x.sink is None:
+        exp = jnp.exp(masked - greatest)
+        total = exp.sum(-1, keepdims=True)
+    else:
+        sink = x.sink[:, None, None]
+        greatest = jnp.maximum(greatest, sink)
+        exp = jnp.exp(masked - greatest)
+        total = exp.sum(-1, keepdims=True) + jnp.exp(sink - greatest)
     weights = masked_weights(exp / total, x.whole_mask)
     dropped = x.drop(weights).astype(x.v.dtype)
     out = head_product("bhqk,bkhd->bqhd", dropped, x.v, x.q.shape[2])
     values = _term_values(x, dropped)
-    out = out if values is None else out + values
+    if values is not None:
+        out = out + values
     return out.astype(x.v.dtype), weights, greatest + jnp.log(total)
 
 
@@ -275,37 +280,37 @@ def backward(
     dw = head_product("bqhd,bkhd->bhqk", g, x.v, heads)
     dv = head_product("bqhd,bhqk->bkhd", g, dropped, x.v.shape[2])
     gradients = jax.tree.map(jnp.zeros_like, arrays)
-    values, transpose = jax.vjp(
-        lambda a, w: _term_values(combine(a, rest), w), arrays, dropped
-    )
+
+    def term_values(arrays: AttentionBlock, weights: Array) -> Array | None:
+        return _term_values(combine(arrays, rest), weights)
+
+    values, transpose = jax.vjp(term_values, arrays, dropped)
     if values is not None:
         gradients, dw_more = transpose(g.astype(values.dtype))
         dw += dw_more
     wide = wide_dtype(g)
-    inner = (
-        (g.astype(wide) * out.astype(wide)).sum(-1).swapaxes(1, 2)[..., None]
-    )  # [B, H, Lq, 1]
+    products = (g.astype(wide) * out.astype(wide)).sum(-1)  # [B, Lq, H]
+    inner = products.swapaxes(1, 2)[..., None]
     if g_log_total is not None:  # Its derivative by the logits is the weights.
         inner = inner - g_log_total
     ds = weights * (x.drop(dw) - inner).astype(weights.dtype)
     if x.sink is not None:  # Its weight is the rest of the others, and its value 0.
         sink_weights = 1 - weights.sum(-1, keepdims=True)
         dsink = -(sink_weights * inner).sum((0, 2, 3))
-        gradients = dataclasses.replace(gradients, sink=dsink.astype(x.sink.dtype))
+        gradients = gradients.replace(sink=dsink.astype(x.sink.dtype))
     dterms: Array | None = ds
-    if x.maps:
-        finished = functools.partial(_finished, x=x)
-        _, transpose = jax.vjp(finished, x.map_params, *_summands(x))
+    if x.maps.functions:
+        finished = functools.partial(_finished, mask=x.whole_mask)
+        _, transpose = jax.vjp(finished, x.maps, *_summands(x))
         dmaps, ds, dterms = transpose(ds)
-        gradients = dataclasses.replace(gradients, map_params=dmaps)
+        gradients = gradients.replace(maps=dmaps)
     terms, transpose = jax.vjp(lambda a: _term_logits(combine(a, rest)), arrays)
     if terms is not None:
         gradients = jax.tree.map(jnp.add, gradients, *transpose(dterms))
     ds = ds.astype(x.q.dtype)
     dq = head_product("bhqk,bkhd->bqhd", ds, x.k, heads)
     dk = head_product("bqhd,bhqk->bkhd", x.q, ds, x.k.shape[2])
-    return dataclasses.replace(
-        gradients,
+    return gradients.replace(
         q=(dq + gradients.q).astype(x.q.dtype),
         k=(dk + gradients.k).astype(x.k.dtype),
         v=dv.astype(x.v.dtype),

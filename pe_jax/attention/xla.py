@@ -5,24 +5,37 @@ All queries at once, which saves the weights (`softmax`), or in blocks (`blocks`
 
 from __future__ import annotations
 
+import collections
 import functools
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from pe_jax.attention import blocks, naive, softmax
 from pe_jax.attention.inputs import (
+    AddedLogits,
     AttentionInputs,
     Term,
+    evaluated,
     farthest,
     repeat_heads,
     tables,
 )
 from pe_jax.attention.offset_terms import Rotation, table_logits
 from pe_jax.attention.reverse_only import reverse_only
-from pe_jax.attention.softmax import AttentionBlock, combine, partition
+from pe_jax.attention.softmax import (
+    AttentionBlock,
+    LogitMaps,
+    OffsetArrays,
+    Place,
+    WeightDropout,
+    combine,
+    partition,
+)
+from pe_jax.attention.token_axes import PerToken
 from pe_jax.common.axis_blocks import join_axis
 from pe_jax.common.dtypes import wide_dtype
 from pe_jax.common.manual_axes import vary_alike
@@ -48,40 +61,34 @@ def computation(
       part's own, and vectors that join the queries under a temperature of each query.
     """
     terms, _, context = term
-    consecutive = context.shift is not None
-    positions = context.positions_q, context.positions_k
-    if context is x.context and all(
+    is_consecutive = context.shift is not None
+    is_clipped = terms.max_distance is not None
+    has_positions_of_call = context is x.context
+    if has_positions_of_call and all(
         isinstance(p, range) or np.issubdtype(jnp.result_type(p), np.integer)
-        for p in positions
+        for p in (context.positions_q, context.positions_k)
     ):
-        sinusoids = terms.frequencies and not terms.query_vectors and not terms.bias
-        if sinusoids and (terms.max_distance is None or not consecutive):
+        is_sinusoid = terms.frequencies and not terms.query_vectors and not terms.bias
+        if is_sinusoid and not (is_clipped and is_consecutive):
             return "rotation"
-        scaled_by_query = terms.query_vectors and jnp.ndim(x.scale)
-        if (consecutive or terms.max_distance is not None) and not scaled_by_query:
+        is_scaled_by_query = terms.query_vectors and jnp.ndim(x.scale)
+        if (is_consecutive or is_clipped) and not is_scaled_by_query:
             return "tables"
-    return (
-        "none"
-        if any((terms.key_vectors, terms.query_vectors, terms.value_vectors))
-        else "added"
-    )
+    if terms.key_vectors or terms.query_vectors or terms.value_vectors:
+        return "none"
+    return "added"
 
 
-def _by_computation(x: AttentionInputs) -> dict[str, list[Term]]:
-    ways: dict[str, list[Term]] = {
-        "rotation": [],
-        "tables": [],
-        "added": [],
-        "none": [],
-    }
+def _terms_by_computation(x: AttentionInputs) -> dict[str, list[Term]]:
+    terms: dict[str, list[Term]] = collections.defaultdict(list)
     for term in x.terms:
-        ways[computation(term, x)].append(term)
-    return ways
+        terms[computation(term, x)].append(term)
+    return terms
 
 
 def unsupported_reason(x: AttentionInputs) -> str:
-    """Return a description of the inputs that this module needs and `x` is not; empty if it is."""
-    if not _by_computation(x)["none"]:
+    """Return what `attend` needs and `x` does not have; empty if it computes `x`."""
+    if not _terms_by_computation(x)["none"]:
         return ""
     return (
         "vectors at integer positions that are ranges or are clipped, and no temperature of each "
@@ -105,57 +112,37 @@ def attend(
       block: queries at a time, for memory linear in the length; None takes all at once.
     """
     queries = x.q.shape[1]
-    ways = _by_computation(x)
-    logit_terms = [*x.logit_terms, *map(naive.bias, ways["added"])]
+    offset_terms = _terms_by_computation(x)
+    logit_terms = [*x.added.terms, *map(naive.bias, offset_terms["added"])]
     if block and (logit_terms or x.maps):
         block = min(block, _BLOCK_OF_FUNCTIONS)
     if block and block >= queries:
         block = None
-    added = [] if x.added is None else [x.added]
-    if (
-        block is None
-    ):  # What the backward pass needs of them is saved, like the weights.
-        added += [naive.evaluated(terms, x.allowed) for terms in logit_terms]
+    added = [] if x.added.array is None else [x.added.array]
+    if block is None:
+        # What the backward pass needs of them is saved, like the weights.
+        added += [evaluated(terms, x.masks.allowed) for terms in logit_terms]
         logit_terms = []
-    offset_tables = tables(ways["tables"], x.scale)
-    rotations = tuple(map(_rotation, ways["rotation"]))
-    has_tables, mapped = bool(offset_tables.rows), x.q is not x.content_q
-    ranges, document_ids = x.context.ranges, x.context.document_ids
-    positions: tuple[Array | None, Array | None] = (None, None)
-    if ranges is None and (has_tables or rotations):
-        q, k = x.context.arrays()
-        positions = jnp.asarray(q), jnp.asarray(k)
-    maps, map_params = zip(*x.maps) if x.maps else ((), ())
-    position_windows, limits_q, limits_k = (
-        zip(*x.position_windows) if x.position_windows else ((), (), ())
-    )
+    dtype = wide_dtype(x.q, x.k)
     whole = AttentionBlock(
         q=x.q,
         k=x.k,
         v=x.v,
-        content_q=x.content_q if mapped and (has_tables or rotations) else None,
-        content_k=x.content_k if mapped and has_tables else None,
-        tables=offset_tables,
-        rotations=rotations,
-        logit_terms=tuple(logit_terms),
-        added=softmax.sum_of_terms(added, wide_dtype(x.q, x.k)) if added else None,
+        offset_arrays=_offset_arrays(x, offset_terms),
+        added=AddedLogits(
+            array=softmax.sum_of_terms(added, dtype) if added else None,
+            terms=tuple(logit_terms),
+        ),
+        maps=LogitMaps(
+            functions=tuple(function for function, _ in x.maps),
+            params=tuple(params for _, params in x.maps),
+        ),
         sink=x.sink,
-        map_params=map_params,
-        positions_q=positions[0],
-        positions_k=positions[1],
-        document_ids_q=document_ids,
-        document_ids_k=document_ids,
-        limits_q=limits_q,
-        limits_k=limits_k,
-        mask=x.mask,
-        seed=seed,
-        rate=rate,
-        window=x.window,
-        ranges=ranges,
-        size=block or 0,
-        num_queries=queries,
-        maps=maps,
-        position_windows=position_windows,
+        masks=x.masks,
+        dropout=WeightDropout(seed=seed, rate=rate),
+        place=Place(
+            ranges=x.context.ranges, num_queries=queries, block_size=block or 0
+        ),
     )
     arrays, rest = partition(whole)
     arrays = vary_alike(arrays, rest)
@@ -163,20 +150,47 @@ def attend(
     return out if return_lse else (out, None)
 
 
+def _offset_arrays(
+    x: AttentionInputs, offset_terms: dict[str, list[Term]]
+) -> OffsetArrays:
+    """Evaluate terms of the offset, with the queries, keys and positions that they need."""
+    offset_tables = tables(offset_terms["tables"], x.scale)
+    rotations = tuple(map(_rotation, offset_terms["rotation"]))
+    has_tables = not offset_tables.is_empty
+    has_terms = has_tables or bool(rotations)
+    positions = PerToken()
+    if has_terms and x.context.ranges is None:
+        q, k = x.context.arrays()
+        positions = PerToken(queries=jnp.asarray(q), keys=jnp.asarray(k))
+    return OffsetArrays(
+        tables=offset_tables,
+        rotations=rotations,
+        content=PerToken(
+            queries=x.content.queries if x.is_mapped and has_terms else None,
+            keys=x.content.keys if x.is_mapped and has_tables else None,
+        ),
+        positions=positions,
+    )
+
+
 def added_logits(x: AttentionInputs) -> Float[Array, "#B #H #Lq #Lk"] | None:
     """Return all that is added to the products of queries and keys, None if nothing is."""
-    ways = _by_computation(x)
-    if ways["rotation"] or ways["none"]:
+    offset_terms = _terms_by_computation(x)
+    if offset_terms["rotation"] or offset_terms["none"]:
         added = naive.added_logits(x)
     else:
-        added = [] if x.added is None else [x.added]
-        added += [naive.evaluated(terms, x.allowed) for terms in x.logit_terms]
-        added += [naive.evaluated(naive.bias(term), None) for term in ways["added"]]
-        by_offset = tables(ways["tables"], x.scale)
-        positions = x.context.positions_q, x.context.positions_k
-        offset = offsets(*positions) if x.context.shift is None else x.context.shift
-        content_k = repeat_heads(x.content_k, x.q.shape[2])
-        added += table_logits(by_offset, x.content_q, content_k, offset)
+        added = [] if x.added.array is None else [x.added.array]
+        added += [evaluated(terms, x.masks.allowed) for terms in x.added.terms]
+        added += [evaluated(naive.bias(term), None) for term in offset_terms["added"]]
+        offset: ArrayLike | None = x.context.shift
+        if offset is None:
+            offset = offsets(x.context.positions_q, x.context.positions_k)
+        added += table_logits(
+            tables(offset_terms["tables"], x.scale),
+            x.content.queries,
+            repeat_heads(x.content.keys, x.q.shape[2]),
+            offset,
+        )
     return functools.reduce(jnp.add, added) if added else None
 
 
@@ -189,15 +203,20 @@ def _rotation(term: Term) -> Rotation:
         and terms.key_vectors
         and terms.value_vectors
     )
-    frequencies = terms.frequencies(params), terms.value_frequencies(params)
-    clip, most = terms.max_distance, farthest(context)
-    if clip is None or (most is not None and most <= clip):
-        return Rotation(*frequencies)
-    vectors = [
-        hook(params, np.array([clip, -clip]), context)
-        for hook in (terms.key_vectors, terms.value_vectors)
-    ]
-    return Rotation(*frequencies, clip, *vectors)
+    frequencies = terms.frequencies(params)
+    value_frequencies = terms.value_frequencies(params)
+    clip = terms.max_distance
+    farthest_key = farthest(context)
+    if clip is None or (farthest_key is not None and farthest_key <= clip):
+        return Rotation(frequencies=frequencies, value_frequencies=value_frequencies)
+    both_ends = np.array([clip, -clip])
+    return Rotation(
+        frequencies=frequencies,
+        value_frequencies=value_frequencies,
+        clip=clip,
+        ends=terms.key_vectors(params, both_ends, context),
+        value_ends=terms.value_vectors(params, both_ends, context),
+    )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -209,21 +228,25 @@ def _attend(
 
 def _attend_forward(return_lse, arrays, rest):
     x = combine(arrays, rest)
-    if not x.size:  # The weights are saved, which is quicker where they fit.
-        out, saved, log_total = softmax.forward(x)
-    else:
+    if x.place.block_size:
         out, saved = blocks.forward(x)
-        log_total = join_axis(saved, 2, x.num_queries) if return_lse else None
-    results = (out, log_total[..., 0].swapaxes(1, 2)) if return_lse else out
-    return results, (x, out, saved)
+    else:  # The weights are saved, which is quicker where they fit.
+        out, saved, log_total = softmax.forward(x)
+    if not return_lse:
+        return out, (x, out, saved)
+    if x.place.block_size:
+        log_total = join_axis(saved, 2, x.place.num_queries)
+    return (out, log_total[..., 0].swapaxes(1, 2)), (x, out, saved)
 
 
 @standard_promotion()
 def _attend_backward(return_lse, residuals, g):
     x, out, saved = residuals
-    module = blocks if x.size else softmax
-    g, g_lse = g if return_lse else (g, None)
-    g_log_total = None if g_lse is None else g_lse.swapaxes(1, 2)[..., None]
+    g_log_total = None
+    if return_lse:
+        g, g_lse = g
+        g_log_total = g_lse.swapaxes(1, 2)[..., None]
+    module = blocks if x.place.block_size else softmax
     return module.backward(x, saved, out, g, g_log_total), None
 
 

@@ -156,8 +156,9 @@ class LogitTerms(Record, pytree=True, static=("function",)):
     """
 
     function: Callable[[Any, Any, Any, Array | None], jax.Array]
-    query_arrays: Any = ()
-    key_arrays: Any = ()
+    # The axis that attention cuts, see `pe_jax.attention.token_axes`.
+    query_arrays: Any = dataclasses.field(default=(), metadata={"queries": 1})
+    key_arrays: Any = dataclasses.field(default=(), metadata={"keys": 1})
     shared: Any = ()
 
 

@@ -165,34 +165,24 @@ def test_tiles_of_the_kernel(window):
     """Several tiles, of which documents leave out some; NaN in these shows it."""
     length = 400
     document_ids = np.searchsorted([100, 256, 300], np.arange(length), side="right") + 1
-    document_ids = np.stack(
-        [np.where(np.arange(length) < 390, document_ids, 0), np.ones(length, int)]
-    )
+    with_padding = np.where(np.arange(length) < 390, document_ids, 0)
+    document_ids = np.stack([with_padding, np.ones(length, int)])
     rng = np.random.default_rng(0)
     q, k, v = rng.normal(size=(3, 2, length, 2, 64)).astype(np.float32)
-    table, bias = (
-        rng.normal(size=(7, 64)).astype(np.float32),
-        np.float32([3, 1, 2, 0, 1, 2, 1]),
+    table = rng.normal(size=(7, 64)).astype(np.float32)
+    bias = np.float32([3, 1, 2, 0, 1, 2, 1])
+
+    def init(key):
+        return {"table": jnp.asarray(table), "bias": jnp.asarray(bias)}
+
+    def row(name):
+        return lambda params, m, _: params[name][jnp.clip(m, -3, 3) + 3]
+
+    terms = encodings.OffsetTerms(
+        key_vectors=row("table"), bias=row("bias"), max_distance=3, window=window
     )
-    encoding = encodings.PositionEncoding(
-        parts=(
-            encodings.Part(
-                name="tables",
-                init=lambda key: {
-                    "table": jnp.asarray(table),
-                    "bias": jnp.asarray(bias),
-                },
-                offsets=encodings.OffsetTerms(
-                    key_vectors=lambda params, m, _: params["table"][
-                        jnp.clip(m, -3, 3) + 3
-                    ],
-                    bias=lambda params, m, _: params["bias"][jnp.clip(m, -3, 3) + 3],
-                    max_distance=3,
-                    window=window,
-                ),
-            ),
-        )
-    )
+    part = encodings.Part(name="tables", init=init, offsets=terms)
+    encoding = encodings.PositionEncoding(parts=(part,))
     params = encoding.init(jax.random.key(0))
     at = encodings.Context(positions_q=np.arange(length))
     mask = jnp.asarray(document_mask(document_ids, document_ids))

@@ -59,36 +59,42 @@ def cached(q, k, v):
     return cached_attention(q, k, v, cache, encoding)
 
 
+def logits(q, k, v):
+    return attention_logits(q, k, build("rope"), {})
+
+
+def weights(q, k, v):
+    return attention_weights(q, k, build("rope"), {})
+
+
+def inputs(q, k, v):
+    return adapters.attention_inputs(q, k, v, build("rope"))
+
+
+def flash(q, k, v):
+    return flash_attention(q, k, v, interpret=True)
+
+
+def attention_fn(q, k, v):
+    fn = adapters.attention_fn(build("rope"))
+    return fn(q, k, v, mask=None, dtype=jnp.float32)
+
+
+def dot_product_attention(q, k, v):
+    return adapters.dot_product_attention(build("rope"))(q, k, v)
+
+
+FLAX_NAMES = "query", "key", "value"
 # Each takes three arrays of heads, which it calls by these names.
 ENTRIES = {
     "attention": (lambda q, k, v: run(q=q, k=k, v=v), "qkv"),
-    "attention_logits": (
-        lambda q, k, v: attention_logits(q, k, build("rope"), {}),
-        "qk",
-    ),
-    "attention_weights": (
-        lambda q, k, v: attention_weights(q, k, build("rope"), {}),
-        "qk",
-    ),
-    "attention_inputs": (
-        lambda q, k, v: adapters.attention_inputs(q, k, v, build("rope")),
-        "qkv",
-    ),
+    "attention_logits": (logits, "qk"),
+    "attention_weights": (weights, "qk"),
+    "attention_inputs": (inputs, "qkv"),
     "cached_attention": (cached, "qkv"),
-    "flash_attention": (
-        lambda q, k, v: flash_attention(q, k, v, interpret=True),
-        "qkv",
-    ),
-    "attention_fn": (
-        lambda q, k, v: adapters.attention_fn(build("rope"))(
-            q, k, v, mask=None, dtype=jnp.float32
-        ),
-        ("query", "key", "value"),
-    ),
-    "dot_product_attention": (
-        lambda q, k, v: adapters.dot_product_attention(build("rope"))(q, k, v),
-        ("query", "key", "value"),
-    ),
+    "flash_attention": (flash, "qkv"),
+    "attention_fn": (attention_fn, FLAX_NAMES),
+    "dot_product_attention": (dot_product_attention, FLAX_NAMES),
 }
 WRONG = {
     "int32": r"got int32\. Convert it, such as \w+\.astype\(jnp\.float32\)",

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib.util
 import re
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -96,9 +97,8 @@ def dense(
     weights = jax.nn.softmax(logits, where=allowed, axis=-1)
     weights = jnp.where(allowed.any(-1, keepdims=True), weights, 0)[..., :lk]
     if dropout_rate:
-        numbers = np.arange(rows * heads * lq, dtype=np.uint32).reshape(
-            rows, heads, lq, 1
-        )
+        numbers = np.arange(rows * heads * lq, dtype=np.uint32)
+        numbers = numbers.reshape(rows, heads, lq, 1)
         kept = keep(seed, numbers, np.arange(lk, dtype=np.uint32), dropout_rate)
         weights = jnp.where(kept, weights * scale_of_kept(dropout_rate), 0)
     out = jnp.einsum("bhqk,bkhd->bqhd", weights, v)
@@ -111,12 +111,10 @@ def check(args, ours, expected):
     """Compares value and gradients of a random projection of the output; returns the gradients."""
     to = np.random.default_rng(9).normal(size=np.shape(args[0]))
     project = lambda function: lambda *args: (function(*args) * to).sum()
-    value, grads = jax.jit(jax.value_and_grad(project(ours), argnums=range(len(args))))(
-        *args
-    )
-    expected_value, expected_grads = paper_attention.in_float64(
-        project(expected), *args
-    )
+    argnums = range(len(args))
+    value, grads = jax.jit(jax.value_and_grad(project(ours), argnums))(*args)
+    in_float64 = paper_attention.in_float64(project(expected), *args)
+    expected_value, expected_grads = in_float64
     np.testing.assert_allclose(value, expected_value, rtol=1e-4, atol=1e-4)
     for a, b in zip(grads, expected_grads):
         np.testing.assert_allclose(a, b, rtol=3e-4, atol=3e-5 * max(1, np.abs(b).max()))
@@ -144,77 +142,74 @@ def test_query_by_query(quick_kernel):
     assert all(np.abs(grad[1]).max() == 0 for grad in grads[:3])
 
 
-around = lambda window: AttentionWindow(left=window, right=window)
-CASES = {  # lengths; heads and their size; clip, terms, offset, window
-    "many blocks": (300, 200, 1, 128, 64, "kv", 40, None),
-    "only keys, clip longer than the sequence": (9, 8, 2, 128, 20, "k", 0, None),
-    "only values, clip of more than a block, behind": (
-        20,
-        150,
-        2,
-        128,
-        100,
-        "v",
-        -70,
-        None,
+def around(distance):
+    """The window of the keys up to so far from a query, on both sides."""
+    return AttentionWindow(left=distance, right=distance)
+
+
+CAUSAL = AttentionWindow(left=None, right=0)
+
+
+class Case(typing.NamedTuple):
+    """Arguments of the kernel; `terms` as `draw` takes them."""
+
+    lengths: tuple[int, int]  # Of queries and of keys.
+    heads: int
+    size: int
+    clip: int
+    terms: str
+    offset: int = 0
+    window: AttentionWindow | None = None
+
+
+CASES = {
+    "many blocks": Case((300, 200), heads=1, size=128, clip=64, terms="kv", offset=40),
+    "only keys, clip longer than the sequence": Case(
+        (9, 8), heads=2, size=128, clip=20, terms="k"
     ),
-    "no terms": (130, 70, 2, 128, 1, "", 0, None),
-    "per head, side by side in the lanes": (9, 130, 4, 64, 5, "KVB", 3, None),
-    "a bias per head alone, many blocks": (140, 150, 2, 128, 64, "B", 0, None),
-    "a shared bias and keys, window beyond the clip": (
-        300,
-        150,
-        1,
-        128,
-        20,
-        "kb",
-        40,
-        around(64),
+    "only values, clip of more than a block, behind": Case(
+        (20, 150), heads=2, size=128, clip=100, terms="v", offset=-70
     ),
-    "a shared bias, window within the clip": (
-        20,
-        300,
-        2,
-        64,
-        60,
-        "bV",
-        -140,
-        around(30),
+    "no terms": Case((130, 70), heads=2, size=128, clip=1, terms=""),
+    "per head, side by side in the lanes": Case(
+        (9, 130), heads=4, size=64, clip=5, terms="KVB", offset=3
     ),
-    "a window alone, of whole blocks": (300, 520, 1, 128, 1, "", -70, around(256)),
-    "a window that hides all keys": (9, 8, 1, 128, 2, "b", 500, around(100)),
-    "causal, all terms": (
-        300,
-        280,
-        1,
-        128,
-        20,
-        "kvb",
-        0,
-        AttentionWindow(left=None, right=0),
+    "a bias per head alone, many blocks": Case(
+        (140, 150), heads=2, size=128, clip=64, terms="B"
     ),
-    "causal with a window": (
-        20,
-        300,
-        2,
-        64,
-        60,
-        "b",
-        -140,
-        AttentionWindow(left=70, right=0),
+    "a shared bias and keys, window beyond the clip": Case(
+        (300, 150), heads=1, size=128, clip=20, terms="kb", offset=40, window=around(64)
     ),
-    "sinks alone, causal, many blocks": (
-        300,
-        280,
-        2,
-        64,
-        1,
-        "s",
-        0,
-        AttentionWindow(left=None, right=0),
+    "a shared bias, window within the clip": Case(
+        (20, 300), heads=2, size=64, clip=60, terms="bV", offset=-140, window=around(30)
     ),
-    "sinks beside other terms": (140, 150, 2, 128, 20, "vBs", 3, None),
-    "sinks where a window hides all keys": (9, 8, 2, 64, 2, "bs", 500, around(100)),
+    "a window alone, of whole blocks": Case(
+        (300, 520), heads=1, size=128, clip=1, terms="", offset=-70, window=around(256)
+    ),
+    "a window that hides all keys": Case(
+        (9, 8), heads=1, size=128, clip=2, terms="b", offset=500, window=around(100)
+    ),
+    "causal, all terms": Case(
+        (300, 280), heads=1, size=128, clip=20, terms="kvb", window=CAUSAL
+    ),
+    "causal with a window": Case(
+        (20, 300),
+        heads=2,
+        size=64,
+        clip=60,
+        terms="b",
+        offset=-140,
+        window=AttentionWindow(left=70, right=0),
+    ),
+    "sinks alone, causal, many blocks": Case(
+        (300, 280), heads=2, size=64, clip=1, terms="s", window=CAUSAL
+    ),
+    "sinks beside other terms": Case(
+        (140, 150), heads=2, size=128, clip=20, terms="vBs", offset=3
+    ),
+    "sinks where a window hides all keys": Case(
+        (9, 8), heads=2, size=64, clip=2, terms="bs", offset=500, window=around(100)
+    ),
 }
 
 
@@ -230,61 +225,46 @@ KEPT = [
 @pytest.mark.parametrize("case", slow_except(KEPT, CASES))
 def test_against_the_dense_formula(case, quick_kernel):
     """Dropout and padding everywhere; blocks of 128."""
-    lq, lk, heads, size, clip, terms, offset, window = CASES[case]
-    settings = dict(
-        offset=offset,
-        window=window,
-        valid=jnp.asarray(np.random.default_rng(1).random((1, lk)) < 0.8),
-        scale=0.1,
-        dropout_rate=0.2,
-        seed=jnp.array([3, 2**31 + 5], jnp.uint32),
-    )
+    lengths, heads, size, clip, terms, offset, window = CASES[case]
+    settings = hard_settings(lengths[1], offset, window)
     ours = with_terms(
         flash_attention, terms, **settings, interpret=True, block=(128, 128)
     )
     expected = jax.jit(with_terms(dense, terms, **settings))
-    grads = check(draw(1, lq, lk, heads, size, clip, terms), ours, expected)
+    grads = check(draw(1, *lengths, heads, size, clip, terms), ours, expected)
     if "hides" in case:
         assert all(np.abs(grad).max() == 0 for grad in grads)
 
 
+def hard_settings(keys, offset, window):
+    """Arguments with dropout, and padding anywhere."""
+    return dict(
+        offset=offset,
+        window=window,
+        valid=jnp.asarray(np.random.default_rng(1).random((1, keys)) < 0.8),
+        scale=0.1,
+        dropout_rate=0.2,
+        seed=jnp.array([3, 2**31 + 5], jnp.uint32),
+    )
+
+
 LONG = {  # clip, terms, offset, window, block
     "beyond all offsets, two blocks of queries": (600, "B", 40, None, (256, 128)),
-    "shared, clipped, tiles before and after the clip": (
-        140,
-        "b",
-        -170,
-        None,
-        (128, 256),
-    ),
-    "causal with a sink": (
-        400,
-        "Bs",
-        0,
-        AttentionWindow(left=None, right=0),
-        (256, 256),
-    ),
+    "shared, clipped, tiles before and after the clip": (140, "b", -170, None, (128, 256)),
+    "causal with a sink": (400, "Bs", 0, CAUSAL, (256, 256)),
     "a window": (300, "b", 0, around(150), (128, 128)),
     "clipped before the first key": (140, "b", 900, None, (128, 128)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", slow_except([*LONG][:3], LONG))
 def test_a_bias_longer_than_a_tile(case, quick_kernel):
     clip, terms, offset, window, block = LONG[case]
     q, k, v, *arrays = draw(1, 300, 400, 2, 64, clip, terms)
-    config = arguments.configure(
-        q, k, flash.Shared(None, None, arrays[0], None), window, offset, block=block
-    )
-    assert config.long_bias
-    settings = dict(
-        offset=offset,
-        window=window,
-        valid=jnp.asarray(np.random.default_rng(1).random((1, 400)) < 0.8),
-        scale=0.1,
-        dropout_rate=0.2,
-        seed=jnp.array([3, 2**31 + 5], jnp.uint32),
-    )
+    shared = flash.Shared(bias=arrays[0])
+    config = arguments.configure(q, k, shared, window, offset, block=block)
+    assert config.terms.long_bias
+    settings = hard_settings(400, offset, window)
     ours = with_terms(flash_attention, terms, **settings, interpret=True, block=block)
     check([q, k, v, *arrays], ours, jax.jit(with_terms(dense, terms, **settings)))
 
@@ -326,18 +306,15 @@ def test_the_tiles_of_a_window(window, offset, block):
     """Those that are counted are those where a query attends to a key, and they are consecutive."""
     lq, lk = 700, 1100
     q, k = (jax.ShapeDtypeStruct((1, n, 1, 128), np.float32) for n in (lq, lk))
-    config = arguments.configure(
-        q, k, flash.Shared(None, None, None, None), window, offset, block=block
-    )
-    query, key = (
-        np.arange(config.query_tiles * block[0]),
-        np.arange(config.key_tiles * block[1]),
-    )
+    config = arguments.configure(q, k, flash.Shared(), window, offset, block=block)
+    query = np.arange(config.tiling.query_tiles * block[0])
+    key = np.arange(config.tiling.key_tiles * block[1])
     attended = np.asarray(window.allows(key - query[:, None] + offset))
-    tiles = attended.reshape(-1, block[0], config.key_tiles, block[1]).any((1, 3))
-    assert config.attended_tiles == tiles.sum(1).tolist()
+    by_tile = attended.reshape(-1, block[0], config.tiling.key_tiles, block[1])
+    tiles = by_tile.any((1, 3))
+    assert config.tiling.attended_tiles == tiles.sum(1).tolist()
     for n in np.flatnonzero(tiles.any(1)):
-        first, end = config.key_tile_range(int(n))
+        first, end = config.tiling.key_tile_range(int(n))
         assert tiles[n, first:end].all()
 
 

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.attention import devices
-from pe_jax.attention.inputs import AttentionInputs, Term, tables
+from pe_jax.attention.inputs import AttentionInputs, Term
+from pe_jax.attention.inputs import tables as offset_tables
 from pe_jax.attention.reverse_only import reverse_only
 from pe_jax.attention.tpu_kernel.flash import fits, flash_attention
 from pe_jax.common.manual_axes import varies
@@ -23,14 +24,14 @@ from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
 
 def unsupported_reason(x: AttentionInputs) -> str:
     """Return what `attend` needs and `x` does not have; empty if it computes `x`."""
-    shift, mapped = x.context.shift, x.q is not x.content_q
     sizes = (*x.q.shape, *x.k.shape, *x.v.shape)
     if not all(isinstance(size, int) for size in sizes):
         return "shapes that are known at compile time"
+    shift = x.context.shift
     shifts_differ = any(context.shift != shift for _, _, context in x.terms)
-    if shift is None or x.position_windows or shifts_differ:
+    if shift is None or x.masks.position_windows or shifts_differ:
         return "positions that are ranges, the same for all parts of the encoding"
-    if x.added is not None or x.logit_terms or x.maps:
+    if x.added.array is not None or x.added.terms or x.maps:
         return (
             "an encoding without terms of the content, and biases of the offset alone"
         )
@@ -42,21 +43,23 @@ def unsupported_reason(x: AttentionInputs) -> str:
         return "float32, bfloat16 or float16"
     if varies(x.q, x.k, x.v):
         return "check_vma=False in jax.shard_map"
-    if x.mask is not None and (x.mask.shape[1] > 1 or x.mask.shape[2] > 1):
+    mask = x.masks.mask
+    if mask is not None and (mask.shape[1] > 1 or mask.shape[2] > 1):
         return "a mask of keys alone, [B or 1, 1, 1, Lk]"
     if any(term.query_vectors for term, _, _ in x.terms):
         return "no vectors of the offset that join the queries"
-    if mapped and any(
+    if x.is_mapped and any(
         term.key_vectors and not _rotates(term) for term, _, _ in x.terms
     ):
         return "no vectors of the offset that join the keys, beside maps of queries and keys"
-    (q, k, _), terms = jax.eval_shape(lambda: _laid_out(x))
-    if x.sink is not None and "key_table" in terms:
+    (q, k, _), tables = jax.eval_shape(lambda: _laid_out(x))
+    if x.sink is not None and "key_table" in tables:
         return "no sink beside vectors that join the keys"
-    values, packed = terms.get("value_table"), x.context.document_ids is not None
-    if k.shape[2] < q.shape[2] and values is not None and values.ndim > 2:
+    value_table = tables.get("value_table")
+    if k.shape[2] < q.shape[2] and value_table is not None and value_table.ndim > 2:
         return "as many heads of values as of vectors that join the values"
-    if not fits(q, k, **terms, window=x.window, offset=shift, packed=packed):
+    packed = x.masks.document_ids is not None
+    if not fits(q, k, **tables, window=x.masks.window, offset=shift, packed=packed):
         return "lengths and tables whose intermediate results fit into the memory on the chip"
     return ""
 
@@ -67,32 +70,39 @@ def attend(
     """Attention of `x`, with dropout if there is a seed; on a TPU, or emulated (see `devices`)."""
     assert x.context.shift is not None
     interpret = devices.are_emulated()
-    (q, k, v), terms = _laid_out(x)
-    qkv = q if interpret else devices.on_tpu(q), k, v
-    qkv, terms, sink = jax.tree.map(reverse_only, (qkv, terms, x.sink))
+    (q, k, v), tables = _laid_out(x)
+    if not interpret:
+        q = devices.on_tpu(q)
+    differentiated = (q, k, v), tables, x.sink
+    (q, k, v), tables, sink = jax.tree.map(reverse_only, differentiated)
+    valid = x.masks.mask
+    if valid is not None:
+        valid = jnp.broadcast_to(valid[:, 0, 0], x.k.shape[:2])
     out = flash_attention(
-        *qkv,
-        **terms,
+        q,
+        k,
+        v,
+        **tables,
         sink=sink,
-        window=x.window,
+        window=x.masks.window,
         offset=x.context.shift,
-        valid=None
-        if x.mask is None
-        else jnp.broadcast_to(x.mask[:, 0, 0], x.k.shape[:2]),
+        valid=valid,
         document_ids=x.context.document_ids,
         scale=_scale(x),
         dropout_rate=rate,
         seed=seed,
         interpret=interpret,
     )
-    total, end = out[..., : x.v.shape[-1]], x.q.shape[-1]
+    total = out[..., : x.v.shape[-1]]
+    first = x.q.shape[-1]  # Column of the next rotation.
     for term, params, context in _rotated(x):
         assert term.value_frequencies
         w = term.value_frequencies(params)
-        start, end = end, end + 2 * len(w)
+        columns = slice(first, first + 2 * len(w))
+        first = columns.stop
         assert context.ranges is not None
         positions = -np.asarray(context.ranges[0])[:, None]
-        total += rotate_pairs(out[..., start:end], positions, w).astype(total.dtype)
+        total += rotate_pairs(out[..., columns], positions, w).astype(total.dtype)
     return total
 
 
@@ -100,26 +110,31 @@ def _laid_out(
     x: AttentionInputs,
 ) -> tuple[tuple[Array, Array, Array], dict[str, Array]]:
     """Return queries, keys and values, wider for rotations, and tables of `flash_attention`."""
-    rows = tables([term for term in x.terms if not _rotates(term[0])], x.scale).rows
+    tables = offset_tables(
+        [term for term in x.terms if not _rotates(term.offsets)], x.scale
+    )
     beside = [_beside(term, x) for term in _rotated(x)]
     wide = x.q.shape[-1] + sum(q.shape[-1] for q, _, _ in beside)
 
-    def pad(table: Array) -> Array:
+    def pad(array: Array, size: int) -> Array:
         """With zeros where other terms are."""
-        return jnp.pad(
-            table, [(0, 0)] * (table.ndim - 1) + [(0, wide - table.shape[-1])]
-        )
+        padding = [(0, 0)] * (array.ndim - 1) + [(0, size - array.shape[-1])]
+        return jnp.pad(array, padding)
 
     q = x.q if _scale(x) == 1.0 else x.unscaled_q
-    # Keys may be wider than values.
-    v = jnp.pad(x.v, [(0, 0)] * 3 + [(0, x.q.shape[-1] - x.v.shape[-1])])
+    v = pad(x.v, x.q.shape[-1])  # Keys may be wider than values.
     q, k, v = (
         jnp.concatenate(arrays, axis=-1)
         for arrays in zip((q, x.k, v), *beside, strict=True)
     )
-    named = {"keys": "key_table", "values": "value_table"}
-    vectors = {named[name]: pad(rows[name]) for name in named if name in rows}
-    return (q, k, v), vectors | ({"bias": rows["bias"]} if "bias" in rows else {})
+    terms = {}
+    if tables.key_vectors is not None:
+        terms["key_table"] = pad(tables.key_vectors, wide)
+    if tables.value_vectors is not None:
+        terms["value_table"] = pad(tables.value_vectors, wide)
+    if tables.bias is not None:
+        terms["bias"] = tables.bias
+    return (q, k, v), terms
 
 
 def _scale(x: AttentionInputs) -> float:
@@ -129,7 +144,7 @@ def _scale(x: AttentionInputs) -> float:
 
 
 def _rotated(x: AttentionInputs) -> list[Term]:
-    return [term for term in x.terms if _rotates(term[0])]
+    return [term for term in x.terms if _rotates(term.offsets)]
 
 
 def _rotates(terms: OffsetTerms) -> bool:
@@ -145,7 +160,7 @@ def _beside(term: Term, x: AttentionInputs) -> tuple[Array, Array, Array]:
     assert terms.frequencies and terms.value_frequencies and context.ranges
     positions_q, positions_k = (np.asarray(positions) for positions in context.ranges)
     w = terms.frequencies(params)
-    rotated = rotate_pairs(x.content_q, positions_q[:, None], w).astype(x.q.dtype)
+    rotated = rotate_pairs(x.content.queries, positions_q[:, None], w).astype(x.q.dtype)
 
     def wide(frequencies: Array) -> Array:
         p = sinusoid(positions_k, frequencies).astype(x.k.dtype)  # [Lk, d]

@@ -9,9 +9,15 @@ import numpy as np
 from pe_jax.attention.masks import document_bounds
 from pe_jax.attention.product import add_row
 from pe_jax.attention.tpu_kernel import launch
-from pe_jax.attention.tpu_kernel.kernels import Batched, Shared
+from pe_jax.attention.tpu_kernel.kernels import Batched, Documents, Shared
 from pe_jax.attention.tpu_kernel.tiles import MASKED
-from pe_jax.attention.tpu_kernel.tiling import LANES, KernelConfig
+from pe_jax.attention.tpu_kernel.tiling import (
+    LANES,
+    HeadLayout,
+    KernelConfig,
+    TermLayout,
+    Tiling,
+)
 from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings.positions import AttentionWindow
 
@@ -28,8 +34,15 @@ def configure(
     block: tuple[int, int] | None = None,
     packed: bool = False,
 ) -> KernelConfig:
-    """The sizes, by the shapes of the arguments."""
-    (_, length, heads, size), (_, keys, kv_heads, _) = q.shape, k.shape
+    """Return the sizes, by the shapes of the arguments.
+
+    Without `block`, tiles are the largest ones that fit the memory on the chip.
+
+    Raises:
+      ValueError: for heads, tables, a window or a block that do not fit.
+    """
+    _, length, heads, size = q.shape
+    _, keys, kv_heads, _ = k.shape
     if heads % kv_heads:
         raise ValueError(
             f"k has {kv_heads} heads, which must divide the {heads} heads of q."
@@ -40,14 +53,17 @@ def configure(
             f"window must be 0 or more on each side, or None for no limit, got {window}."
         )
     # Offsets that cannot occur are sliced off: a table may be far longer than the sequences.
-    most = length - 1 - offset, keys - 1 + offset
-    left, right = (
-        None if side is None or side >= farthest else side
-        for side, farthest in zip(window.sides, most)
+    to_left = length - 1 - offset  # The farthest key.
+    to_right = keys - 1 + offset
+    window = AttentionWindow(
+        left=_limit(window.left, to_left), right=_limit(window.right, to_right)
     )
-    window = AttentionWindow(left=left, right=right)
-    longest = max(n if side is None else side for side, n in zip(window.sides, most))
+    longest = max(
+        to_left if window.left is None else window.left,
+        to_right if window.right is None else window.right,
+    )
     clip = max(1, min(_clip(terms), longest))
+    key_tables = _tables(terms.key_table, heads, 2)
     value_tables = _tables(terms.value_table, heads, 2)
     if value_tables > 1 and kv_heads < heads:
         raise ValueError(
@@ -64,32 +80,41 @@ def configure(
     def with_tiles(tile_queries: int, tile_keys: int, long_bias: bool) -> KernelConfig:
         term_clip = 1 if long_bias else clip  # A long bias is no term of each query.
         return KernelConfig(
-            heads=heads,
-            kv_heads=kv_heads,
-            size=size,
-            group=_group(kv_heads, size) * heads // kv_heads,
-            length=length,
-            queries=tile_queries,
-            keys=tile_keys,
-            query_tiles=-(-length // tile_queries),
-            key_tiles=-(-keys // tile_keys),
-            offset=offset,
-            window=None if window == AttentionWindow() else window,
-            clip=term_clip,
-            width=_ceil(2 * term_clip, LANES),
-            key_tables=_tables(terms.key_table, heads, 2),
-            value_tables=value_tables,
-            bias=has_bias and not long_bias,
-            long_bias=long_bias,
+            heads=HeadLayout(
+                total=heads,
+                kv_total=kv_heads,
+                size=size,
+                group=_group(kv_heads, size) * heads // kv_heads,
+            ),
+            tiling=Tiling(
+                length=length,
+                queries=tile_queries,
+                keys=tile_keys,
+                query_tiles=-(-length // tile_queries),
+                key_tiles=-(-keys // tile_keys),
+                offset=offset,
+                window=None if window == AttentionWindow() else window,
+            ),
+            terms=TermLayout(
+                clip=term_clip,
+                width=_ceil(2 * term_clip, LANES),
+                key_tables=key_tables,
+                value_tables=value_tables,
+                bias=has_bias and not long_bias,
+                long_bias=long_bias,
+            ),
             packed=packed,
         )
 
     if block is None:
-        tiles, tile_keys = _tiles(length, window), _tiles(keys, window)[0]
+        tiles = _tiles(length, window)
+        tile_keys = _tiles(keys, window)[0]
         choices = [with_tiles(n, tile_keys, is_long(n)) for n in tiles]
         choices += [with_tiles(n, tile_keys, False) for n in tiles if is_long(n)]
-        fitting = (c for c in choices if launch.on_chip_bytes(c, q.dtype) <= ON_CHIP)
-        return next(fitting, choices[-1])
+        for config in choices:
+            if launch.on_chip_bytes(config, q.dtype) <= ON_CHIP:
+                return config
+        return choices[-1]
     if min(block) < 1 or any(n % LANES for n in block):
         raise ValueError(
             f"block sizes must be multiples of 128, for queries and for keys, got {block}."
@@ -97,18 +122,19 @@ def configure(
     return with_tiles(*block, is_long(block[0]))
 
 
+def _limit(side: int | None, farthest: int) -> int | None:
+    """A limit of the window; None where no key is beyond it."""
+    return None if side is None or side >= farthest else side
+
+
 def _clip(terms: Shared) -> int:
     """The offset beyond which all terms are constant; 1 where there are none."""
-    rows = {
-        len(x) if isinstance(x, np.ndarray) else x.shape[0]
-        for x in terms
-        if x is not None
-    }
-    if any(n % 2 == 0 or n < 3 for n in rows) or len(rows) > 1:
+    counts = {x.shape[0] for x in terms if x is not None}
+    if any(n % 2 == 0 or n < 3 for n in counts) or len(counts) > 1:
         raise ValueError(
-            f"Tables and bias must have 2·clip + 1 rows with clip >= 1, got {sorted(rows)}."
+            f"Tables and bias must have 2·clip + 1 rows with clip >= 1, got {sorted(counts)}."
         )
-    return max(rows, default=3) // 2
+    return max(counts, default=3) // 2
 
 
 def _tables(
@@ -128,8 +154,10 @@ def _tables(
 
 def _group(heads: int, size: int) -> int:
     """The fewest heads that fill whole registers of 128 lanes; all of them where none do."""
-    fitting = (n for n in range(1, heads) if heads % n == 0 and n * size % LANES == 0)
-    return next(fitting, heads)
+    for n in range(1, heads):
+        if heads % n == 0 and n * size % LANES == 0:
+            return n
+    return heads
 
 
 def _tiles(length: int, window: AttentionWindow) -> list[int]:
@@ -141,14 +169,16 @@ def _tiles(length: int, window: AttentionWindow) -> list[int]:
 
 
 def _ceil(x: int, to: int) -> int:
+    """The next multiple of `to`."""
     return -(-x // to) * to
 
 
 def occurring(config: KernelConfig, terms: Shared) -> Shared:
     """The terms of offsets within ±clip, or a long bias as it is."""
-    if config.long_bias:
+    if config.terms.long_bias:
         return terms
-    middle, clip = _clip(terms), config.clip
+    middle = _clip(terms)
+    clip = config.terms.clip
     return jax.tree.map(lambda x: x[middle - clip : middle + clip + 1], terms)
 
 
@@ -156,16 +186,16 @@ def lay_out_terms(config: KernelConfig, terms: Shared, seed: Array | None) -> Sh
     """Tables and bias as the kernels take them, but in their own dtypes."""
 
     def table(x: Array | None) -> jax.Array | None:
-        return (
-            None if x is None else _periodic(config, x.reshape(len(x), -1, config.size))
-        )
+        if x is None:
+            return None
+        return _periodic(config, x.reshape(len(x), -1, config.heads.size))
 
     bias = None
     if terms.bias is not None:
         rows = len(terms.bias)
-        x = jnp.broadcast_to(terms.bias.reshape(rows, -1), (rows, config.heads))
-        lay_out = _all_offsets if config.long_bias else _periodic
-        bias = lay_out(config, x).reshape(-1, config.group, config.bias_lanes)
+        x = jnp.broadcast_to(terms.bias.reshape(rows, -1), (rows, config.heads.total))
+        lay_out = _all_offsets if config.terms.long_bias else _periodic
+        bias = lay_out(config, x).reshape(-1, config.heads.group, config.bias_lanes)
     return Shared(
         seed=jnp.zeros(2, jnp.uint32) if seed is None else seed,
         key_table=table(terms.key_table),
@@ -177,20 +207,24 @@ def lay_out_terms(config: KernelConfig, terms: Shared, seed: Array | None) -> Sh
 def _periodic(config: KernelConfig, x: Array) -> jax.Array:
     """[M, N, ...] to [N, width, ...]: differences to offset clip, offset m at (m − offset) mod
     width."""
+    clip = config.terms.clip
     x = jnp.moveaxis(x[:-1] - x[-1:], 0, 1)
     pad = [(0, 0)] * x.ndim
-    pad[1] = (0, config.width - 2 * config.clip)
-    return jnp.roll(jnp.pad(x, pad), -config.clip - config.offset, axis=1)
+    pad[1] = (0, config.terms.width - 2 * clip)
+    return jnp.roll(jnp.pad(x, pad), -clip - config.tiling.offset, axis=1)
 
 
 def _all_offsets(config: KernelConfig, x: Array) -> jax.Array:
     """[M, H] to [H, lanes]: the bias of all offsets between tiles, the first at lane 0."""
-    clip, lanes = len(x) // 2, config.bias_lanes
-    first = config.offset - config.query_tiles * config.queries
+    tiling = config.tiling
+    lanes = config.bias_lanes
+    clip = len(x) // 2
+    first = tiling.offset - tiling.query_tiles * tiling.queries
     row = np.clip(first + np.arange(lanes), -clip, clip) + clip
-    before, inner = int((row == row[0]).sum()) - 1, x[row[0] : row[-1] + 1]
-    pad = (before, lanes - before - len(inner)), (0, 0)
-    return jnp.pad(inner, pad, mode="edge").T
+    before = int((row == row[0]).sum()) - 1
+    inner = x[row[0] : row[-1] + 1]
+    after = lanes - before - len(inner)
+    return jnp.pad(inner, ((before, after), (0, 0)), mode="edge").T
 
 
 def _padded(x: Array, tile: int, value: int | float = 0) -> jax.Array:
@@ -210,37 +244,37 @@ def lay_out_rows(
 ) -> Batched:
     """Arrays with rows of the batch, padded to whole tiles, heads side by side."""
     if terms.value_table is not None:
-        v = _plus_row(v, terms.value_table[-1].reshape(-1, config.size))
+        v = _plus_row(v, terms.value_table[-1].reshape(-1, config.heads.size))
     flat_q, flat_k, flat_v = (x.reshape(*x.shape[:2], -1) for x in (q, k, v))
     mask = jnp.zeros(k.shape[:2]) if valid is None else jnp.where(valid, 0.0, MASKED)
     return Batched(
         numbers=jax.lax.iota(jnp.uint32, len(k)),
-        mask=_padded(mask, config.keys, MASKED).astype(jnp.float32)[:, None],
-        q=_padded(flat_q, config.queries),
-        k=_padded(flat_k, config.keys),
-        v=_padded(flat_v, config.keys),
+        mask=_padded(mask, config.tiling.keys, MASKED).astype(jnp.float32)[:, None],
+        q=_padded(flat_q, config.tiling.queries),
+        k=_padded(flat_k, config.tiling.keys),
+        v=_padded(flat_v, config.tiling.keys),
     )
 
 
-def lay_out_document_ids(
-    config: KernelConfig, rows: Batched, document_ids: Array
-) -> Batched:
-    """`rows` with the document ids, -1 for queries of padding, and the tiles to compute."""
+def lay_out_documents(config: KernelConfig, document_ids: Array) -> Documents:
+    """The document ids, -1 for queries of padding, and the tiles to compute."""
+    tiling = config.tiling
     starts, ends = document_bounds(document_ids)
     real = document_ids > 0
 
     def by_tile(x: Array, other: int) -> jax.Array:
-        x = _padded(jnp.where(real, x, other), config.queries, other)
-        return x.reshape(len(x), config.query_tiles, config.queries)
+        x = _padded(jnp.where(real, x, other), tiling.queries, other)
+        return x.reshape(len(x), tiling.query_tiles, tiling.queries)
 
-    def row(x: Array, tile: int, padding: int) -> jax.Array:
+    def row(padding: int, tile: int) -> jax.Array:
+        x = jnp.where(real, document_ids, padding)
         return _padded(x, tile, padding).astype(jnp.float32)[:, None]
 
-    first = by_tile(starts, document_ids.shape[1]).min(2) // config.keys
-    end = -(-by_tile(ends, 0).max(2) // config.keys)
-    return rows._replace(
-        document_ids_q=row(jnp.where(real, document_ids, -1), config.queries, -1),
-        document_ids_k=row(jnp.where(real, document_ids, 0), config.keys, 0),
+    first = by_tile(starts, document_ids.shape[1]).min(2) // tiling.keys
+    end = -(-by_tile(ends, 0).max(2) // tiling.keys)
+    return Documents(
+        ids_q=row(-1, tiling.queries),
+        ids_k=row(0, tiling.keys),
         tiles=jnp.stack([first, end], axis=1).astype(jnp.int32),
     )
 

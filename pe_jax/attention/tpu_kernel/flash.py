@@ -16,12 +16,12 @@ has the work that this saves, and the longest inputs.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
@@ -31,7 +31,7 @@ from pe_jax.attention.tpu_kernel import launch
 from pe_jax.attention.tpu_kernel.arguments import (
     ON_CHIP,
     configure,
-    lay_out_document_ids,
+    lay_out_documents,
     lay_out_rows,
     lay_out_terms,
     occurring,
@@ -111,7 +111,7 @@ def flash_attention(
         raise ValueError(
             "sink is not supported beside key_table: use another implementation."
         )
-    terms = Shared(None, key_table, bias, value_table)
+    terms = Shared(key_table=key_table, bias=bias, value_table=value_table)
     packed = document_ids is not None
     config = configure(q, k, terms, window, offset, block, packed)._replace(
         sink=sink is not None,
@@ -125,12 +125,12 @@ def flash_attention(
             "them."
         )
     terms = occurring(config, terms)
-    if sink is not None and config.bias:
+    if sink is not None and config.terms.bias:
         sink = sink - terms.bias[-1]  # As from all logits, see `tiles`.
     shared = lay_out_terms(config, terms, seed)._replace(sink=sink)
     rows = lay_out_rows(config, terms, q, k, v, valid)
     if document_ids is not None:
-        rows = lay_out_document_ids(config, rows, document_ids)
+        rows = rows._replace(documents=lay_out_documents(config, document_ids))
     return _flash(config, shared, rows)[:, : q.shape[1]].reshape(q.shape)
 
 
@@ -154,7 +154,7 @@ def fits(
     only term and reaches beyond a tile takes 512 bytes an offset and head. Gradients of keys and
     values take 2 KiB a key in bfloat16, 3 KiB in float32 (more where heads do not fill 128 lanes).
     """
-    terms = Shared(None, key_table, bias, value_table)
+    terms = Shared(key_table=key_table, bias=bias, value_table=value_table)
     config = configure(q, k, terms, window, offset, packed=packed)
     return launch.on_chip_bytes(config, q.dtype) <= ON_CHIP
 
@@ -197,10 +197,10 @@ def _sink_gradient(
     config: KernelConfig, sink: Float[Array, " H"], rows: Batched, grad: Array
 ) -> Float[Array, " H"]:
     """-Σ w (grad·out) over queries, with w the sink's weight, as its value is 0."""
-    products = (grad.astype(jnp.float32) * rows.out.astype(jnp.float32)).reshape(
-        *grad.shape[:2], config.heads, config.size
-    )
-    log_sum = rows.log_sum.reshape(len(grad), config.heads, -1)
+    by_head = *grad.shape[:2], config.heads.total, config.heads.size
+    products = grad.astype(jnp.float32) * rows.out.astype(jnp.float32)
+    products = products.reshape(by_head)
+    log_sum = rows.log_sum.reshape(len(grad), config.heads.total, -1)
     weight = jnp.exp2(sink[:, None] * LOG2_E - log_sum)
     return -jnp.einsum("bhq,bqh->h", weight, products.sum(-1))
 
@@ -225,8 +225,10 @@ def _by_rows(
         mesh = jax.sharding.get_abstract_mesh()
         if not mesh.auto_axes:
             return call(shared, rows)
-        whole, split = PartitionSpec(), PartitionSpec(mesh.auto_axes)
-        if len(rows.q) % np.prod([mesh.shape[axis] for axis in mesh.auto_axes]):
+        whole = PartitionSpec()
+        split = PartitionSpec(mesh.auto_axes)
+        devices = math.prod(mesh.shape[axis] for axis in mesh.auto_axes)
+        if len(rows.q) % devices:
             split = whole  # Too few rows to share out.
         return jax.shard_map(
             call,

@@ -28,38 +28,63 @@ from pe_jax.common.shapes import Leaf
 
 # One structure for arrays outside a kernel, `jax.Ref` inside, their shapes, and their block specs.
 class Shared(NamedTuple):
-    """Arrays that all rows of the batch share. Offset m is at index (m − offset) mod width."""
+    """Arrays that all rows of the batch share; None where there is no such term.
 
-    seed: Leaf  # Of dropout, uint32 [2]; None among gradients.
-    key_table: Leaf  # [1 or H, width, d], or None.
-    bias: Leaf  # float32 [H / group, group, lanes], or None; a long one as `arguments` lays it out.
-    value_table: Leaf
-    sink: Leaf = (
-        None  # Logits in the denominator, float32 [H], or None; for the forward kernel.
-    )
+    Offset m is at index (m − offset) mod width.
+
+    Attributes:
+      seed: of dropout, uint32 [2]; None among gradients.
+      key_table, value_table: [1 or H, width, d].
+      bias: float32 [H / group, group, lanes]; a long one as `arguments` lays it out.
+      sink: logits in the denominator, float32 [H]; for the forward kernel.
+    """
+
+    seed: Leaf = None
+    key_table: Leaf = None
+    bias: Leaf = None
+    value_table: Leaf = None
+    sink: Leaf = None
+
+
+class Documents(NamedTuple):
+    """Documents of packed rows.
+
+    Attributes:
+      ids_q, ids_k: float32 [B, 1, Lq] and [B, 1, Lk], equal where a query may attend to a key.
+      tiles: for each tile of queries the first tile of keys of its documents, and the one after the
+        last, int32 [B, 2, tiles of queries].
+    """
+
+    ids_q: Leaf
+    ids_k: Leaf
+    tiles: Leaf
 
 
 class Batched(NamedTuple):
     """Arrays with a row for each of the batch.
 
     Among gradients those of q, k and v alone.
+
+    Attributes:
+      numbers: of the rows, uint32 [B], by which they drop weights.
+      mask: added to the logits of a key, float32 [B, 1, Lk].
+      q: [B, Lq, H · d].
+      k, v: [B, Lk, G · d], G heads of keys and values.
+      out: the output, for the backward kernel, as are the following two.
+      log_sum: base-2 logarithm of the softmax's denominator, float32 [B, H / group, group, Lq].
+      grad: of the output.
+      documents: `Documents`; None if rows are not packed.
     """
 
-    numbers: Leaf  # Of the rows, uint32 [B], by which they drop weights.
-    mask: Leaf  # Added to the logits of a key, float32 [B, 1, Lk].
-    q: Leaf  # [B, Lq, H · d].
-    k: Leaf  # [B, Lk, G · d], G heads of keys and values.
-    v: Leaf  # As k.
-    out: Leaf = None  # The output, for the backward kernel, as are the following.
-    # Base-2 logarithm of the softmax's denominator, float32 [B, H / group, group, Lq].
+    numbers: Leaf
+    mask: Leaf
+    q: Leaf
+    k: Leaf
+    v: Leaf
+    out: Leaf = None
     log_sum: Leaf = None
-    grad: Leaf = None  # Of the output.
-    # float32 [B, 1, Lq] and [B, 1, Lk], equal where a query may attend to a key; or None.
-    document_ids_q: Leaf = None
-    document_ids_k: Leaf = None
-    # For each tile of queries the first tile of keys of its documents, and the one after the
-    # last, int32 [B, 2, tiles of queries]; or None.
-    tiles: Leaf = None
+    grad: Leaf = None
+    documents: Leaf = None
 
 
 def forward_kernel(
@@ -72,7 +97,9 @@ def forward_kernel(
     weights summed per offset; `terms` are q·P and the bias per offset. `document_ids` are of the
     queries, of all heads.
     """
-    tile = Tile(config, rows.tiles)
+    heads, keys = config.heads, config.tiling.keys
+    has_value_terms = config.terms.has_value_terms
+    tile = Tile(config, rows.documents)
 
     @pl.when(pl.program_id(3) == 0)
     def begin():
@@ -80,7 +107,7 @@ def forward_kernel(
         clear(total, sums, bands)
         if shared.sink is not None:  # A key of weight 1 so far, and without a value.
             total[...] = jnp.full_like(total, 1 / LANES)
-            for h in range(config.group):
+            for h in range(heads.group):
                 logit = jnp.maximum(shared.sink[tile.head + h] * LOG2_E, UNSEEN)
                 top[h] = jnp.full(top.shape[1:], logit)
         _lay_out_document_ids(config, rows, document_ids)
@@ -88,32 +115,31 @@ def forward_kernel(
 
     @tile.each
     def attend(uniform):
-        for h, kv_lanes in enumerate(config.kv_lanes):
+        for h, kv_lanes in enumerate(heads.kv_lanes):
             logits = _logits(tile, shared, rows, document_ids, terms, h, uniform)
             greatest = jnp.maximum(top[h], jnp.max(logits, axis=1, keepdims=True))
-            weights = jnp.exp2(logits - wide(greatest, config.keys))
+            weights = jnp.exp2(logits - wide(greatest, keys))
             decay = jnp.exp2(top[h] - greatest)
             top[h] = greatest
             total[h] = decay * total[h] + sum(parts(weights))
             (weights,) = tile.drop(shared.seed, rows.numbers, h, weights)
             product = dot(weights.astype(rows.v.dtype), rows.v[0, :, kv_lanes], 1, 0)
-            sums[h] = wide(decay, config.size) * sums[h] + product
-            if config.value_terms:
+            sums[h] = wide(decay, heads.size) * sums[h] + product
+            if has_value_terms:
                 bands[h] *= wide(decay, bands.shape[-1])
                 tile.relative_shift_transpose(bands, h, weights, uniform)
 
     @pl.when(pl.program_id(3) == pl.num_programs(3) - 1)
     def finish():
-        for h, lanes in enumerate(config.lanes):
+        for h, lanes in enumerate(heads.lanes):
             result = sums[h]
-            if config.value_terms:
+            if has_value_terms:
                 by_offset = unskew(bands[h], config, rows.v.dtype)
                 result += dot(by_offset, _table(shared.value_table, h), 1, 0)
             whole = jnp.sum(total[h], axis=1, keepdims=True)
             whole = jnp.maximum(whole, jnp.finfo(jnp.float32).tiny)
-            out[0, :, lanes] = (result * (config.dropout_scale / whole)).astype(
-                out.dtype
-            )
+            result = result * (config.dropout_scale / whole)
+            out[0, :, lanes] = result.astype(out.dtype)
             # Queries go from sublanes to lanes, where they take no more than their bytes.
             log_sum[0, 0, h : h + 1] = jnp.transpose(top[h] + jnp.log2(whole))[:1]
 
@@ -143,13 +169,12 @@ def backward_kernel(
     Bands: gradients of the logits, and weights, summed per offset. `bias_band`: the former for a
     long bias, of all queries.
     """
-    tile = Tile(config, rows.tiles)
+    heads, tiling, terms = config.heads, config.tiling, config.terms
+    tile = Tile(config, rows.documents)
     first_query = pl.program_id(2) == 0
     last_query = pl.program_id(2) == pl.num_programs(2) - 1
-    first_key, last_key = (
-        pl.program_id(3) == 0,
-        pl.program_id(3) == pl.num_programs(3) - 1,
-    )
+    first_key = pl.program_id(3) == 0
+    last_key = pl.program_id(3) == pl.num_programs(3) - 1
     first_group = pl.program_id(1) == 0
 
     @pl.when(first_key & first_query)
@@ -158,10 +183,12 @@ def backward_kernel(
 
     # To the gradient of a shared table, all groups of heads add.
     for tables, gradient in (
-        (config.key_tables, dshared.key_table),
-        (config.value_tables, dshared.value_table),
+        (terms.key_tables, dshared.key_table),
+        (terms.value_tables, dshared.value_table),
     ):
-        first = first_key & first_query & (first_group if tables == 1 else True)
+        first = first_key & first_query
+        if tables == 1:
+            first = first & first_group
         pl.when(first)(functools.partial(clear, gradient))
 
     @pl.when(first_key)
@@ -169,46 +196,41 @@ def backward_kernel(
         clear(dq, logit_bands, value_bands)
         _lay_out_document_ids(config, rows, document_ids)
         _lay_out_logit_terms(config, shared, rows, logit_terms)
-        for h, lanes in enumerate(config.lanes):
-            row = jnp.broadcast_to(
-                rows.log_sum[0, 0, h : h + 1], (LANES, config.queries)
-            )
-            log_sum[h] = jnp.transpose(row)
-            grad = rows.grad[0, :, lanes]
-            product = grad.astype(jnp.float32) * rows.out[0, :, lanes].astype(
-                jnp.float32
-            )
+        for h, lanes in enumerate(heads.lanes):
+            row = rows.log_sum[0, 0, h : h + 1]
+            log_sum[h] = jnp.transpose(jnp.broadcast_to(row, (LANES, tiling.queries)))
+            grad, out = rows.grad[0, :, lanes], rows.out[0, :, lanes]
+            product = grad.astype(jnp.float32) * out.astype(jnp.float32)
             average = jnp.sum(product, axis=1, keepdims=True) / config.dropout_scale
-            mean[h] = jnp.broadcast_to(average, (config.queries, LANES))
-            if config.value_terms:
-                terms = dot(grad, _table(shared.value_table, h), 1, 1)
-                value_terms[h] = skew(terms, config)
+            mean[h] = jnp.broadcast_to(average, (tiling.queries, LANES))
+            if terms.has_value_terms:
+                products = dot(grad, _table(shared.value_table, h), 1, 1)
+                value_terms[h] = skew(products, config)
 
     @tile.each
     def differentiate(uniform):
-        keys = pl.ds(pl.multiple_of(tile.key, LANES), config.keys)
-        for h, (lanes, kv_lanes) in enumerate(
-            zip(config.lanes, config.kv_lanes, strict=True)
-        ):
+        keys = pl.ds(pl.multiple_of(tile.key, LANES), tiling.keys)
+        for h in range(heads.group):
+            lanes, kv_lanes = heads.lanes[h], heads.kv_lanes[h]
             q, grad = rows.q[0, :, lanes], rows.grad[0, :, lanes]
             k, v = rows.k[0, :, kv_lanes], rows.v[0, :, kv_lanes]
             logits = _logits(tile, shared, rows, document_ids, logit_terms, h, uniform)
-            weights = jnp.exp2(logits - wide(log_sum[h], config.keys))
+            weights = jnp.exp2(logits - wide(log_sum[h], tiling.keys))
             dweights = dot(grad, v, 1, 1)
-            if config.value_terms:
+            if terms.has_value_terms:
                 dweights += tile.relative_shift(value_terms, h, uniform)
             dropped, dweights = tile.drop(
                 shared.seed, rows.numbers, h, weights, dweights
             )
-            dlogits = weights * (dweights - wide(mean[h], config.keys))
+            dlogits = weights * (dweights - wide(mean[h], tiling.keys))
             dv[keys, kv_lanes] += dot(dropped.astype(v.dtype), grad, 0, 0)
             dk[keys, kv_lanes] += dot(dlogits.astype(q.dtype), q, 0, 0)
             dq[h] += dot(dlogits.astype(k.dtype), k, 1, 0)
-            if config.logit_terms:
+            if terms.has_logit_terms:
                 tile.relative_shift_transpose(logit_bands, h, dlogits, uniform)
-            if config.long_bias:
+            if terms.long_bias:
                 tile.collect_bias(bias_band, h, dlogits)
-            if config.value_terms:
+            if terms.has_value_terms:
                 tile.relative_shift_transpose(value_bands, h, dropped, uniform)
 
     # What all logit gradients and weights have in common multiplies the sums.
@@ -217,27 +239,27 @@ def backward_kernel(
 
     @pl.when(last_key)
     def finish():
-        for h, lanes in enumerate(config.lanes):
-            q, grad, result = rows.q[0, :, lanes], rows.grad[0, :, lanes], dq[h]
-            if config.logit_terms:
+        for h, lanes in enumerate(heads.lanes):
+            q, grad = rows.q[0, :, lanes], rows.grad[0, :, lanes]
+            result = dq[h]
+            if terms.has_logit_terms:
                 bands = unskew(logit_bands[h], config, q.dtype)
-            if config.key_tables:
+            if terms.key_tables:
                 result += dot(bands, _table(shared.key_table, h), 1, 0)
                 _add_to_table(dshared.key_table, h, dot(bands, q, 0, 0) * logit_scale)
-            if config.bias:
+            if terms.bias:
                 total = jnp.sum(bands.astype(jnp.float32), axis=0, keepdims=True)
                 dshared.bias[0, 0, h : h + 1] += total * weight_scale
-            if config.value_terms:
+            if terms.has_value_terms:
                 bands = unskew(value_bands[h], config, grad.dtype)
-                _add_to_table(
-                    dshared.value_table, h, dot(bands, grad, 0, 0) * weight_scale
-                )
+                dtable = dot(bands, grad, 0, 0) * weight_scale
+                _add_to_table(dshared.value_table, h, dtable)
             drows.q[0, :, lanes] = (result * logit_scale).astype(drows.q.dtype)
 
     @pl.when(last_key & last_query)
     def finish_group():
-        if config.long_bias:
-            for h in range(config.group):
+        if terms.long_bias:
+            for h in range(heads.group):
                 add_by_offset(dshared.bias, h, bias_band, weight_scale)
         drows.k[0] = (dk[...] * logit_scale).astype(drows.k.dtype)
         drows.v[0] = (dv[...] * weight_scale).astype(drows.v.dtype)
@@ -248,7 +270,7 @@ def _lay_out_document_ids(
 ) -> None:
     """Write the documents of a block of queries from lanes to sublanes, [queries, 128]."""
     if config.packed:
-        row = jnp.broadcast_to(rows.document_ids_q[0], (LANES, config.queries))
+        row = jnp.broadcast_to(rows.documents.ids_q[0], (LANES, config.tiling.queries))
         document_ids[...] = jnp.transpose(row)
 
 
@@ -256,14 +278,14 @@ def _lay_out_logit_terms(
     config: KernelConfig, shared: Shared, rows: Batched, terms: Leaf
 ) -> None:
     """Compute the terms per offset of a block of queries, base 2, for `Tile.relative_shift`."""
-    if not config.logit_terms:
+    if not config.terms.has_logit_terms:
         return
-    for h, lanes in enumerate(config.lanes):
-        x = jnp.zeros((config.queries, config.width), jnp.float32)
-        if config.key_tables:
+    for h, lanes in enumerate(config.heads.lanes):
+        x = jnp.zeros((config.tiling.queries, config.terms.width), jnp.float32)
+        if config.terms.key_tables:
             x += dot(rows.q[0, :, lanes], _table(shared.key_table, h), 1, 1)
             x *= config.scale * LOG2_E
-        if config.bias:
+        if config.terms.bias:
             x += shared.bias[0, h : h + 1] * LOG2_E
         terms[h] = skew(x, config)
 
@@ -279,19 +301,20 @@ def _logits(
 ) -> jax.Array:
     """Base-2 logits of a head on a tile."""
     config = tile.config
-    q, k = rows.q[0, :, config.lanes[h]], rows.k[0, :, config.kv_lanes[h]]
+    q = rows.q[0, :, config.heads.lanes[h]]
+    k = rows.k[0, :, config.heads.kv_lanes[h]]
     logits = dot(q, k, 1, 1) * (config.scale * LOG2_E)
-    if config.logit_terms:
+    if config.terms.has_logit_terms:
         logits += tile.relative_shift(terms, h, uniform)
-    if config.long_bias:
+    if config.terms.long_bias:
         logits += tile.bias(shared.bias, h) * LOG2_E
     logits += rows.mask[0]
     if config.packed:
-        same = wide(document_ids[...], config.keys) == rows.document_ids_k[0]
+        same = wide(document_ids[...], config.tiling.keys) == rows.documents.ids_k[0]
         logits = jnp.where(same, logits, MASKED)
-    if config.window is None or uniform:
+    if config.tiling.window is None or uniform:
         return logits
-    return tile.within(logits, config.window)
+    return tile.within(logits, config.tiling.window)
 
 
 def _table(table: Leaf, h: int) -> jax.Array:

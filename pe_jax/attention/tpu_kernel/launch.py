@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,20 +16,18 @@ from jax.typing import DTypeLike
 
 from pe_jax.attention.tpu_kernel.kernels import (
     Batched,
+    Documents,
     Shared,
     backward_kernel,
     forward_kernel,
 )
 from pe_jax.attention.tpu_kernel.tiling import LANES, KernelConfig
 
-_TEMPORARIES = (
-    12 * 2**20
-)  # Bytes on the chip for intermediate results of a tile of 512 × 512.
+# Bytes on the chip for intermediate results of a tile of 512 × 512.
+_TEMPORARIES = 12 * 2**20
 
-_ANY, _IN_TURN = (
-    pltpu.GridDimensionSemantics.PARALLEL,
-    pltpu.GridDimensionSemantics.ARBITRARY,
-)
+_ANY = pltpu.GridDimensionSemantics.PARALLEL
+_IN_TURN = pltpu.GridDimensionSemantics.ARBITRARY
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +53,17 @@ class _Operand:
         return pl.BlockSpec(self.block, self.place)
 
 
-# Of a kernel: inputs and outputs, in the structure of the arrays, and scratch memory.
-_Layout = tuple[Any, Any, tuple[pl.MemoryRef | None, ...]]
+class _Layout(NamedTuple):
+    """Operands of a kernel.
+
+    Attributes:
+      inputs, outputs: in the structure of the arrays.
+      scratch: memory on the chip.
+    """
+
+    inputs: Any
+    outputs: Any
+    scratch: tuple[pl.MemoryRef | None, ...]
 
 
 def on_chip_bytes(config: KernelConfig, dtype: DTypeLike) -> int:
@@ -73,22 +80,25 @@ def run(
     these and `grad` as well, and it returns gradients, a `Shared` without a sink and a `Batched`:
     those of the tables are [B, 1 or H, width, d], of the bias [B, H / group, group, lanes].
     """
-    shared = shared._replace(sink=None) if backward else shared
+    kernel: Callable[..., None] = forward_kernel
+    order = _ANY, _ANY, _ANY, _IN_TURN
+    if backward:
+        shared = shared._replace(sink=None)
+        kernel = backward_kernel
+        order = _ANY, _IN_TURN, _IN_TURN, _IN_TURN
     layout = _layout(config, rows.q.dtype, len(rows.q), backward)
-    inputs, outputs, scratch = layout
-    order = (_ANY, *[_IN_TURN if backward else _ANY] * 2, _IN_TURN)
     return pl.pallas_call(
-        functools.partial(backward_kernel if backward else forward_kernel, config),
+        functools.partial(kernel, config),
         grid=(
             len(rows.q),
-            config.heads // config.group,
-            config.query_tiles,
-            config.key_steps,
+            config.heads.total // config.heads.group,
+            config.tiling.query_tiles,
+            config.tiling.key_steps,
         ),
-        in_specs=jax.tree.map(lambda operand: operand.spec, inputs),
-        out_specs=jax.tree.map(lambda operand: operand.spec, outputs),
-        out_shape=jax.tree.map(lambda operand: operand.array, outputs),
-        scratch_shapes=scratch,
+        in_specs=jax.tree.map(lambda operand: operand.spec, layout.inputs),
+        out_specs=jax.tree.map(lambda operand: operand.spec, layout.outputs),
+        out_shape=jax.tree.map(lambda operand: operand.array, layout.outputs),
+        scratch_shapes=layout.scratch,
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=order, vmem_limit_bytes=_memory(config, layout)
         ),
@@ -101,23 +111,28 @@ def _layout(
     config: KernelConfig, dtype: DTypeLike, rows: int, backward: bool
 ) -> _Layout:
     """Layout of a kernel for so many rows of the batch."""
-    shared, batched = (
-        _shared_operands(config, dtype),
-        _batched_operands(config, dtype, rows),
-    )
+    heads, tiling, terms = config.heads, config.tiling, config.terms
+    shared = _shared_operands(config, dtype)
+    batched = _batched_operands(config, dtype, rows)
 
     def scratch(*shape: int) -> pl.MemoryRef:
         return pltpu.VMEM(shape, jnp.float32)
 
-    per_head = functools.partial(scratch, config.group, config.queries)
-    logit_terms = per_head(config.width + LANES) if config.logit_terms else None
-    value_terms = per_head(config.width + LANES) if config.value_terms else None
-    column = scratch(config.queries, LANES) if config.packed else None
+    def per_head(lanes: int) -> pl.MemoryRef:
+        return scratch(heads.group, tiling.queries, lanes)
+
+    # Terms per query and offset, and their bands.
+    by_offset = per_head(terms.width + LANES)
+    logit_terms = by_offset if terms.has_logit_terms else None
+    value_terms = by_offset if terms.has_value_terms else None
+    document_ids = scratch(tiling.queries, LANES) if config.packed else None
     if not backward:
-        running = per_head(LANES), per_head(LANES), per_head(config.size)
-        inputs = shared, batched._replace(out=None, log_sum=None, grad=None)
-        outputs = batched.out, batched.log_sum
-        return inputs, outputs, (*running, logit_terms, value_terms, column)
+        top, total, sums = per_head(LANES), per_head(LANES), per_head(heads.size)
+        return _Layout(
+            inputs=(shared, batched._replace(out=None, log_sum=None, grad=None)),
+            outputs=(batched.out, batched.log_sum),
+            scratch=(top, total, sums, logit_terms, value_terms, document_ids),
+        )
     shared = shared._replace(sink=None)
 
     def of_each_row(operand: _Operand) -> _Operand:
@@ -127,154 +142,172 @@ def _layout(
         in_row = lambda b, *steps: (b, *place(b, *steps))
         return _Operand((rows, *operand.shape), (1, *block), in_row)
 
-    all_keys, kv_lanes = config.key_tiles * config.keys, config.kv_group * config.size
-    block, place = (1, all_keys, kv_lanes), lambda b, h, i, j: (b, 0, h)
-    dk = dataclasses.replace(batched.k, block=block, place=place)
+    all_keys = tiling.key_tiles * tiling.keys
+    kv_lanes = heads.kv_group * heads.size
+    dk = dataclasses.replace(
+        batched.k, block=(1, all_keys, kv_lanes), place=lambda b, h, i, j: (b, 0, h)
+    )
     dshared = jax.tree.map(of_each_row, shared._replace(seed=None))
-    sums = (
-        per_head(config.size),
-        *[scratch(all_keys, kv_lanes)] * 2,
-        *[per_head(LANES)] * 2,
-    )
-    long_bias = (
-        scratch(config.group, LANES, config.bias_lanes) if config.long_bias else None
-    )
-    return (
-        (shared, batched),
-        (dshared, Batched(None, None, batched.q, dk, dk)),
-        (*sums, *(logit_terms, value_terms) * 2, long_bias, column),
+    dq_sum = per_head(heads.size)
+    dk_sum = scratch(all_keys, kv_lanes)
+    log_sum = mean = per_head(LANES)
+    bias_band = None
+    if terms.long_bias:
+        bias_band = scratch(heads.group, LANES, config.bias_lanes)
+    terms_and_bands = logit_terms, value_terms, logit_terms, value_terms
+    return _Layout(
+        inputs=(shared, batched),
+        outputs=(dshared, Batched(numbers=None, mask=None, q=batched.q, k=dk, v=dk)),
+        scratch=(
+            *(dq_sum, dk_sum, dk_sum, log_sum, mean),
+            *terms_and_bands,
+            bias_band,
+            document_ids,
+        ),
     )
 
 
 def _shared_operands(config: KernelConfig, dtype: DTypeLike) -> Shared:
+    heads, terms = config.heads, config.terms
+
     def table(count: int) -> _Operand | None:
         if not count:
             return None
-        width, size = config.width, config.size
-        block = min(count, config.group), width, size
-        place = lambda b, h, i, j: (h if count > 1 else 0, 0, 0)
-        return _Operand((count, width, size), block, place, dtype)
+        table_shape = terms.width, heads.size
+        return _Operand(
+            shape=(count, *table_shape),
+            block=(min(count, heads.group), *table_shape),
+            place=lambda b, h, i, j: (h if count > 1 else 0, 0, 0),
+            dtype=dtype,
+        )
 
     bias = None
     if config.bias_lanes:
-        block = config.group, config.bias_lanes
-        shape = config.heads // config.group, *block
-        bias = _Operand(shape, (1, *block), lambda b, h, i, j: (h, 0, 0))
+        block = heads.group, config.bias_lanes
+        bias = _Operand(
+            shape=(heads.total // heads.group, *block),
+            block=(1, *block),
+            place=lambda b, h, i, j: (h, 0, 0),
+        )
     return Shared(
         seed=_Operand((2,), dtype=jnp.uint32),
-        key_table=table(config.key_tables),
+        key_table=table(terms.key_tables),
         bias=bias,
-        value_table=table(config.value_tables),
-        sink=_Operand((config.heads,)) if config.sink else None,
+        value_table=table(terms.value_tables),
+        sink=_Operand((heads.total,)) if config.sink else None,
     )
 
 
 def _batched_operands(config: KernelConfig, dtype: DTypeLike, rows: int) -> Batched:
     """Inputs of the backward kernel; the forward kernel's outputs are among them."""
-    all_queries, all_keys = (
-        config.query_tiles * config.queries,
-        config.key_tiles * config.keys,
-    )
-    groups, lanes = config.heads // config.group, config.group * config.size
+    heads, tiling = config.heads, config.tiling
+    all_queries = tiling.query_tiles * tiling.queries
+    all_keys = tiling.key_tiles * tiling.keys
 
     def key_tile(i, j):
         """Past the last tile of the window it stays, and so is not loaded again."""
-        first, end = config.key_tile_range(i)
-        return jnp.clip(jnp.minimum(first + j, end - 1), 0, config.key_tiles - 1)
+        first, end = tiling.key_tile_range(i)
+        return jnp.clip(jnp.minimum(first + j, end - 1), 0, tiling.key_tiles - 1)
 
     queries = _Operand(
-        (rows, all_queries, config.heads * config.size),
-        (1, config.queries, lanes),
-        lambda b, h, i, j: (b, i, h),
-        dtype,
+        shape=(rows, all_queries, heads.total * heads.size),
+        block=(1, tiling.queries, heads.group * heads.size),
+        place=lambda b, h, i, j: (b, i, h),
+        dtype=dtype,
     )
     keys = _Operand(
-        (rows, all_keys, config.kv_heads * config.size),
-        (1, config.keys, config.kv_group * config.size),
-        lambda b, h, i, j: (b, key_tile(i, j), h),
-        dtype,
+        shape=(rows, all_keys, heads.kv_total * heads.size),
+        block=(1, tiling.keys, heads.kv_group * heads.size),
+        place=lambda b, h, i, j: (b, key_tile(i, j), h),
+        dtype=dtype,
     )
-    mask = _Operand(
-        (rows, 1, all_keys),
-        (1, 1, config.keys),
-        lambda b, h, i, j: (b, 0, key_tile(i, j)),
+    per_query = _Operand(
+        shape=(rows, 1, all_queries),
+        block=(1, 1, tiling.queries),
+        place=lambda b, h, i, j: (b, 0, i),
+    )
+    per_key = _Operand(
+        shape=(rows, 1, all_keys),
+        block=(1, 1, tiling.keys),
+        place=lambda b, h, i, j: (b, 0, key_tile(i, j)),
     )
     log_sum = _Operand(
-        (rows, groups, config.group, all_queries),
-        (1, 1, config.group, config.queries),
-        lambda b, h, i, j: (b, h, 0, i),
+        shape=(rows, heads.total // heads.group, heads.group, all_queries),
+        block=(1, 1, heads.group, tiling.queries),
+        place=lambda b, h, i, j: (b, h, 0, i),
     )
-    batched = Batched(
-        _Operand((rows,), dtype=jnp.uint32),
-        mask,
-        queries,
-        keys,
-        keys,
-        queries,
-        log_sum,
-        queries,
-    )
-    if not config.packed:
-        return batched
-    return batched._replace(
-        document_ids_q=_Operand(
-            (rows, 1, all_queries), (1, 1, config.queries), lambda b, h, i, j: (b, 0, i)
-        ),
-        document_ids_k=mask,
-        tiles=_Operand((rows, 2, config.query_tiles), dtype=jnp.int32),
+    documents = None
+    if config.packed:
+        tiles = _Operand((rows, 2, tiling.query_tiles), dtype=jnp.int32)
+        documents = Documents(ids_q=per_query, ids_k=per_key, tiles=tiles)
+    return Batched(
+        numbers=_Operand((rows,), dtype=jnp.uint32),
+        mask=per_key,
+        q=queries,
+        k=keys,
+        v=keys,
+        out=queries,
+        log_sum=log_sum,
+        grad=queries,
+        documents=documents,
     )
 
 
 def _memory(config: KernelConfig, layout: _Layout) -> int:
     """Bytes on the chip: scratch, two buffers for each block that comes or goes, temporaries."""
-    inputs, outputs, scratch = layout
     moving = sum(
         2 * _tiled_bytes(operand.block, operand.dtype)
-        for operand in jax.tree.leaves((inputs, outputs))
+        for operand in jax.tree.leaves((layout.inputs, layout.outputs))
         if operand.block
     )
-    scratch_bytes = sum(
-        _tiled_bytes(x.shape, x.dtype) for x in scratch if x is not None
+    scratch = sum(
+        _tiled_bytes(x.shape, x.dtype) for x in layout.scratch if x is not None
     )
-    has_terms = config.logit_terms or config.value_terms
-    wide = (
-        4 * config.queries * 4 * config.width * has_terms
-    )  # `skew`, `unskew` and their matmuls.
-    return _TEMPORARIES + wide + scratch_bytes + moving
+    skewed = 0
+    if config.terms.has_logit_terms or config.terms.has_value_terms:
+        # Four arrays in float32: `skew`, `unskew` and their matmuls.
+        skewed = 4 * 4 * config.tiling.queries * config.terms.width
+    return _TEMPORARIES + skewed + scratch + moving
 
 
 def _tiled_bytes(shape: tuple[int, ...], dtype: DTypeLike) -> int:
     """Memory of an array, the last two axes padded to registers."""
     size = jnp.dtype(dtype).itemsize
-    rows, lanes = (
-        -(-shape[-2] // (32 // size)) * (32 // size),
-        -(-shape[-1] // LANES) * LANES,
-    )
-    return math.prod(shape[:-2]) * rows * lanes * size
+    sublanes = 32 // size
+    *others, rows, lanes = shape
+    padded_rows = -(-rows // sublanes) * sublanes
+    padded_lanes = -(-lanes // LANES) * LANES
+    return math.prod(others) * padded_rows * padded_lanes * size
 
 
 def _cost(config: KernelConfig, layout: _Layout, backward: bool) -> pl.CostEstimate:
     """The cost that is reported to XLA's scheduler."""
-    (shared, rows), outputs, _ = layout
-    tiles = config.attended_tiles
-    heads = rows.q.shape[0] * config.heads
-    pairs = heads * sum(tiles) * config.queries * config.keys
+    shared, rows = layout.inputs
+    heads, tiling, terms = config.heads, config.tiling, config.terms
+    tiles = sum(tiling.attended_tiles)
+    programs = rows.q.shape[0] * heads.total
+    pairs = programs * tiles * tiling.queries * tiling.keys
     # Of products of queries and a table, and of bands that are unskewed.
-    per_query = bool(config.key_tables) * (3 if backward else 1) * config.size
-    per_query += config.logit_terms * (1 if backward else 0) * 2 * LANES
-    per_query += config.value_terms * ((2 if backward else 1) * config.size + 2 * LANES)
-    flops = (5 if backward else 2) * pairs * config.size
-    flops += heads * config.query_tiles * config.queries * config.width * per_query
+    per_query = 0
+    if terms.key_tables:
+        per_query += (3 if backward else 1) * heads.size
+    if terms.has_logit_terms and backward:
+        per_query += 2 * LANES
+    if terms.has_value_terms:
+        per_query += (2 if backward else 1) * heads.size + 2 * LANES
+    products = (5 if backward else 2) * pairs * heads.size
+    products += programs * tiling.query_tiles * tiling.queries * terms.width * per_query
     # Tiles of keys are loaded for each tile of queries, but for one that is all there is.
-    loaded = sum(tiles) / config.key_tiles if config.key_tiles > 1 else 1
+    loaded = tiles / tiling.key_tiles if tiling.key_tiles > 1 else 1
 
     def size(*operands: Any) -> int:
         arrays = [operand.array for operand in jax.tree.leaves(operands)]
         return sum(x.size * x.dtype.itemsize for x in arrays)
 
+    loaded_bytes = int(loaded * size(rows.k, rows.v))
+    other_bytes = size(shared, rows._replace(k=None, v=None), layout.outputs)
     return pl.CostEstimate(
-        flops=2 * flops,
-        bytes_accessed=size(shared, rows._replace(k=None, v=None), outputs)
-        + int(loaded * size(rows.k, rows.v)),
+        flops=2 * products,
+        bytes_accessed=other_bytes + loaded_bytes,
         transcendentals=pairs,
     )

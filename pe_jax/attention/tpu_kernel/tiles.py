@@ -25,6 +25,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -40,32 +41,36 @@ from pe_jax.encodings.positions import AttentionWindow
 MASKED = -2e30  # The logit of a key that must not be attended to.
 # Where a running maximum starts: above it, so that such a key never weighs anything.
 UNSEEN = -1e30
-LOG2_E = math.log2(
-    math.e
-)  # Inside, exponentials and logarithms are of base 2, as in hardware.
+# Inside, exponentials and logarithms are of base 2, as in hardware.
+LOG2_E = math.log2(math.e)
 
 
 class Tile:
     """The tile of a program: its place among queries, keys and offsets.
 
     Args:
-      tiles: of the documents, see `kernels.Batched`.
+      documents: of packed rows, see `kernels.Documents`.
     """
 
-    def __init__(self, config: KernelConfig, tiles: jax.Ref | None):
-        first, _ = config.key_tile_range(pl.program_id(2))
+    def __init__(self, config: KernelConfig, documents: Any):
+        tiling = config.tiling
+        query_tile = pl.program_id(2)
+        first, _ = tiling.key_tile_range(query_tile)
         key_tile = first + pl.program_id(3)
         self.config = config
-        self.row, self.head = pl.program_id(0), pl.program_id(1) * config.group
-        self.query = pl.program_id(2) * config.queries
-        self.key = key_tile * config.keys
-        self.offset = (
-            config.offset + self.key - self.query
-        )  # From query 0 to key 0 of the tile.
-        self.exists = key_tile < config.key_tiles
+        self.tiling = tiling
+        self.terms = config.terms
+        self.row = pl.program_id(0)
+        self.head = pl.program_id(1) * config.heads.group
+        self.query = query_tile * tiling.queries
+        self.key = key_tile * tiling.keys
+        # From query 0 to key 0 of the tile.
+        self.offset = tiling.offset + self.key - self.query
+        self.exists = key_tile < tiling.key_tiles
         self.in_documents: jax.Array | bool = True
-        if tiles is not None:
-            first, end = (tiles[self.row, side, pl.program_id(2)] for side in (0, 1))
+        if documents is not None:
+            first = documents.tiles[self.row, 0, query_tile]
+            end = documents.tiles[self.row, 1, query_tile]
             self.in_documents = (first <= key_tile) & (key_tile < end)
 
     def each(self, body: Callable[[bool], None]) -> None:
@@ -74,55 +79,55 @@ class Tile:
         uniform: True if all attend to all, and no offset is within ±clip, so that a query has the
         same terms for all keys. What computes any other tile computes such a one as well, slower.
         """
-        config = self.config
-        first, last = self.offset - (config.queries - 1), self.offset + config.keys - 1
-        seen = self.in_documents
+        tiling = self.tiling
+        clip = self.terms.clip
+        first = self.offset - (tiling.queries - 1)
+        last = self.offset + tiling.keys - 1
+        attended = self.in_documents
         uniform: jax.Array | bool = True
-        if config.logit_terms or config.value_terms:
-            uniform = (first >= config.clip) | (last <= -config.clip)
-        if config.window is not None:
-            left, right = config.window.sides
-            seen = seen & self.exists & (True if right is None else first <= right)
+        if self.terms.has_logit_terms or self.terms.has_value_terms:
+            uniform = (first >= clip) | (last <= -clip)
+        if tiling.window is not None:
+            left, right = tiling.window.sides
+            attended = attended & self.exists & (right is None or first <= right)
             if left is not None:
                 uniform = uniform & (first >= -left)
             if right is not None:
                 uniform = uniform & (last <= right)
             # Offsets within the window may all be within ±clip: then there is one kind of tile.
-            if not config.beyond_clip:
+            if not self.config.reaches_beyond_clip:
                 uniform = False
         if uniform is not False:
-            pl.when(seen & uniform)(functools.partial(body, True))
+            pl.when(attended & uniform)(functools.partial(body, True))
         if uniform is not True:
-            pl.when(seen & ~jnp.asarray(uniform))(functools.partial(body, False))
+            pl.when(attended & ~jnp.asarray(uniform))(functools.partial(body, False))
 
     def distances(self, part: int) -> tuple[jax.Array, jax.Array]:
         """Key minus query, counted from the first of each, for 128 keys; and the offset of these
         first ones."""
-        query, key = (
-            jax.lax.broadcasted_iota(jnp.int32, (self.config.queries, LANES), axis)
-            for axis in (0, 1)
-        )
+        shape = self.tiling.queries, LANES
+        query = jax.lax.broadcasted_iota(jnp.int32, shape, 0)
+        key = jax.lax.broadcasted_iota(jnp.int32, shape, 1)
         return key - query, self.offset + part * LANES
 
     def sides(self, part: int) -> tuple[jax.Array, jax.Array]:
         """Masks of the offsets that are −clip or less, and clip or more."""
         distance, first = self.distances(part)
-        return (
-            distance <= -self.config.clip - first,
-            distance >= self.config.clip - first,
-        )
+        clip = self.terms.clip
+        return distance <= -clip - first, distance >= clip - first
 
     def lanes(self, part: int) -> slice | pl.Slice:
         """The lanes within the period of the keys of a part."""
-        lane = (self.key - self.query + part * LANES) % self.config.width
+        lane = (self.key - self.query + part * LANES) % self.terms.width
         return pl.ds(pl.multiple_of(lane, LANES), LANES)
 
     def relative_shift(self, terms: jax.Ref, h: int, uniform: bool) -> jax.Array:
         """Numbers of a head per query and offset, skewed, to [queries, keys]."""
-        left, shifted = terms[h, :, self.config.width :], []
+        left = terms[h, :, self.terms.width :]
         if uniform:
-            return wide(jnp.where(self.offset > 0, 0.0, left), self.config.keys)
-        for n in range(self.config.keys // LANES):
+            return wide(jnp.where(self.offset > 0, 0.0, left), self.tiling.keys)
+        shifted = []
+        for n in range(self.tiling.keys // LANES):
             before, after = self.sides(n)
             inner = jnp.where(after, 0.0, terms[h, :, self.lanes(n)])
             shifted.append(jnp.where(before, left, inner))
@@ -132,7 +137,7 @@ class Tile:
         self, bands: jax.Ref, h: int, x: jax.Array, uniform: bool
     ) -> None:
         """Add [queries, keys] to numbers per query and offset, as `relative_shift` transposed."""
-        left = slice(self.config.width, None)
+        left = slice(self.terms.width, None)
         if uniform:
             bands[h, :, left] += jnp.where(self.offset > 0, 0.0, sum(parts(x)))
             return
@@ -143,29 +148,25 @@ class Tile:
 
     def bias(self, bias: jax.Ref, h: int) -> jax.Array:
         """A head's long bias, [queries, keys]."""
-        config = self.config
-        lanes = config.queries + config.keys
-        first = pl.multiple_of(self._bias_lane(config.queries), LANES)
+        queries, keys = self.tiling.queries, self.tiling.keys
+        lanes = queries + keys
+        first = pl.multiple_of(self._bias_lane(queries), LANES)
         row = jnp.broadcast_to(bias[0, h : h + 1, pl.ds(first, lanes)], (LANES, lanes))
         rotated = pltpu.roll(row, 0, axis=1, stride=1, stride_axis=0)
-        starts = range(config.queries, 0, -LANES)
-        return jnp.concatenate([rotated[:, n : n + config.keys] for n in starts])
+        starts = range(queries, 0, -LANES)
+        return jnp.concatenate([rotated[:, n : n + keys] for n in starts])
 
     def collect_bias(self, band: jax.Ref, h: int, x: jax.Array) -> None:
         """Add [queries, keys] to the sums of a long bias, [group, 128, lanes], where `bias` has the
         lanes of 128 queries after their rotation."""
-        for n in range(0, self.config.queries, LANES):
-            lanes = pl.ds(pl.multiple_of(self._bias_lane(n), LANES), self.config.keys)
-            band[h, :, lanes] += x[n : n + LANES]
+        for n in range(0, self.tiling.queries, LANES):
+            first = pl.multiple_of(self._bias_lane(n), LANES)
+            band[h, :, pl.ds(first, self.tiling.keys)] += x[n : n + LANES]
 
     def _bias_lane(self, query: int) -> jax.Array:
         """The lane of a long bias for the tile's first key and one of its queries."""
-        return (
-            self.key
-            - self.query
-            + self.config.query_tiles * self.config.queries
-            - query
-        )
+        all_queries = self.tiling.query_tiles * self.tiling.queries
+        return self.key - self.query + all_queries - query
 
     def within(self, logits: jax.Array, window: AttentionWindow) -> jax.Array:
         """`logits` [queries, keys], masked where the offset is not within the window."""
@@ -180,26 +181,27 @@ class Tile:
     ) -> list[jax.Array]:
         """Dropout, without its scale, of a head's weights; rows are those of [B, H, Lq, Lk]."""
         config = self.config
+        tiling = config.tiling
         if not config.rate:
             return list(tiles)
-        first = numbers[self.row] * np.uint32(config.heads) + (self.head + h).astype(
-            jnp.uint32
-        )
-        first = first * np.uint32(config.length) + self.query.astype(jnp.uint32)
-        rows = first + jax.lax.broadcasted_iota(jnp.uint32, (config.queries, LANES), 0)
+        head = (self.head + h).astype(jnp.uint32)
+        first = numbers[self.row] * np.uint32(config.heads.total) + head
+        first = first * np.uint32(tiling.length) + self.query.astype(jnp.uint32)
+        shape = tiling.queries, LANES
+        rows = first + jax.lax.broadcasted_iota(jnp.uint32, shape, 0)
         columns = jax.lax.broadcasted_iota(jnp.uint32, (1, LANES), 1)
         columns = columns + self.key.astype(jnp.uint32)
         words = jnp.stack([jnp.full((1, LANES), seed[n]) for n in (0, 1)])
         keep_masks = [
             keep(words, rows, columns + np.uint32(n), config.rate)
-            for n in range(0, config.keys, LANES)
+            for n in range(0, tiling.keys, LANES)
         ]
-        return [
-            jnp.concatenate(
-                [jnp.where(k, x, 0.0) for k, x in zip(keep_masks, parts(tile))], axis=1
-            )
-            for tile in tiles
-        ]
+
+        def drop(tile: jax.Array) -> jax.Array:
+            kept = zip(keep_masks, parts(tile), strict=True)
+            return jnp.concatenate([jnp.where(k, x, 0.0) for k, x in kept], axis=1)
+
+        return [drop(tile) for tile in tiles]
 
 
 def skew(terms: jax.Array, config: KernelConfig) -> jax.Array:
@@ -207,9 +209,8 @@ def skew(terms: jax.Array, config: KernelConfig) -> jax.Array:
     128 lanes of the number of offset −clip."""
     rotated = pltpu.roll(terms, 0, axis=1, stride=1, stride_axis=0)
     last = terms[:, config.far : config.far + 1]
-    return jnp.concatenate(
-        [rotated, jnp.broadcast_to(last, (len(last), LANES))], axis=1
-    )
+    last = jnp.broadcast_to(last, (len(last), LANES))
+    return jnp.concatenate([rotated, last], axis=1)
 
 
 def unskew(bands: jax.Array, config: KernelConfig, dtype: DTypeLike) -> jax.Array:
@@ -220,14 +221,14 @@ def unskew(bands: jax.Array, config: KernelConfig, dtype: DTypeLike) -> jax.Arra
     """
     reverse = reversal(dtype)
     rotated = []
-    for n in range(0, config.queries, LANES):
-        x = dot(reverse, bands[n : n + LANES, : config.width].astype(dtype), 1, 0)
-        shift = (1 - n - LANES) % config.width
+    for n in range(0, config.tiling.queries, LANES):
+        x = dot(reverse, bands[n : n + LANES, : config.terms.width].astype(dtype), 1, 0)
+        shift = (1 - n - LANES) % config.terms.width
         x = pltpu.roll(x, shift, axis=1, stride=1, stride_axis=0).astype(dtype)
         rotated.append(dot(reverse, x, 1, 0))
     inner = jnp.concatenate(rotated)
     lane = jax.lax.broadcasted_iota(jnp.int32, inner.shape, 1)
-    last = jnp.sum(bands[:, config.width :], axis=1, keepdims=True)
+    last = jnp.sum(bands[:, config.terms.width :], axis=1, keepdims=True)
     return jnp.where(lane == config.far, last, inner).astype(dtype)
 
 
@@ -238,31 +239,25 @@ def add_by_offset(gradient: jax.Ref, h: int, band: jax.Ref, scale: float) -> Non
 
     def add(n: jax.Array, _: None) -> None:
         start = pl.multiple_of(n * LANES, LANES)
-        x = dot(
-            reverse,
-            band[h, :, pl.ds(start + LANES, LANES)],
-            1,
-            0,
-            jax.lax.Precision.HIGHEST,
-        )
+        x = band[h, :, pl.ds(start + LANES, LANES)]
+        x = dot(reverse, x, 1, 0, precision=jax.lax.Precision.HIGHEST)
         x = jnp.concatenate([jnp.zeros_like(x), x], axis=1)
         x = pltpu.roll(x, LANES + 1, axis=1, stride=1, stride_axis=0)
-        gradient[0, 0, h : h + 1, pl.ds(start, 2 * LANES)] += (
-            jnp.sum(x, 0, keepdims=True) * scale
-        )
+        total = jnp.sum(x, 0, keepdims=True) * scale
+        gradient[0, 0, h : h + 1, pl.ds(start, 2 * LANES)] += total
 
     jax.lax.fori_loop(0, band.shape[-1] // LANES - 1, add, None)
 
 
 def reversal(dtype: DTypeLike) -> jax.Array:
     """The matrix whose product with 128 rows has them in reverse order."""
-    row, column = (
-        jax.lax.broadcasted_iota(jnp.int32, (LANES, LANES), n) for n in (0, 1)
-    )
+    row = jax.lax.broadcasted_iota(jnp.int32, (LANES, LANES), 0)
+    column = jax.lax.broadcasted_iota(jnp.int32, (LANES, LANES), 1)
     return (row + column == LANES - 1).astype(dtype)
 
 
 def clear(*refs: jax.Ref | None) -> None:
+    """Write zeros."""
     for ref in refs:
         if ref is not None:
             ref[...] = jnp.zeros_like(ref)
@@ -285,5 +280,6 @@ def dot(
     axis_b: int,
     precision: jax.lax.Precision | None = None,
 ) -> jax.Array:
+    """The product of matrices, summed over an axis of each, in float32."""
     dims = (((axis_a,), (axis_b,)), ((), ()))
     return jax.lax.dot_general(a, b, dims, precision, jnp.float32)
