@@ -50,10 +50,12 @@ def sinusoidal_2d(
             f"least 8 with end=True; got {hidden_size}."
         )
     check_at_least(1, width=width)
-    exponent, source = "4t/D", "He et al. 2021 (MAE), code"
+    exponent = "4t/D"
+    source = "He et al. 2021 (MAE), code"
     frequency_base = base
     if end:
-        exponent, source = "t/(D/4−1)", "Beyer et al. 2022, code"
+        exponent = "t/(D/4−1)"
+        source = "Beyer et al. 2022, code"
         # The exponents t / (quarter - 1) instead of t / quarter.
         quarter = hidden_size // 4
         frequency_base = base ** (quarter / (quarter - 1))
@@ -125,10 +127,12 @@ def learned_2d(
         )
     half = hidden_size // 2
     shapes: dict[str, tuple[int, ...]] = {"table": (height, width, hidden_size)}
-    formula, parameters = "P_(row, column) free", "Ht·W·D"
+    formula = "P_(row, column) free"
+    parameters = "Ht·W·D"
     if factorized:
         shapes = {"columns": (width, half), "rows": (height, half)}
-        formula, parameters = "[P_column, P_row], P free", "(W + Ht)·D/2"
+        formula = "[P_column, P_row], P free"
+        parameters = "(W + Ht)·D/2"
     if cls:
         shapes["cls"] = (hidden_size,)
         parameters += " + D"

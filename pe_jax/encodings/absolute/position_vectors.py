@@ -39,9 +39,6 @@ def learned_absolute(
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
         return look_up(params["table"], x)
 
-    def resize(params: Params, length: int, method: str) -> Params:
-        return {"table": resize_table(params["table"], length, method)}
-
     metadata = Metadata(
         formula="P_x free",
         source="Gehring et al. 2017; Devlin et al. 2018",
@@ -51,7 +48,7 @@ def learned_absolute(
         vectors,
         metadata,
         init=normal_init(stddev, table=(max_length, hidden_size)),
-        traits=Traits(max_length=max_length, resize=resize),
+        traits=Traits(max_length=max_length, resize=resize_params),
     )
 
 
@@ -121,6 +118,11 @@ def _sinusoidal(
     # Not monotone: ψ comes back near ψ(0) again and again, as every sum of cosines.
     metadata = metadata.replace(monotone=False, frequencies=frequencies)
     return absolute(vectors, metadata, **fields)
+
+
+def resize_params(params: Params, length: int, method: str) -> Params:
+    """Parameters whose `"table"` has a row for each of `length` positions."""
+    return {**params, "table": resize_table(params["table"], length, method)}
 
 
 def absolute(

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.common.shapes import Array, Float, Real
+from pe_jax.encodings.absolute.position_vectors import resize_params
 from pe_jax.encodings.part import (
     HookContext,
     Logits,
@@ -20,7 +21,7 @@ from pe_jax.encodings.part import (
     normal_init,
 )
 from pe_jax.encodings.registry import register_encoding
-from pe_jax.encodings.tables import look_up, resize_table
+from pe_jax.encodings.tables import look_up
 
 
 @register_encoding
@@ -104,9 +105,6 @@ def tupe(
         theta = theta[:, :, None, None]  # [2, H, 1, 1]
         return jnp.where(from_cls, theta[0], jnp.where(to_cls, theta[1], c))
 
-    def resize(params: Params, length: int, method: str) -> Params:
-        return {**params, "table": resize_table(params["table"], length, method)}
-
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
         return look_up(jax.nn.standardize(params["table"], axis=-1), x)
 
@@ -115,7 +113,7 @@ def tupe(
         logits=logits,
         # The content's logits are q·k / sqrt(2d): those of attention over sqrt(2).
         scale=lambda params, context: 2**-0.5,
-        traits=Traits(max_length=max_length, resize=resize),
+        traits=Traits(max_length=max_length, resize=resize_params),
         metadata=Metadata(
             formula="(norm(P_i)·U_Q)·(norm(P_j)·U_K) / √(2d)",
             source="Ke et al. 2021, 3",
