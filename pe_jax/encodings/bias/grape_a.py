@@ -78,10 +78,10 @@ def grape_a(
         i, j = context.rows()
         gates_q = []
         gates_k = []
-        if "query" in params:
+        if gate != "key":
             # Queries are divided by sqrt(d) already.
             gates_q.append(_gate(params["query"], q))
-        if "key" in params:
+        if gate != "query":
             gates_k.append(_gate(params["key"], k / math.sqrt(head_size)))
         return LogitTerms(
             function=bias,

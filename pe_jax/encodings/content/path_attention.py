@@ -107,11 +107,13 @@ def path_attention(
             """β_l w_l·y_m for all tokens m before l."""
             return jnp.tril(jnp.einsum("blhd,bmhd->bhlm", beta[..., None] * w, y), -1)
 
-        # The sum of q·k and this is q·k - (q·w) W^-1 (β w·k), W = I + after(w).
+        # Attention adds q·k to this, which makes q·k - (q·w) W^-1 (β w·k) with W = I + between.
+        between = after(w)
+        with_keys = after(k)
+        products = _inverse(between) @ with_keys
         passed = np.arange(k.shape[1]) <= rows[:, None, :, None]
         with_queries = jnp.where(passed, jnp.einsum("bqhd,blhd->bhql", q, w), 0.0)
-        with_keys = _inverse(after(w)) @ after(k)
-        return jnp.where(known[:, None, :, None], -with_queries @ with_keys, jnp.nan)
+        return jnp.where(known[:, None, :, None], -with_queries @ products, jnp.nan)
 
     return Part(
         init=init,
