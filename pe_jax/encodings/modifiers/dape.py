@@ -121,14 +121,14 @@ def _adapted(
         return jnp.moveaxis(out, 0, 1)
 
     def map_logits(params: Params, content: Array, terms: Array, mask: Array) -> Logits:
-        adapted = map_query_blocks(
+        logits = content + terms
+        return logits + map_query_blocks(
             network,
             params,
             arrays=(content, terms, mask),
             # Units for each number of `arrays`, about.
             width=kernel_size * (2 + width // num_heads),
         )
-        return content + terms + adapted
 
     traits = Traits(ordered=kernel_size > 1)
     return Part(init=init, map_logits=map_logits, traits=traits, metadata=metadata)
