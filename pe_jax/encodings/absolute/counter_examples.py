@@ -72,7 +72,8 @@ def _along_direction(
     """The part that adds `multiple(positions)` times a learned direction."""
 
     def vectors(params: Params, x: Real[Array, "*B L"]) -> Float[Array, "*B L D"]:
-        return jnp.asarray(multiple(x), jnp.float32)[..., None] * params["direction"]
+        multiples = jnp.asarray(multiple(x), jnp.float32)
+        return multiples[..., None] * params["direction"]
 
     metadata = Metadata(
         formula=formula, source="a counter-example", parameters="D", monotone=False

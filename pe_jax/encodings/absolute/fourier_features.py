@@ -77,8 +77,8 @@ def fourier_features(
         if axes > 1:
             coordinates = [x[..., axis] for axis in range(axes)]
         angle = sum(map(angles, coordinates, params["frequencies"]))  # [..., F/2]
-        sinusoids = jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], axis=-1)
-        r = sinusoids / math.sqrt(features)
+        pairs = [jnp.cos(angle), jnp.sin(angle)]
+        r = jnp.concatenate(pairs, axis=-1) / math.sqrt(features)
         hidden = r @ params["hidden"]["kernel"] + params["hidden"]["bias"]
         units = jax.nn.gelu(hidden, approximate=False)
         return units @ params["out"]["kernel"] + params["out"]["bias"]

@@ -83,12 +83,14 @@ def fire(
 
         # Divisors are of a query or a key, so that a pair takes one logarithm and no division.
         def inverse_scale(x: Array) -> jax.Array:
-            return 1 / (jnp.maximum(start, psi(jnp.maximum(x, 0))) + _SMALL)
+            from_start = psi(jnp.maximum(x, 0))
+            return 1 / (jnp.maximum(start, from_start) + _SMALL)
 
         scale_q = inverse_scale(i)
         scale_k = inverse_scale(j)
         sign = jnp.sign(i - j) if directed else 1
-        return sign * psi(jnp.abs(i - j)) * jnp.where(i < j, scale_k, scale_q)
+        scale = jnp.where(i < j, scale_k, scale_q)
+        return sign * psi(jnp.abs(i - j)) * scale
 
     def network(
         params: Params, x: Float[Array, "*B Lq Lk"]
@@ -98,11 +100,12 @@ def fire(
         hidden = params["hidden"]
         out = params["out"]
         pairs = x.reshape(1, -1)  # As one axis, see `map_query_blocks`.
-        is_on = hidden["kernel"][:, None] * pairs + hidden["bias"][:, None] > 0
+        units = hidden["kernel"][:, None] * pairs + hidden["bias"][:, None]
+        is_on = (units > 0).astype(x.dtype)  # [width, pairs]
         slopes = out["kernel"].T * hidden["kernel"]  # [H, width]
         intercepts = out["kernel"].T * hidden["bias"]
         weights = jnp.concatenate([slopes, intercepts])  # [2H, width]
-        slope, intercept = jnp.split(weights @ is_on.astype(x.dtype), 2)
+        slope, intercept = jnp.split(weights @ is_on, 2)
         y = slope * pairs + intercept + out["bias"][:, None]  # [H, pairs]
         return y.reshape(num_heads, *x.shape)
 

@@ -72,7 +72,8 @@ def grape_a(
         gates = [jnp.swapaxes(x, 1, 2)[..., :, None] for x in gates_q]  # [B, H, Lq, 1]
         gates += [jnp.swapaxes(x, 1, 2)[..., None, :] for x in gates_k]  # [B, H, 1, Lk]
         distance = jnp.abs(jnp.asarray(offsets(i, j), jnp.float32))
-        return -distance[..., None, :, :] * rate[:, None, None] * sum(gates)
+        distance = distance[..., None, :, :]  # [#B, 1, Lq, Lk]
+        return -distance * rate[:, None, None] * sum(gates)
 
     def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
         i, j = context.rows()
@@ -110,4 +111,5 @@ def _gate(
 ) -> Float[Array, "B L H"]:
     """softplus of `x` along a direction of each head, in float32 at least."""
     unit = direction / jnp.linalg.norm(direction, axis=-1, keepdims=True)
-    return jax.nn.softplus(jnp.einsum("blhd,hd->blh", at_least_float32(x), unit))
+    products = jnp.einsum("blhd,hd->blh", at_least_float32(x), unit)
+    return jax.nn.softplus(products)

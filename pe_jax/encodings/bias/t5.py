@@ -94,8 +94,9 @@ def _buckets(
     exact = side // 2  # Distances with a bucket of their own.
     far = np.arange(exact, max_distance + 1)
     # In float64 and rounded up by a hair: bucket edges at whole numbers stay where they belong.
-    wide = np.log(far / exact) / np.log(max_distance / exact) * (side - exact) + 1e-9
-    far_buckets = np.minimum(exact + wide.astype(int), side - 1)
+    share = np.log(far / exact) / np.log(max_distance / exact)
+    beyond = (share * (side - exact) + 1e-9).astype(int)
+    far_buckets = np.minimum(exact + beyond, side - 1)
     by_distance = np.concatenate([np.arange(exact), far_buckets])
     clip = max(1, int(np.argmax(by_distance == side - 1)))
 

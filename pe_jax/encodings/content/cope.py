@@ -71,11 +71,14 @@ def cope(*, head_size: int, num_positions: int = 64) -> Part:
         products = jnp.einsum(
             "bqhd,bkhd->bhqk", q, k, preferred_element_type=wide_dtype(q, k)
         )
-        counted = jnp.asarray(indices_k[:, None, None, :] <= rows[:, None, :, None])
+        index_q = rows[:, None, :, None]
+        index_k = indices_k[:, None, None, :]
+        counted = jnp.asarray(index_k <= index_q)
         if mask is not None:
             counted = counted & mask
         # q_i·e[p] at whole numbers p, of unscaled queries: [B, H, Lq, num_positions].
-        at_integers = math.sqrt(head_size) * jnp.einsum("bqhd,pd->bhqp", q, table)
+        at_integers = jnp.einsum("bqhd,pd->bhqp", q, table)
+        at_integers = math.sqrt(head_size) * at_integers
         terms = map_query_blocks(
             interpolated,
             params=None,

@@ -90,30 +90,34 @@ def path_attention(
         y = jnp.einsum("blr,rhd->blhd", x @ params["down"], params["up"])
         y = row_order.short_convolution(y, params["convolution"], context)
         y = jax.nn.silu(y)
-        return y * jax.lax.rsqrt(jnp.sum(y**2, axis=-1, keepdims=True) + 1e-6)
+        squares = jnp.sum(y**2, axis=-1, keepdims=True)
+        return y * jax.lax.rsqrt(squares + 1e-6)
 
     def logits(
         params: Params, q: Array, k: Array, context: HookContext
     ) -> Float[Array, "B H Lq Lk"]:
         x = row_order.hidden_states(context, "path_attention", hidden_size)
         rows, known = row_order.rows_of_queries(context, q, k, "path_attention")
-        beta = 2 * jax.nn.sigmoid(x @ params["beta"]["kernel"] + params["beta"]["bias"])
-        beta = row_order.without_padding(beta, context)
+        gates = x @ params["beta"]["kernel"] + params["beta"]["bias"]  # [B, Lk, H]
+        beta = row_order.without_padding(2 * jax.nn.sigmoid(gates), context)
         w = reflections(params, x, context)
         q = at_least_float32(q)
         k = at_least_float32(k)
 
         def after(y: Float[Array, "B Lk H d"]) -> Float[Array, "B H Lk Lk"]:
             """β_l w_l·y_m for all tokens m before l."""
-            return jnp.tril(jnp.einsum("blhd,bmhd->bhlm", beta[..., None] * w, y), -1)
+            products = jnp.einsum("blhd,bmhd->bhlm", beta[..., None] * w, y)
+            return jnp.tril(products, -1)
 
         # Attention adds q·k to this, which makes q·k - (q·w) W^-1 (β w·k) with W = I + between.
         between = after(w)
         with_keys = after(k)
         products = _inverse(between) @ with_keys
         passed = np.arange(k.shape[1]) <= rows[:, None, :, None]
-        with_queries = jnp.where(passed, jnp.einsum("bqhd,blhd->bhql", q, w), 0.0)
-        return jnp.where(known[:, None, :, None], -with_queries @ products, jnp.nan)
+        with_queries = jnp.einsum("bqhd,blhd->bhql", q, w)
+        with_queries = jnp.where(passed, with_queries, 0.0)
+        terms = -with_queries @ products
+        return jnp.where(known[:, None, :, None], terms, jnp.nan)
 
     return Part(
         init=init,

@@ -66,12 +66,16 @@ def per_row_alibi(
     ) -> Float[Array, "B H Lq Lk"]:
         rows, known, gate_q = query_arrays
         indices_k, gate_k = key_arrays
-        gates = jax.nn.log_sigmoid(jnp.einsum("bqhr,bkhr->bhqk", gate_q, gate_k))
-        between = jnp.asarray(indices_k[:, None, None, :] < rows[:, None, :, None])
+        products = jnp.einsum("bqhr,bkhr->bhqk", gate_q, gate_k)
+        gates = jax.nn.log_sigmoid(products)
+        index_q = rows[:, None, :, None]
+        index_k = indices_k[:, None, None, :]
+        between = jnp.asarray(index_k < index_q)
         if mask is not None:
             between = between & mask
         # From each key up to the query, since all gates behind are 0.
-        sums = jax.lax.cumsum(jnp.where(between, gates, 0.0), axis=3, reverse=True)
+        gates = jnp.where(between, gates, 0.0)
+        sums = jax.lax.cumsum(gates, axis=3, reverse=True)
         return jnp.where(known[:, None, :, None], sums, jnp.nan)
 
     return Part(

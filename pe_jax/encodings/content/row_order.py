@@ -144,7 +144,8 @@ def short_convolution(
     for lag in range(1, min(kernel.shape[0], x.shape[1])):
         is_near = document[..., lag:] == document[..., :-lag]
         if mask is not None:
-            is_near = is_near & (mask[..., lag:] & mask[..., :-lag]).any((1, 2))
+            sees_both = mask[..., lag:] & mask[..., :-lag]  # By query.
+            is_near = is_near & sees_both.any((1, 2))
         is_near = jnp.reshape(is_near, (*is_near.shape, *[1] * (x.ndim - 2)))
         earlier = x[:, :-lag] * kernel[-1 - lag]
         y = y.at[:, lag:].add(jnp.where(is_near, earlier, 0.0))

@@ -78,7 +78,8 @@ def wall(
             q, sums_q, k, sums_k = arrays
             between = sums_q[..., :, None] - sums_k[..., None, :]
             decay = jnp.expm1(jnp.minimum(between, 0.0))
-            return total + q[..., :, None] * k[..., None, :] * decay, None
+            products = q[..., :, None] * k[..., None, :]
+            return total + products * decay, None
 
         q, _, k, _ = by_dimension
         start = jnp.zeros((*q.shape[1:], k.shape[-1]), q.dtype)
