@@ -119,27 +119,21 @@ def attention_fn(
             attn_weights_value_einsum=(attn_weights_value_einsum, _PRODUCTS),
         )
         check_floats(query=query, key=key, value=value)
-        wide = jnp.result_type(query, key, value) if dtype is None else dtype
-        query, key, value = (jnp.asarray(x, wide) for x in (query, key, value))
-        call_context = Context() if context is None else context
-        if input_positions is not None:
-            call_context = call_context.replace(positions_q=input_positions)
-        keys = key.shape[-3]
-        missing = (
-            call_context.positions_q is not None and call_context.positions_k is None
-        )
-        if missing and query.shape[-3] != keys:
-            call_context = call_context.replace(positions_k=range(keys))
-        drops = not deterministic and dropout_rate > 0
+        if dtype is None:
+            dtype = jnp.result_type(query, key, value)
+        query, key, value = (jnp.asarray(x, dtype) for x in (query, key, value))
+        if deterministic or not dropout_rate > 0:
+            dropout_rate = 0.0
+            dropout_rng = None
         return _attend(
             _joined(encoding, query, bias=bias, is_causal=is_causal),
             params,
-            call_context,
+            _call_context(context, input_positions, query, key),
             (query, key, value),
             _bool_mask(mask),
             implementation=implementation,
-            dropout_rate=dropout_rate if drops else 0.0,
-            dropout_rng=dropout_rng if drops else None,
+            dropout_rate=dropout_rate,
+            dropout_rng=dropout_rng,
         )
 
     return attend
@@ -190,20 +184,19 @@ def dot_product_attention(
         )
         q, k, v = (jnp.asarray(x) for x in (query, key, value))
         check_floats(query=q, key=k, value=v)
-        seen = None if mask is None else jnp.asarray(mask)
-        if seen is not None and seen.dtype != jnp.bool_:
-            raise ValueError(
-                f"mask must be bool, got {seen.dtype}. Pass an additive mask as a bias."
-            )
-        for lengths, size, axis in (
-            (query_seq_lengths, q.shape[-3], (1, -1, 1)),
-            (key_value_seq_lengths, k.shape[-3], (1, 1, -1)),
-        ):
-            if lengths is not None:
-                inside = jnp.arange(size).reshape(axis) < jnp.asarray(lengths).reshape(
-                    -1, 1, 1, 1
+        allowed = None
+        if mask is not None:
+            allowed = jnp.asarray(mask)
+            if allowed.dtype != jnp.bool_:
+                raise ValueError(
+                    f"mask must be bool, got {allowed.dtype}. Pass an additive mask as a bias."
                 )
-                seen = combine_masks(seen, inside)
+        if query_seq_lengths is not None:
+            is_query = _is_token(query_seq_lengths, q.shape[-3])
+            allowed = combine_masks(allowed, is_query[:, None, :, None])
+        if key_value_seq_lengths is not None:
+            is_key = _is_token(key_value_seq_lengths, k.shape[-3])
+            allowed = combine_masks(allowed, is_key[:, None, None, :])
         joined = _joined(
             encoding,
             q,
@@ -212,7 +205,9 @@ def dot_product_attention(
             window=local_window_size,
             scale=scale,
         )
-        return _attend(joined, params, context, (q, k, v), seen, implementation=chosen)
+        return _attend(
+            joined, params, context, (q, k, v), allowed, implementation=chosen
+        )
 
     return attend
 
@@ -280,21 +275,40 @@ def attention_inputs(
                     "express. Call pe_jax.attention.attention, which supports every encoding."
                 )
     x = apply_encoding(encoding, params, q, k, v, context, mask)
-    scale = x.q.shape[-1] ** -0.5 if scale is None else scale
-    return (
-        (at_least_float32(x.unscaled_q) * (x.scale / scale)).astype(x.q.dtype),
-        x.k,
-        x.v,
-        xla.added_logits(x),
-        x.whole_mask,
-    )
+    if scale is None:
+        scale = x.q.shape[-1] ** -0.5
+    # The other attention multiplies q·k by `scale`, where x.scale is wanted.
+    scaled_q = at_least_float32(x.unscaled_q) * (x.scale / scale)
+    scaled_q = scaled_q.astype(x.q.dtype)
+    return scaled_q, x.k, x.v, xla.added_logits(x), x.whole_mask
 
 
 # --- shared ---------------------------------------------------------------------------------------
 
 
+def _call_context(
+    context: Context | None, input_positions: Positions | None, query: Array, key: Array
+) -> Context:
+    """The context of a call of Flax, which may pass positions of the queries."""
+    if context is None:
+        context = Context()
+    if input_positions is not None:
+        context = context.replace(positions_q=input_positions)
+    num_keys = key.shape[-3]
+    has_q_alone = context.positions_q is not None and context.positions_k is None
+    if has_q_alone and query.shape[-3] != num_keys:
+        # Flax's cache has the key of position j at index j.
+        context = context.replace(positions_k=range(num_keys))
+    return context
+
+
+def _is_token(lengths: ArrayLike, size: int) -> Bool[jax.Array, "B L"]:
+    """True for the first `lengths` of each row's `size` places."""
+    return jnp.arange(size) < jnp.asarray(lengths).reshape(-1, 1)
+
+
 def _refuse(**arguments: tuple[Any, str]) -> None:
-    """Raises a ValueError for arguments that are set; each comes with the way out."""
+    """Raise a ValueError for arguments that are set; each comes with the way out."""
     for name, (value, instead) in arguments.items():
         if value is not None and value is not False:
             raise ValueError(
@@ -311,7 +325,8 @@ def _bool_mask(mask: Array | None) -> Array | None:
     if mask is None:
         return None
     allowed = jnp.asarray(mask) != 0
-    if jnp.result_type(mask) == jnp.bool_ or isinstance(mask, jax.core.Tracer):
+    is_bool = jnp.result_type(mask) == jnp.bool_
+    if is_bool or isinstance(mask, jax.core.Tracer):
         return allowed
     values = np.asarray(mask)
     wrong = values[(values != 0) & (values != 1)]
@@ -333,7 +348,8 @@ def _joined(
     scale: float | None = None,
 ) -> PositionEncoding:
     """`encoding` joined with a bias, a window to the left and right, and a scale of the logits."""
-    parts, traits = [], Traits(axes=encoding.axes)
+    parts = []
+    traits = Traits(axes=encoding.axes)
     if bias is not None:
         dtype = jnp.result_type(bias)
         if dtype == jnp.bool_ or jnp.issubdtype(dtype, jnp.complexfloating):
@@ -346,7 +362,8 @@ def _joined(
         def logits(
             params: Params, q: Array, k: Array, context: HookContext
         ) -> jax.Array:
-            return jnp.broadcast_to(added, (*added.shape[:2], q.shape[1], k.shape[1]))
+            shape = (*added.shape[:2], q.shape[1], k.shape[1])
+            return jnp.broadcast_to(added, shape)
 
         parts.append(Part(name="argument_bias", logits=logits, traits=traits))
     if scale is not None:
@@ -359,7 +376,9 @@ def _joined(
         limit = OffsetTerms(window=AttentionWindow(left=left, right=right))
         parts.append(Part(name="argument_window", offsets=limit))
     joined = encoding + PositionEncoding(parts=tuple(parts))
-    return joined + causal() if is_causal and not joined.is_causal else joined
+    if is_causal and not joined.is_causal:
+        joined += causal()
+    return joined
 
 
 def _attend(
@@ -373,9 +392,8 @@ def _attend(
     **dropout: Any,
 ) -> Float[Array, "*B Lq H d"]:
     """Attention of heads `[*B, L, H, d]`."""
-    q, k, v = heads
-    batch = q.shape[:-3]
-    q, k, v = (x.reshape(-1, *x.shape[-3:]) for x in (q, k, v))
+    batch = heads[0].shape[:-3]
+    q, k, v = (x.reshape(-1, *x.shape[-3:]) for x in heads)
     if mask is not None:
         mask = _one_batch(mask, batch)
         mask = jnp.broadcast_to(mask, (*mask.shape[:-1], k.shape[1]))
@@ -404,7 +422,8 @@ def _attend(
 def _one_batch(x: ArrayLike, batch: tuple[int, ...]) -> jax.Array:
     """Merge the axes of the batch of an array that broadcasts to [*batch, H, Lq, Lk]."""
     x = jnp.asarray(x)
-    x = x.reshape((1,) * (len(batch) + 3 - x.ndim) + x.shape)
+    missing_axes = len(batch) + 3 - x.ndim
+    x = x.reshape(missing_axes * (1,) + x.shape)
     if any(size > 1 for size in x.shape[:-3]):
         x = jnp.broadcast_to(x, (*batch, *x.shape[-3:]))
     return x.reshape(-1, *x.shape[-3:])

@@ -77,6 +77,23 @@ def test_options_that_do_not_fit(name, message):
         encodings.from_name(name, **SMALL)
 
 
+@pytest.mark.parametrize("kind", [int, float])
+def test_refused_options_are_documented(kind):
+    makers = encodings.ENCODINGS | encodings.WRAPPERS
+    undocumented = set()
+    for name, option, build in options_of_type(kind.__name__):
+        make = makers[name]
+        is_rotary = ".rotary." in make.__module__
+        if is_rotary or option in SMALL or "Raises:" in make.__doc__:
+            continue
+        for value in (0, -1):
+            try:
+                build(kind(value))
+            except ValueError:
+                undocumented.add(f"{name}({option}={value})")
+    assert not undocumented
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [

@@ -1,4 +1,7 @@
-"""Complex-order embeddings: each token has frequencies of its own."""
+"""Complex-order embeddings: each token has frequencies of its own.
+
+Wang et al. 2020, "Encoding word order in complex embeddings", arXiv 1912.12333.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,23 @@ def complex_order(
 
         E(token, x) = r·e^(i(ω x + θ)),   amplitude r, frequency ω and phase θ the token's own
 
-    in D/2 complex coordinates, neighbouring numbers of an embedding. A word embedding is r·e^(iθ)
-    already: it is rotated by ω x. (The authors' model is complex throughout; its code has no θ.)
+    in D/2 complex coordinates: neighbouring numbers of an embedding are the real and imaginary
+    part of one. A word embedding is r·e^(iθ) already, so it is rotated by ω x and nothing else is
+    learned. (The authors' model is complex throughout, D coordinates of two numbers; its code
+    leaves θ out.) Position 0 leaves embeddings as they are.
 
     Params: `{"frequencies": [V, D/2]}` in radians per position, starting at the sinusoid's for
-    every token, as in the authors' code. Ids past the vocabulary are a ValueError (see
-    `tables.look_up`); `vocab_size` is BERT's by default.
+    every token, as in the authors' code.
+
+    Args:
+      vocab_size: V, by default BERT's.
+      base: of the initial frequencies.
+
+    Raises:
+      ValueError: for an odd hidden size, a vocabulary below 1, or a base that is not positive; at
+        the input, without `Context.tokens`, or for ids past the vocabulary (traced ones give NaN).
     """
-    start = default_frequencies(hidden_size, base)
+    initial_frequencies = default_frequencies(hidden_size, base)
     check_at_least(1, vocab_size=vocab_size)
 
     def embed(
@@ -42,15 +54,19 @@ def complex_order(
                 "complex_order has frequencies for each token, so it needs tokens: pass "
                 "Context(tokens=tokens)."
             )
-        w = look_up(params["frequencies"], context.tokens)
-        positions = jnp.broadcast_to(
-            jnp.asarray(as_array(context.positions_q)), w.shape[:-1]
-        )
-        angle = jax.vmap(jax.vmap(angles))(positions, w)
-        return rotate_by(x[:, :, None], angle[:, :, None], "interleaved")[:, :, 0]
+        frequencies = look_up(params["frequencies"], context.tokens)  # [B, L, D/2]
+        positions = jnp.asarray(as_array(context.positions_q))
+        positions = jnp.broadcast_to(positions, frequencies.shape[:-1])  # [B, L]
+        token_angles = jax.vmap(jax.vmap(angles))(positions, frequencies)
+        # The rotation takes heads, of which an embedding is one.
+        heads = x[:, :, None]
+        return rotate_by(heads, token_angles[:, :, None], "interleaved")[:, :, 0]
+
+    def init(rng: jax.Array) -> Params:
+        return {"frequencies": jnp.array(np.tile(initial_frequencies, (vocab_size, 1)))}
 
     return Part(
-        init=lambda rng: {"frequencies": jnp.array(np.tile(start, (vocab_size, 1)))},
+        init=init,
         embed=embed,
         traits=Traits(frequency_params=("frequencies",)),
         metadata=Metadata(

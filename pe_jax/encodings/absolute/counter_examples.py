@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -26,19 +27,19 @@ from pe_jax.encodings.positions import as_array
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.sinusoid import default_frequencies, sinusoid
 
-Share = Callable[[Array], Array]  # Of positions.
-
 
 @register_encoding
 def raw_index(*, hidden_size: int, stddev: float = 0.02) -> Part:
     """P(x) = x·u with one learned direction u: the index itself.
 
-    It grows without bound: P(x)·P(y) = x y |u|². (The same number added to all dimensions, u = 1,
+    It grows without bound: P(x)·P(y) = x y |u|², and at position 500 it is 500 times as long as a
+    word embedding of the same standard deviation. (The same number added to all dimensions, u = 1,
     would be removed by the layer norm that follows.)
 
     Params: `{"direction": [D]}`, drawn from a normal of `stddev`.
     """
-    return _along(hidden_size, stddev, "x·u", lambda x: x, Traits())
+    init = normal_init(stddev, direction=(hidden_size,))
+    return _along_direction(init, lambda x: x, "x·u", Traits())
 
 
 @register_encoding
@@ -46,29 +47,37 @@ def normalized_index(*, hidden_size: int, stddev: float = 0.02) -> Part:
     """P(x) = x / (n - 1)·u, n the length of the input, and one learned direction u: the share of
     the input that is to the left.
 
-    n is a row's largest position + 1, so padding does not change it, documents packed into a row
-    share that of the longest, and one more token moves all (no cache).
+    It is bounded, but a position means another share in another input: the neighbour of a token is
+    1/(n - 1) away. n is a row's largest position + 1, so padding does not change it, documents
+    packed into a row share that of the longest, and one more token moves all (no cache).
 
     Params: `{"direction": [D]}`, drawn from a normal of `stddev`.
     """
 
     def share(x: Real[Array, "*B L"]) -> Real[Array, "*B L"]:
+        module = np if isinstance(x, np.ndarray) else jnp
         last = x.max(-1, keepdims=True, initial=0)
-        return x / (np if isinstance(x, np.ndarray) else jnp).maximum(last, 1)
+        return x / module.maximum(last, 1)
 
-    return _along(hidden_size, stddev, "x/(n − 1)·u", share, Traits(cacheable=False))
+    init = normal_init(stddev, direction=(hidden_size,))
+    return _along_direction(init, share, "x/(n − 1)·u", Traits(cacheable=False))
 
 
-def _along(
-    hidden_size: int, stddev: float, formula: str, share: Share, traits: Traits
+def _along_direction(
+    init: Callable[[jax.Array], Params],
+    multiple: Callable[[Array], Array],
+    formula: str,
+    traits: Traits,
 ) -> Part:
+    """The part that adds `multiple(positions)` times a learned direction."""
+
     def vectors(params: Params, x: Real[Array, "*B L"]) -> Float[Array, "*B L D"]:
-        return jnp.asarray(share(x), jnp.float32)[..., None] * params["direction"]
+        multiples = jnp.asarray(multiple(x), jnp.float32)
+        return multiples[..., None] * params["direction"]
 
     metadata = Metadata(
         formula=formula, source="a counter-example", parameters="D", monotone=False
     )
-    init = normal_init(stddev, direction=(hidden_size,))
     return absolute(vectors, metadata, init=init, traits=traits)
 
 
@@ -78,35 +87,44 @@ def sinusoidal_concatenated(
 ) -> Part:
     """Word and position next to each other: [E(w)_1 .. E(w)_{D-p}, S(ω, x)_1 .. S(ω, x)_p].
 
-    The last p numbers of the word embedding are not used. A map of both is W_E E(w) + W_P S(ω, x);
-    of their sum it would be that with W_P = W_E. No parameters.
+    The position cannot drown the word, which has p dimensions fewer in return: the last p numbers
+    of the word embedding are not used. A map of both is W_E E(w) + W_P S(ω, x); of their sum it
+    would be that with W_P = W_E. No parameters.
 
     Args:
       share: p / D, in (0, 1); p is rounded down to an even number of at least 2.
       base, scale: as in `sinusoidal_absolute`.
+
+    Raises:
+      ValueError: for a share outside (0, 1), or a base that is not positive.
     """
     if not 0 < share < 1:
         raise ValueError(
             f"share must be in (0, 1), got {share}: the position's share of the embedding."
         )
-    size = max(2, int(hidden_size * share) // 2 * 2)
-    w = default_frequencies(size, base)
+    position_size = max(2, int(hidden_size * share) // 2 * 2)
+    word_size = hidden_size - position_size
+    frequencies = default_frequencies(position_size, base)
+
+    def sinusoids(x: Real[Array, "*B"]) -> Float[Array, "*B p"]:
+        return scale * sinusoid(x, frequencies)
 
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
-        vector = scale * sinusoid(x, w)
-        return jnp.pad(vector, [(0, 0)] * (vector.ndim - 1) + [(hidden_size - size, 0)])
+        vector = sinusoids(x)
+        return jnp.pad(vector, [(0, 0)] * (vector.ndim - 1) + [(word_size, 0)])
 
     def embed(
         params: Params, x: Float[Array, "B L D"], context: HookContext
     ) -> Float[Array, "B L D"]:
-        vector = scale * sinusoid(as_array(context.positions_q), w)
-        vector = jnp.broadcast_to(vector, (*x.shape[:-1], size)).astype(x.dtype)
-        return jnp.concatenate([x[..., :-size], vector], axis=-1)
+        vector = sinusoids(as_array(context.positions_q))
+        vector = jnp.broadcast_to(vector, (*x.shape[:-1], position_size))
+        words = x[..., :-position_size]
+        return jnp.concatenate([words, vector.astype(x.dtype)], axis=-1)
 
     metadata = Metadata(
         formula=f"[E(w), S(ω, x)], ω_i = {base:g}^(−2i/p)",
         source="concatenation, after Vaswani et al. 2017",
         monotone=False,
-        frequencies=lambda _: jnp.array(w),
+        frequencies=lambda params: jnp.array(frequencies),
     )
     return absolute(vectors, metadata).replace(embed=embed)

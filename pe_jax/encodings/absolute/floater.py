@@ -1,4 +1,8 @@
-"""FLOATER: position vectors are the path of a learned differential equation."""
+"""FLOATER: position vectors are the path of a learned differential equation.
+
+Liu et al. 2020, "Learning to encode position for transformer with continuous dynamical model",
+arXiv 2003.09229.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +31,13 @@ def floater(
 
         dp/dτ = h(τ, p),    P(x) = p(x·Δ),    h(τ, p) = W_2 [relu(W_1 [p, τ] + b_1), τ] + b_2
 
-    with p(0) free. `max_length` is only how far the path is computed, by one Runge-Kutta step of
-    order 4 for each position (the authors' code takes five, the same to 1e-6), one after the other.
+    with p(0) free. The number of parameters does not depend on the length: `max_length` is only how
+    far the path is computed, and a model built for more positions has the same first ones.
+
+    The path is solved by one Runge-Kutta step of order 4 for each position. (The authors' code
+    takes five; the result is the same to 1e-6.) Each step starts from the one before, so all
+    positions take `max_length` steps in sequence, which is slow on accelerators.
+
     The paper adds vectors in every block, each with its own start and one network for all;
     `per_layer(floater)` has a network each too.
 
@@ -38,39 +47,51 @@ def floater(
     Args:
       step: Δ, 0.01 in the authors' code.
       width: of the hidden layer; default D, as there.
+
+    Raises:
+      ValueError: for a width below 1, or a step that is not positive; at the input, for positions
+        outside 0 .. max_length - 1 (traced ones give NaN).
     """
-    size = hidden_size if width is None else width
-    check_at_least(1, width=size)
+    if width is None:
+        width = hidden_size
+    check_at_least(1, width=width)
     check_positive(step=step)
 
-    kernels = {"hidden": (hidden_size + 1, size), "out": (size + 1, hidden_size)}
-    draw = normal_init(stddev, start=(hidden_size,), **kernels)
+    draw = normal_init(
+        stddev,
+        start=(hidden_size,),
+        hidden=(hidden_size + 1, width),
+        out=(width + 1, hidden_size),
+    )
 
     def init(rng: jax.Array) -> Params:
         drawn = draw(rng)
-        layers = {
-            x: {"kernel": drawn[x], "bias": jnp.zeros(kernels[x][1])} for x in kernels
+        return {
+            "start": drawn["start"],
+            "hidden": {"kernel": drawn["hidden"], "bias": jnp.zeros(width)},
+            "out": {"kernel": drawn["out"], "bias": jnp.zeros(hidden_size)},
         }
-        return {"start": drawn["start"], **layers}
 
     def path(params: Params) -> Float[Array, "L D"]:
         """P(x) for x = 0 .. max_length - 1."""
 
-        def layer(name: str, x: Array, t: Array) -> jax.Array:
-            return jnp.append(x, t) @ params[name]["kernel"] + params[name]["bias"]
+        def layer(layer_params: Params, x: Array, t: Array) -> jax.Array:
+            return jnp.append(x, t) @ layer_params["kernel"] + layer_params["bias"]
 
         def h(t: Array, p: Array) -> jax.Array:
-            return layer("out", jax.nn.relu(layer("hidden", p, t)), t)
+            units = jax.nn.relu(layer(params["hidden"], p, t))
+            return layer(params["out"], units, t)
 
-        def follow(p: Array, t: Array) -> tuple[Array, Array]:
-            a = h(t, p)
-            b = h(t + step / 2, p + step / 2 * a)
-            c = h(t + step / 2, p + step / 2 * b)
-            d = h(t + step, p + step * c)
-            return p + step / 6 * (a + 2 * b + 2 * c + d), p
+        def runge_kutta_step(p: Array, t: Array) -> tuple[Array, Array]:
+            k1 = h(t, p)
+            k2 = h(t + step / 2, p + step / 2 * k1)
+            k3 = h(t + step / 2, p + step / 2 * k2)
+            k4 = h(t + step, p + step * k3)
+            return p + step / 6 * (k1 + 2 * k2 + 2 * k3 + k4), p
 
         times = step * jnp.arange(max_length, dtype=params["start"].dtype)
-        return jax.lax.scan(follow, params["start"], times)[1]
+        _, vectors = jax.lax.scan(runge_kutta_step, params["start"], times)
+        return vectors
 
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
         is_concrete = not isinstance(x, jax.core.Tracer) and x.size
@@ -81,8 +102,9 @@ def floater(
             )
         return look_up(path(params), x)
 
-    formula, parameters = "p(xΔ), dp/dτ = h(τ, p)", "2·(D + 1)·width + 3·D"
     metadata = Metadata(
-        formula=formula, source="Liu et al. 2020, eq. 7", parameters=parameters
+        formula="p(xΔ), dp/dτ = h(τ, p)",
+        source="Liu et al. 2020, eq. 7",
+        parameters="2·(D + 1)·width + 3·D",
     )
     return absolute(vectors, metadata, init=init, traits=Traits(max_length=max_length))

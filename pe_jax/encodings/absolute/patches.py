@@ -39,6 +39,10 @@ def sinusoidal_2d(
         [CLS] is a token with a negative coordinate.
       end: ω_t = base^(-t / (D/4 - 1)), whose last frequency is 1/base, as in the plain ViT of
         big_vision (Beyer et al. 2022, arXiv 2205.01580, code).
+
+    Raises:
+      ValueError: for a hidden size that is no multiple of 4, or below 8 with `end`; a width below
+        1; or a base that is not positive.
     """
     if hidden_size % 4 or (end and hidden_size < 8):
         raise ValueError(
@@ -46,26 +50,43 @@ def sinusoidal_2d(
             f"least 8 with end=True; got {hidden_size}."
         )
     check_at_least(1, width=width)
-    quarter = hidden_size // 4
-    # With `end`, the exponents t / (quarter - 1) instead of t / quarter.
-    w = default_frequencies(
-        hidden_size // 2, base ** (quarter / (quarter - 1)) if end else base
-    )
+    exponent = "4t/D"
+    source = "He et al. 2021 (MAE), code"
+    frequency_base = base
+    if end:
+        exponent = "t/(D/4−1)"
+        source = "Beyer et al. 2022, code"
+        # The exponents t / (quarter - 1) instead of t / quarter.
+        quarter = hidden_size // 4
+        frequency_base = base ** (quarter / (quarter - 1))
+    frequencies = default_frequencies(hidden_size // 2, frequency_base)
 
     def vectors(params: Params, x: Real[Array, "..."]) -> Float[Array, "... D"]:
         if width is None:
-            row, column = x[..., 0], x[..., 1]
+            row = x[..., 0]
+            column = x[..., 1]
             is_cls = (row < 0) | (column < 0)
         else:
-            patch, is_cls = x - cls, x == 0
-            row, column = patch // width, patch % width
-        parts = [f(angles(at, w)) for at in (column, row) for f in (jnp.sin, jnp.cos)]
-        out = jnp.concatenate(parts, axis=-1)
-        return jnp.where(is_cls[..., None], 0.0, out) if cls else out
+            patch = x - cls
+            row = patch // width
+            column = patch % width
+            is_cls = x == 0
+        column_angles = angles(column, frequencies)
+        row_angles = angles(row, frequencies)
+        halves = [
+            jnp.sin(column_angles),
+            jnp.cos(column_angles),
+            jnp.sin(row_angles),
+            jnp.cos(row_angles),
+        ]
+        out = jnp.concatenate(halves, axis=-1)
+        if cls:
+            out = jnp.where(is_cls[..., None], 0.0, out)
+        return out
 
     metadata = Metadata(
-        formula=f"[S(ω, column), S(ω, row)], ω_t = {base:g}^(−{'t/(D/4−1)' if end else '4t/D'})",
-        source="Beyer et al. 2022, code" if end else "He et al. 2021 (MAE), code",
+        formula=f"[S(ω, column), S(ω, row)], ω_t = {base:g}^(−{exponent})",
+        source=source,
         monotone=False,
     )
     return absolute(vectors, metadata, traits=Traits(axes=2 if width is None else 1))
@@ -84,8 +105,7 @@ def learned_2d(
     """One free vector for each patch of an image (Dosovitskiy et al. 2020, arXiv 2010.11929, 3.1
     and appendix D.4).
 
-    Positions count the patches row by row: x is patch (x // width, x % width). A position past the
-    image is a ValueError (see `tables.look_up`).
+    Positions count the patches row by row: x is patch (x // width, x % width).
 
     Params: `{"table": [height, width, D]}`, or with `factorized` a vector for each column and one
     for each row, half of the dimensions each, `{"columns": [width, D/2], "rows": [height, D/2]}`;
@@ -95,6 +115,10 @@ def learned_2d(
     Args:
       height, width: of an image, in patches.
       cls: position 0 is [CLS], and patches count from 1.
+
+    Raises:
+      ValueError: for an image without patches, or an odd hidden size with `factorized`; at the
+        input, for a position past the image (traced ones give NaN), see `tables.look_up`.
     """
     check_at_least(1, height=height, width=width)
     if factorized and hidden_size % 2:
@@ -102,38 +126,42 @@ def learned_2d(
             f"hidden_size must be even with factorized=True, got {hidden_size}."
         )
     half = hidden_size // 2
-    free: dict[str, tuple[int, ...]] = {"table": (height, width, hidden_size)}
-    halves = {"columns": (width, half), "rows": (height, half)}
-    shapes = {
-        **(halves if factorized else free),
-        **({"cls": (hidden_size,)} if cls else {}),
-    }
+    shapes: dict[str, tuple[int, ...]] = {"table": (height, width, hidden_size)}
+    formula = "P_(row, column) free"
+    parameters = "Ht·W·D"
+    if factorized:
+        shapes = {"columns": (width, half), "rows": (height, half)}
+        formula = "[P_column, P_row], P free"
+        parameters = "(W + Ht)·D/2"
+    if cls:
+        shapes["cls"] = (hidden_size,)
+        parameters += " + D"
 
     def init(rng: jax.Array) -> Params:
-        rngs = zip(shapes, jax.random.split(rng, len(shapes)))
+        rngs = jax.random.split(rng, len(shapes))
         return {
-            name: stddev * jax.random.normal(rng, shapes[name]) for name, rng in rngs
+            name: stddev * jax.random.normal(name_rng, shape)
+            for name_rng, (name, shape) in zip(rngs, shapes.items(), strict=True)
         }
 
+    def patch_table(params: Params) -> Float[Array, "Ht W D"]:
+        if not factorized:
+            return params["table"]
+        shape = (height, width, half)
+        columns = jnp.broadcast_to(params["columns"][None], shape)
+        rows = jnp.broadcast_to(params["rows"][:, None], shape)
+        return jnp.concatenate([columns, rows], axis=-1)
+
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
-        if factorized:
-            columns, rows = params["columns"][None], params["rows"][:, None]
-            shape = height, width, half
-            table = jnp.concatenate(
-                [jnp.broadcast_to(y, shape) for y in (columns, rows)], axis=-1
-            )
-        else:
-            table = params["table"]
-        table = table.reshape(height * width, -1)
-        return look_up(
-            jnp.concatenate([params["cls"][None], table]) if cls else table, x
-        )
+        table = patch_table(params).reshape(height * width, -1)
+        if cls:
+            table = jnp.concatenate([params["cls"][None], table])
+        return look_up(table, x)
 
     metadata = Metadata(
-        formula="[P_column, P_row], P free" if factorized else "P_(row, column) free",
+        formula=formula,
         source="Dosovitskiy et al. 2020 (ViT), D.4",
-        parameters=("(W + Ht)·D/2" if factorized else "Ht·W·D")
-        + (" + D" if cls else ""),
+        parameters=parameters,
     )
     traits = Traits(max_length=height * width + cls)
     return absolute(vectors, metadata, init=init, traits=traits)

@@ -29,22 +29,26 @@ def learned_absolute(
 ) -> Part:
     """One free vector per position: BERT's own encoding (Gehring et al. 2017).
 
-    Params: `{"table": [max_length, D]}`, drawn from a normal of `stddev`. A position past the
-    table is a ValueError (see `tables.look_up`).
+    Params: `{"table": [max_length, D]}`, drawn from a normal of `stddev`.
+
+    Raises:
+      ValueError: at the input, for a position past the table (traced ones give NaN), or positions
+        that are not integers; see `tables.look_up`.
     """
-    vectors = lambda params, x: look_up(params["table"], x)
+
+    def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
+        return look_up(params["table"], x)
+
     metadata = Metadata(
         formula="P_x free",
         source="Gehring et al. 2017; Devlin et al. 2018",
         parameters="L·D",
     )
-    init = normal_init(stddev, table=(max_length, hidden_size))
-    resize = lambda params, *to: {"table": resize_table(params["table"], *to)}
     return absolute(
         vectors,
         metadata,
-        init=init,
-        traits=Traits(max_length=max_length, resize=resize),
+        init=normal_init(stddev, table=(max_length, hidden_size)),
+        traits=Traits(max_length=max_length, resize=resize_params),
     )
 
 
@@ -59,6 +63,9 @@ def sinusoidal_absolute(
         embeddings (of standard deviation 0.02) and 13 times as large as a trained MiniLM's (0.056),
         and drowns the words for long: short trainings want a scale near 0.03. (Vaswani et al. scale
         the word embeddings up instead, by sqrt(D).) No property of P·Pᵀ depends on it.
+
+    Raises:
+      ValueError: for an odd hidden size, or a base that is not positive.
     """
     fixed = default_frequencies(hidden_size, base)
     metadata = Metadata(
@@ -76,16 +83,23 @@ def learnable_sinusoidal_absolute(
 
     Params: `{"frequencies": [D/2]}` in radians per position, starting at the fixed ones. `scale`
     as in `sinusoidal_absolute`.
+
+    Raises:
+      ValueError: for an odd hidden size, or a base that is not positive.
     """
-    start = default_frequencies(hidden_size, base)
+    initial_frequencies = default_frequencies(hidden_size, base)
     metadata = Metadata(
         formula="S(ω, x), ω free",
         source="Wang et al. 2021, 3.2",
         parameters="D/2",
     )
-    init = lambda rng: {"frequencies": jnp.array(start)}
-    part = _sinusoidal(lambda params: params["frequencies"], scale, metadata)
-    return part.replace(init=init, traits=Traits(frequency_params=("frequencies",)))
+    return _sinusoidal(
+        lambda params: params["frequencies"],
+        scale,
+        metadata,
+        init=lambda rng: {"frequencies": jnp.array(initial_frequencies)},
+        traits=Traits(frequency_params=("frequencies",)),
+    )
 
 
 # The encoding of published models, a table of positions and nothing else, and its parameter.
@@ -93,13 +107,22 @@ LEARNED_TABLE_PATH = learned_absolute.__name__, "table"
 
 
 def _sinusoidal(
-    frequencies: Callable[[Params], jax.Array], scale: float, metadata: Metadata
+    frequencies: Callable[[Params], jax.Array],
+    scale: float,
+    metadata: Metadata,
+    **fields: Any,
 ) -> Part:
     def vectors(params: Params, x: Real[Array, "*B"]) -> Float[Array, "*B D"]:
         return scale * sinusoid(x, frequencies(params))
 
-    # ψ comes back near ψ(0) again and again, as every sum of cosines.
-    return absolute(vectors, metadata.replace(monotone=False, frequencies=frequencies))
+    # Not monotone: ψ comes back near ψ(0) again and again, as every sum of cosines.
+    metadata = metadata.replace(monotone=False, frequencies=frequencies)
+    return absolute(vectors, metadata, **fields)
+
+
+def resize_params(params: Params, length: int, method: str) -> Params:
+    """Parameters whose `"table"` has a row for each of `length` positions."""
+    return {**params, "table": resize_table(params["table"], length, method)}
 
 
 def absolute(
@@ -112,7 +135,6 @@ def absolute(
     ) -> Float[Array, "B L D"]:
         return x + vectors(params, as_array(context.positions_q))
 
-    metadata = metadata.replace(
-        symmetric=True, kind="absolute", vectors=vectors
-    )  # Of P·Pᵀ.
+    # Proximities of absolute vectors are P·Pᵀ, which is symmetric.
+    metadata = metadata.replace(symmetric=True, kind="absolute", vectors=vectors)
     return Part(embed=embed, metadata=metadata, **fields)

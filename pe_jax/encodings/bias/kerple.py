@@ -1,4 +1,8 @@
-"""KERPLE: a penalty that grows with the logarithm, or a power, of the distance."""
+"""KERPLE: a penalty that grows with the logarithm, or a power, of the distance.
+
+Chi et al. 2022, "KERPLE: Kernelized relative positional embedding for length extrapolation", arXiv
+2205.09921.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,8 @@ def kerple(*, num_heads: int, kernel: Literal["log", "power"] = "log") -> Part:
         bias_h(m) = -r1 · log(1 + r2 |m|)    kernel="log"    (the paper's better one)
         bias_h(m) = -r1 · |m|^r2             kernel="power", 0 < r2 <= 2
 
-    added to the logits as it is. The paper is causal; |m| makes it a bias for both directions.
+    added to the logits as it is. The paper is causal; |m| makes it a bias for both directions. With
+    r2 = 1 the power kernel is ALiBi with learnable slopes.
 
     Params: `{"r1": [H], "r2": [H]}`, drawn and bounded as in the authors' code
     (`ParallelKerpleLog`, `ParallelKerplePower`): the factor of the logarithm and the power
@@ -30,30 +35,31 @@ def kerple(*, num_heads: int, kernel: Literal["log", "power"] = "log") -> Part:
     below 0.01, and powers above 2, count as these bounds. The authors clamp the parameters before
     each step; here the gradient at the bound passes through, so that a head can come back.
     """
-    most = _MOST_POWER if kernel == "power" else None
+    is_log = kernel == "log"
 
     def init(rng: jax.Array) -> Params:
-        widths = {"r1": 2.0, "r2": 1.0} if kernel == "log" else {"r1": 1.0, "r2": 2.0}
-        rngs = zip(widths, jax.random.split(rng))
-        return {
-            name: widths[name] * jax.random.uniform(rng, (num_heads,))
-            for name, rng in rngs
-        }
+        for_r1, for_r2 = jax.random.split(rng)
+        r1 = jax.random.uniform(for_r1, (num_heads,))
+        r2 = jax.random.uniform(for_r2, (num_heads,))
+        if is_log:
+            return {"r1": 2.0 * r1, "r2": r2}
+        return {"r1": r1, "r2": 2.0 * r2}
 
     def bias(
         params: Params, x: Real[Array, "*B"], _: HookContext
     ) -> Float[Array, "*B H"]:
-        r1, r2 = _bounded(params["r1"]), _bounded(params["r2"], most)
+        r1 = _bounded(params["r1"])
+        r2 = _bounded(params["r2"], None if is_log else _MOST_POWER)
         distance = jnp.abs(jnp.asarray(x, r1.dtype))[..., None]
-        return -r1 * (jnp.log1p(r2 * distance) if kernel == "log" else distance**r2)
+        if is_log:
+            return -r1 * jnp.log1p(r2 * distance)
+        return -r1 * distance**r2
 
     return Part(
         init=init,
         offsets=OffsetTerms(bias=bias),
         metadata=Metadata(
-            formula="−r_1h·log(1 + r_2h·|m|)"
-            if kernel == "log"
-            else "−r_1h·|m|^(r_2h)",
+            formula="−r_1h·log(1 + r_2h·|m|)" if is_log else "−r_1h·|m|^(r_2h)",
             source="Chi et al. 2022",
             parameters="2·H",
             invariant=True,

@@ -30,8 +30,7 @@ def bias_2d(
         logit_ij += b_h[row_i - row_j, column_i - column_j]
 
     Positions count the patches row by row: x is patch (x // width, x % width). Of Swin's windows,
-    each is a row of the batch. A position past the image is a ValueError, or NaN where it is
-    traced.
+    each is a row of the batch.
 
     Params: `{"table": [(2 height - 1)·(2 width - 1), H]}`, drawn from a normal of `stddev`, in the
     order of transformers' `relative_position_bias_table`: differences of columns follow one
@@ -40,39 +39,52 @@ def bias_2d(
     Args:
       height, width: of the image or window, in patches.
       cls: position 0 is [CLS], and patches count from 1.
+
+    Raises:
+      ValueError: for an image without patches; in attention, for a position past the image (traced
+        ones give NaN), or positions that are not integers.
     """
     check_at_least(1, height=height, width=width)
-    differences = (2 * height - 1) * (2 * width - 1)
+    differences = (2 * height - 1) * (2 * width - 1)  # Of two patches.
 
     def term(
         query_places: Array, key_places: Array, table: Array, mask: Array | None
     ) -> Float[Array, "#B H Lq Lk"]:
-        i, j = query_places[:, :, None], key_places[:, None, :]
+        i = query_places[:, :, None]  # [#B, Lq, 1, 2]
+        j = key_places[:, None, :]  # [#B, 1, Lk, 2]
         difference = i - j + np.array([height - 1, width - 1])
         entry = difference[..., 0] * (2 * width - 1) + difference[..., 1]
         if cls:
-            i_is_cls, j_is_cls = i[..., 0] < 0, j[..., 0] < 0
+            i_is_cls = i[..., 0] < 0
+            j_is_cls = j[..., 0] < 0
             entry = jnp.where(i_is_cls, differences, entry)
             entry = jnp.where(j_is_cls, differences + 1 + i_is_cls, entry)
-        known = ~jnp.isnan(i[..., 0] + j[..., 0])
-        rows = jnp.where(known, entry, -1).astype(jnp.int32)
+        is_known = ~jnp.isnan(i[..., 0] + j[..., 0])
+        rows = jnp.where(is_known, entry, -1).astype(jnp.int32)
         return jnp.moveaxis(look_up_traced(table, rows, jnp.nan), -1, 1)
 
     def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
-        i, j = (_places(x, height, width, cls) for x in context.rows())
+        i, j = context.rows()
         return LogitTerms(
-            function=term, query_arrays=i, key_arrays=j, shared=params["table"]
+            function=term,
+            query_arrays=_places(i, height, width, cls),
+            key_arrays=_places(j, height, width, cls),
+            shared=params["table"],
         )
 
+    source = "Liu et al. 2021 (Swin), eq. 4"
+    parameters = "(2Ht − 1)·(2W − 1)"
+    if cls:
+        source += "; Bao et al. 2021 (BEiT)"
+        parameters += " + 3"
     return Part(
         init=normal_init(stddev, table=(differences + 3 * cls, num_heads)),
         logits=logits,
         traits=Traits(max_length=height * width + cls),
         metadata=Metadata(
             formula="b_h[row, column of i − j], b free",
-            source="Liu et al. 2021 (Swin), eq. 4"
-            + ("; Bao et al. 2021 (BEiT)" if cls else ""),
-            parameters=f"((2Ht − 1)·(2W − 1){' + 3' if cls else ''})·H",
+            source=source,
+            parameters=f"({parameters})·H",
         ),
     )
 
@@ -92,39 +104,47 @@ def decomposed_2d(
 
     Params: `{"rows": [2 height - 1, d], "columns": [2 width - 1, d]}`, drawn from a normal of
     `stddev`: transformers' `rel_pos_h` and `rel_pos_w` (`vitdet`, `sam`).
+
+    Args:
+      height, width: of the image or window, in patches.
+
+    Raises:
+      ValueError: as `bias_2d`.
     """
     check_at_least(1, height=height, width=width)
 
     def term(
         query_arrays: tuple, key_places: Array, shared: tuple, mask: Array | None
     ) -> Float[Array, "B H Lq Lk"]:
-        places, *products = query_arrays
+        query_places, *products = query_arrays
+        sizes = (height, width)
         total: Array = jnp.zeros(())
-        for axis, (of_axis, size) in enumerate(
-            zip(products, (height, width), strict=True)
-        ):
-            difference = (
-                places[:, :, None, axis] - key_places[:, None, :, axis] + size - 1
-            )
-            entry = jnp.where(jnp.isnan(difference), 0, difference).astype(jnp.int32)[
-                :, :, None
-            ]
-            taken = jnp.take_along_axis(of_axis, entry, axis=-1)
-            total += jnp.where(jnp.isnan(difference)[:, :, None], jnp.nan, taken)
+        for axis in range(2):
+            i = query_places[:, :, None, axis]  # [#B, Lq, 1]
+            j = key_places[:, None, :, axis]  # [#B, 1, Lk]
+            difference = i - j + sizes[axis] - 1
+            is_unknown = jnp.isnan(difference)
+            entry = jnp.where(is_unknown, 0, difference).astype(jnp.int32)
+            # Products of queries with all rows, [B, Lq, H, 2 size - 1].
+            taken = jnp.take_along_axis(products[axis], entry[:, :, None], axis=-1)
+            total += jnp.where(is_unknown[:, :, None], jnp.nan, taken)
         return jnp.moveaxis(total, 1, 2)
 
     def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
-        i, j = (_places(x, height, width) for x in context.rows())
+        i, j = context.rows()
         unscaled = q * head_size**0.5
-        products = [unscaled @ params[name].T for name in ("rows", "columns")]
-        return LogitTerms(function=term, query_arrays=(i, *products), key_arrays=j)
+        row_products = unscaled @ params["rows"].T
+        column_products = unscaled @ params["columns"].T
+        return LogitTerms(
+            function=term,
+            query_arrays=(_places(i, height, width), row_products, column_products),
+            key_arrays=_places(j, height, width),
+        )
 
-    shapes = {
-        "rows": (2 * height - 1, head_size),
-        "columns": (2 * width - 1, head_size),
-    }
     return Part(
-        init=normal_init(stddev, **shapes),
+        init=normal_init(
+            stddev, rows=(2 * height - 1, head_size), columns=(2 * width - 1, head_size)
+        ),
         logits=logits,
         traits=Traits(max_length=height * width),
         metadata=Metadata(
@@ -139,10 +159,8 @@ def _places(
     positions: Real[Array, "#B L"], height: int, width: int, cls: bool = False
 ) -> Float[Array, "#B L 2"]:
     """Row and column of patches that are counted row by row, NaN past the image; -1 of [CLS]."""
-    patches = np.stack(np.divmod(np.arange(height * width), width), -1).astype(
-        np.float32
-    )
-    table = (
-        np.concatenate([np.full((1, 2), -1, np.float32), patches]) if cls else patches
-    )
+    row_and_column = np.divmod(np.arange(height * width), width)
+    table = np.stack(row_and_column, -1).astype(np.float32)
+    if cls:
+        table = np.concatenate([np.full((1, 2), -1, np.float32), table])
     return look_up(table, positions)

@@ -1,4 +1,8 @@
-"""T5's bias: a learned number for each head and bucket of offsets."""
+"""T5's bias: a learned number for each head and bucket of offsets.
+
+Raffel et al. 2019, "Exploring the limits of transfer learning with a unified text-to-text
+transformer", arXiv 1910.10683.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +26,25 @@ def t5(
 ) -> Part:
     """bias(j - i) = b[bucket(j - i), h], added to the logits (Raffel et al. 2019, section 2.1).
 
-    Offsets up to a quarter of the buckets have one each, those beyond share buckets that widen with
-    the logarithm of the distance; from `max_distance` on all share the last. Half of the buckets
-    are for keys to the right. `bidirectional=False`: all are for keys to the left, those to the
-    right share bucket 0. Integer positions only.
+    Half of the buckets are for keys to the right. On each side, offsets up to a quarter of the
+    buckets have one each; those beyond share buckets that widen with the logarithm of the distance.
+    Integer positions only.
 
-    T5 itself does not divide q·k by sqrt(d), as the logits of content are here: for weights of a
-    T5, multiply its W_q by sqrt(d).
+    T5 itself does not divide q·k by sqrt(d): it draws W_q smaller by that factor. The logits of
+    content are divided here, and the bias is not. For weights of a T5, multiply its W_q by sqrt(d):
+    the numbers are then the same.
 
     Params: `{"table": [num_buckets, H]}`, drawn by Glorot's rule as in T5X.
+
+    Args:
+      num_buckets: of both sides together.
+      max_distance: from there on, all offsets share the last bucket of their side.
+      bidirectional: False gives all buckets to keys to the left; those to the right share bucket 0.
+
+    Raises:
+      ValueError: for fewer than 2 buckets a side, an odd number of buckets for two sides, or a
+        `max_distance` that is not above the distances with a bucket of their own; in attention, for
+        positions that are not integers.
     """
     side = num_buckets // 2 if bidirectional else num_buckets
     if side < 2 or (bidirectional and num_buckets % 2):
@@ -43,7 +57,8 @@ def t5(
             f"max_distance={max_distance} must be greater than {side // 2}, the number of "
             "distances with a separate bucket. Raise it, or use fewer buckets."
         )
-    rows, clip = _rows(side, max_distance, bidirectional)
+    buckets = _buckets(side, max_distance, bidirectional)
+    clip = len(buckets) // 2
 
     def init(rng: jax.Array) -> Params:
         draw = jax.nn.initializers.glorot_uniform()
@@ -52,7 +67,8 @@ def t5(
     def bias(
         params: Params, x: Real[Array, "*B"], _: HookContext
     ) -> Float[Array, "*B H"]:
-        return look_up(params["table"][rows], x.clip(-clip, clip) + clip)
+        by_offset = params["table"][buckets]  # [2 clip + 1, H]
+        return look_up(by_offset, x.clip(-clip, clip) + clip)
 
     return Part(
         init=init,
@@ -67,17 +83,25 @@ def t5(
     )
 
 
-def _rows(
+def _buckets(
     side: int, max_distance: int, bidirectional: bool
-) -> tuple[Int[np.ndarray, " M"], int]:
-    """The bucket of the offsets -clip .. clip, and clip, the first distance of the last bucket."""
-    exact = side // 2
+) -> Int[np.ndarray, " M"]:
+    """The bucket of the offsets -clip .. clip, with clip the first distance of the last bucket.
+
+    Args:
+      side: the number of buckets of a side.
+    """
+    exact = side // 2  # Distances with a bucket of their own.
     far = np.arange(exact, max_distance + 1)
     # In float64 and rounded up by a hair: bucket edges at whole numbers stay where they belong.
-    wide = np.log(far / exact) / np.log(max_distance / exact) * (side - exact) + 1e-9
-    far_buckets = np.minimum(exact + wide.astype(int), side - 1)
+    share = np.log(far / exact) / np.log(max_distance / exact)
+    beyond = (share * (side - exact) + 1e-9).astype(int)
+    far_buckets = np.minimum(exact + beyond, side - 1)
     by_distance = np.concatenate([np.arange(exact), far_buckets])
     clip = max(1, int(np.argmax(by_distance == side - 1)))
+
     left = by_distance[clip:0:-1]
-    right = by_distance[1 : clip + 1] + side if bidirectional else np.zeros(clip, int)
-    return np.concatenate([left, by_distance[:1], right]), clip
+    right = np.zeros(clip, int)
+    if bidirectional:
+        right = by_distance[1 : clip + 1] + side
+    return np.concatenate([left, by_distance[:1], right])

@@ -1,4 +1,8 @@
-"""CoPE: a position counts the keys that a query chooses to count."""
+"""CoPE: a position counts the keys that a query chooses to count.
+
+Golovneva et al. 2024, "Contextual position encoding: learning to count what's important", arXiv
+2405.18719.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +39,18 @@ def cope(*, head_size: int, num_positions: int = 64) -> Part:
     x-transformers has it. A temperature of another encoding multiplies q in gates and e.
 
     **Causal only**: join it with `causal`, `cope+causal`. Counting goes from the query to the left,
-    in the order of the row (see `row_order`). Keys that a mask hides from the query are not
-    counted, as in the authors' code (github.com/facebookresearch/RAM, projects/cope).
+    in the order of the row (see `row_order`): all keys to its right would have position 0. Keys
+    that a mask hides from the query are not counted, as in the authors' code
+    (github.com/facebookresearch/RAM, projects/cope).
 
     Params: `{"table": [num_positions, d]}`, zeros as in the paper's listing. There, and in
     x-transformers, every layer has a table: `causal+per_layer(cope)`.
+
+    Args:
+      num_positions: rows of e; positions beyond the last count as it.
+
+    Raises:
+      ValueError: for fewer than 2 positions; in attention, for queries that are not among the keys.
     """
     check_at_least(2, num_positions=num_positions)
 
@@ -55,29 +66,38 @@ def cope(*, head_size: int, num_positions: int = 64) -> Part:
     def counted_positions(
         query_arrays: tuple, key_arrays: tuple, table: Array, mask: Array | None
     ) -> Logits:
-        (rows, known, q), (key, k) = query_arrays, key_arrays
+        rows, known, q = query_arrays
+        indices_k, k = key_arrays
         products = jnp.einsum(
             "bqhd,bkhd->bhqk", q, k, preferred_element_type=wide_dtype(q, k)
         )
-        counted = jnp.asarray(key[:, None, None, :] <= rows[:, None, :, None])
-        counted = counted if mask is None else counted & mask
-        integer_logits = math.sqrt(head_size) * jnp.einsum("bqhd,pd->bhqp", q, table)
-        numbers = (
-            8  # About: gates, positions, rows of the table and what is looked up there.
-        )
+        index_q = rows[:, None, :, None]
+        index_k = indices_k[:, None, None, :]
+        counted = jnp.asarray(index_k <= index_q)
+        if mask is not None:
+            counted = counted & mask
+        # q_i·e[p] at whole numbers p, of unscaled queries: [B, H, Lq, num_positions].
+        at_integers = jnp.einsum("bqhd,pd->bhqp", q, table)
+        at_integers = math.sqrt(head_size) * at_integers
         terms = map_query_blocks(
-            interpolated, None, (products, counted, integer_logits), numbers
+            interpolated,
+            params=None,
+            arrays=(products, counted, at_integers),
+            # About: gates, positions, rows of the table and what is looked up there.
+            width=8,
         )
         return jnp.where(known[:, None, :, None], terms, jnp.nan)
 
     def interpolated(_: None, arrays: tuple) -> Float[Array, "B H Lq Lk"]:
-        products, counted, integer_logits = arrays
+        products, counted, at_integers = arrays
         gates = jnp.where(counted, jax.nn.sigmoid(products), 0.0)
-        p = jnp.minimum(jax.lax.cumsum(gates, axis=3, reverse=True), num_positions - 1)
+        count = jax.lax.cumsum(gates, axis=3, reverse=True)
+        p = jnp.minimum(count, num_positions - 1)
         below = jnp.floor(p)
         row = below.astype(jnp.int32)
-        at = lambda index: jnp.take_along_axis(integer_logits, index, axis=-1)
-        low, high = at(row), at(jnp.minimum(row + 1, num_positions - 1))
+        next_row = jnp.minimum(row + 1, num_positions - 1)
+        low = jnp.take_along_axis(at_integers, row, axis=-1)
+        high = jnp.take_along_axis(at_integers, next_row, axis=-1)
         return low + (p - below) * (high - low)
 
     return Part(

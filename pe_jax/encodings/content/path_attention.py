@@ -1,4 +1,8 @@
-"""PaTH: between key and query stand the reflections of all tokens in between."""
+"""PaTH: between key and query stand the reflections of all tokens in between.
+
+Yang et al. 2025, "PaTH attention: position encoding via accumulating Householder transformations",
+arXiv 2505.16381.
+"""
 
 from __future__ import annotations
 
@@ -60,6 +64,10 @@ def path_attention(
     Args:
       rank: of U V.
       width: of the convolution; 1 leaves the neighbours out.
+
+    Raises:
+      ValueError: for a rank or width below 1; in attention, without `Context.x_k`, or if that has
+        another hidden size; for queries that are not among the keys, or a symbolic length.
     """
     check_at_least(1, rank=rank, width=width)
     draw = normal_init(
@@ -72,30 +80,44 @@ def path_attention(
 
     def init(rng: jax.Array) -> Params:
         params = draw(rng)
-        return {
-            **params,
-            "beta": {"kernel": params["beta"], "bias": jnp.zeros(num_heads)},
-        }
+        params["beta"] = {"kernel": params["beta"], "bias": jnp.zeros(num_heads)}
+        return params
+
+    def reflections(
+        params: Params, x: Float[Array, "B Lk D"], context: HookContext
+    ) -> Float[Array, "B Lk H d"]:
+        """The vectors w_t."""
+        y = jnp.einsum("blr,rhd->blhd", x @ params["down"], params["up"])
+        y = row_order.short_convolution(y, params["convolution"], context)
+        y = jax.nn.silu(y)
+        squares = jnp.sum(y**2, axis=-1, keepdims=True)
+        return y * jax.lax.rsqrt(squares + 1e-6)
 
     def logits(
         params: Params, q: Array, k: Array, context: HookContext
     ) -> Float[Array, "B H Lq Lk"]:
         x = row_order.hidden_states(context, "path_attention", hidden_size)
         rows, known = row_order.rows_of_queries(context, q, k, "path_attention")
-        beta = 2 * jax.nn.sigmoid(x @ params["beta"]["kernel"] + params["beta"]["bias"])
-        beta = row_order.without_padding(beta, context)
-        w = jnp.einsum("blr,rhd->blhd", x @ params["down"], params["up"])
-        w = jax.nn.silu(row_order.short_convolution(w, params["convolution"], context))
-        w = w * jax.lax.rsqrt(jnp.sum(w**2, axis=-1, keepdims=True) + 1e-6)
-        q, k = at_least_float32(q), at_least_float32(k)
-        between, with_keys = (
-            jnp.tril(jnp.einsum("blhd,bmhd->bhlm", beta[..., None] * w, y), -1)
-            for y in (w, k)
-        )
+        gates = x @ params["beta"]["kernel"] + params["beta"]["bias"]  # [B, Lk, H]
+        beta = row_order.without_padding(2 * jax.nn.sigmoid(gates), context)
+        w = reflections(params, x, context)
+        q = at_least_float32(q)
+        k = at_least_float32(k)
+
+        def after(y: Float[Array, "B Lk H d"]) -> Float[Array, "B H Lk Lk"]:
+            """β_l w_l·y_m for all tokens m before l."""
+            products = jnp.einsum("blhd,bmhd->bhlm", beta[..., None] * w, y)
+            return jnp.tril(products, -1)
+
+        # Attention adds q·k to this, which makes q·k - (q·w) W^-1 (β w·k) with W = I + between.
+        between = after(w)
+        with_keys = after(k)
         products = _inverse(between) @ with_keys
         passed = np.arange(k.shape[1]) <= rows[:, None, :, None]
-        with_queries = jnp.where(passed, jnp.einsum("bqhd,blhd->bhql", q, w), 0.0)
-        return jnp.where(known[:, None, :, None], -with_queries @ products, jnp.nan)
+        with_queries = jnp.einsum("bqhd,blhd->bhql", q, w)
+        with_queries = jnp.where(passed, with_queries, 0.0)
+        terms = -with_queries @ products
+        return jnp.where(known[:, None, :, None], terms, jnp.nan)
 
     return Part(
         init=init,
@@ -125,15 +147,21 @@ def _inverse(below: Float[Array, "*B L L"]) -> Float[jax.Array, "*B L L"]:
     threads of a CPU.)
     """
     length = below.shape[-1]
-    whole = 1 << max(length - 1, 0).bit_length()
-    below = jnp.pad(below, [(0, 0)] * (below.ndim - 2) + [(0, whole - length)] * 2)
-    inverses = jnp.ones(
-        (*below.shape[:-1], 1, 1), below.dtype
-    )  # [*B, blocks, size, size]
-    while (size := inverses.shape[-1]) < whole:
-        first, second = inverses[..., 0::2, :, :], inverses[..., 1::2, :, :]
-        index = np.arange(0, whole, 2 * size)[:, None, None]
-        rows, columns = np.arange(size, 2 * size)[:, None], np.arange(size)
-        corner = -second @ below[..., index + rows, index + columns] @ first
-        inverses = jnp.block([[first, jnp.zeros_like(first)], [corner, second]])
+    padded_length = 1 << max(length - 1, 0).bit_length()  # A power of two.
+    more = (0, padded_length - length)
+    below = jnp.pad(below, [(0, 0)] * (below.ndim - 2) + [more, more])
+    # [*B, blocks, size, size]: the inverses of the blocks on the diagonal, which are 1 at first.
+    inverses = jnp.ones((*below.shape[:-1], 1, 1), below.dtype)
+    size = 1
+    while size < padded_length:
+        a_inverse = inverses[..., 0::2, :, :]
+        b_inverse = inverses[..., 1::2, :, :]
+        starts = np.arange(0, padded_length, 2 * size)[:, None, None]
+        rows = starts + np.arange(size, 2 * size)[:, None]
+        columns = starts + np.arange(size)
+        corner = -b_inverse @ below[..., rows, columns] @ a_inverse
+        inverses = jnp.block(
+            [[a_inverse, jnp.zeros_like(a_inverse)], [corner, b_inverse]]
+        )
+        size *= 2
     return inverses[..., 0, :length, :length]

@@ -1,4 +1,7 @@
-"""A bias of gates between two tokens that each query has for itself."""
+"""A bias of gates between two tokens that each query has for itself.
+
+There is no paper: it is `PerRowDataDependentAlibi` of x-transformers.
+"""
 
 from __future__ import annotations
 
@@ -35,32 +38,44 @@ def per_row_alibi(
 
     Params: `{"query": [D, H, r], "key": [D, H, r]}`, drawn from a normal of `stddev`. In
     x-transformers each layer has its own: `causal+per_layer(per_row_alibi)`.
+
+    Args:
+      rank: r, the numbers of a head whose product is a gate.
+
+    Raises:
+      ValueError: for a rank below 1; in attention, without `Context.x_q` and `x_k`, or if these
+        have another hidden size; for queries that are not among the keys.
     """
     check_at_least(1, rank=rank)
-    shape = hidden_size, num_heads, rank
+    shape = (hidden_size, num_heads, rank)
 
     def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
         rows, known = rows_of_queries(context, q, k, "per_row_alibi")
-        x_q, x_k = (
-            hidden_states(context, "per_row_alibi", hidden_size, side)
-            for side in ("q", "k")
-        )
-        queries = jnp.einsum("blD,Dhr->blhr", x_q, params["query"])
-        key_arrays = indices(k), jnp.einsum("blD,Dhr->blhr", x_k, params["key"])
+        x_q = hidden_states(context, "per_row_alibi", hidden_size, "q")
+        x_k = hidden_states(context, "per_row_alibi", hidden_size, "k")
+        gate_q = jnp.einsum("blD,Dhr->blhr", x_q, params["query"])
+        gate_k = jnp.einsum("blD,Dhr->blhr", x_k, params["key"])
         return LogitTerms(
             function=bias,
-            query_arrays=(rows, known, queries * rank**-0.5),
-            key_arrays=key_arrays,
+            query_arrays=(rows, known, gate_q * rank**-0.5),
+            key_arrays=(indices(k), gate_k),
         )
 
     def bias(
         query_arrays: tuple, key_arrays: tuple, shared: tuple, mask: Array | None
     ) -> Float[Array, "B H Lq Lk"]:
-        (rows, known, queries), (index, keys) = query_arrays, key_arrays
-        gates = jax.nn.log_sigmoid(jnp.einsum("bqhr,bkhr->bhqk", queries, keys))
-        between = jnp.asarray(index[:, None, None, :] < rows[:, None, :, None])
-        between = between if mask is None else between & mask
-        sums = jax.lax.cumsum(jnp.where(between, gates, 0.0), axis=3, reverse=True)
+        rows, known, gate_q = query_arrays
+        indices_k, gate_k = key_arrays
+        products = jnp.einsum("bqhr,bkhr->bhqk", gate_q, gate_k)
+        gates = jax.nn.log_sigmoid(products)
+        index_q = rows[:, None, :, None]
+        index_k = indices_k[:, None, None, :]
+        between = jnp.asarray(index_k < index_q)
+        if mask is not None:
+            between = between & mask
+        # From each key up to the query, since all gates behind are 0.
+        gates = jnp.where(between, gates, 0.0)
+        sums = jax.lax.cumsum(gates, axis=3, reverse=True)
         return jnp.where(known[:, None, :, None], sums, jnp.nan)
 
     return Part(

@@ -1,4 +1,7 @@
-"""RePo: RoPE at positions that a network reads from each token, not those of the row."""
+"""RePo: RoPE at positions that a network reads from each token, not those of the row.
+
+Li et al. 2025, "RePo: language models with context re-positioning", arXiv 2512.14391.
+"""
 
 from __future__ import annotations
 
@@ -48,28 +51,40 @@ def repo(
 
     Args:
       rank: of the network; default D/8, as in the authors' code.
+      base: of the frequencies ω.
+
+    Raises:
+      ValueError: for a rank below 1, an odd head size, or a base that is not positive; in
+        attention, without `Context.x_q` and `x_k`, or if these have another hidden size.
     """
-    width = hidden_size // 8 if rank is None else rank
-    check_at_least(1, rank=width)
-    w = default_frequencies(head_size, base)
+    if rank is None:
+        rank = hidden_size // 8
+    check_at_least(1, rank=rank)
+    frequencies = default_frequencies(head_size, base)
 
-    def rotated(params: Params, x: Array, states: Float[Array, "B L D"]) -> Array:
-        hidden = jax.nn.silu(states @ params["gate"]) * (states @ params["content"])
-        return rotate_by(x, angles(hidden @ params["out"], w))
+    def rotated(
+        params: Params, heads: Array, states: Float[Array, "B L D"]
+    ) -> Float[Array, "B L H d"]:
+        gates = jax.nn.silu(states @ params["gate"])
+        hidden = gates * (states @ params["content"])  # [B, L, rank]
+        z = hidden @ params["out"]  # [B, L, H]
+        return rotate_by(heads, angles(z, frequencies))
 
-    def heads(
+    def map_qkv(
         params: Params, q: Array, k: Array, v: Array, context: HookContext
     ) -> QKV:
-        x_q, x_k = (
-            hidden_states(context, "repo", hidden_size, "q"),
-            hidden_states(context, "repo", hidden_size, "k"),
-        )
+        x_q = hidden_states(context, "repo", hidden_size, "q")
+        x_k = hidden_states(context, "repo", hidden_size, "k")
         return rotated(params, q, x_q), rotated(params, k, x_k), v
 
-    into = hidden_size, width
     return Part(
-        init=normal_init(stddev, gate=into, content=into, out=(width, num_heads)),
-        map_qkv=heads,
+        init=normal_init(
+            stddev,
+            gate=(hidden_size, rank),
+            content=(hidden_size, rank),
+            out=(rank, num_heads),
+        ),
+        map_qkv=map_qkv,
         traits=Traits(reads_hidden_states=True),
         metadata=Metadata(
             formula="R(ω z_i) q_i, R(ω z_j) k_j, z = (silu(x W_g) ⊙ x W_c) W_o, "
@@ -79,6 +94,6 @@ def repo(
             invariant=True,
             monotone=False,  # Equal tokens are at one position.
             symmetric=True,
-            frequencies=lambda _: jnp.array(w),
+            frequencies=lambda params: jnp.array(frequencies),
         ),
     )

@@ -55,32 +55,30 @@ def rows_of_queries(
 
     Where there are as many of both they are the same tokens, else (a cache) queries are those keys
     that have their positions, which are then unique in a row but for padding.
+
+    Raises:
+      ValueError: for queries that are not among the keys, if the positions of both are ranges.
     """
-    at_q, at_k, queries, keys = (
-        context.positions_q,
-        context.positions_k,
-        q.shape[1],
-        k.shape[1],
-    )
-    if isinstance(at_q, range) and isinstance(at_k, range):
-        if not (at_k.start <= at_q.start and at_q.stop <= at_k.stop):
+    positions_q = context.positions_q
+    positions_k = context.positions_k
+    if isinstance(positions_q, range) and isinstance(positions_k, range):
+        first = positions_q.start - positions_k.start
+        if first < 0 or positions_q.stop > positions_k.stop:
             raise ValueError(
                 f"{name} needs all tokens between queries and keys, so every query must be among "
-                f"the keys; got queries at {at_q} and keys at {at_k}."
+                f"the keys; got queries at {positions_q} and keys at {positions_k}."
             )
         rows = indices(q)
-        return rows + (at_q.start - at_k.start), rows >= 0
-    if queries == keys:
-        return indices(q), indices(q) >= 0
-    assert at_k is not None
-    same = (
-        jnp.asarray(as_array(at_q))[..., :, None]
-        == jnp.asarray(as_array(at_k))[..., None, :]
-    )
-    same = same.reshape(-1, queries, keys)
+        return rows + first, rows >= 0
+    if q.shape[1] == k.shape[1]:
+        rows = indices(q)
+        return rows, rows >= 0
+    at_q = jnp.asarray(as_array(positions_q))[..., :, None]
+    at_k = jnp.asarray(as_array(positions_k))[..., None, :]
+    is_same = (at_q == at_k).reshape(-1, q.shape[1], k.shape[1])
     if context.mask is not None:
-        same &= context.mask.any((1, 2))[:, None]
-    return jnp.argmax(same, axis=-1), same.any(axis=-1)
+        is_same &= context.mask.any((1, 2))[:, None]
+    return jnp.argmax(is_same, axis=-1), is_same.any(axis=-1)
 
 
 def without_padding(
@@ -89,10 +87,18 @@ def without_padding(
     """What keys add up, 0 for padding: keys that the mask hides from all queries."""
     if context.mask is None:
         return key_values
-    tokens = context.mask.any((1, 2))
-    return jnp.where(
-        jnp.expand_dims(tokens, tuple(range(2, key_values.ndim))), key_values, 0
-    )
+    is_token = context.mask.any((1, 2))  # [B, Lk]
+    return jnp.where(_with_axes_of(is_token, key_values), key_values, 0)
+
+
+def prefix_sums(
+    key_values: Float[Array, "B Lk *C"], context: HookContext
+) -> Float[jax.Array, "B Lk *C"]:
+    """Sums from the first token of the row up to each key, without padding.
+
+    The difference of two sums is that of the tokens in between, which is all that logits depend on.
+    """
+    return jnp.cumsum(without_padding(key_values, context), axis=1)
 
 
 def take_queries(
@@ -101,10 +107,14 @@ def take_queries(
     known: Bool[Array, "#B Lq"],
 ) -> Float[jax.Array, "B Lq *C"]:
     """The rows of the queries, NaN for a query that is not among the keys."""
-    rows, known = (
-        jnp.expand_dims(x, tuple(range(2, key_values.ndim))) for x in (rows, known)
-    )
-    return jnp.where(known, jnp.take_along_axis(key_values, rows, axis=1), jnp.nan)
+    indices = _with_axes_of(rows, key_values)
+    taken = jnp.take_along_axis(key_values, indices, axis=1)
+    return jnp.where(_with_axes_of(known, key_values), taken, jnp.nan)
+
+
+def _with_axes_of(x: Array, key_values: Array) -> jax.Array:
+    """`x` [#B, L] with axes of 1 behind, as many as `key_values` has."""
+    return jnp.expand_dims(x, tuple(range(2, key_values.ndim)))
 
 
 def short_convolution(
@@ -121,25 +131,31 @@ def short_convolution(
       x: tokens in the order of the row.
       kernel: the last row belongs to the token itself.
       context: of the tokens, which are its keys, with positions of one axis.
+
+    Raises:
+      ValueError: for a symbolic length (`jax.export`).
     """
     check_length(x.shape[1], "A short convolution")
-    document, mask = context.document_ids, context.mask
-    document = (
-        _documents(as_array(context.positions_k)) if document is None else document
-    )
+    mask = context.mask
+    document = context.document_ids
+    if document is None:
+        document = _documents(as_array(context.positions_k))
     y = jnp.asarray(x * kernel[-1])
     for lag in range(1, min(kernel.shape[0], x.shape[1])):
-        near = document[..., lag:] == document[..., :-lag]
+        is_near = document[..., lag:] == document[..., :-lag]
         if mask is not None:
-            near = near & (mask[..., lag:] & mask[..., :-lag]).any((1, 2))
-        near = jnp.reshape(near, (*near.shape, *[1] * (x.ndim - 2)))
-        y = y.at[:, lag:].add(jnp.where(near, x[:, :-lag] * kernel[-1 - lag], 0.0))
+            sees_both = mask[..., lag:] & mask[..., :-lag]  # By query.
+            is_near = is_near & sees_both.any((1, 2))
+        is_near = jnp.reshape(is_near, (*is_near.shape, *[1] * (x.ndim - 2)))
+        earlier = x[:, :-lag] * kernel[-1 - lag]
+        y = y.at[:, lag:].add(jnp.where(is_near, earlier, 0.0))
     return y
 
 
 def _documents(positions: Real[Array, "*B L"]) -> Array:
     """A number for each token that is the same within a document and rises from one to the next."""
-    before, after = positions[..., :-1], positions[..., 1:]
-    starts = (after <= before) | ((before < 0) & (after >= 0))
-    numbers = jnp.cumsum(jnp.asarray(starts, jnp.int32), axis=-1)
-    return jnp.pad(numbers, [(0, 0)] * (starts.ndim - 1) + [(1, 0)])
+    before = positions[..., :-1]
+    after = positions[..., 1:]
+    is_start = (after <= before) | ((before < 0) & (after >= 0))
+    numbers = jnp.cumsum(jnp.asarray(is_start, jnp.int32), axis=-1)
+    return jnp.pad(numbers, [(0, 0)] * (is_start.ndim - 1) + [(1, 0)])

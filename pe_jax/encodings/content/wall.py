@@ -1,4 +1,7 @@
-"""Wall attention: each dimension of a head forgets at a rate that tokens decide."""
+"""Wall attention: each dimension of a head forgets at a rate that tokens decide.
+
+Averbuch and Pai 2026; `wall_attn` of flash-linear-attention 0.6.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +38,17 @@ def wall(
         logit_ij = Σ_n q_in k_jn exp(P_in - P_jn) / sqrt(d),   P_i = Σ_{l ≤ i} log σ(x_l W + b)
 
     so that dimension n of a pair decays by the gates of the tokens after the key, up to the query.
-    **Causal only**: join it with `causal`. To the right it would grow. Computed one dimension of
-    the heads after the other, at d times the memory traffic of plain attention. Tokens are in the
-    order of the row, and hidden states of all keys are needed: see `row_order`.
+    **Causal only**: join it with `causal`. To the right it would grow. Computed pair by pair, one
+    dimension of the heads after the other, at d times the memory traffic of plain attention. Tokens
+    are in the order of the row, and hidden states of all keys are needed: see `row_order`.
 
     Params: `{"kernel": [D, H, d], "bias": [H, d]}`, the kernel drawn from a normal of `stddev`, the
     bias `gate_bias`: gates of σ(8) start nearly open, as in the authors' code. There each layer has
     its own: `causal+per_layer(wall)`. Its optional gate of whole heads is that of `fox`.
+
+    Raises:
+      ValueError: in attention, without `Context.x_k`, or if that has another hidden size; for
+        queries that are not among the keys.
     """
 
     def init(rng: jax.Array) -> Params:
@@ -52,35 +59,32 @@ def wall(
         x = row_order.hidden_states(context, "wall", hidden_size)
         rows, known = row_order.rows_of_queries(context, q, k, "wall")
         gates = jnp.einsum("blD,Dhd->blhd", x, params["kernel"]) + params["bias"]
-        sums = jnp.cumsum(
-            row_order.without_padding(jax.nn.log_sigmoid(gates), context), axis=1
-        )
-        return LogitTerms(
-            function=term,
-            query_arrays=(q, row_order.take_queries(sums, rows, known)),
-            key_arrays=(k, sums),
-        )
+        sums = row_order.prefix_sums(jax.nn.log_sigmoid(gates), context)
+        sums_q = row_order.take_queries(sums, rows, known)
+        return LogitTerms(function=term, query_arrays=(q, sums_q), key_arrays=(k, sums))
 
     def term(
         query_arrays: tuple, key_arrays: tuple, shared: tuple, mask: Array | None
     ) -> Logits:
-        """Take the products of each dimension away, as far as they have decayed."""
-        arrays = (*query_arrays, *key_arrays)
-        by_dimension = tuple(
-            jnp.moveaxis(at_least_float32(x), (3, 2), (0, 2)) for x in arrays
-        )  # [d B H L]
+        """Σ_n q_in k_jn (exp(P_in - P_jn) - 1): attention has added q·k itself."""
+        by_dimension = tuple(  # [d, B, H, L] each.
+            jnp.moveaxis(at_least_float32(x), (3, 2), (0, 2))
+            for x in (*query_arrays, *key_arrays)
+        )
 
+        # The backward pass computes the decay again, instead of keeping it for d dimensions.
         @jax.checkpoint
         def add(total: Array, arrays: tuple[Array, ...]) -> tuple[Array, None]:
             q, sums_q, k, sums_k = arrays
-            decay = jnp.expm1(
-                jnp.minimum(sums_q[..., :, None] - sums_k[..., None, :], 0.0)
-            )
-            return total + q[..., :, None] * k[..., None, :] * decay, None
+            between = sums_q[..., :, None] - sums_k[..., None, :]
+            decay = jnp.expm1(jnp.minimum(between, 0.0))
+            products = q[..., :, None] * k[..., None, :]
+            return total + products * decay, None
 
         q, _, k, _ = by_dimension
         start = jnp.zeros((*q.shape[1:], k.shape[-1]), q.dtype)
-        return jax.lax.scan(add, *vary_alike((start, by_dimension)))[0]
+        total, _ = jax.lax.scan(add, *vary_alike((start, by_dimension)))
+        return total
 
     return Part(
         init=init,

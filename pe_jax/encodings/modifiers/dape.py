@@ -1,4 +1,8 @@
-"""DAPE: a small network adapts the biases of other encodings to what queries and keys contain."""
+"""DAPE: a small network adapts the biases of other encodings to what queries and keys contain.
+
+Zheng et al. 2024, "DAPE: data-adaptive positional encoding for length extrapolation", arXiv
+2405.14722, and DAPE V2, arXiv 2410.04798.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,12 @@ def dape(*, num_heads: int, width: int = 32) -> Part:
 
     Params: `{"hidden": {"kernel": [2 H, width], "bias": [width]}, "out": {"kernel": [width, H],
     "bias": [H]}}`, uniform within one over the root of the inputs, as in the authors' code.
+
+    Args:
+      width: of the hidden layer.
+
+    Raises:
+      ValueError: for a width below 1.
     """
     metadata = Metadata(
         formula="C + B + MLP([C, B]) over heads, C = q·k/√d, B of other encodings",
@@ -46,16 +56,23 @@ def dape_v2(*, num_heads: int, width: int = 32, kernel_size: int = 3) -> Part:
 
     for each query i. C and B are those of `dape`, rows of keys with H channels each, and * is a
     convolution over the keys, in the order of the row: a pair sees kernel_size / 2 neighbours to
-    either side, kernel_size odd. As in the authors' code (github.com/chuanyang-Zheng/DAPE,
-    `DAPEV2` and its relatives) both layers convolve; with a kernel of 1 it is `dape`.
+    either side. As in the authors' code (github.com/chuanyang-Zheng/DAPE, `DAPEV2` and its
+    relatives) both layers convolve; with a kernel of 1 it is `dape`.
 
     Keys that the query may not attend to (masked, beyond a window, with a bias of -inf) are zeros
     in both layers, like what is beyond the ends of the row, so that padding, packed documents and a
-    cache do not change the result. In the authors' code they are only before the first layer.
+    cache do not change the result. The authors' code sets them to zero before the first layer only.
 
     Params: `{"hidden": {"kernel": [kernel_size, 2 H, width], "bias": [width]}, "out": {"kernel":
     [kernel_size, width, H], "bias": [H]}}`, uniform within one over the root of the inputs, as in
     the authors' code. Row n of a kernel meets the key n - kernel_size // 2 places to the right.
+
+    Args:
+      width: of the hidden layer.
+      kernel_size: keys that a convolution sees, odd.
+
+    Raises:
+      ValueError: for a width below 1, or a kernel size that is even or below 1.
     """
     if kernel_size < 1 or kernel_size % 2 == 0:
         raise ValueError(
@@ -79,37 +96,41 @@ def _adapted(
     """The part whose kernels have `keys` as their first axis, if any."""
     check_at_least(1, width=width)
     shapes = {"hidden": (*keys, 2 * num_heads, width), "out": (*keys, width, num_heads)}
-    size = math.prod(keys)
+    kernel_size = math.prod(keys)
 
     def init(rng: jax.Array) -> Params:
-        rngs = map(jax.random.split, jax.random.split(rng, len(shapes)))
-        return {
-            name: uniform_layer(rng, *shapes[name]) for name, rng in zip(shapes, rngs)
-        }
+        params = {}
+        for name, name_rng in zip(shapes, jax.random.split(rng, len(shapes))):
+            params[name] = uniform_layer(jax.random.split(name_rng), *shapes[name])
+        return params
 
-    def network(params: Params, arrays: tuple[Array, Array, Array]) -> Array:
-        *logits, visible = arrays
-        if size > 1:
-            logits = [jnp.where(visible, x, 0.0) for x in logits]
-        hidden = _convolve(params["hidden"], _rows(jnp.concatenate(logits, axis=1)))
-        hidden = jax.nn.leaky_relu(hidden)
-        if (
-            size > 1
-        ):  # A hidden unit belongs to no head: zero where no head sees the key.
+    def network(
+        params: Params, arrays: tuple[Array, Array, Array]
+    ) -> Float[Array, "B H Lq Lk"]:
+        content, terms, visible = arrays
+        if kernel_size > 1:
+            content = jnp.where(visible, content, 0.0)
+            terms = jnp.where(visible, terms, 0.0)
+        channels = _rows(jnp.concatenate([content, terms], axis=1))  # [2H, N, Lk]
+        hidden = jax.nn.leaky_relu(_convolve(params["hidden"], channels))
+        if kernel_size > 1:
+            # A hidden unit belongs to no head: zero where no head sees the key.
             hidden = jnp.where(_rows(visible).any(0), hidden, 0.0)
         rows, heads, *pairs = visible.shape
         out = _convolve(params["out"], hidden).reshape(heads, rows, *pairs)
         return jnp.moveaxis(out, 0, 1)
 
     def map_logits(params: Params, content: Array, terms: Array, mask: Array) -> Logits:
-        numbers = size * (2 + width // num_heads)
-        return (
-            content
-            + terms
-            + map_query_blocks(network, params, (content, terms, mask), numbers)
+        logits = content + terms
+        return logits + map_query_blocks(
+            network,
+            params,
+            arrays=(content, terms, mask),
+            # Units for each number of `arrays`, about.
+            width=kernel_size * (2 + width // num_heads),
         )
 
-    traits = Traits(ordered=size > 1)
+    traits = Traits(ordered=kernel_size > 1)
     return Part(init=init, map_logits=map_logits, traits=traits, metadata=metadata)
 
 
@@ -120,12 +141,15 @@ def _rows(x: Array) -> jax.Array:
 
 def _convolve(layer: Params, x: Float[Array, "C N Lk"]) -> Float[Array, "F N Lk"]:
     """Convolve over the keys; a kernel [C, F] sees one key."""
-    kernel, keys = layer["kernel"].reshape(-1, len(x), len(layer["bias"])), x.shape[2]
+    channels, _, keys = x.shape
+    kernel = layer["kernel"].reshape(-1, channels, len(layer["bias"]))
     side = len(kernel) // 2
     padded = jnp.pad(x, ((0, 0), (0, 0), (side, side)))
-    # Pairs as one axis, see `map_query_blocks`.
-    shifted = (
-        padded[..., n : n + keys].reshape(len(x), -1) for n in range(len(kernel))
-    )
-    out = sum(weights.T @ y for weights, y in zip(kernel, shifted, strict=True))
-    return (out + layer["bias"][:, None]).reshape(len(out), *x.shape[1:])
+
+    def shifted(n: int) -> Float[Array, "C M"]:
+        """What row n of the kernel meets, with all pairs as one axis (see `map_query_blocks`)."""
+        return padded[..., n : n + keys].reshape(channels, -1)
+
+    products = [weights.T @ shifted(n) for n, weights in enumerate(kernel)]
+    out = sum(products) + layer["bias"][:, None]
+    return out.reshape(-1, *x.shape[1:])

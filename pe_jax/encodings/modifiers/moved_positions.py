@@ -26,10 +26,14 @@ def shifted(part: Part, *, max_shift: int = 500) -> Part:
 
     With an rng, x -> x + k, k drawn for each row from 0 .. max_shift; documents packed into a row
     share it. Without one positions stay as they are. (At test time the authors' code adds the
-    largest shift.) For a learned table k is at most what leaves room for the row, as there.
+    largest shift; pass such positions for that.) For a learned table k is at most what leaves room
+    for the row, as there. An encoding that is invariant under shifts is not changed.
 
     Args:
       max_shift: the paper's experiments have 10 to 500, for sentences of some dozen tokens.
+
+    Raises:
+      ValueError: for a negative `max_shift`.
     """
     check_at_least(0, max_shift=max_shift)
 
@@ -41,10 +45,11 @@ def shifted(part: Part, *, max_shift: int = 500) -> Part:
             keys = as_array(context.positions_k)
             room = jnp.clip(part.traits.max_length - span(keys, keys), 0, max_shift)
             room = jnp.reshape(room, (-1, 1))
-        shift = jax.random.randint(
-            context.position_rng, (context.batch_size, 1), 0, room + 1
-        )
-        return as_array(x) + (shift if part.traits.axes == 1 else shift[..., None])
+        rows = context.batch_size
+        shift = jax.random.randint(context.position_rng, (rows, 1), 0, room + 1)
+        if part.traits.axes > 1:
+            shift = shift[..., None]
+        return as_array(x) + shift
 
     formula = f"x → x + k, k from 0 to {max_shift} while training"
     return at_positions(part, move, formula, "Kiyono et al. 2021")
@@ -73,7 +78,12 @@ def cape(
       max_local_shift: b, the most that ε shifts a token by; up to 0.5 keeps integers in order.
       max_global_scaling: s, the largest factor λ of a row, and the inverse of the smallest.
       centered: c is the middle of a row's smallest and largest position (the paper's mean where
-        positions are consecutive), else 0. Documents packed into a row share one.
+        positions are consecutive), else 0. Documents packed into a row share one. The middle,
+        unlike the mean, is so with padding at position 0 as well.
+
+    Raises:
+      ValueError: for negative shifts, a scaling below 1, or an encoding with a learned table of
+        positions, which has rows for integers.
     """
     check_at_least(
         0, max_global_shift=max_global_shift, max_local_shift=max_local_shift
@@ -83,25 +93,28 @@ def cape(
     axes = part.traits.axes
 
     def move(positions: Positions, context: HookContext) -> Positions:
-        x = _centered(positions, context.positions_k, axes) if centered else positions
+        x = positions
+        if centered:
+            x = _centered(positions, context.positions_k, axes)
         if context.position_rng is None:
             return x
         for_shift, for_jitter, for_scale = jax.random.split(context.position_rng, 3)
         rows = context.batch_size
-        x = jnp.asarray(real_positions(x)).reshape(-1, length(positions, axes), axes)
-        x = jnp.broadcast_to(x, (rows, *x.shape[1:]))
+        tokens = length(positions, axes)
+        x = jnp.asarray(real_positions(x)).reshape(-1, tokens, axes)
+        x = jnp.broadcast_to(x, (rows, tokens, axes))
         shift = _uniform(for_shift, (rows, 1, axes), max_global_shift)
-        scale = jnp.exp(_uniform(for_scale, (rows, 1, 1), math.log(max_global_scaling)))
-        out = (x + shift + max_local_shift * _jitter(for_jitter, x)) * scale
+        jitter = max_local_shift * _jitter(for_jitter, x)
+        log_scale = _uniform(for_scale, (rows, 1, 1), math.log(max_global_scaling))
+        out = (x + shift + jitter) * jnp.exp(log_scale)
         return out if axes > 1 else out[..., 0]
 
-    formula = f"x → (x {'− c ' if centered else ''}+ Δ + ε_x) λ while training"
+    source = "Likhomanenko et al. 2021"
     if not centered:
-        return at_positions(part, move, formula, "Likhomanenko et al. 2021")
+        return at_positions(part, move, "x → (x + Δ + ε_x) λ while training", source)
     # A centered encoding removes all that a shift changes; another token changes all.
-    wrapped = at_positions(
-        part, move, formula, "Likhomanenko et al. 2021", invariant=True
-    )
+    formula = "x → (x − c + Δ + ε_x) λ while training"
+    wrapped = at_positions(part, move, formula, source, invariant=True)
     return wrapped.replace(traits=part.traits.replace(cacheable=False))
 
 
@@ -110,27 +123,38 @@ def interpolated(part: Part, *, factor: float) -> Part:
     """`encoding` at positions / factor (Chen et al. 2023, arXiv 2306.15595), so that inputs so many
     times as long as those trained on stay within the positions that were.
 
-    For any encoding that takes real positions; learned tables, which do not, raise a ValueError,
-    tables of offsets in attention. A model trained on short inputs needs some fine-tuning.
+    For any encoding that takes real positions: `interpolated(rope, factor=8)` is
+    `rope_linear(factor=8)`. A model trained on short inputs needs some fine-tuning on long ones.
+
+    Args:
+      factor: how many times as long inputs become.
+
+    Raises:
+      ValueError: for a factor that is not positive, or a learned table of positions, which has rows
+        for integers; tables of offsets raise it in attention.
     """
     check_positive(factor=factor)
-    call = (
-        f'encoding.resize(params, {factor:g} * {part.traits.max_length}, "interpolate")'
-    )
+    new_length = f"{factor:g} * {part.traits.max_length}"
+    call = f'encoding.resize(params, {new_length}, "interpolate")'
     _refuse_table(part, "interpolated", f"stretch the table instead, {call}")
     move: Move = lambda x, _: real_positions(real_positions(x) / factor)
     wrapped = at_positions(part, move, f"x → x/{factor:g}", "Chen et al. 2023")
     if wrapped.metadata is None:
         return wrapped
-    vectors, frequencies = wrapped.metadata.vectors, wrapped.metadata.frequencies
-    stretched = wrapped.metadata.replace(
-        vectors=vectors and (lambda params, x: vectors(params, x / factor)),
-        frequencies=frequencies and (lambda params: frequencies(params) / factor),
-    )
-    return wrapped.replace(metadata=stretched)
+    metadata = wrapped.metadata
+    vectors = metadata.vectors
+    frequencies = metadata.frequencies
+    if vectors:
+        stretched = lambda params, x: vectors(params, x / factor)
+        metadata = metadata.replace(vectors=stretched)
+    if frequencies:
+        slower = lambda params: frequencies(params) / factor
+        metadata = metadata.replace(frequencies=slower)
+    return wrapped.replace(metadata=metadata)
 
 
 def _refuse_table(part: Part, name: str, solution: str) -> None:
+    """Raise a ValueError for a part with a learned table of positions."""
     if part.traits.max_length is not None:
         raise ValueError(
             f"{name} makes positions real numbers, but {part.name} has {part.traits.max_length} "
@@ -143,13 +167,13 @@ def _uniform(rng: jax.Array, shape: tuple[int, ...], limit: float) -> jax.Array:
     return jax.random.uniform(rng, shape, minval=-limit, maxval=limit)
 
 
-def _centered(
-    positions: Positions, keys: Positions | None, axes: int
-) -> Real[Array, "*B"]:
+def _centered(positions: Positions, keys: Positions, axes: int) -> Real[Array, "*B"]:
     """`positions` minus the middle of the keys' smallest and largest position, by row."""
-    x, axis = as_array(keys), -1 if axes == 1 else -2
-    first = x.min(axis, keepdims=True)
-    return as_array(positions) - first - (x.max(axis, keepdims=True) - first) / 2
+    tokens = -1 if axes == 1 else -2  # The axis.
+    x = as_array(keys)
+    first = x.min(tokens, keepdims=True)
+    last = x.max(tokens, keepdims=True)
+    return as_array(positions) - first - (last - first) / 2
 
 
 def _jitter(rng: jax.Array, x: Real[Array, "B L A"]) -> Real[Array, "B L A"]:
@@ -161,6 +185,5 @@ def _jitter(rng: jax.Array, x: Real[Array, "B L A"]) -> Real[Array, "B L A"]:
             rng = jax.random.fold_in(rng, position[axis])
         return _uniform(rng, position.shape, 1.0)
 
-    return jax.vmap(jax.vmap(of_position, (None, 0)))(
-        jax.random.split(rng, len(x)), bits
-    )
+    of_row = jax.vmap(of_position, (None, 0))
+    return jax.vmap(of_row)(jax.random.split(rng, len(x)), bits)

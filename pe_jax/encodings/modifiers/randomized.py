@@ -1,4 +1,8 @@
-"""Randomized positions: an encoding that meets all positions of longer sequences while training."""
+"""Randomized positions: an encoding that meets all positions of longer sequences while training.
+
+Ruoss et al. 2023, "Randomized positional encodings boost length generalization of transformers",
+arXiv 2305.16843.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +26,18 @@ Move = Callable[[Positions, HookContext], Positions]
 def at_positions(
     part: Part, move: Move, formula: str, source: str, **changes: Any
 ) -> Part:
-    """Return `part` at the positions that `move` makes of a model's, by a formula and a paper;
-    `changes` are of its metadata."""
+    """Return `part` at the positions that `move` makes of a model's.
+
+    Args:
+      formula: of the positions.
+      source: the paper of the wrapper.
+      changes: further ones of the metadata.
+    """
 
     def positions(x: Positions, context: HookContext) -> Positions:
         moved = move(x, context)
         if part.positions is None:
             return moved
-        assert context.positions_k is not None
         context = context.replace(positions_k=move(context.positions_k, context))
         return part.positions(moved, context)
 
@@ -47,7 +55,8 @@ def randomized(part: Part, *, num_positions: int = 2048, real: bool = False) -> 
 
     While training (with an rng), the n-th position of a sequence of L tokens is the n-th smallest
     of L different numbers out of 0 .. num_positions-1. The same rng draws the same numbers for
-    queries and keys, all rows, all layers and the input.
+    queries and keys, all rows, all layers and the input. Order is kept, distances are not, so the
+    encoding is trained on distances of sequences that are never seen.
 
     Without one, positions are spread evenly over 0 .. num_positions-1. (The paper draws at test
     time as well: pass an rng for that. Its relative encoding draws offsets by themselves; here,
@@ -63,6 +72,11 @@ def randomized(part: Part, *, num_positions: int = 2048, real: bool = False) -> 
       num_positions: tokens of the sequences to generalise to; more are a ValueError.
       real: L real numbers out of [0, num_positions-1] instead, for any L (Shimizu et al. 2026,
         arXiv 2602.14050); not for learned tables, which have rows for integers.
+
+    Raises:
+      ValueError: for `num_positions` below 1, an encoding of several axes, or a learned table of
+        fewer than `num_positions` rows; in a call, for more tokens than `num_positions` unless
+        `real`, positions that are not integers or do not count from 0, or a symbolic length.
     """
     check_at_least(1, num_positions=num_positions)
     if part.traits.axes != 1:
@@ -77,14 +91,10 @@ def randomized(part: Part, *, num_positions: int = 2048, real: bool = False) -> 
         )
 
     def move(x: Positions, context: HookContext) -> Positions:
-        assert context.positions_k is not None
         count = length(context.positions_k)
         check_length(count, f"randomized({part.name})")
-        return _look_up(
-            _positions(count, num_positions, real, context.position_rng),
-            x,
-            num_positions,
-        )
+        table = _positions(count, num_positions, real, context.position_rng)
+        return _look_up(table, x, num_positions)
 
     formula = f"x → p_x, p sorted, drawn from 0 to {num_positions - 1}"
     # Positions depend on the number of tokens: one more moves those before it.
@@ -107,7 +117,9 @@ def _positions(
     if rng is None:
         even = np.arange(count) * (num_positions - 1)
         steps = max(count - 1, 1)
-        return (even / steps).astype(np.float32) if real else even // steps
+        if real:
+            return (even / steps).astype(np.float32)
+        return even // steps
     if real:
         return jnp.sort(jax.random.uniform(rng, (count,), maxval=num_positions - 1))
     return jnp.sort(jax.random.choice(rng, num_positions, (count,), replace=False))

@@ -1,4 +1,7 @@
-"""RoVE: values are rotated as keys are, so that what a query receives depends on the distance."""
+"""RoVE: values are rotated as keys are, so that what a query receives depends on the distance.
+
+García-Castellanos et al. 2026, arXiv 2606.11275.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +28,20 @@ def rove(part: Part) -> Part:
     Args:
       part: an encoding with `Metadata.pairs` that does not decay, such as `rope`, its scaled kin
         and `rope_slice`.
-    """
-    rotate, metadata = part.map_qkv, part.metadata
-    if (
-        rotate is None
-        or metadata is None
-        or not metadata.pairs
-        or part.traits.causal_only
-    ):
-        raise no_rotation("rove", part)
-    second = [b for _, b in metadata.pairs]
 
-    def heads(
+    Raises:
+      ValueError: for an encoding that is no rotation of pairs, or decays (`xpos`); in attention,
+        for values of another head size than the keys.
+    """
+    rotate = part.map_qkv
+    metadata = part.metadata
+    if rotate is None or metadata is None or not metadata.pairs:
+        raise no_rotation("rove", part)
+    if part.traits.causal_only:  # It decays.
+        raise no_rotation("rove", part)
+    second = [b for _, b in metadata.pairs]  # The second dimension of each pair.
+
+    def map_qkv(
         params: Params, q: Array, k: Array, v: Array, context: HookContext
     ) -> QKV:
         if v.shape[-1] != k.shape[-1]:
@@ -45,20 +50,20 @@ def rove(part: Part) -> Part:
                 f"values and {k.shape[-1]} for keys."
             )
         rotated_q, rotated_k, _ = rotate(params, q, k, v, context)
-        return rotated_q, rotated_k, rotate(params, q, v, v, context)[1]
+        _, rotated_v, _ = rotate(params, q, v, v, context)
+        return rotated_q, rotated_k, rotated_v
 
-    def output(params: Params, o: Array, context: HookContext) -> Array:
+    def map_output(params: Params, o: Array, context: HookContext) -> Array:
         """Rotate back: R(-angle) is R(angle) between two reflections of each pair."""
-        assert context.positions_k is not None
         keys = length(context.positions_k)
         unused = jnp.zeros((o.shape[0], keys, *o.shape[2:]), o.dtype)
         mirrored = jnp.asarray(o).at[..., second].multiply(-1)
-        turned = rotate(params, mirrored, unused, unused, context)[0]
+        turned, _, _ = rotate(params, mirrored, unused, unused, context)
         return turned.at[..., second].multiply(-1)
 
     return part.replace(
-        map_qkv=heads,
-        map_output=output,
+        map_qkv=map_qkv,
+        map_output=map_output,
         metadata=metadata.replace(
             formula="logits of the encoding, o_i = Σ_j a_ij R(ω (j − i)) v_j",
             source="García-Castellanos et al. 2026 (RoVE)",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
-from pe_jax.encodings.part import Metadata, Part, no_parameters
+from pe_jax.encodings.part import HookContext, Metadata, Params, Part, no_parameters
 from pe_jax.encodings.registry import register_encoding
 
 
@@ -20,17 +22,27 @@ def sink(*, num_heads: int, learnable: bool = True) -> Part:
 
     Params: `{"logit": [H]}`, zeros; none if not learnable.
     """
+    logit = "0"
+    source = "Miller 2023"
+    parameters = "0"
+    if learnable:
+        logit = "z_h"
+        source = "OpenAI 2025 (gpt-oss)"
+        parameters = "H"
+
+    def init(rng: jax.Array) -> Params:
+        return {"logit": jnp.zeros(num_heads)}
+
+    def sink_logit(params: Params, _: HookContext) -> ArrayLike:
+        return params["logit"] if learnable else 0.0
+
     return Part(
-        init=(lambda rng: {"logit": jnp.zeros(num_heads)})
-        if learnable
-        else no_parameters,
-        sink=(lambda params, _: params["logit"])
-        if learnable
-        else (lambda params, _: 0.0),
+        init=init if learnable else no_parameters,
+        sink=sink_logit,
         metadata=Metadata(
-            formula=f"a_ij = exp(S_ij) / (exp({'z_h' if learnable else '0'}) + Σ_l exp(S_il))",
-            source="OpenAI 2025 (gpt-oss)" if learnable else "Miller 2023",
-            parameters="H" if learnable else "0",
+            formula=f"a_ij = exp(S_ij) / (exp({logit}) + Σ_l exp(S_il))",
+            source=source,
+            parameters=parameters,
             invariant=True,
             monotone=False,
             symmetric=True,

@@ -15,7 +15,7 @@ from pe_jax.encodings.part import HookContext, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 
 Count = Literal["query", "earlier", "row"]
-_KEYS: dict[Count, str] = {"query": "i + 1", "earlier": "i", "row": "max x + 1"}
+_COUNTS: dict[Count, str] = {"query": "i + 1", "earlier": "i", "row": "max x + 1"}
 
 
 @register_encoding
@@ -37,7 +37,8 @@ def log_n(
     L the length trained on) and the second log_L(L + n_i), SWAN's (Puvvada et al. 2025, arXiv
     2504.08719) in its layers without positions. DroPE (Gelberg et al. 2025, arXiv 2512.12167, C.2)
     takes the first with a fitted c, 0.412 for a model trained from scratch and 0.103 for SmolLM. In
-    the papers the factor acts at test time, here always. Llama 4 has the third in its layers
+    the papers the factor acts at test time. Here it acts always; up to L the first is 1, so that a
+    model trained with at most L tokens can be evaluated beyond. Llama 4 has the third in its layers
     without RoPE, Ministral 3 in all its layers with `count="earlier"`. No parameters.
 
     Args:
@@ -47,32 +48,35 @@ def log_n(
       count: n_i is the number of keys that a causal query attends to, its position + 1 ("query");
         its position ("earlier"); or the row's largest position + 1 for all, for an encoder ("row",
         DroPE's C_test, not for a cache).
+
+    Raises:
+      ValueError: for an original length below 2, or `stepped` without `smooth`.
     """
     check_at_least(2, original_length=original_length)
     if stepped and not smooth:
         raise ValueError("stepped=True needs smooth=True: it rounds n/L down.")
-    c = 1 / math.log(original_length) if coefficient is None else coefficient
+    if coefficient is None:
+        coefficient = 1 / math.log(original_length)
 
-    def factor(params: Params, context: HookContext) -> Float[Array, "#B #L 1 1"]:
-        n = _keys(context, count)
+    def scale(params: Params, context: HookContext) -> Float[Array, "#B #L 1 1"]:
+        n = _counts(context, count)
         ratio = n // original_length if stepped else n / original_length
-        grown = (
-            jnp.log1p(jnp.maximum(ratio, 0))
-            if smooth
-            else jnp.log(jnp.maximum(ratio, 1))
-        )
-        return 1 + c * grown
+        if smooth:
+            return 1 + coefficient * jnp.log1p(jnp.maximum(ratio, 0))
+        return 1 + coefficient * jnp.log(jnp.maximum(ratio, 1))
 
-    ratio = "floor(n/L)" if stepped else "n/L"
-    of = f"log(1 + {ratio})" if smooth else "log max(1, n/L)"
+    logarithm = "log max(1, n/L)"
+    source = "Su 2021; Gelberg et al. 2025 (DroPE)"
+    if smooth:
+        ratio = "floor(n/L)" if stepped else "n/L"
+        logarithm = f"log(1 + {ratio})"
+        source = "Puvvada et al. 2025 (SWAN)"
     return Part(
-        scale=factor,
+        scale=scale,
         traits=Traits(cacheable=count != "row"),
         metadata=Metadata(
-            formula=f"s_i·(1 + c·{of}), n = {_KEYS[count]}",
-            source="Puvvada et al. 2025 (SWAN)"
-            if smooth
-            else "Su 2021; Gelberg et al. 2025 (DroPE)",
+            formula=f"s_i·(1 + c·{logarithm}), n = {_COUNTS[count]}",
+            source=source,
             monotone=False,
             symmetric=count == "row",
         ),
@@ -93,6 +97,10 @@ def ssmax(
 
     Params: `{"scale": [H]}`, which starts at 0.168: over the first 1,024 queries the factor is 1 on
     average. With `bias`, `{"scale": [H], "bias": [H]}` start at 0 and 1, as in transformers.
+
+    Args:
+      bias: add b_h.
+      count: as in `log_n`.
     """
 
     def init(rng: jax.Array) -> Params:
@@ -100,29 +108,33 @@ def ssmax(
             return {"scale": jnp.full(num_heads, 0.168)}
         return {"scale": jnp.zeros(num_heads), "bias": jnp.ones(num_heads)}
 
-    def factor(params: Params, context: HookContext) -> Float[Array, "#B #L H 1"]:
-        grown = jnp.log(jnp.maximum(_keys(context, count), 1))
-        return params["scale"][:, None] * grown + (
-            params["bias"][:, None] if bias else 0.0
-        )
+    def scale(params: Params, context: HookContext) -> Float[Array, "#B #L H 1"]:
+        log_count = jnp.log(jnp.maximum(_counts(context, count), 1))
+        factor = params["scale"][:, None] * log_count
+        return factor + (params["bias"][:, None] if bias else 0.0)
 
+    formula = "s_h·log n"
+    parameters = "H"
+    if bias:
+        formula = "s_h·log n + b_h"
+        parameters = "2H"
     return Part(
         init=init,
-        scale=factor,
+        scale=scale,
         traits=Traits(cacheable=count != "row"),
         metadata=Metadata(
-            formula=f"s_i·(s_h·log n{' + b_h' if bias else ''}), n = {_KEYS[count]}",
+            formula=f"s_i·({formula}), n = {_COUNTS[count]}",
             source="Nakanishi 2025 (SSMax)",
-            parameters="2H" if bias else "H",
+            parameters=parameters,
             monotone=False,
             symmetric=count == "row",
         ),
     )
 
 
-def _keys(context: HookContext, count: Count) -> Real[Array, "#B #L 1 1"]:
+def _counts(context: HookContext, count: Count) -> Real[Array, "#B #L 1 1"]:
     """n_i of each query, or one for all queries of a row."""
     if count == "row":
         return context.span().reshape(-1, 1, 1, 1)
-    i, _ = context.rows()
-    return i[..., None, None] + (count == "query")
+    positions, _ = context.rows()
+    return positions[..., None, None] + (count == "query")

@@ -26,6 +26,9 @@ def window(*, max_distance: int) -> Part:
     Inclusive on both sides, so max_distance=64 is ModernBERT's `local_attention=128`. Causal
     attention with a window of W keys, the query's own among them, is
     `causal+window(max_distance=W - 1)`. Joins other encodings; no parameters.
+
+    Raises:
+      ValueError: for a `max_distance` below 1.
     """
     check_at_least(1, max_distance=max_distance)
     metadata = Metadata(
@@ -44,18 +47,20 @@ def chunks(*, size: int) -> Part:
     Llama 4's `attention_chunk_size`, in its layers with RoPE. Positions count from the start of a
     document, so that packed documents and padding on the left have chunks of their own. Joins other
     encodings; no parameters.
+
+    Raises:
+      ValueError: for a size below 1.
     """
     check_at_least(1, size=size)
 
-    def same_chunk(i: Array, j: Array, shared: tuple, mask: Array | None) -> Logits:
-        same = i[:, None, :, None] // size == j[:, None, None, :] // size
-        return jnp.where(same, 0.0, -jnp.inf)
+    def chunk_bias(i: Array, j: Array, shared: tuple, mask: Array | None) -> Logits:
+        chunk_q = i[:, None, :, None] // size
+        chunk_k = j[:, None, None, :] // size
+        return jnp.where(chunk_q == chunk_k, 0.0, -jnp.inf)
 
     def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
-        positions_q, positions_k = context.rows()
-        return LogitTerms(
-            function=same_chunk, query_arrays=positions_q, key_arrays=positions_k
-        )
+        i, j = context.rows()
+        return LogitTerms(function=chunk_bias, query_arrays=i, key_arrays=j)
 
     return Part(
         logits=logits,
@@ -73,7 +78,8 @@ def causal() -> Part:
 
     Compares positions, not places in memory: with a cache, give those of queries and of all keys;
     documents that share a row need a mask as ever. Joins other encodings: `rope+causal`. By itself
-    it already tells positions apart (Haviv et al. 2022, arXiv 2203.16634). No parameters.
+    it already tells positions apart, as every query sees another number of keys (Haviv et al. 2022,
+    arXiv 2203.16634). No parameters.
     """
     metadata = Metadata(
         formula="a_ij = 0 where j > i", source="Vaswani et al. 2017", symmetric=False

@@ -1,4 +1,7 @@
-"""Inkling's relative attention: each token says with a few numbers how it weighs distances."""
+"""Inkling's relative attention: each token says with a few numbers how it weighs distances.
+
+Thinking Machines 2026; `modeling_inkling` and `modeling_inkling2` of transformers.
+"""
 
 from __future__ import annotations
 
@@ -59,12 +62,16 @@ def inkling(
       max_norm: largest length of z; longer ones are shortened to it. None is Inkling.
 
     Raises:
-      ValueError: for numbers out of range, and positions that are not integers.
+      ValueError: for a negative `max_distance`, a rank below 1, or a `max_norm` that is not
+        positive; in attention, without `Context.x_q`, or if that has another hidden size, and for
+        positions that are not integers.
     """
     check_at_least(0, max_distance=max_distance)
     check_at_least(1, rank=rank)
     check_positive(max_norm=max_norm)
-    rows = 2 * max_distance + 1 if bidirectional else max_distance + 1
+    rows = max_distance + 1
+    if bidirectional:
+        rows += max_distance
     draw = normal_init(
         stddev, projection=(hidden_size, num_heads, rank), table=(rows, rank)
     )
@@ -78,40 +85,42 @@ def inkling(
     def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
         x = hidden_states(context, "inkling", hidden_size, "q")
         i, j = context.rows()
-        if not jnp.issubdtype(dtype := jnp.result_type(i, j), jnp.integer):
+        dtype = jnp.result_type(i, j)
+        if not jnp.issubdtype(dtype, jnp.integer):
             raise ValueError(
                 f"inkling needs integer offsets for its table, got {dtype}."
             )
-        weights = jnp.einsum("bqD,Dhr->bqhr", x, params["projection"])
-        if max_norm is not None:  # Up to the 1e-6 of transformers.
-            weights *= params["scale"]
-            squares = jnp.sum(weights**2, axis=-1, keepdims=True)
-            length = (
-                jnp.sqrt(jnp.maximum(squares, 1e-30)) + 1e-6
-            )  # The root has no slope at 0.
-            weights *= jnp.minimum(max_norm / length, 1.0)
+        z = jnp.einsum("bqD,Dhr->bqhr", x, params["projection"])
+        if max_norm is not None:
+            z *= params["scale"]
+            squares = jnp.sum(z**2, axis=-1, keepdims=True)
+            # The root has no derivative at 0. The 1e-6 is that of transformers.
+            length = jnp.sqrt(jnp.maximum(squares, 1e-30)) + 1e-6
+            z *= jnp.minimum(max_norm / length, 1.0)
         return LogitTerms(
-            function=term,
-            query_arrays=(i, weights),
-            key_arrays=j,
-            shared=params["table"],
+            function=term, query_arrays=(i, z), key_arrays=j, shared=params["table"]
         )
 
     def term(query_arrays: tuple, j: Array, table: Array, mask: Array | None) -> Logits:
-        i, weights = query_arrays
-        by_row = jnp.einsum("bqhr,mr->bhqm", weights, table)
+        i, z = query_arrays
+        by_row = jnp.einsum("bqhr,mr->bhqm", z, table)
         row = jnp.asarray(offsets(i, j))[:, None] + max_distance
         taken = jnp.take_along_axis(by_row, row.clip(0, rows - 1), axis=-1)
         return jnp.where((row >= 0) & (row < rows), taken, 0.0)
 
+    formula = "(W x_i)·P_m, P free"
+    num_rows = "2·max_distance + 1" if bidirectional else "max_distance + 1"
+    parameters = f"D·H·rank + ({num_rows})·rank"
+    if max_norm is not None:
+        formula = "clip₂(s ⊙ W x_i)·P_m, P free"
+        parameters += " + H·rank"
     return Part(
         init=init,
         logits=logits,
         metadata=Metadata(
-            formula=f"{'clip₂(s ⊙ W x_i)' if max_norm else '(W x_i)'}·P_m, P free",
+            formula=formula,
             source="Thinking Machines 2026 (Inkling), code",
-            parameters=f"D·H·rank + ({'2·' if bidirectional else ''}max_distance + 1)·rank"
-            + (" + H·rank" if max_norm else ""),
+            parameters=parameters,
             invariant=True,
             monotone=False,  # Beyond the largest distance.
             symmetric=None if bidirectional else False,

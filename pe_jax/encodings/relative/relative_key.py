@@ -27,12 +27,16 @@ def relative_key(*, head_size: int, max_length: int, stddev: float = 0.02) -> Pa
     each offset of a row of `max_length` tokens, shared by the heads. In transformers every layer
     has a table: `per_layer(relative_key)`.
 
-    The rows are in the order of transformers' `distance_embedding`, which is this table as it is:
-    offset j - i has row `max_length - 1 - (j - i)`. Farther offsets, for which transformers raises
+    **The sign** of the offset is transformers' other way round: its distance is i - j. The rows are
+    in the order of its `distance_embedding`, which is this table as it is: offset j - i has row
+    `max_length - 1 - (j - i)`. Farther offsets, for which transformers raises
     an IndexError, have the row of ±(max_length - 1). Resized, the table keeps its rows and repeats
     the first and the last.
 
     Params: `{"table": [2 max_length - 1, d]}`, drawn from a normal of `stddev`.
+
+    Raises:
+      ValueError: for a `max_length` below 2; in attention, for positions that are not integers.
     """
     return _relative(head_size, max_length, stddev, at_queries=False)
 
@@ -46,21 +50,30 @@ def relative_key_query(
 
     `position_embedding_type="relative_key_query"` of transformers 4: `relative_key`, all of which
     holds here, with the same vectors at the queries.
+
+    Raises:
+      ValueError: as `relative_key`.
     """
     return _relative(head_size, max_length, stddev, at_queries=True)
 
 
 def _resize(params: Params, length: int, method: str) -> Params:
     """Return the table of `length` positions that has the same vector at each offset."""
-    more = length - (len(params["table"]) + 1) // 2
+    table = params["table"]
+    more = length - (len(table) + 1) // 2  # Rows at either end.
     if more < 0:
-        return {"table": params["table"][-more:more]}
-    return {"table": jnp.pad(params["table"], [(more, more), (0, 0)], mode="edge")}
+        return {"table": table[-more:more]}
+    return {"table": jnp.pad(table, [(more, more), (0, 0)], mode="edge")}
 
 
 def _relative(head_size: int, max_length: int, stddev: float, at_queries: bool) -> Part:
     check_at_least(2, max_length=max_length)
     clip = max_length - 1
+    formula = "q·P_m, P free"
+    source = "Shaw et al. 2018; transformers 4"
+    if at_queries:
+        formula = "q·P_m + P_m·k, P free"
+        source = "Huang et al. 2020"
 
     def vectors(
         params: Params, x: Int[Array, "*B"], _: HookContext | None = None
@@ -76,10 +89,8 @@ def _relative(head_size: int, max_length: int, stddev: float, at_queries: bool) 
         ),
         traits=Traits(resize=_resize),
         metadata=Metadata(
-            formula="q·P_m + P_m·k, P free" if at_queries else "q·P_m, P free",
-            source="Huang et al. 2020"
-            if at_queries
-            else "Shaw et al. 2018; transformers 4",
+            formula=formula,
+            source=source,
             parameters="(2L−1)·d",
             invariant=True,
             monotone=False,  # Constant beyond the table.
