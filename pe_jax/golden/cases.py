@@ -179,7 +179,8 @@ def _patches(axes: int) -> np.ndarray:
     index = np.arange(LENGTH)
     two_columns = [0 * index, index // 2, index % 2]
     three_columns = [0 * index + 3, 4 + index // 3, 5 + index % 3]
-    return _rows(np.stack(two_columns[-axes:], -1), np.stack(three_columns[-axes:], -1))
+    patches = _rows(two_columns[-axes:], three_columns[-axes:])  # [B, A, L]
+    return np.moveaxis(patches, 1, -1)
 
 
 def _rows(*rows: Any) -> np.ndarray:

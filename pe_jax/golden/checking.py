@@ -163,7 +163,8 @@ def _compare(
 
 def _padded(x: np.ndarray, size: int) -> np.ndarray:
     """Return `[..., f]` with zeros up to a size."""
-    return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, size - x.shape[-1])])
+    missing = size - x.shape[-1]
+    return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
 
 
 def _call(

@@ -59,7 +59,7 @@ def write(
     """
     goldens: list[vectors.Golden] = []
     for config in configs:
-        if all(config != other.config for other in goldens):
+        if config not in [golden.config for golden in goldens]:
             goldens.append(vectors.golden_vectors(config))
     names: list[str] = []
     for golden in goldens:
@@ -138,11 +138,8 @@ def read(path: Path) -> vectors.Golden:
     for name in golden.cases:
         results[name] = {}
         for kind in golden.layers:
-            results[name][kind] = vectors.Layer(
-                logits=arrays[f"{name}/{kind}/logits"],
-                allowed=arrays[f"{name}/{kind}/allowed"],
-                out=arrays[f"{name}/{kind}/out"],
-            )
+            fields = [arrays[f"{name}/{kind}/{key}"] for key in vectors.Layer._fields]
+            results[name][kind] = vectors.Layer(*fields)
     return golden._replace(q=arrays["q"], k=arrays["k"], v=arrays["v"], results=results)
 
 

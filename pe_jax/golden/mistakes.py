@@ -355,7 +355,8 @@ def _wrong_positions(formula: Formula) -> dict[str, tuple[np.ndarray, np.ndarray
         axes = q.shape[-1]
         for axis in range(axes):
             name = f"all axes have the positions of axis {axis}"
-            wrong[name] = (q[..., [axis] * axes], k[..., [axis] * axes])
+            same = [axis] * axes
+            wrong[name] = (q[..., same], k[..., same])
     return wrong
 
 

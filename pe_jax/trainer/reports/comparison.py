@@ -61,7 +61,8 @@ def compare(folders: list[Path], out: Path) -> str:
     rows.sort(key=lambda row: -row[_LOSS])
     facts = runs[0].facts
     seeds = sorted({row["seed"] for row in rows})
-    seeds_text = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    seeds_text = "seeds " if len(seeds) > 1 else "seed "
+    seeds_text += ", ".join(map(str, seeds))
     about = (
         f"Held-out text: {facts['examples']:,} {facts['inputs']} of length {facts['length']}, "
         f"{facts['masked_tokens']:,} masked tokens; loss in nats;\n"
@@ -176,7 +177,8 @@ def _spread_over_seeds(rows: list[Json]) -> str:
     for row in rows:
         by_seed.setdefault(row["position"], {})[row["seed"]] = row[_LOSS]
     losses = {name: list(values.values()) for name, values in by_seed.items()}
-    freedom = sum(len(values) - 1 for values in losses.values())
+    counts = {name: len(values) for name, values in losses.items()}
+    freedom = sum(count - 1 for count in counts.values())
     if not freedom:
         return (
             "Each encoding has one seed. The standard errors are over examples and leave out the\n"
@@ -185,11 +187,11 @@ def _spread_over_seeds(rows: list[Json]) -> str:
         )
     squares = sum(float(np.var(values)) * len(values) for values in losses.values())
     deviation = (squares / freedom) ** 0.5
-    fewest = min(map(len, losses.values()))
+    fewest = min(counts.values())
     needed = 2 * deviation * (2 / fewest) ** 0.5
-    counts = ", ".join(f"{name} {len(values)}" for name, values in losses.items())
+    listed = ", ".join(f"{name} {count}" for name, count in counts.items())
     return (
-        f"Seeds: {markdown.text(counts)}. Over the seeds of an encoding the loss has a standard\n"
+        f"Seeds: {markdown.text(listed)}. Over the seeds of an encoding the loss has a standard\n"
         f"deviation of {deviation:.3f}, of {freedom} degrees of freedom. Means of {fewest} "
         f"seed{'s' * (fewest > 1)} each have to differ by about {needed:.3f},\n"
         "two standard errors, before the seeds do not explain it."

@@ -58,7 +58,9 @@ def results(run: FinetuningRun, folder: Path) -> Json:
 def _readable(numbers: Json, notes: list[str]) -> str:
     first = min(numbers["steps"])
     last = max(numbers["steps"])
-    when = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+    when = f"step {first:,}"
+    if first != last:
+        when = f"steps {first:,} to {last:,}"
     columns: list[Column] = [
         "",
         ("mean", ".2f"),

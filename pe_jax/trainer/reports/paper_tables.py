@@ -284,7 +284,9 @@ def _warnings(
             positions: dict[str, list[str]] = defaultdict(list)
             for run, value in zip(in_column, values, strict=True):
                 positions[json.dumps(value)].append(run.position)
-            groups = [f"{value} ({', '.join(x)})" for value, x in positions.items()]
+            groups = []
+            for value, names in positions.items():
+                groups.append(f"{value} ({', '.join(names)})")
             difference = f"{key} is {'; '.join(groups)}"
             labels[difference] += [label for _, label in metrics(sets[0])]
     lines = []

@@ -38,7 +38,8 @@ def _text(cell: Value, form: str) -> str:
     if isinstance(cell, str):
         return cell
     if isinstance(cell, Estimate):
-        return f"{float(cell.mean):+{form}} ± {float(cell.error):{form}}"
+        mean = format(float(cell.mean), f"+{form}")
+        return f"{mean} ± {float(cell.error):{form}}"
     if cell is None or np.isnan(cell):
         return "–"
     return format(cell, form)
@@ -46,8 +47,10 @@ def _text(cell: Value, form: str) -> str:
 
 def mean_and_spread(values: Sequence[float] | np.ndarray, digits: int = 2) -> str:
     """Return the mean, and ± the sample standard deviation if there are several values."""
-    spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.{digits}f}{spread}"
+    text = f"{np.mean(values):.{digits}f}"
+    if len(values) > 1:
+        text += f" ± {np.std(values, ddof=1):.{digits}f}"
+    return text
 
 
 def for_json(values: Any) -> Any:

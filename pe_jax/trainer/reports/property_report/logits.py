@@ -230,7 +230,8 @@ def offset_kernel(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
 def _deviation(phi: np.ndarray) -> np.ndarray:
     """Return the standard deviation of each matrix of `[H, L, L]`, 0 for rounding errors."""
     deviation = np.nanstd(phi, (-2, -1))
-    return np.where(deviation > 1e-6 * np.nanmax(np.abs(phi), (-2, -1)), deviation, 0)
+    largest = np.nanmax(np.abs(phi), (-2, -1))
+    return np.where(deviation > 1e-6 * largest, deviation, 0)
 
 
 def _noise(phi: np.ndarray, error: np.ndarray) -> np.ndarray:
@@ -285,7 +286,8 @@ def offset_share(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure the share by layer and head on `config.texts` texts."""
     tokens = texts(subject, config).tokens
     # A token meets itself on the diagonal, which is content.
-    where = _inner_pairs(tokens.shape[1]) & ~np.eye(tokens.shape[1], dtype=bool)
+    where = _inner_pairs(tokens.shape[1])
+    np.fill_diagonal(where, False)
     phi = _mean_logits(subject.bert, subject.params, jnp.asarray(tokens))
     variances = properties.offset_variance(phi.mean, where, phi.error)
     whole, explained = map(np.asarray, variances)

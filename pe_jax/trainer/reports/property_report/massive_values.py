@@ -122,7 +122,8 @@ def _loss_cells(effects: Json) -> list[Value]:
     massive = effects["massive"]
     change = Estimate(mean=massive["change"], error=massive["error"])
     others = effects["others"]["change"]
-    return [effects["loss"], change, f"{min(others):+.3f} to {max(others):+.3f}"]
+    range_of_others = f"{min(others):+.3f} to {max(others):+.3f}"
+    return [effects["loss"], change, range_of_others]
 
 
 @functools.cache
@@ -156,7 +157,8 @@ def _count_by_band(
         if rotation is None:
             continue
         pairs, frequencies = rotation
-        in_pairs = massive[:2, layer][:, :, pairs].sum((0, -1))  # [H, F]
+        queries_and_keys = massive[:2, layer]
+        in_pairs = queries_and_keys[:, :, pairs].sum((0, -1))  # [H, F]
         bands = np.asarray(properties.frequency_bands(frequencies, count=count))
         np.add.at(by_band, np.broadcast_to(bands, in_pairs.shape), in_pairs)
     return by_band.tolist()

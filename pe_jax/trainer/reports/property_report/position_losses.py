@@ -170,9 +170,10 @@ def _shift_rows(name: str, numbers: Json) -> list[Row]:
     """Return rows of the largest shifts up to half the text, the text, and all."""
     shifts = numbers["shifts"]
     length = numbers["length"]
-    ends = np.searchsorted(shifts, [0, length // 2, length, shifts[-1]], "right") - 1
+    limits = [0, length // 2, length, shifts[-1]]
+    shown = np.searchsorted(shifts, limits, "right") - 1
     rows: list[Row] = []
-    for i in np.unique(ends):
+    for i in np.unique(shown):
         scores: Row = [None] * 4
         if "loss" in numbers:
             # There is no change without a shift.
@@ -217,7 +218,8 @@ def place(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
         return Findings(notes={"Without a masked-LM head": [name]})
     losses = _losses_by_place(subject, config)
     places = properties.losses_by_place(losses)
-    edges = properties.bin_edges(losses.shape[1], len(places["bins"].mean)) + 1
+    count = len(places["bins"].mean)
+    edges = properties.bin_edges(losses.shape[1], count) + 1
     numbers: Json = {
         "texts": len(losses),
         "source": texts(subject, config).source,

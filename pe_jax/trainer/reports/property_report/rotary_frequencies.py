@@ -184,7 +184,9 @@ def _band_effects(subject: MeasuredModel, config: PropertiesConfig) -> Json:
     if params is None:
         return {}
     count = config.bands
-    chosen = np.concatenate([np.eye(count, dtype=bool), np.ones((1, count), bool)])
+    each_band = np.eye(count, dtype=bool)
+    all_bands = np.ones((1, count), bool)
+    chosen = np.concatenate([each_band, all_bands])
     none = np.zeros_like(chosen)
     still = np.concatenate([none[:1], chosen, none])
     dropped = np.concatenate([none[:1], none, chosen])

@@ -202,7 +202,7 @@ def split(
     rng = np.random.default_rng(seed)
     order = rng.permutation(count)
     places = np.argsort(rng.random((count, length)), axis=1)  # Different in each text.
-    places = places[:, : min(length, max(1, _MAX_TOKENS // count))]
+    places = places[:, : max(1, _MAX_TOKENS // count)]
 
     def tokens(texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         chosen = places[texts]
@@ -270,9 +270,8 @@ def attention_flow(subject: MeasuredModel, config: PropertiesConfig) -> Findings
     )
     # [N, H] and [N].
     by_head, rollout = jax.tree.map(properties.mean_over_texts, statistics)
-    layers = {}
-    for key, estimate in by_head.items():
-        layers[key] = np.asarray(estimate.mean).mean(-1)
+    heads = {key: np.asarray(estimate.mean) for key, estimate in by_head.items()}
+    layers = {key: mean.mean(-1) for key, mean in heads.items()}
     allowed = np.asarray(attended(model, length)) | np.eye(length, dtype=bool)
     uniform = allowed / allowed.sum(-1, keepdims=True)
     even = _statistics(jnp.asarray(uniform, jnp.float32))
@@ -280,7 +279,7 @@ def attention_flow(subject: MeasuredModel, config: PropertiesConfig) -> Findings
         "texts": len(read.tokens),
         "length": length,
         "source": read.source,
-        "heads": {key: estimate.mean for key, estimate in by_head.items()},
+        "heads": heads,
         "layers": layers,
         "rollout": {key: estimate.mean for key, estimate in rollout.items()},
         "rollout_error": {key: estimate.error for key, estimate in rollout.items()},
@@ -305,11 +304,10 @@ def attention_flow(subject: MeasuredModel, config: PropertiesConfig) -> Findings
         ],
         title="Where attention goes, by layer: means over heads and texts",
     )
-    first = np.asarray(by_head["first"].mean)
     sinks = Figure(
         "attention_flow_heads",
         figures.matrix_grid,
-        [figures.Panel(subject.name, first, 0, "layer", "head")],
+        [figures.Panel(subject.name, heads["first"], 0, "layer", "head")],
         title="Attention to the first token, by head",
         label="mean share of a query's attention",
         limits=(0.0, 1.0),

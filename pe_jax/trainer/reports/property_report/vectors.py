@@ -94,7 +94,9 @@ def likeness(phi: np.ndarray, x: np.ndarray) -> Numbers:
         "likeness_near": (distance <= _NEAR) & (x != 0),
         "likeness_far": 2 * distance > distance.max(initial=0),
     }
-    same_side = (np.sign(x)[:, None] == np.sign(x)) & ~np.eye(len(x), dtype=bool)
+    side = np.sign(x)
+    same_side = side[:, None] == side
+    np.fill_diagonal(same_side, False)  # A vector's cosine with itself is 1.
     means = {}
     for name, chosen in groups.items():
         pairs = same_side & chosen[:, None] & chosen
@@ -122,7 +124,8 @@ def evolution(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     findings = Findings()
     last_steps = _last_steps(subject.folder)
     switches = [i for i, step in enumerate(by_step) if step in last_steps]
-    even = np.linspace(0, len(by_step) - 1, max(2, _PANELS - len(switches)))
+    count = max(2, _PANELS - len(switches))
+    even = np.linspace(0, len(by_step) - 1, count)
     shown = np.union1d(even.round().astype(int), switches).astype(int)
     versions = [subject.with_vectors(position) for position in by_step.values()]
     for components in zip(*versions):
@@ -271,7 +274,8 @@ def frequencies(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
         ]
         findings.rows.append(row)
         # Five frequencies from the slowest to the fastest.
-        places = np.linspace(0, len(w) - 1, min(5, len(w))).astype(int)
+        count = min(5, len(w))
+        places = np.linspace(0, len(w) - 1, count).astype(int)
         chosen = np.sort(w)[np.unique(places)]
         axis = "offset m, positions"
         waves = []
