@@ -43,17 +43,16 @@ class Case(NamedTuple):
 
         The error of float32 angles grows with the position: frequency and product are rounded.
         """
-        return 8 * _EPSILON[dtype] + 8 * 2**-24 * (
-            1 + int(np.abs(self.positions).max())
-        )
+        farthest = int(np.abs(self.positions).max())
+        error_of_angles = 2**-24 * (1 + farthest)
+        return 8 * (_EPSILON[dtype] + error_of_angles)
 
 
 def is_causal(model: Mapping[str, Any]) -> bool:
     """Return False if tokens of a checked config's model attend to later ones as well."""
-    if (
-        model.get("use_bidirectional_attention") in (True, "all")
-        or model.get("is_causal") is False
-    ):
+    if model.get("use_bidirectional_attention") in (True, "all"):
+        return False
+    if model.get("is_causal") is False:
         return False
     name = model.get("model_type")
     if not name:  # ModernBERT's key, which gives a window of both sides.
@@ -68,116 +67,120 @@ def cases_of(
 
     Args:
       layers: the kinds of a model's layers.
+      trained_length: longest input of the config.
       axes: A, of a position.
       causal: no query attends to a later key.
     """
     index = np.arange(LENGTH)
-    earlier = index <= index[:, None]
-    visible = earlier if causal else np.ones_like(earlier)
-    everything = np.stack([visible] * ROWS)
-    plain = _rows(index, index)
-    # Tokens 2 and 3 of the second row have left its cache.
-    evicted = _rows(index, [0, 1, 4, 5, 6, 7])
-    documents = _rows([0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 1, 1])
-    same_document = documents[:, :, None] == documents[:, None]
-    restarted = _rows([0, 1, 2, 0, 1, 2], [0, 1, 0, 1, 2, 3])
-    padding = _rows([1], [2])
-    first = "As causal" if causal else "As full"
-    cases: dict[str, Case] = {}
     if causal:
-        cases |= {
-            "causal": Case(
-                plain,
-                everything,
-                what="Every token attends to itself and to those before.",
-            ),
-            "decoding": Case(
-                evicted,
-                everything,
-                steps=True,
-                what="A token at a time: a cache, of which the second row has lost two tokens.",
-            ),
-            "chunk": Case(
-                evicted, everything, slice(3, None), what="The last three at once."
-            ),
-            "right_padding": Case(
-                _rows(index, [0, 1, 2, 2, 3, 4]),
-                everything & ~_rows(0 * index, index == 3)[:, None].astype(bool),
-                slice(4, None),
-                what="Generated tokens after a prompt that has padding in the second row.",
-            ),
-        }
+        first = "As causal"
+        mask = np.stack([index <= index[:, None]] * ROWS)
+        cases = _causal_cases(mask)
     else:
-        cases |= {
-            "full": Case(plain, everything, what="Every token attends to every token."),
-            "right_padding": Case(
-                plain,
-                everything & ~_rows(0 * index, index >= 4)[:, None].astype(bool),
-                slice(0, 4),
-                what="Two tokens of padding at the end of the second row.",
-            ),
-        }
-    cases |= {
-        "left_padding": Case(
-            np.maximum(index - padding, 0),
-            everything & (index >= padding)[:, None],
-            slice(2, None),
-            what="Padding, one token or two, then tokens whose positions count from 0.",
-        ),
-        "packed": Case(
-            restarted,
-            everything & same_document,
-            what="Two documents in each row, of other lengths, positions from 0 in each.",
-        ),
-        "beyond": _case(
-            index * (trained_length // 2) + 7,
-            everything,
-            f"{first}, at positions up to more than twice the trained length.",
-        ),
-        "bfloat16": Case(
-            plain,
-            everything,
-            dtype="bfloat16",
-            what=f"{first}, of inputs rounded to bfloat16.",
-        ),
-    }
-    for distance in sorted(
-        {layer.window.left for layer in layers if layer.window.left}
-    ):
+        first = "As full"
+        mask = np.ones((ROWS, LENGTH, LENGTH), bool)
+        cases = _bidirectional_cases(mask)
+    padding = _rows([1], [2])
+    cases["left_padding"] = Case(
+        np.maximum(index - padding, 0),
+        mask & (index >= padding)[:, None],
+        slice(2, None),
+        what="Padding, one token or two, then tokens whose positions count from 0.",
+    )
+    documents = _rows([0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 1, 1])
+    cases["packed"] = Case(
+        _rows([0, 1, 2, 0, 1, 2], [0, 1, 0, 1, 2, 3]),
+        mask & (documents[:, :, None] == documents[:, None]),
+        what="Two documents in each row, of other lengths, positions from 0 in each.",
+    )
+    cases["beyond"] = _case(
+        index * (trained_length // 2) + 7,
+        mask,
+        f"{first}, at positions up to more than twice the trained length.",
+    )
+    cases["bfloat16"] = Case(
+        _rows(index, index),
+        mask,
+        dtype="bfloat16",
+        what=f"{first}, of inputs rounded to bfloat16.",
+    )
+    distances = {layer.window.left for layer in layers if layer.window.left}
+    for distance in sorted(distances):
         end = max(distance, 2)
         cases[f"window_{distance}"] = _case(
             [0, 1, end, end + 1, end + 2, 3 * end + 3],
-            everything,
+            mask,
             f"{first}, at positions around a window's ends.",
         )
     for edge in sorted(_edges(layers)):
         cases[f"edge_{edge}"] = _case(
             [edge - 2, edge - 1, edge, edge + 1, 2 * edge - 1, 2 * edge],
-            everything,
+            mask,
             f"{first}, where a chunk or a step of the temperature ends.",
         )
     for switch in sorted(_switches(layers)):
-        for longest, side in ((switch, "at the most"), (switch + 1, "one token above")):
-            cases[f"length_{longest}"] = _case(
-                np.maximum([0, 1, 2, longest - 3, longest - 2, longest - 1], 0),
-                everything,
+        for length, side in ((switch, "at the most"), (switch + 1, "one token above")):
+            cases[f"length_{length}"] = _case(
+                np.maximum([0, 1, 2, length - 3, length - 2, length - 1], 0),
+                mask,
                 f"{first}, in an input of {side} that short frequencies are for.",
             )
     if axes > 1:
-        cases = {
-            name: case._replace(positions=np.stack([case.positions] * axes, -1))
-            for name, case in cases.items()
-        }
-        # The last two axes are row and column; a third, before them, is time.
-        grids = [
-            [0 * index, index // 2, index % 2],
-            [0 * index + 3, 4 + index // 3, 5 + index % 3],
-        ]
-        patches = np.stack([np.stack(grid[-axes:], -1) for grid in grids])
+        for name, case in cases.items():
+            same_on_all_axes = np.stack([case.positions] * axes, -1)
+            cases[name] = case._replace(positions=same_on_all_axes)
         cases["image"] = Case(
-            patches, everything, what="Six patches of an image in each row."
+            _patches(axes), mask, what="Six patches of an image in each row."
         )
     return cases
+
+
+def _causal_cases(mask: np.ndarray) -> dict[str, Case]:
+    index = np.arange(LENGTH)
+    # Tokens 2 and 3 of the second row have left its cache.
+    evicted = _rows(index, [0, 1, 4, 5, 6, 7])
+    padding = _rows(index < 0, index == 3)  # Token 3 of the second row.
+    return {
+        "causal": _case(
+            index, mask, "Every token attends to itself and to those before."
+        ),
+        "decoding": Case(
+            evicted,
+            mask,
+            steps=True,
+            what="A token at a time: a cache, of which the second row has lost two tokens.",
+        ),
+        "chunk": Case(evicted, mask, slice(3, None), what="The last three at once."),
+        "right_padding": Case(
+            _rows(index, [0, 1, 2, 2, 3, 4]),
+            mask & ~padding[:, None],
+            slice(4, None),
+            what="Generated tokens after a prompt that has padding in the second row.",
+        ),
+    }
+
+
+def _bidirectional_cases(mask: np.ndarray) -> dict[str, Case]:
+    index = np.arange(LENGTH)
+    padding = _rows(index < 0, index >= 4)  # The last two tokens of the second row.
+    return {
+        "full": _case(index, mask, "Every token attends to every token."),
+        "right_padding": Case(
+            _rows(index, index),
+            mask & ~padding[:, None],
+            slice(0, 4),
+            what="Two tokens of padding at the end of the second row.",
+        ),
+    }
+
+
+def _patches(axes: int) -> np.ndarray:
+    """Return positions `[B, L, A]` of patches: time if A is 3, then row and column."""
+    index = np.arange(LENGTH)
+    two_columns = [0 * index, index // 2, index % 2]
+    three_columns = [0 * index + 3, 4 + index // 3, 5 + index % 3]
+    patches = _rows(two_columns[-axes:], three_columns[-axes:])  # [B, A, L]
+    return np.moveaxis(patches, 1, -1)
 
 
 def _rows(*rows: Any) -> np.ndarray:
@@ -193,9 +196,9 @@ def _edges(layers: Iterable[PositionEncoding]) -> set[int]:
     edges = set()
     for layer in layers:
         for part in layer.parts:
-            name = part.name.partition("(")[0]
-            if name in _EDGES and part.constructor:
-                edges.add(part.constructor.keywords[_EDGES[name]])
+            option = _EDGES.get(part.name.partition("(")[0])
+            if option and part.constructor:
+                edges.add(part.constructor.keywords[option])
     return edges
 
 
@@ -204,7 +207,8 @@ def _switches(layers: Iterable[PositionEncoding]) -> set[int]:
     switches = set()
     for layer in layers:
         for part in layer.parts:
-            options = part.constructor.keywords if part.constructor else {}
-            if not part.traits.cacheable and "original_length" in options:
-                switches.add(options["original_length"])
+            if part.constructor is None or part.traits.cacheable:
+                continue
+            if "original_length" in part.constructor.keywords:
+                switches.add(part.constructor.keywords["original_length"])
     return switches

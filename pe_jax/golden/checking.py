@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from pe_jax.common.markdown import raw_table
 from pe_jax.common.records import Record
 from pe_jax.golden.cases import LENGTH, Case
 from pe_jax.golden.files import read
-from pe_jax.golden.formula import Formula, evaluate, formula_of
+from pe_jax.golden.formula import evaluate, formula_of
 from pe_jax.golden.mistakes import mistakes
 from pe_jax.golden.vectors import Golden, Layer, inputs_of
 
@@ -70,7 +70,12 @@ def check(
     temperature of the softmax out, or multiply the queries by it.
 
     Args:
+      function: the code to check.
+      file: NAME.safetensors, which `write` made.
       dtype: that the function computes in, `"float32"` or `"bfloat16"`, for the tolerance.
+
+    Returns:
+      The cases and layers that differ; empty if the function is right.
 
     Raises:
       ValueError: for a function with other arguments, and for a file that is missing, damaged or of
@@ -84,12 +89,13 @@ def check(
             f"{', '.join(names) or 'no arguments'}."
         )
     golden = read(Path(file))
-    compared = [
-        _compare(function, names, golden, name, kind, dtype)
-        for name in golden.cases
-        for kind in golden.layers
-    ]
-    return [failure for failure in compared if failure]
+    failures = []
+    for name in golden.cases:
+        for kind in golden.layers:
+            failure = _compare(function, names, golden, name, kind, dtype)
+            if failure is not None:
+                failures.append(failure)
+    return failures
 
 
 def _compare(
@@ -101,46 +107,50 @@ def _compare(
     dtype: str,
 ) -> Failure | None:
     """Return how a function differs in a case and a kind of layer; None if it passes."""
-    case, right = golden.cases[name], golden.results[name][kind]
-    inputs = inputs_of(golden.layers[kind], case, golden.q, golden.k, golden.v)
+    case = golden.cases[name]
+    right = golden.results[name][kind]
+    inputs = inputs_of(golden, kind, case)
     tolerance = max(case.tolerance(dtype), case.tolerance(case.dtype))
     attends = "v" in names
-
-    def compared(result: Layer) -> np.ndarray:
-        if attends:
-            return _padded(result.out.astype(np.float64), inputs[0].shape[-1])
-        return np.where(right.allowed, result.logits.astype(np.float64), 0)
-
     facts = {"layer": int(kind.removeprefix("layer_")), "config": golden.config}
     try:
         result = _call(function, names, case, right.allowed, inputs, facts)
     except (Exception, SystemExit) as error:  # An exit would be a check that passed.
-        text = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        first_line = next(iter(str(error).splitlines()), "")
         return Failure(
-            case=name, layer=kind, difference=np.nan, tolerance=tolerance, error=text
+            case=name,
+            layer=kind,
+            difference=np.nan,
+            tolerance=tolerance,
+            error=f"{type(error).__name__}: {first_line}",
         )
-    if not attends:
-        result = np.where(right.allowed, result, 0)
-    difference = _difference(result, compared(right))
+
+    def difference_from(expected: Layer) -> float:
+        if attends:
+            out = expected.out.astype(np.float64)
+            return _difference(result, _padded(out, inputs[0].shape[-1]))
+        logits = expected.logits.astype(np.float64)
+        return _difference(
+            np.where(right.allowed, result, 0), np.where(right.allowed, logits, 0)
+        )
+
+    difference = difference_from(right)
     if difference <= tolerance:
         return None
-    formulas = {
-        other: formula_of(layer, case, golden.q, golden.k, golden.v)
-        for other, layer in golden.layers.items()
-    }
+    others = {other: formula_of(golden, other, case) for other in golden.layers}
+    formula = others.pop(kind)
     if not attends:  # A temperature is the attention's matter, not the rotation's.
-        formulas[kind] = formulas[kind]._replace(temperature=None)
-        without = _difference(result, compared(evaluate(formulas[kind])))
-        difference = np.fmin(difference, without)
+        formula = formula._replace(temperature=None)
+        difference = np.fmin(difference, difference_from(evaluate(formula)))
     if difference <= tolerance:
         return None
     causes: list[str] = []
+    length = int(case.positions.max()) + 1
     with np.errstate(all="ignore"):  # Positions of float16 may be infinite.
-        for cause, wrong in _mistakes(formulas, kind, case):
-            if (
-                cause not in causes
-                and _difference(result, compared(evaluate(wrong))) <= tolerance
-            ):
+        for cause, wrong in mistakes(formula, others, length):
+            if cause in causes:
+                continue
+            if difference_from(evaluate(wrong)) <= tolerance:
                 causes.append(cause)
     return Failure(
         case=name,
@@ -151,17 +161,10 @@ def _compare(
     )
 
 
-def _mistakes(
-    formulas: dict[str, Formula], kind: str, case: Case
-) -> Iterator[tuple[str, Formula]]:
-    others = {other: formula for other, formula in formulas.items() if other != kind}
-    length = int(case.positions.max()) + 1
-    return mistakes(formulas[kind], others, length)
-
-
 def _padded(x: np.ndarray, size: int) -> np.ndarray:
     """Return `[..., f]` with zeros up to a size."""
-    return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, size - x.shape[-1])])
+    missing = size - x.shape[-1]
+    return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
 
 
 def _call(
@@ -176,10 +179,13 @@ def _call(
     q, k, v = inputs
     v = _padded(v, k.shape[-1])
     index = np.arange(LENGTH)[case.queries]
+    calls = index[:, None] if case.steps else index[None]
     results = []
-    for number, queries in enumerate(index[:, None] if case.steps else index[None]):
-        keys = slice(0, queries[-1] + 1) if case.steps else slice(None)
-        rows = slice(number, number + 1) if case.steps else slice(None)
+    for number, queries in enumerate(calls):
+        keys = rows = slice(None)
+        if case.steps:  # One query, and the keys up to itself.
+            keys = slice(0, queries[0] + 1)
+            rows = slice(number, number + 1)
         arguments = {
             "q": q[:, queries],
             "k": k[:, keys],
@@ -197,11 +203,10 @@ def _call(
         rotated_q, rotated_k = result
         rotated_q = _checked("rotated queries", rotated_q, arguments["q"])
         rotated_k = _checked("rotated keys", rotated_k, arguments["k"])
-        rotated_k = np.repeat(rotated_k, q.shape[2] // k.shape[2], axis=2)
-        logits = np.einsum("bqhd,bkhd->bhqk", rotated_q, rotated_k) / np.sqrt(
-            q.shape[-1]
-        )
-        results.append(_padded(logits, LENGTH))
+        group = q.shape[2] // k.shape[2]
+        rotated_k = np.repeat(rotated_k, group, axis=2)
+        products = np.einsum("bqhd,bkhd->bhqk", rotated_q, rotated_k)
+        results.append(_padded(products / np.sqrt(q.shape[-1]), LENGTH))
     return np.concatenate(results, 1 if "v" in names else 2)
 
 
@@ -220,28 +225,25 @@ def _checked(what: str, result: Any, like: np.ndarray) -> np.ndarray:
 
 
 def _difference(result: np.ndarray, expected: np.ndarray) -> float:
-    return float(np.abs(result - expected).max() / max(np.abs(expected).max(), 1e-30))
+    largest = max(np.abs(expected).max(), 1e-30)
+    return float(np.abs(result - expected).max() / largest)
 
 
 def report(failures: list[Failure]) -> str:
     """Return failures as Markdown."""
-    rows = [
-        [
-            f.case,
-            f.layer,
-            f.error or f"{f.difference:.2g}",
-            f"{f.tolerance:.2g}",
-            "; ".join(f.causes) or ("" if f.error else "unknown"),
-        ]
-        for f in failures
-    ]
+    rows = []
+    for failure in failures:
+        difference = failure.error or f"{failure.difference:.2g}"
+        causes = "; ".join(failure.causes)
+        if not causes and not failure.error:
+            causes = "unknown"
+        allowed = f"{failure.tolerance:.2g}"
+        rows.append([failure.case, failure.layer, difference, allowed, causes])
     lines = raw_table(["case", "layer", "difference", "allowed", "as if"], rows)
-    if common := common_causes(failures):
-        lines = [
-            *lines,
-            "",
-            f"As if {', or '.join(common)}: that gives the same numbers in all of them.",
-        ]
+    common = common_causes(failures)
+    if common:
+        names = ", or ".join(common)
+        lines += ["", f"As if {names}: that gives the same numbers in all of them."]
     return "\n".join(lines)
 
 
@@ -249,8 +251,5 @@ def common_causes(failures: Sequence[Failure]) -> list[str]:
     """Return the mistakes that explain all failures."""
     if not failures:
         return []
-    return [
-        cause
-        for cause in failures[0].causes
-        if all(cause in failure.causes for failure in failures)
-    ]
+    shared = set.intersection(*(set(failure.causes) for failure in failures))
+    return [cause for cause in failures[0].causes if cause in shared]

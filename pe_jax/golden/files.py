@@ -44,6 +44,14 @@ def write(
 
     Each gets the name of its `model_type`, and a number from the second one of a type on.
 
+    Args:
+      configs: the contents of config.json files; one with `model_type` alone has its defaults.
+      out: a folder, which is made if it is missing.
+      progress: called with a line about each file.
+
+    Returns:
+      The .safetensors files; each has a .json file of the same name beside it.
+
     Raises:
       ValueError: for a config without golden vectors, and for a folder that has files of the same
         names with other contents; before any file is written.
@@ -51,7 +59,7 @@ def write(
     """
     goldens: list[vectors.Golden] = []
     for config in configs:
-        if all(config != other.config for other in goldens):
+        if config not in [golden.config for golden in goldens]:
             goldens.append(vectors.golden_vectors(config))
     names: list[str] = []
     for golden in goldens:
@@ -68,7 +76,7 @@ def write(
         data = save(_tensors(golden))
         write_bytes(tensors, data)
         write_text(out / f"{name}.json", _description(golden, data))
-        files += [tensors]
+        files.append(tensors)
         progress(f"{name}: {len(data) / 1000:.0f} kB")
     write_text(out / "README.md", readme)
     return files
@@ -76,7 +84,7 @@ def write(
 
 def _check_readme(path: Path, readme: str) -> None:
     """Raise a ValueError if the README of something else is in the folder."""
-    title = readme.split("\n")[0].encode()
+    title = readme.partition("\n")[0].encode()
     if path.exists() and not path.read_bytes().startswith(title):
         raise ValueError(
             f"{path} is not of golden vectors and would be lost. Pass another folder."
@@ -126,15 +134,12 @@ def read(path: Path) -> vectors.Golden:
     golden = _inputs(sidecar, about)
     arrays = _arrays(path, about)
     _check_arrays(path, golden, arrays)
-    results = {
-        name: {
-            kind: vectors.Layer(
-                *(arrays[f"{name}/{kind}/{key}"] for key in vectors.Layer._fields)
-            )
-            for kind in golden.layers
-        }
-        for name in golden.cases
-    }
+    results: dict[str, dict[str, vectors.Layer]] = {}
+    for name in golden.cases:
+        results[name] = {}
+        for kind in golden.layers:
+            fields = [arrays[f"{name}/{kind}/{key}"] for key in vectors.Layer._fields]
+            results[name][kind] = vectors.Layer(*fields)
     return golden._replace(q=arrays["q"], k=arrays["k"], v=arrays["v"], results=results)
 
 
@@ -177,12 +182,10 @@ def _arrays(path: Path, about: Json) -> dict[str, np.ndarray]:
         )
     try:
         return load(data)
-    except (
-        Exception
-    ) as error:  # Of safetensors: classes of its own, KeyError for a new dtype.
-        raise ValueError(
-            f"{path} is damaged ({shown(str(error))}). {_AGAIN}"
-        ) from error
+    except Exception as error:
+        # Of safetensors: classes of its own, KeyError for a new dtype.
+        reason = shown(str(error))
+        raise ValueError(f"{path} is damaged ({reason}). {_AGAIN}") from error
 
 
 def _check_arrays(
@@ -211,21 +214,22 @@ def _check_arrays(
 def _specification(golden: vectors.Golden) -> dict[str, tuple[tuple[int, ...], str]]:
     """Return shape and dtype of the arrays that `read` needs, by name."""
     needed = {
-        name: (x.shape, "float32")
-        for name, x in zip("qkv", (golden.q, golden.k, golden.v))
+        "q": (golden.q.shape, "float32"),
+        "k": (golden.k.shape, "float32"),
+        "v": (golden.v.shape, "float32"),
     }
     rows, _, heads, _ = golden.q.shape
+    value_size = golden.v.shape[-1]
     for name, case in golden.cases.items():
         needed[f"{name}/positions"] = (case.positions.shape, "int32")
         needed[f"{name}/mask"] = (case.mask.shape, "bool")
         queries = len(range(LENGTH)[case.queries])
+        logits = (rows, heads, queries, LENGTH)
+        allowed = (rows, 1, queries, LENGTH)
+        out = (rows, queries, heads, value_size)
         for kind in golden.layers:
-            needed[f"{name}/{kind}/logits"] = (
-                (rows, heads, queries, LENGTH),
-                "float32",
-            )
-            needed[f"{name}/{kind}/allowed"] = ((rows, 1, queries, LENGTH), "bool")
-            out = (rows, queries, heads, golden.v.shape[-1])
+            needed[f"{name}/{kind}/logits"] = (logits, "float32")
+            needed[f"{name}/{kind}/allowed"] = (allowed, "bool")
             needed[f"{name}/{kind}/out"] = (out, "float32")
     return needed
 
@@ -233,9 +237,8 @@ def _specification(golden: vectors.Golden) -> dict[str, tuple[tuple[int, ...], s
 def _tensors(golden: vectors.Golden) -> dict[str, np.ndarray]:
     """Return all arrays by name; results are float32, as no reader needs more of them."""
     arrays = {"q": golden.q, "k": golden.k, "v": golden.v}
-    arrays |= {
-        f"tables/{name}": array for name, array in vectors.tables(golden).items()
-    }
+    for name, array in vectors.tables(golden).items():
+        arrays[f"tables/{name}"] = array
     for name, case in golden.cases.items():
         arrays[f"{name}/positions"] = case.positions.astype(np.int32)
         arrays[f"{name}/mask"] = case.mask
@@ -248,27 +251,27 @@ def _tensors(golden: vectors.Golden) -> dict[str, np.ndarray]:
 
 def _description(golden: vectors.Golden, data: bytes) -> str:
     """Return the text of NAME.json, next to these bytes of NAME.safetensors."""
-    layers = {
-        kind: {
+    layers = {}
+    for kind, layer in golden.layers.items():
+        layers[kind] = {
             "encoding": layer.name,
             "head_size": vectors.head_size(layer) or golden.q.shape[-1],
             "attention_factor": vectors.attention_factor(layer),
             "window": vars(layer.window),
         }
-        for kind, layer in golden.layers.items()
-    }
-    cases = {
-        name: {
+    cases = {}
+    for name, case in golden.cases.items():
+        first, end, _ = case.queries.indices(LENGTH)
+        cases[name] = {
             "what": case.what,
-            "queries": list(case.queries.indices(LENGTH)[:2]),
+            "queries": [first, end],
             "one_query_at_a_time": case.steps,
             "inputs": case.dtype,
             "tolerance": {
-                dtype: case.tolerance(dtype) for dtype in ("float32", "bfloat16")
+                "float32": case.tolerance("float32"),
+                "bfloat16": case.tolerance("bfloat16"),
             },
         }
-        for name, case in golden.cases.items()
-    }
     values = {
         "format": vectors.FORMAT,
         "pe_jax": __version__,

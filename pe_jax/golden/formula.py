@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -19,7 +19,15 @@ import numpy as np
 from pe_jax.encodings.encoding import PositionEncoding
 from pe_jax.encodings.part import HookContext, Part
 from pe_jax.golden.cases import LENGTH, Case
-from pe_jax.golden.vectors import Layer, inputs_of, rotated_pairs
+from pe_jax.golden.vectors import (
+    Golden,
+    Layer,
+    base_name,
+    inputs_of,
+    offset_bias,
+    rotated_pairs,
+    rotated_queries,
+)
 
 Round = Callable[[np.ndarray], np.ndarray]
 
@@ -55,7 +63,8 @@ class Rotation(NamedTuple):
         cos = self.scale * self.round_tables(np.cos(angles))
         sin = self.scale * self.round_tables(np.sin(angles))
         first, second = self.pairs.T
-        a, b = x[..., first], x[..., second]
+        a = x[..., first]
+        b = x[..., second]
         turned = x.copy()
         turned[..., first] = a * cos - b * sin
         turned[..., second] = a * sin + b * cos
@@ -68,16 +77,12 @@ class AxesRotation(NamedTuple):
     part: Part
 
     def turn(self, x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Rotate `[B, L, H, d]` by positions `[B, L, A]`."""
         with jax.enable_x64(True):
             return np.asarray(_turned(self.part, x, positions.astype(np.float64)))
 
 
-@functools.partial(jax.jit, static_argnames="part")
-def _turned(part: Part, x: jax.Array, positions: jax.Array) -> jax.Array:
-    assert part.map_qkv is not None
-    return part.map_qkv(
-        {}, x, x, x, HookContext(positions_q=positions, positions_k=positions)
-    )[0]
+_turned = jax.jit(rotated_queries, static_argnames="part")
 
 
 class Formula(NamedTuple):
@@ -118,33 +123,27 @@ class Formula(NamedTuple):
     divisor: float
 
 
-def formula_of(
-    layer: PositionEncoding, case: Case, q: np.ndarray, k: np.ndarray, v: np.ndarray
-) -> Formula:
+def formula_of(golden: Golden, kind: str, case: Case) -> Formula:
     """Return what a kind of layer computes for a case."""
-    q, k, v = (x.astype(np.float64) for x in inputs_of(layer, case, q, k, v))
+    layer = golden.layers[kind]
+    q, k, v = inputs_of(golden, kind, case)
     positions_q = case.positions[:, case.queries]
-    sizes = [part.constructor.keywords["size"] for part in _named(layer, "chunks")]
     length = int(case.positions.max()) + 1
-    rotations = [
-        _rotation(part, length) for part in layer.parts if part.map_qkv is not None
-    ]
-    biased = [part for part in layer.parts if part.offsets and part.offsets.bias]
-    factors = [part.scale for part in layer.parts if part.scale]
-
-    def temperature(positions: np.ndarray) -> np.ndarray:
-        with jax.enable_x64(True):
-            context = HookContext(positions_q=positions, positions_k=positions)
-            scales = [np.asarray(factor({}, context)) for factor in factors]
-        product = np.ones(())
-        for scale in scales:  # [B, Lq, 1, 1], or a number.
-            product = product * (scale[..., 0, 0] if scale.ndim else scale)
-        return product
-
+    rotation: Rotation | AxesRotation | None = None
+    slopes = chunk = None
+    for part in layer.parts:
+        if part.map_qkv is not None and rotated_pairs(part):
+            rotation = rotation_of(part, length)
+        elif part.map_qkv is not None:
+            rotation = AxesRotation(part)
+        if part.offsets and part.offsets.bias:
+            slopes = _slopes(part)
+        if base_name(part) == "chunks" and part.constructor:
+            chunk = part.constructor.keywords["size"]
     return Formula(
-        q=q[:, case.queries],
-        k=k,
-        v=v,
+        q=q[:, case.queries].astype(np.float64),
+        k=k.astype(np.float64),
+        v=v.astype(np.float64),
         positions_q=positions_q,
         positions_k=case.positions,
         limits_q=positions_q,
@@ -152,22 +151,34 @@ def formula_of(
         mask=case.mask[:, case.queries],
         index_q=np.arange(LENGTH)[case.queries],
         steps=case.steps,
-        rotation=rotations[0] if rotations else None,
+        rotation=rotation,
         left=layer.window.left,
         right=layer.window.right,
-        chunk=sizes[0] if sizes else None,
-        slopes=_slopes(biased[0]) if biased else None,
-        temperature=temperature if factors else None,
+        chunk=chunk,
+        slopes=slopes,
+        temperature=_temperature(layer),
         divisor=math.sqrt(q.shape[-1]),
     )
 
 
-def _named(layer: PositionEncoding, name: str) -> list[Any]:
-    return [part for part in layer.parts if part.name.partition("(")[0] == name]
+def _temperature(layer: PositionEncoding) -> Round | None:
+    """Return the product of all scales of logits by the positions `[B, Lq]` of queries."""
+    factors = [part.scale for part in layer.parts if part.scale]
+    if not factors:
+        return None
 
+    def temperature(positions: np.ndarray) -> np.ndarray:
+        context = HookContext(positions_q=positions, positions_k=positions)
+        product = np.ones(())
+        for factor in factors:
+            with jax.enable_x64(True):
+                scale = np.asarray(factor({}, context))
+            if scale.ndim:  # [B, Lq, 1, 1]; otherwise a number.
+                scale = scale[..., 0, 0]
+            product = product * scale
+        return product
 
-def _rotation(part: Part, length: int) -> Rotation | AxesRotation:
-    return rotation_of(part, length) if rotated_pairs(part) else AxesRotation(part)
+    return temperature
 
 
 def rotation_of(part: Part, length: int) -> Rotation:
@@ -177,37 +188,28 @@ def rotation_of(part: Part, length: int) -> Rotation:
 
 @functools.cache
 def _rotation_of(part: Part, length: int) -> Rotation:
-    assert part.map_qkv is not None
     pairs = np.array(rotated_pairs(part))
     # The first dimension of each pair at position 1 shows its angle, which is below pi.
     x = np.zeros((1, 2, 1, int(pairs.max()) + 1))
     x[..., pairs[:, 0]] = 1
-    positions = np.array([1, length - 1])
     with jax.enable_x64(True):
-        turned = np.asarray(
-            part.map_qkv(
-                {}, x, x, x, HookContext(positions_q=positions, positions_k=positions)
-            )[0]
-        )[0, 0, 0]
-    cos, sin = turned[pairs].T
-    return Rotation(np.arctan2(sin, cos), pairs, float(np.hypot(cos, sin)[0]), part)
+        turned = np.asarray(rotated_queries(part, x, np.array([1, length - 1])))
+    cos, sin = turned[0, 0, 0][pairs].T
+    scale = float(np.hypot(cos, sin)[0])
+    return Rotation(
+        frequencies=np.arctan2(sin, cos), pairs=pairs, scale=scale, part=part
+    )
 
 
 def _slopes(part: Part) -> np.ndarray:
     """Return what ALiBi subtracts for each step of distance, `[H]`."""
-    assert part.offsets is not None and part.offsets.bias is not None
-    offset = np.array([-1])
-    with jax.enable_x64(True):
-        return -np.asarray(
-            part.offsets.bias(
-                {}, offset, HookContext(positions_q=offset, positions_k=offset)
-            )
-        )[0]
+    return -offset_bias(part, np.array([-1]))[0]
 
 
 def evaluate(formula: Formula) -> Layer:
     """Compute logits, allowed pairs and outputs of a formula."""
-    q, k = formula.q, formula.k
+    q = formula.q
+    k = formula.k
     if formula.rotation is not None:
         q = formula.rotation.turn(q, formula.positions_q)
         k = formula.rotation.turn(k, formula.positions_k)
@@ -221,18 +223,23 @@ def evaluate(formula: Formula) -> Layer:
     if formula.slopes is not None:
         offsets = formula.positions_k[:, None, :] - formula.positions_q[:, :, None]
         logits = logits - formula.slopes[:, None, None] * np.abs(offsets)[:, None]
-    seen = (np.arange(k.shape[1]) <= formula.index_q[:, None]) | (not formula.steps)
-    allowed = (formula.mask & seen & _within(formula))[:, None]
+    allowed = formula.mask & _within(formula)
+    if formula.steps:  # The key of a later token is not there yet.
+        allowed = allowed & (np.arange(k.shape[1]) <= formula.index_q[:, None])
+    allowed = allowed[:, None]
     largest = np.max(logits, axis=-1, keepdims=True, where=allowed, initial=-np.inf)
     largest = np.where(np.isfinite(largest), largest, 0)  # Of a query without any key.
-    weights = np.where(allowed, np.exp(np.where(allowed, logits - largest, 0)), 0)
+    exponents = np.where(allowed, logits - largest, 0)
+    weights = np.where(allowed, np.exp(exponents), 0)
     weights = weights / np.maximum(weights.sum(-1, keepdims=True), 1e-300)
-    return Layer(logits, allowed, np.einsum("bhqk,bkhf->bqhf", weights, values))
+    out = np.einsum("bhqk,bkhf->bqhf", weights, values)
+    return Layer(logits=logits, allowed=allowed, out=out)
 
 
 def _within(formula: Formula) -> np.ndarray:
     """Return `[B, Lq, L]`, True where window and chunk let a query attend to a key."""
-    q, k = formula.limits_q[:, :, None], formula.limits_k[:, None, :]
+    q = formula.limits_q[:, :, None]
+    k = formula.limits_k[:, None, :]
     within = np.ones(formula.mask.shape, bool)
     if formula.left is not None:
         within &= k - q >= -formula.left

@@ -1,423 +1,338 @@
 """Mistakes of position code, each as a change of a `Formula`.
 
-A mistake returns None where it changes nothing that the formula has, such as the bias of a layer
-without one. To add a mistake, add it to a table; `_wrong_positions` and `_wrong_frequencies` have
-those that need more than the numbers of the formula.
+Each function below yields the mistakes of one topic, by name, and none where the formula has
+nothing of the kind, such as the bias of a layer without one. To add a mistake, add it to the
+function of its topic.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
-from pe_jax.encodings.bias.alibi import slopes
-from pe_jax.encodings.part import Part
+from pe_jax.encodings.bias.alibi import slopes as alibi_slopes
 from pe_jax.encodings.rotary.rope import rope
 from pe_jax.encodings.rotary.rotation import Layout
 from pe_jax.encodings.rotary.rotation import pairs as dimension_pairs
-from pe_jax.golden.formula import Formula, Rotation, Round, rotation_of
+from pe_jax.golden.formula import Formula, Rotation, rotation_of
 
-Mistake = Callable[[Formula], Formula | None]
+# Name -> what is computed instead. One name may come several times.
+Mistakes: TypeAlias = Iterator[tuple[str, Formula]]
+Rotations: TypeAlias = Iterator[tuple[str, Rotation]]
+
 _BASES = (10_000.0, 500_000.0, 1_000_000.0)  # That code has as a default.
 
 
-def mistakes(
-    formula: Formula, others: Mapping[str, Formula], length: int
-) -> Iterator[tuple[str, Formula]]:
+def mistakes(formula: Formula, others: Mapping[str, Formula], length: int) -> Mistakes:
     """Yield what is often computed instead, by name; one name may have several formulas.
 
     Args:
       others: the formulas of the other kinds of layers.
       length: of the input, the largest position + 1.
     """
-    for name, change in _TABLE.items():
-        changed = change(formula)
-        if changed is not None:
-            yield name, changed
-    for name, (wrong_q, wrong_k) in _wrong_positions(formula).items():
-        of_terms = formula._replace(positions_q=wrong_q, positions_k=wrong_k)
-        yield name, of_terms
-        yield name, of_terms._replace(limits_q=wrong_q, limits_k=wrong_k)
-    for name, other in others.items():
-        rotation = other.rotation
-        if not isinstance(rotation, Rotation) or rotation.part == _part(formula):
-            continue
-        if (
-            rotation.pairs.max() < formula.q.shape[-1]
-        ):  # Heads may be smaller than the other's.
-            yield f"the rotation is that of {name}", formula._replace(rotation=rotation)
+    yield from _masks(formula)
+    yield from _windows(formula)
+    yield from _chunks(formula)
+    yield from _heads(formula)
+    yield from _scales(formula)
+    yield from _temperatures(formula)
+    yield from _biases(formula)
+    yield from _rotations(formula)
+    yield from _positions(formula)
+    yield from _rotations_of_other_layers(formula, others)
     if isinstance(formula.rotation, Rotation):
-        for name, rotation in _wrong_frequencies(formula.rotation, length).items():
+        for name, rotation in _frequencies(formula.rotation, length):
             yield name, formula._replace(rotation=rotation)
 
 
-def _part(formula: Formula) -> Part | None:
-    return formula.rotation.part if formula.rotation is not None else None
+# Masks, windows and chunks #######################################################################
 
 
-# Masks ###########################################################################################
-
-
-def _mask(change: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Mistake:
-    """Return a mistake that changes the mask `[B, Lq, L]`, by the index of each key minus that of
-    the query, `[Lq, L]`."""
-
-    def mistake(formula: Formula) -> Formula:
-        mask = change(formula.mask, _index_offsets(formula))
-        return formula._replace(mask=np.broadcast_to(mask, formula.mask.shape))
-
-    return mistake
+def _masks(formula: Formula) -> Mistakes:
+    mask = formula.mask  # [B, Lq, L]
+    offsets = _index_offsets(formula)
+    is_attended = mask.any(1, keepdims=True)  # Padding is not.
+    masks = {
+        "the mask is ignored": np.ones_like(mask),
+        "keys to the right are masked": mask & (offsets <= 0),
+        "keys to the right are not masked": mask | (is_attended & (offsets > 0)),
+        "padding and documents are not masked": offsets <= 0,
+        "the mask of the first row is that of all": mask[:1],
+        "the query's own key is masked": mask & (offsets != 0),
+    }
+    for name, wrong in masks.items():
+        yield name, formula._replace(mask=np.broadcast_to(wrong, mask.shape))
 
 
 def _index_offsets(formula: Formula) -> np.ndarray:
+    """Return the index of each key minus that of the query, `[Lq, L]`."""
     return np.arange(formula.mask.shape[2]) - formula.index_q[:, None]
 
 
-_MASKS: Mapping[str, Mistake] = {
-    "the mask is ignored": _mask(lambda mask, offsets: np.ones_like(mask)),
-    "keys to the right are masked": _mask(lambda mask, offsets: mask & (offsets <= 0)),
-    "keys to the right are not masked": _mask(
-        lambda mask, offsets: mask | (mask.any(1, keepdims=True) & (offsets > 0))
-    ),
-    "padding and documents are not masked": _mask(lambda mask, offsets: offsets <= 0),
-    "the mask of the first row is that of all": _mask(lambda mask, offsets: mask[:1]),
-    "the query's own key is masked": _mask(lambda mask, offsets: mask & (offsets != 0)),
-}
+def _windows(formula: Formula) -> Mistakes:
+    left, right = formula.left, formula.right
+    if left is None or right is None:
+        return
+    windows: dict[str, tuple[int | None, int | None]] = {
+        "the window is missing": (None, None),
+        "the window is one key longer": (left + 1, right + 1),
+        "the window is one key shorter": (left - 1, right - 1),
+        "the window is twice as wide": (2 * left, 2 * right),
+        "the window is half as wide": (left // 2, right // 2),
+    }
+    if (formula.mask & (_index_offsets(formula) > 0)).any():
+        # Causal attention has one side alone, so it cannot lose one of two.
+        windows |= {
+            "the window has no left side": (0, right),
+            "the window has no right side": (left, 0),
+            "the window has no limit on the left": (None, right),
+            "the window has no limit on the right": (left, None),
+        }
+    for name, (wrong_left, wrong_right) in windows.items():
+        yield name, formula._replace(left=wrong_left, right=wrong_right)
 
 
-# Windows #########################################################################################
+def _chunks(formula: Formula) -> Mistakes:
+    size = formula.chunk
+    if size is None:
+        return
+    without = formula._replace(chunk=None)
+    yield "attention is not in chunks", without
+    yield "chunks are one key longer", formula._replace(chunk=size + 1)
+    yield "chunks are one key shorter", formula._replace(chunk=size - 1)
+    window = size - 1
+    yield "a window stands for chunks", without._replace(left=window, right=window)
 
 
-def _window(
-    left: Callable[[int], int | None], right: Callable[[int], int | None] | None = None
-) -> Mistake:
-    """Return a mistake that changes the window's sides, by default both in the same way.
-
-    One of a single side is none of causal attention, which has one side.
-    """
-    change_right = left if right is None else right
-
-    def mistake(formula: Formula) -> Formula | None:
-        if formula.left is None or formula.right is None:
-            return None
-        if (
-            right is not None
-            and not (formula.mask & (_index_offsets(formula) > 0)).any()
-        ):
-            return None
-        return formula._replace(
-            left=left(formula.left), right=change_right(formula.right)
-        )
-
-    return mistake
+# Heads, scale, temperature and bias ##############################################################
 
 
-def _unchanged(distance: int) -> int:
-    return distance
+def _heads(formula: Formula) -> Mistakes:
+    num_heads = formula.q.shape[2]
+    num_key_heads = formula.k.shape[2]
+    if num_heads == num_key_heads:
+        return
+    key_heads = {  # Of each head of queries.
+        "key heads are tiled instead of repeated": np.arange(num_heads) % num_key_heads,
+        "all heads use the first key head": np.zeros(num_heads, int),
+    }
+    for name, used in key_heads.items():
+        k = formula.k[:, :, used]
+        v = formula.v[:, :, used]
+        yield name, formula._replace(k=k, v=v)
 
 
-_WINDOWS: Mapping[str, Mistake] = {
-    "the window is missing": _window(lambda distance: None),
-    "the window is one key longer": _window(lambda distance: distance + 1),
-    "the window is one key shorter": _window(lambda distance: distance - 1),
-    "the window is twice as wide": _window(lambda distance: 2 * distance),
-    "the window is half as wide": _window(lambda distance: distance // 2),
-    "the window has no left side": _window(lambda distance: 0, _unchanged),
-    "the window has no right side": _window(_unchanged, lambda distance: 0),
-    "the window has no limit on the left": _window(lambda distance: None, _unchanged),
-    "the window has no limit on the right": _window(_unchanged, lambda distance: None),
-}
+def _scales(formula: Formula) -> Mistakes:
+    root = formula.divisor  # sqrt(d)
+    num_heads, head_size = formula.q.shape[2:]
+    divisors = {
+        "logits are not divided by sqrt(d)": 1.0,
+        "logits are divided by d": root * root,
+        "logits are multiplied by sqrt(d)": 1 / root,
+        "d of logits is that of all heads": root * math.sqrt(num_heads),
+    }
+    if isinstance(formula.rotation, Rotation):
+        rotated = formula.rotation.pairs.size
+        if rotated != head_size:
+            name = "d of logits is the rotated dimensions alone"
+            divisors[name] = math.sqrt(rotated)
+    for name, divisor in divisors.items():
+        yield name, formula._replace(divisor=divisor)
 
 
-def _chunk(change: Callable[[Formula, int], Formula]) -> Mistake:
-    def mistake(formula: Formula) -> Formula | None:
-        return None if formula.chunk is None else change(formula, formula.chunk)
-
-    return mistake
-
-
-_CHUNKS: Mapping[str, Mistake] = {
-    "attention is not in chunks": _chunk(
-        lambda formula, size: formula._replace(chunk=None)
-    ),
-    "chunks are one key longer": _chunk(
-        lambda formula, size: formula._replace(chunk=size + 1)
-    ),
-    "chunks are one key shorter": _chunk(
-        lambda formula, size: formula._replace(chunk=size - 1)
-    ),
-    "a window stands for chunks": _chunk(
-        lambda formula, size: formula._replace(
-            chunk=None, left=size - 1, right=size - 1
-        )
-    ),
-}
+def _temperatures(formula: Formula) -> Mistakes:
+    scale = formula.temperature
+    if scale is None:
+        return
+    temperatures = {
+        "the temperature is missing": None,
+        "the temperature counts twice": lambda x: scale(x) ** 2,
+        "the temperature divides": lambda x: 1 / scale(x),
+        "the temperature is that of the next position": lambda x: scale(x + 1),
+        "the temperature is that of the position before": lambda x: scale(x - 1),
+    }
+    for name, wrong in temperatures.items():
+        yield name, formula._replace(temperature=wrong)
 
 
-# Heads and scale #################################################################################
-
-
-def _key_heads(order: Callable[[int, int], np.ndarray]) -> Mistake:
-    """Return a mistake in which query head h uses the key head `order(H, G)[h]`."""
-
-    def mistake(formula: Formula) -> Formula | None:
-        heads, key_heads = formula.q.shape[2], formula.k.shape[2]
-        if heads == key_heads:
-            return None
-        used = order(heads, key_heads)
-        return formula._replace(k=formula.k[:, :, used], v=formula.v[:, :, used])
-
-    return mistake
-
-
-def _scaled(factor: Callable[[Formula], float]) -> Mistake:
-    return lambda formula: formula._replace(divisor=formula.divisor * factor(formula))
-
-
-def _rotated_share(formula: Formula) -> Formula | None:
-    if not isinstance(formula.rotation, Rotation):
-        return None
-    rotated = formula.rotation.pairs.size
-    if rotated == formula.q.shape[-1]:
-        return None
-    return formula._replace(divisor=math.sqrt(rotated))
-
-
-_HEADS: Mapping[str, Mistake] = {
-    "key heads are tiled instead of repeated": _key_heads(
-        lambda heads, key_heads: np.arange(heads) % key_heads
-    ),
-    "all heads use the first key head": _key_heads(
-        lambda heads, key_heads: np.zeros(heads, int)
-    ),
-}
-_SCALES: Mapping[str, Mistake] = {
-    "logits are not divided by sqrt(d)": _scaled(lambda formula: 1 / formula.divisor),
-    "logits are divided by d": _scaled(lambda formula: formula.divisor),
-    "logits are multiplied by sqrt(d)": _scaled(lambda formula: formula.divisor**-2),
-    "d of logits is that of all heads": _scaled(
-        lambda formula: math.sqrt(formula.q.shape[2])
-    ),
-    "d of logits is the rotated dimensions alone": _rotated_share,
-}
-
-
-# Temperatures and biases #########################################################################
-
-
-def _temperature(
-    change: Callable[[Callable[[np.ndarray], np.ndarray]], Callable[[np.ndarray], Any]],
-) -> Mistake:
-    def mistake(formula: Formula) -> Formula | None:
-        if formula.temperature is None:
-            return None
-        return formula._replace(temperature=change(formula.temperature))
-
-    return mistake
-
-
-def _slopes(change: Callable[[np.ndarray], np.ndarray]) -> Mistake:
-    def mistake(formula: Formula) -> Formula | None:
-        return (
-            None
-            if formula.slopes is None
-            else formula._replace(slopes=change(formula.slopes))
-        )
-
-    return mistake
-
-
-def _bias_over_sqrt_d(formula: Formula) -> Formula | None:
-    if formula.slopes is None:
-        return None
-    return formula._replace(slopes=formula.slopes / formula.divisor)
-
-
-def _of_power(head: np.ndarray) -> np.ndarray:
-    return 2.0 ** (-8 * head / head.size)
-
-
-_TEMPERATURES: Mapping[str, Mistake] = {
-    "the temperature is missing": _temperature(lambda scale: lambda x: np.ones(())),
-    "the temperature counts twice": _temperature(lambda scale: lambda x: scale(x) ** 2),
-    "the temperature divides": _temperature(lambda scale: lambda x: 1 / scale(x)),
-    "the temperature is that of the next position": _temperature(
-        lambda scale: lambda x: scale(x + 1)
-    ),
-    "the temperature is that of the position before": _temperature(
-        lambda scale: lambda x: scale(x - 1)
-    ),
-}
-_BIASES: Mapping[str, Mistake] = {
-    "the bias is missing": _slopes(lambda m: 0 * m),
-    "the bias has the wrong sign": _slopes(lambda m: -m),
-    "the bias counts twice": _slopes(lambda m: 2 * m),
-    "the bias is divided by sqrt(d)": _bias_over_sqrt_d,
-    "slopes are in reverse order": _slopes(lambda m: m[::-1]),
-    "slopes are those of 2^(-8 h/H), though H is no power of 2": _slopes(
-        lambda m: _of_power(np.arange(1, m.size + 1))
-    ),
-    "slopes begin with 1": _slopes(lambda m: _of_power(np.arange(m.size))),
-    "slopes are those of the next power of 2": _slopes(
-        lambda m: slopes(2 ** math.ceil(math.log2(m.size)))[: m.size]
-    ),
-}
+def _biases(formula: Formula) -> Mistakes:
+    slopes = formula.slopes  # [H], of ALiBi
+    if slopes is None:
+        return
+    count = slopes.size
+    heads = np.arange(count)
+    power_of_2 = 2 ** math.ceil(math.log2(count))
+    biases = {
+        "the bias is missing": 0 * slopes,
+        "the bias has the wrong sign": -slopes,
+        "the bias counts twice": 2 * slopes,
+        "the bias is divided by sqrt(d)": slopes / formula.divisor,
+        "slopes are in reverse order": slopes[::-1],
+        "slopes are those of 2^(-8 h/H), though H is no power of 2": (
+            2.0 ** (-8 * (heads + 1) / count)
+        ),
+        "slopes begin with 1": 2.0 ** (-8 * heads / count),
+        "slopes are those of the next power of 2": alibi_slopes(power_of_2)[:count],
+    }
+    for name, wrong in biases.items():
+        yield name, formula._replace(slopes=wrong)
 
 
 # Rotations #######################################################################################
 
 
-def _rotation(change: Callable[[Rotation, Formula], Rotation | None]) -> Mistake:
-    def mistake(formula: Formula) -> Formula | None:
-        if not isinstance(formula.rotation, Rotation):
-            return None
-        changed = change(formula.rotation, formula)
-        return None if changed is None else formula._replace(rotation=changed)
-
-    return mistake
-
-
-def _other_layout(rotation: Rotation) -> Rotation:
-    """Rotate neighbours where halves rotate, and the other way round."""
-    count = len(rotation.pairs)
-    layout: Layout = "half" if _are_neighbours(rotation) else "interleaved"
-    return rotation._replace(pairs=np.array(list(dimension_pairs(count, layout))))
-
-
-def _are_neighbours(rotation: Rotation) -> bool:
-    return len(rotation.pairs) > 1 and rotation.pairs[0, 1] == 1
-
-
-def _at_the_end(rotation: Rotation, formula: Formula) -> Rotation | None:
-    unrotated = formula.q.shape[-1] - rotation.pairs.size
-    return rotation._replace(pairs=rotation.pairs + unrotated) if unrotated else None
-
-
-def _rounded(dtype: Any) -> Round:
-    def rounded(x: np.ndarray) -> np.ndarray:
-        return np.asarray(x).astype(dtype).astype(np.float64)
-
-    return rounded
-
-
-_bfloat16, _float16 = _rounded(ml_dtypes.bfloat16), _rounded(np.float16)
-
-
-def _low_precision(dtype: str, rounded: Round) -> dict[str, Mistake]:
-    return {
-        f"frequencies are rounded to {dtype}": _rotation(
-            lambda rotation, formula: rotation._replace(round_frequencies=rounded)
-        ),
-        f"angles are rounded to {dtype}": _rotation(
-            lambda rotation, formula: rotation._replace(round_angles=rounded)
-        ),
-        f"sines and cosines are rounded to {dtype}": _rotation(
-            lambda rotation, formula: rotation._replace(round_tables=rounded)
-        ),
+def _rotations(formula: Formula) -> Mistakes:
+    """Yield mistakes that are possible in every rotation; see `_frequencies`."""
+    rotation = formula.rotation
+    if rotation is None:
+        return
+    yield "nothing is rotated", formula._replace(rotation=None)
+    if not isinstance(rotation, Rotation):
+        return
+    frequencies = rotation.frequencies
+    wrong: dict[str, dict[str, Any]] = {  # Name -> changes of the rotation.
+        "rotations are in the opposite direction": {"frequencies": -frequencies}
     }
+    unrotated = formula.q.shape[-1] - rotation.pairs.size
+    if unrotated:
+        last = rotation.pairs + unrotated
+        wrong["the last dimensions rotate instead of the first"] = {"pairs": last}
+    wrong["frequencies are in reverse order"] = {"frequencies": frequencies[::-1]}
+    wrong["frequencies are twice as high"] = {"frequencies": 2 * frequencies}
+    for dtype, rounded in (("bfloat16", _bfloat16), ("float16", _float16)):
+        wrong |= {
+            f"frequencies are rounded to {dtype}": {"round_frequencies": rounded},
+            f"angles are rounded to {dtype}": {"round_angles": rounded},
+            f"sines and cosines are rounded to {dtype}": {"round_tables": rounded},
+        }
+    for name, changes in wrong.items():
+        yield name, formula._replace(rotation=rotation._replace(**changes))
 
 
-_ROTATIONS: Mapping[str, Mistake] = {
-    "nothing is rotated": lambda formula: (
-        formula.rotation and formula._replace(rotation=None)
-    ),
-    "rotations are in the opposite direction": _rotation(
-        lambda rotation, formula: rotation._replace(frequencies=-rotation.frequencies)
-    ),
-    "the last dimensions rotate instead of the first": _rotation(_at_the_end),
-    "frequencies are in reverse order": _rotation(
-        lambda rotation, formula: rotation._replace(
-            frequencies=rotation.frequencies[::-1]
-        )
-    ),
-    "frequencies are twice as high": _rotation(
-        lambda rotation, formula: rotation._replace(
-            frequencies=2 * rotation.frequencies
-        )
-    ),
-    **_low_precision("bfloat16", _bfloat16),
-    **_low_precision("float16", _float16),
-}
+def _bfloat16(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x).astype(ml_dtypes.bfloat16).astype(np.float64)
 
 
-def _wrong_frequencies(rotation: Rotation, length: int) -> dict[str, Rotation]:
-    """Return wrong rotations whose names depend on the encoding and its options."""
-    wrong: dict[str, Rotation] = {}
-    halves = "halves rotate instead of neighbours"
-    what = (
-        halves if _are_neighbours(rotation) else "neighbours rotate instead of halves"
-    )
-    wrong[what] = _other_layout(rotation)
-    if rotation.scale != 1:
-        factor = f"the attention factor, {rotation.scale:.4g},"
-        wrong[f"{factor} is missing"] = rotation._replace(scale=1.0)
-        wrong[f"{factor} counts twice"] = rotation._replace(scale=rotation.scale**2)
-        wrong[f"{factor} is that of logits"] = rotation._replace(
-            scale=rotation.scale**0.5
-        )
-    if rotation.part.constructor is None:
-        return wrong
-    make, options = rotation.part.constructor.func, rotation.part.constructor.keywords
+def _float16(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x).astype(np.float16).astype(np.float64)
+
+
+def _rotations_of_other_layers(
+    formula: Formula, others: Mapping[str, Formula]
+) -> Mistakes:
+    own = formula.rotation.part if formula.rotation is not None else None
+    head_size = formula.q.shape[-1]
+    for name, other in others.items():
+        rotation = other.rotation
+        if not isinstance(rotation, Rotation) or rotation.part == own:
+            continue
+        # Heads may be smaller than the other layer's.
+        if rotation.pairs.max() < head_size:
+            yield f"the rotation is that of {name}", formula._replace(rotation=rotation)
+
+
+def _frequencies(rotation: Rotation, length: int) -> Rotations:
+    """Yield wrong rotations whose names depend on the encoding and its options."""
+    yield _other_layout(rotation)
+    scale = rotation.scale
+    if scale != 1:
+        factor = f"the attention factor, {scale:.4g},"
+        yield f"{factor} is missing", rotation._replace(scale=1.0)
+        yield f"{factor} counts twice", rotation._replace(scale=scale**2)
+        yield f"{factor} is that of logits", rotation._replace(scale=scale**0.5)
+    part = rotation.part
+    if part.constructor is None:
+        return
+    options = part.constructor.keywords
+    if not part.traits.cacheable:  # Frequencies depend on the length.
+        long = options["original_length"] + 1
+        yield "frequencies are those of short inputs", rotation_of(part, 2)
+        yield "frequencies are those of long inputs", rotation_of(part, long)
+    for name, changes in _wrong_options(rotation, options).items():
+        (changed,) = part.constructor.func(**options | changes).parts
+        yield name, rotation_of(changed, length)
+    if part.constructor.func.__name__ != "rope":
+        yield from _unscaled(rotation, options, length)
+
+
+def _other_layout(rotation: Rotation) -> tuple[str, Rotation]:
+    """Rotate halves instead of neighbours, or the other way round."""
+    count = len(rotation.pairs)
+    name = "neighbours rotate instead of halves"
+    layout: Layout = "interleaved"
+    if count > 1 and rotation.pairs[0, 1] == 1:
+        name = "halves rotate instead of neighbours"
+        layout = "half"
+    pairs = np.array(list(dimension_pairs(count, layout)))
+    return name, rotation._replace(pairs=pairs)
+
+
+def _wrong_options(
+    rotation: Rotation, options: Mapping[str, Any]
+) -> dict[str, dict[str, float]]:
+    """Return changes of the options of a rotary encoding."""
     base = options.get("base", 10_000.0)
-    with_options = {
+    changes = {
         f"the base is {other:,.0f}": {"base": other}
         for other in _BASES
         if other != base
     }
-    if not rotation.part.traits.cacheable:
-        wrong["frequencies are those of short inputs"] = rotation_of(rotation.part, 2)
-        long = options["original_length"] + 1
-        wrong["frequencies are those of long inputs"] = rotation_of(rotation.part, long)
-    head_size, rotated = options["head_size"], rotation.pairs.size
+    head_size = options["head_size"]
     if options.get("fraction", 1) != 1:
-        whole = base ** (rotated / head_size)
-        with_options["exponents are those of whole heads"] = {"base": whole}
+        # ω = base^(-2i / d), with d of the head where that of the rotated dimensions is right.
+        whole = base ** (rotation.pairs.size / head_size)
+        changes["exponents are those of whole heads"] = {"base": whole}
         if head_size % 2 == 0:
-            with_options["all dimensions rotate"] = {"fraction": 1.0}
+            changes["all dimensions rotate"] = {"fraction": 1.0}
     if options.get("proportional", 1) != 1:
-        with_options["no frequency is 0"] = {"proportional": 1.0}
-    for name, changed in with_options.items():
-        (part,) = make(**options | changed).parts
-        wrong[name] = rotation_of(part, length)
-    if make.__name__ != "rope":
-        kept = ("head_size", "base", "layout", "fraction", "proportional")
-        (part,) = rope(
-            **{key: value for key, value in options.items() if key in kept}
-        ).parts
-        plain = rotation_of(part, length)
-        if plain.scale != rotation.scale:
-            wrong["frequencies and scale are those of unscaled RoPE"] = plain
-        unscaled, scaled = plain.frequencies, rotation.frequencies
-        ratio = np.divide(
-            scaled, unscaled, out=np.ones_like(scaled), where=unscaled != 0
-        )
-        for what, power in {
-            "frequencies are those of unscaled RoPE": 0,
-            "frequencies are scaled twice": 2,
-            "frequencies are scaled the other way": -1,
-        }.items():
-            wrong[what] = rotation._replace(frequencies=unscaled * ratio**power)
-    return wrong
+        changes["no frequency is 0"] = {"proportional": 1.0}
+    return changes
+
+
+def _unscaled(rotation: Rotation, options: Mapping[str, Any], length: int) -> Rotations:
+    """Yield wrong scalings of RoPE's frequencies, for an encoding that scales them."""
+    shared = ("head_size", "base", "layout", "fraction", "proportional")
+    rope_options = {key: options[key] for key in shared if key in options}
+    (part,) = rope(**rope_options).parts
+    plain = rotation_of(part, length)
+    if plain.scale != rotation.scale:
+        yield "frequencies and scale are those of unscaled RoPE", plain
+    unscaled = plain.frequencies
+    ratio = np.ones_like(rotation.frequencies)
+    np.divide(rotation.frequencies, unscaled, out=ratio, where=unscaled != 0)
+    powers = {
+        "frequencies are those of unscaled RoPE": 0,
+        "frequencies are scaled twice": 2,
+        "frequencies are scaled the other way": -1,
+    }
+    for name, power in powers.items():
+        yield name, rotation._replace(frequencies=unscaled * ratio**power)
 
 
 # Positions #######################################################################################
 
 
+def _positions(formula: Formula) -> Mistakes:
+    for name, (wrong_q, wrong_k) in _wrong_positions(formula).items():
+        of_terms = formula._replace(positions_q=wrong_q, positions_k=wrong_k)
+        yield name, of_terms
+        yield name, of_terms._replace(limits_q=wrong_q, limits_k=wrong_k)
+
+
 def _wrong_positions(formula: Formula) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return wrong positions of queries and keys."""
     q, k = formula.positions_q, formula.positions_k
-    keys = np.arange(k.shape[1])
-    first = (
-        0 * formula.index_q if formula.steps else formula.index_q - formula.index_q[0]
-    )
-    index_q, index_k, from_0 = (
-        _of_all_rows(x, like)
-        for x, like in ((formula.index_q, q), (keys, k), (first, q))
-    )
+    index = formula.index_q
+    index_q = _of_all_rows(index, q)
+    index_k = _of_all_rows(np.arange(k.shape[1]), k)
+    # Of the queries of one call; in steps each call has one query.
+    from_0 = _of_all_rows(0 * index if formula.steps else index - index[0], q)
+    first_q = np.broadcast_to(q[:1], q.shape)
+    first_k = np.broadcast_to(k[:1], k.shape)
     wrong = {
         "positions are rounded to bfloat16": (_bfloat16(q), _bfloat16(k)),
         "positions are rounded to float16": (_float16(q), _float16(k)),
@@ -426,40 +341,25 @@ def _wrong_positions(formula: Formula) -> dict[str, tuple[np.ndarray, np.ndarray
         "positions are indices, and queries at 0, 1, ...": (from_0, index_k),
         "queries are at their indices": (index_q, k),
         "keys are at their indices": (q, index_k),
-        "all rows have the positions of the first": (
-            np.broadcast_to(q[:1], q.shape), np.broadcast_to(k[:1], k.shape),
-        ),
+        "all rows have the positions of the first": (first_q, first_k),
         "positions count from 1": (q + 1, k + 1),
         "queries are one position late": (q + 1, k),
         "queries are one position early": (q - 1, k),
-    }  # fmt: skip
+    }
     if formula.rotation is not None:
         wrong["queries are not rotated"] = (0 * q, k)
         wrong["keys are not rotated"] = (q, 0 * k)
         wrong["keys are rotated twice"] = (q, 2 * k)
     if q.ndim > 2:
         wrong["axes are in reverse order"] = (q[..., ::-1], k[..., ::-1])
-        for axis in range(q.shape[-1]):
-            only = [axis] * q.shape[-1]
-            wrong[f"all axes have the positions of axis {axis}"] = (
-                q[..., only],
-                k[..., only],
-            )
+        axes = q.shape[-1]
+        for axis in range(axes):
+            name = f"all axes have the positions of axis {axis}"
+            same = [axis] * axes
+            wrong[name] = (q[..., same], k[..., same])
     return wrong
 
 
 def _of_all_rows(positions: np.ndarray, like: np.ndarray) -> np.ndarray:
     """Return positions `[L]` in the shape of `like`."""
     return np.broadcast_to(positions.reshape(1, -1, *[1] * (like.ndim - 2)), like.shape)
-
-
-_TABLE: Mapping[str, Mistake] = {
-    **_MASKS,
-    **_WINDOWS,
-    **_CHUNKS,
-    **_HEADS,
-    **_SCALES,
-    **_TEMPERATURES,
-    **_BIASES,
-    **_ROTATIONS,
-}

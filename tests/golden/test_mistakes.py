@@ -260,8 +260,8 @@ def test_all_model_types(model_type, tmp_path):
 def assert_formulas_fit(config):
     vectors = golden_vectors(config)
     for name, case in vectors.cases.items():
-        for kind, layer in vectors.layers.items():
-            formula = evaluate(formula_of(layer, case, vectors.q, vectors.k, vectors.v))
+        for kind in vectors.layers:
+            formula = evaluate(formula_of(vectors, kind, case))
             result = vectors.results[name][kind]
             assert (formula.allowed == result.allowed).all(), (name, kind)
             np.testing.assert_allclose(formula.logits, result.logits, atol=1e-7)

@@ -10,75 +10,87 @@ from pe_jax.common.files import Json
 from pe_jax.properties import SHUFFLES
 from pe_jax.trainer.configs.distill_positions import DistillationConfig
 from pe_jax.trainer.reports.pages import page
-from pe_jax.trainer.reports.tables import Row, number_table, write_report
+from pe_jax.trainer.reports.tables import Column, Row, Value, number_table, write_report
 from pe_jax.trainer.tasks.distillation import NONE, TEACHER
 from pe_jax.trainer.tasks.run import run_config
 from pe_jax.trainer.training import metrics
 from pe_jax.trainer.training.pytrees import Scalars
 
+# Heading, whose score, its name in the log, and format.
+_ORDER_COLUMNS = (
+    ("pooled: teacher", "teacher", "pooled", ".4f"),
+    ("student", "after", "pooled", ".4f"),
+    ("R²", "after", "pooled_r2", ".3f"),
+    ("by token: teacher", "teacher", "token", ".3f"),
+    ("student", "after", "token", ".3f"),
+    ("R²", "after", "token_r2", ".3f"),
+)
+
 
 def report_distillation(folder: Path, out: Path) -> str:
-    """Write report.json and report.md of the run in `folder` to `out`; return the page."""
+    """Write report.json and report.md of the run in `folder` to `out`; return the page.
+
+    Raises:
+      ValueError: if the run has not been evaluated since its first step.
+    """
     config = run_config(folder, DistillationConfig)
     evaluations = metrics.read_evaluations(folder)
-    if not max(evaluations, default=0):
+    step = max(evaluations, default=0)
+    if not step:
         raise ValueError(
             f"The run in {folder} has not been evaluated yet. Train further."
         )
-    step = max(evaluations)
-    first = next(
-        (line for line in metrics.read_metrics(folder) if not line["step"]), {}
-    )
-    teacher, none = (
-        {
-            name.removeprefix(prefix): x
-            for name, x in first.items()
-            if name.startswith(prefix)
-        }
-        for prefix in (TEACHER, NONE)
-    )
+    at_start = [line for line in metrics.read_metrics(folder) if not line["step"]]
+    first = next(iter(at_start), {})
     student = {"before": evaluations.get(0, {}), "after": evaluations[step]}
-    sources: dict[str, Scalars] = {"none": none, **student}
+    sources = {"none": _with_prefix(first, NONE), **student}
+    r2 = {}
+    for length in config.lengths:
+        r2[str(length)] = {
+            name: _by_layer(scores, length) for name, scores in sources.items()
+        }
+    order = {}
+    for name, scores in {"teacher": _with_prefix(first, TEACHER), **student}.items():
+        order[name] = {key: x for key, x in scores.items() if key.startswith("order/")}
     numbers: Json = {
         "step": step,
         "position": config.model.encoding().name,
         "teacher": config.init,
-        "r2": {
-            str(length): {
-                name: _by_layer(scores, length) for name, scores in sources.items()
-            }
-            for length in config.lengths
-        },
-        "order": {
-            name: {key: x for key, x in scores.items() if key.startswith("order/")}
-            for name, scores in {"teacher": teacher, **student}.items()
-        },
+        "r2": r2,
+        "order": order,
     }
     return write_report(out, "report", numbers, _readable(numbers))
 
 
+def _with_prefix(scores: Scalars, prefix: str) -> Scalars:
+    """Return the scores whose names begin with `prefix`, without it."""
+    return {
+        name.removeprefix(prefix): score
+        for name, score in scores.items()
+        if name.startswith(prefix)
+    }
+
+
 def _by_layer(scores: Scalars, length: int) -> list[float]:
     """Return R² of each layer; empty where the log has none."""
-    other = f"length_{length}/r2/layer_"
-    prefix = other if any(name.startswith(other) for name in scores) else "r2/layer_"
-    layers = [name for name in scores if name.startswith(prefix)]
-    return [scores[f"{prefix}{i}"] for i in range(1, len(layers) + 1)]
+    prefix = f"length_{length}/r2/layer_"
+    if not any(name.startswith(prefix) for name in scores):
+        prefix = "r2/layer_"
+    count = sum(name.startswith(prefix) for name in scores)
+    return [scores[f"{prefix}{layer}"] for layer in range(1, count + 1)]
 
 
 def _readable(numbers: Json) -> str:
     blocks: list[str | list[str]] = []
     for length, by_source in numbers["r2"].items():
-        none, after = by_source["none"], by_source["after"]
-        rows = [
-            [
-                str(layer + 1),
-                *(values[layer] if values else None for values in by_source.values()),
-            ]
-            for layer in range(len(after))
-        ]
+        rows: list[Row] = []
+        for layer in range(len(by_source["after"])):
+            cells = [values[layer] if values else None for values in by_source.values()]
+            rows.append([str(layer + 1), *cells])
         columns = [(name, ".3f") for name in by_source]
         blocks += [f"Length {length}:", number_table(["layer", *columns], rows)]
-        if none and after[-1] <= none[-1]:
+        none = by_source["none"]
+        if none and by_source["after"][-1] <= none[-1]:
             blocks.append(
                 "The last layer is no nearer to the teacher's than without positions."
             )
@@ -96,28 +108,17 @@ def _readable(numbers: Json) -> str:
 
 def _order_sensitivity(order: dict[str, Scalars]) -> list[str | list[str]]:
     """Return a text and a table by kind of shuffle; nothing where the log has none."""
-    columns = [
-        ("pooled: teacher", "teacher", "pooled", ".4f"), ("student", "after", "pooled", ".4f"),
-        ("R²", "after", "pooled_r2", ".3f"), ("by token: teacher", "teacher", "token", ".3f"),
-        ("student", "after", "token", ".3f"), ("R²", "after", "token_r2", ".3f"),
-    ]  # fmt: skip
-    rows: list[Row] = [
-        [
-            kind,
-            *(
-                order[source].get(f"order/{kind}/{field}")
-                for _, source, field, _ in columns
-            ),
-        ]
-        for kind in SHUFFLES
-    ]
-    if not any(value is not None for _, *values in rows for value in values):
+    columns: list[Column] = ["shuffle"]
+    rows: list[list[Value]] = [[kind] for kind in SHUFFLES]
+    for title, source, field, form in _ORDER_COLUMNS:
+        columns.append((title, form))
+        for row, kind in zip(rows, SHUFFLES, strict=True):
+            row.append(order[source].get(f"order/{kind}/{field}"))
+    if all(value is None for row in rows for value in row[1:]):
         return []
     return [
         "Order sensitivity: how far the last states of a held-out text move when its order is\n"
         "shuffled, pooled (1 − cosine of the mean states) and by token (in units of their spread);"
         "\nR² of the student's changes against the teacher's.",
-        number_table(
-            ["shuffle", *((title, form) for title, *_, form in columns)], rows
-        ),
+        number_table(columns, rows),
     ]

@@ -21,20 +21,33 @@ WORD_PAIRS = 16
 
 
 def base_size(name: str) -> PositionEncoding:
-    """Build an encoding in the sizes of BERT-base; raises a ValueError for an unknown name."""
+    """Build an encoding in the sizes of BERT-base.
+
+    Raises:
+      ValueError: for a name that cannot be read, or an unknown encoding.
+    """
     return from_name(name, **SIZES, max_length=max(LENGTHS))
 
 
 def untrained(
     title: str, name: str = "", options: Mapping[str, Any] | None = None
 ) -> Entry:
-    """Return the entry of an encoding of `base_size`, with parameters as they are drawn: `title` as
-    configs write it, and as the list of choices shows it, by default the same without options."""
+    """Return the entry of an encoding of `base_size`, with parameters as they are drawn.
+
+    Args:
+      title: the encoding as configs write it.
+      name: its name in the list of choices, which entries with other `options` share; by default
+        `title`, without options.
+    """
     encoding = base_size(title)
+    picture = properties.picture(encoding, lengths=_lengths(encoding))
     return Entry(
-        name=name or title, options=dict(options or {}), title=title, note=formulas(encoding),
-        picture=without_repetition(properties.picture(encoding, lengths=_lengths(encoding))),
-    )  # fmt: skip
+        name=name or title,
+        options=dict(options or {}),
+        title=title,
+        note=formulas(encoding),
+        picture=without_repetition(picture),
+    )
 
 
 def formulas(encoding: PositionEncoding) -> str:
@@ -45,35 +58,49 @@ def formulas(encoding: PositionEncoding) -> str:
 
 def layers_of_run(subject: MeasuredModel) -> list[Entry]:
     """Return an entry for each layer of a trained run, on lengths up to 512 that it can read.
+
     Proximities are the mean logits, times √d, of 16 pairs of random words that fill the inputs, see
-    `properties.offset_kernel`; numbers are means over the heads."""
+    `properties.offset_kernel`; numbers are means over the heads.
+
+    Raises:
+      ValueError: if the vocabulary has fewer than two whole words.
+    """
     model = subject.bert
-    words, rng = jnp.asarray(subject.words, jnp.int32), jax.random.key(0)
-    matrices: dict[int, jax.Array] = {}
-    for length in _lengths(subject.encoding):
+    encoding = subject.encoding
+    words = jnp.asarray(subject.words, jnp.int32)
+    rng = jax.random.key(0)
+    matrices: dict[int, jax.Array] = {}  # Length -> [N, H, L, L].
+    for length in _lengths(encoding):
         tokens = properties.random_words(rng, words, count=WORD_PAIRS, length=length)
         batch = batch_size(2 * length**2 * model.num_heads * model.num_layers, 8)
         kernel = properties.offset_kernel(
             kernel_map(model), subject.params, tokens, batch=batch
         )
-        matrices[length] = kernel.mean  # [N, H, L, L]
-    step, name = f"step {subject.step:,}", subject.encoding.name
-    note = f"{name}, {step}, trained on up to {subject.length} tokens."
-
-    def entry(i: int) -> Entry:
-        encoding = subject.encoding.layer(i)
-        params = subject.encoding.layer_params(subject.position, i)
-        phi = {length: mirrored(encoding, x[i]) for length, x in matrices.items()}
-        picture = from_proximities(encoding, params, "logits of trained heads", phi)
-        return Entry(
-            name=subject.name, options={"layer": i}, title=f"{subject.name}, layer {i}", note=note,
+        matrices[length] = kernel.mean
+    note = f"{encoding.name}, step {subject.step:,}, trained on up to {subject.length} tokens."
+    entries = []
+    for i in range(model.num_layers):
+        layer = encoding.layer(i)
+        picture = from_proximities(
+            layer,
+            encoding.layer_params(subject.position, i),
+            "logits of trained heads",
+            {length: mirrored(layer, phi[i]) for length, phi in matrices.items()},
+        )
+        entry = Entry(
+            name=subject.name,
+            options={"layer": i},
+            title=f"{subject.name}, layer {i}",
+            note=note,
             picture=without_repetition(picture),
-        )  # fmt: skip
-
-    return [entry(i) for i in range(model.num_layers)]
+        )
+        entries.append(entry)
+    return entries
 
 
 def _lengths(encoding: PositionEncoding) -> list[int]:
     """Return the lengths that an encoding has positions for, or else the longest that it has."""
     longest = encoding.max_length
-    return [n for n in LENGTHS if longest is None or n <= longest] or [longest or 0]
+    if longest is None:
+        return list(LENGTHS)
+    return [length for length in LENGTHS if length <= longest] or [longest]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from pe_jax.common.errors import extra
-from pe_jax.trainer.reports.templates import fill
+from pe_jax.trainer.reports.pages import fill
 
 FROM_FOLDER = 'src="plotly.min.js"'
 TEMPLATE = Path(__file__).with_name("explorer.html")
@@ -29,7 +29,11 @@ class Entry(TypedDict):
 
 
 def plotly_source() -> str:
-    """Return plotly.min.js of the package plotly; SystemExit says how to install it."""
+    """Return plotly.min.js of the package plotly.
+
+    Raises:
+      SystemExit: if it is not installed; the message names the command that installs it.
+    """
     with extra("explore", SystemExit):
         from plotly.offline import get_plotlyjs
     source: str = get_plotlyjs()
@@ -39,10 +43,9 @@ def plotly_source() -> str:
 def without_repetition(picture: dict[str, Any]) -> dict[str, Any]:
     """Return the picture without its heat map if the offset alone matters: a tenth of the size."""
     curve = picture["curve"]
-    return {
-        **picture,
-        "heat": picture["heat"] if any(filter(None, curve["spread"])) else None,
-    }
+    if any(curve["spread"]):  # None where a query has no such key.
+        return picture
+    return {**picture, "heat": None}
 
 
 def page(entries: Iterable[Entry], *, title: str, about: str, plotly: str = "") -> str:
@@ -54,9 +57,13 @@ def page(entries: Iterable[Entry], *, title: str, about: str, plotly: str = "") 
         from its own folder.
     """
     data = json.dumps(list(entries), ensure_ascii=False, separators=(",", ":"))
+    library = f"<script {FROM_FOLDER}></script>"
+    if plotly:
+        library = f"<script>{plotly}</script>"
     texts = {
-        "title": html.escape(title), "about": html.escape(about),
-        "library": f"<script>{plotly}</script>" if plotly else f"<script {FROM_FOLDER}></script>",
+        "title": html.escape(title),
+        "about": html.escape(about),
+        "library": library,
         "data": data.replace("<", r"\u003c"),
-    }  # fmt: skip
+    }
     return fill(TEMPLATE.read_text(encoding="utf-8"), texts)

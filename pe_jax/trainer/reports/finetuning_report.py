@@ -24,67 +24,72 @@ def report_finetuning(run: FinetuningRun, folder: Path) -> str:
 
 def results(run: FinetuningRun, folder: Path) -> Json:
     """Return scores of each seed in points, at the step that `config.select` chooses."""
-    config, problem = run.config, run.problem
+    config = run.config
+    problem = run.problem
     metric = problem.held_out_metric if config.select == "held_out" else problem.metric
     scored = read_evaluations(folder)
     last = max(scored)
-    steps = dict.fromkeys(config.seeds, last)
-    if config.select != "last":
-        for seed in steps:  # The first of equally good evaluations.
-            steps[seed] = max(
-                scored, key=lambda step: scored[step][f"{metric}/seed_{seed}"]
-            )
-    scores = {
-        name: [scored[step][f"{name}/seed_{seed}"] for seed, step in steps.items()]
-        for name in scored[last]
-        if "/" not in name
-    }
+    steps = {}
+    for seed in config.seeds:
+        steps[seed] = last
+        if config.select != "last":  # The first of equally good evaluations.
+            of_seed = {step: x[f"{metric}/seed_{seed}"] for step, x in scored.items()}
+            steps[seed] = max(of_seed, key=of_seed.__getitem__)
+    scores = {}
+    for name in scored[last]:
+        if "/" not in name:
+            scores[name] = [
+                scored[step][f"{name}/seed_{seed}"] for seed, step in steps.items()
+            ]
     return {
-        "dataset": problem.dataset, "trained_on": problem.trained_on,
-        "position": run.program.model.encoding().name, "init": config.init,
-        "select": config.select, "metric": problem.metric, "seeds": list(steps),
-        "steps": list(steps.values()), "scores": scores, "baseline": problem.baseline,
-    }  # fmt: skip
+        "dataset": problem.dataset,
+        "trained_on": problem.trained_on,
+        "position": run.program.model.encoding().name,
+        "init": config.init,
+        "select": config.select,
+        "metric": problem.metric,
+        "seeds": list(steps),
+        "steps": list(steps.values()),
+        "scores": scores,
+        "baseline": problem.baseline,
+    }
 
 
 def _readable(numbers: Json, notes: list[str]) -> str:
-    steps = sorted(set(numbers["steps"]))
-    when = (
-        f"step {steps[0]:,}"
-        if len(steps) == 1
-        else f"steps {steps[0]:,} to {steps[-1]:,}"
-    )
-    seeds = [(f"seed {seed}", ".2f") for seed in numbers["seeds"]]
+    first = min(numbers["steps"])
+    last = max(numbers["steps"])
+    when = f"step {first:,}"
+    if first != last:
+        when = f"steps {first:,} to {last:,}"
     columns: list[Column] = [
         "",
         ("mean", ".2f"),
         ("±", ".2f"),
         ("baseline", ".2f"),
-        *seeds,
+        *((f"seed {seed}", ".2f") for seed in numbers["seeds"]),
     ]
-    scores, baseline, rows = numbers["scores"], numbers["baseline"], []
-    for name, values in scores.items():
+    baseline = numbers["baseline"]
+    rows = []
+    means = {}
+    for name, values in numbers["scores"].items():
+        means[name] = np.mean(values)
         spread = np.std(values, ddof=1) if len(values) > 1 else None
-        rows.append([name, np.mean(values), spread, baseline.get(name), *values])
-    chance = [
-        name
-        for name, least in baseline.items()
-        if np.mean(scores.get(name, np.inf)) <= least
-    ]
-    if numbers["trained_on"] != numbers["dataset"]:
-        notes = [
-            *notes,
-            f"trained on {numbers['trained_on']}: not comparable with published results of "
-            f"{numbers['dataset']}",
-        ]
+        rows.append([name, means[name], spread, baseline.get(name), *values])
+    names = [name for name in baseline if means.get(name, np.inf) <= baseline[name]]
+    not_learned = ""
+    if names:
+        not_learned = f"No better than the baseline: {markdown.text(', '.join(names))}."
+    dataset = numbers["dataset"]
+    trained_on = numbers["trained_on"]
+    if trained_on != dataset:
+        warning = f"trained on {trained_on}: not comparable with published results of {dataset}"
+        notes = [*notes, warning]
     return page(
-        f"{numbers['dataset']}: {numbers['position']}",
+        f"{dataset}: {numbers['position']}",
         f"Scores {SELECTED_STEP[numbers['select']]} ({when}), in points; ± is the sample\n"
         "standard deviation over seeds. The baseline is a trivial answer: the most frequent label,"
         "\nthe mean value, the first sentence of the context, or (SQuAD v2.0) no answer.",
         number_table(columns, rows),
-        f"No better than the baseline: {markdown.text(', '.join(chance))}."
-        if chance
-        else "",
+        not_learned,
         [f"- {markdown.text(note)}" for note in notes],
     )

@@ -35,6 +35,7 @@ SELECTED_STEP: dict[str, str] = {
     "held_out": "of each seed's best step on held-out training data",
 }
 
+# Of `results.json`, as `read` needs them.
 _RESULT_KEYS = (
     "dataset",
     "trained_on",
@@ -47,9 +48,18 @@ _RESULT_KEYS = (
 
 # Last parts of config keys that no score depends on, or that tables read from the results.
 _NOT_SETTINGS = {
-    "cache_dir", "checkpoint_every", "data_dir", "init", "keep_checkpoints", "log_every",
-    "position", "seed", "seeds", "workdir", "workers",
-}  # fmt: skip
+    "cache_dir",
+    "checkpoint_every",
+    "data_dir",
+    "init",
+    "keep_checkpoints",
+    "log_every",
+    "position",
+    "seed",
+    "seeds",
+    "workdir",
+    "workers",
+}
 
 
 class Results(NamedTuple):
@@ -61,9 +71,8 @@ class Results(NamedTuple):
     position: str
     init: str
     scores: dict[str, dict[int, float]]  # Metric -> seed -> points.
-    settings: (
-        Json  # Dotted config keys that scores depend on, but for `position` and `init`.
-    )
+    # Dotted config keys that scores depend on, but for `position` and `init`.
+    settings: Json
 
     @property
     def seeds(self) -> set[int]:
@@ -102,21 +111,27 @@ def read(folder: Path) -> Results | None:
         raise ValueError(
             f"{path}: seeds must be a list of distinct integers, got {seeds!r}."
         )
-    # How often a run was scored decides which step was its best, but not which was the last.
-    without = _NOT_SETTINGS | ({"eval_every"} if results["select"] == "last" else set())
-    settings = {
-        key: value
-        for key, value in flatten(workdir.saved_values(folder)).items()
-        if key.rpartition(".")[2] not in without
-    }
-    trained_on = results["trained_on"].partition(" -> ")[0]
-    position, init = results["position"].replace(" ", ""), results["init"]
-    scores = {
-        name: _by_seed(path, seeds, results["scores"], name)
-        for name, _ in metrics(dataset)
-    }
+    ignored = _NOT_SETTINGS
+    if results["select"] == "last":
+        # How often a run was scored decides which step was its best, but not which was the last.
+        ignored = ignored | {"eval_every"}
+    settings = {}
+    for key, value in flatten(workdir.saved_values(folder)).items():
+        if key.rpartition(".")[2] not in ignored:
+            settings[key] = value
     settings["select"] = results["select"]
-    return Results(folder, dataset, trained_on, position, init, scores, settings)
+    scores = {}
+    for name, _ in metrics(dataset):
+        scores[name] = _by_seed(path, seeds, results["scores"], name)
+    return Results(
+        folder=folder,
+        dataset=dataset,
+        trained_on=results["trained_on"].partition(" -> ")[0],
+        position=results["position"].replace(" ", ""),
+        init=results["init"],
+        scores=scores,
+        settings=settings,
+    )
 
 
 def metrics(dataset: str) -> list[tuple[str, str]]:
@@ -147,8 +162,11 @@ def _by_seed(path: Path, seeds: list[int], scores: Json, name: str) -> dict[int,
 
 
 def pool(runs: Iterable[Results]) -> list[Results]:
-    """Return one `Results` for each encoding and sets, over all seeds; ValueError if two runs of
-    one cell share a seed, or differ in more than their seeds."""
+    """Return one `Results` for each encoding and sets, over all seeds.
+
+    Raises:
+      ValueError: if two runs of one cell share a seed, or differ in more than their seeds.
+    """
     pooled: dict[tuple[str, ...], Results] = {}
     for run in runs:
         key = (*run.sets, run.position)
@@ -170,18 +188,18 @@ def _joined(first: Results, second: Results) -> Results:
         raise ValueError(
             f"{both}, and both have seeds {', '.join(map(str, shared))}. {way_out}"
         )
-    scores = {
-        name: by_seed | second.scores[name] for name, by_seed in first.scores.items()
-    }
+    scores = dict(first.scores)
+    for name, by_seed in second.scores.items():
+        scores[name] = scores[name] | by_seed
     return first._replace(scores=scores)
 
 
 def different_settings(runs: Sequence[Results]) -> dict[str, list[Any]]:
     """Return the settings in which runs differ, by dotted key: the value of each run, or None."""
     keys = sorted({key for run in runs for key in run.settings})
-    values = {key: [run.settings.get(key) for run in runs] for key in keys}
-    return {
-        key: column
-        for key, column in values.items()
-        if any(v != column[0] for v in column)
-    }
+    different = {}
+    for key in keys:
+        values = [run.settings.get(key) for run in runs]
+        if any(value != values[0] for value in values):
+            different[key] = values
+    return different

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import pairwise
 from pathlib import Path
@@ -16,11 +16,9 @@ from markdown_it.token import Token
 
 from pe_jax.common import markdown
 from pe_jax.common.files import write_text
-from pe_jax.trainer.reports.templates import fill
 
-_NUMBER = re.compile(
-    r"[+−-]?\d[\d.,]*(e[+-]?\d+)?( ?%| ± .*)?|–"
-)  # Aligned to the right.
+# A cell of a table that is aligned to the right.
+_NUMBER = re.compile(r"[+−-]?\d[\d.,]*(e[+-]?\d+)?( ?%| ± .*)?|–")
 
 _PAGE = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
 # Term -> how a page writes it, as a regular expression, and its definition.
@@ -30,12 +28,17 @@ _GLOSSARY: dict[str, tuple[str, str]] = json.loads(
 
 
 def page(title: str, *blocks: str | Sequence[str]) -> str:
-    """Return Markdown: a title, which is text, then Markdown, but for empty blocks: a block is a
-    string or lines."""
-    texts = [
-        "\n".join([block] if isinstance(block, str) else block) for block in blocks
-    ]
-    return "\n\n".join([f"# {markdown.text(title)}", *filter(None, texts)]) + "\n"
+    """Return a page in Markdown.
+
+    Args:
+      title: text, in which nothing is Markdown.
+      blocks: Markdown, each a string or lines; empty ones are left out.
+    """
+    texts = [f"# {markdown.text(title)}"]
+    for block in blocks:
+        if block:
+            texts.append(block if isinstance(block, str) else "\n".join(block))
+    return "\n\n".join(texts) + "\n"
 
 
 def write_page(path: Path, text: str) -> str:
@@ -73,19 +76,27 @@ def to_html(text: str, folder: Path) -> str:
     body = parser.renderer.render(tokens, parser.options, {})
     body = body.replace("<table>", '<div class="wide"><table>')
     body = body.replace("</table>", "</table></div>")
-    lines = (
-        f"<dt>{escape(term)}\n<dd>{escape(what)}\n"
-        for term, what in terms_in(text).items()
-    )
-    if terms := "".join(lines):
-        body += f"<h2>Glossary</h2>\n<dl>\n{terms}</dl>\n"
+    terms = terms_in(text)
+    if terms:
+        body += "<h2>Glossary</h2>\n<dl>\n"
+        for term, definition in terms.items():
+            body += f"<dt>{escape(term)}\n<dd>{escape(definition)}\n"
+        body += "</dl>\n"
     title = markdown.plain(text.partition("\n")[0].removeprefix("# "))
     return fill(_PAGE, {"title": escape(title), "body": body})
 
 
+def fill(template: str, values: Mapping[str, str]) -> str:
+    """Return the template with each `{{name}}` replaced by its value, in which nothing is replaced
+    again."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda field: values[field[1]], template)
+
+
 def _embed(image: Token, folder: Path) -> bool:
-    """Put the file of an image into the page. An image that is not a PNG file in `folder` becomes
-    its description; False for that."""
+    """Put the file of an image into the page, and return True.
+
+    An image that is not a PNG file in `folder` becomes its description; False for that.
+    """
     name = unquote(str(image.attrs.get("src")))
     path = folder / name
     is_figure = name == path.name and path.suffix == ".png" and not path.is_symlink()

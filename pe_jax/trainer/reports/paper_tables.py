@@ -29,25 +29,31 @@ def write_tables(folders: list[Path], config: TablesConfig, out: Path) -> str:
     `.csv` and `.tex`; return the Markdown.
 
     Raises:
-      ValueError: if no run has finished, results cannot be pooled, or no run has the baseline.
+      ValueError: if no run has finished, results are damaged or cannot be pooled, or no run has the
+        baseline.
     """
-    by_folder = {folder: finetuning_results.read(folder) for folder in folders}
-    unfinished = [str(folder) for folder, run in by_folder.items() if run is None]
-    runs = finetuning_results.pool(run for run in by_folder.values() if run)
-    if not runs:
+    finished = []
+    unfinished = []
+    for folder in folders:
+        results = finetuning_results.read(folder)
+        if results is None:
+            unfinished.append(str(folder))
+        else:
+            finished.append(results)
+    if not finished:
         raise ValueError(
             f"None of the {len(folders)} runs has finished: no results.json in "
             f"{', '.join(unfinished) or 'any folder'}. Give --runs='RUNS/*' of fine-tuning runs."
         )
-    tables = build_all(runs, config)
+    tables = build_all(finetuning_results.pool(finished), config)
     pages = []
     for name, table in tables.items():
-        pages.append(table_formats.to_markdown(name, table, config.p_value))
-        write_text(out / f"{name}.md", pages[-1])
+        text = table_formats.to_markdown(name, table, config.p_value)
+        pages.append(text)
+        write_text(out / f"{name}.md", text)
         write_text(out / f"{name}.csv", table_formats.to_csv(table))
-        write_text(
-            out / f"{name}.tex", table_formats.to_latex(name, table, config.p_value)
-        )
+        latex = table_formats.to_latex(name, table, config.p_value)
+        write_text(out / f"{name}.tex", latex)
     facts = {
         "baseline": config.baseline,
         "p_value": config.p_value,
@@ -60,129 +66,137 @@ def write_tables(folders: list[Path], config: TablesConfig, out: Path) -> str:
 
 
 def welch(scores: Sequence[float], baseline: Sequence[float]) -> Json | None:
-    """Compare scores with a baseline of possibly different variance by Welch's two-sided t-test:
-    "difference", "t", "df", "p", and "interval", 95 % confidence bounds of the difference. All but
-    the difference are None if neither side varies over its seeds. None below two seeds."""
+    """Compare scores with a baseline of possibly different variance by Welch's two-sided t-test.
+
+    Returns:
+      "difference", "t", "df", "p", and "interval", 95 % confidence bounds of the difference. All
+      but the difference are None if neither side varies over its seeds. None instead of a dict
+      below two seeds.
+    """
     from scipy import stats  # As long to import as all of JAX, and only needed here.
 
     if min(len(scores), len(baseline)) < 2:
         return None
-    difference = float(np.mean(scores) - np.mean(baseline))
+    test: Json = dict.fromkeys(("difference", "t", "df", "p", "interval"))
+    test["difference"] = float(np.mean(scores) - np.mean(baseline))
     if np.ptp(scores) == np.ptp(baseline) == 0:
-        return {
-            "difference": difference,
-            "t": None,
-            "df": None,
-            "p": None,
-            "interval": None,
-        }
+        return test
     with warnings.catch_warnings(action="ignore"):  # One side may be constant.
-        test = stats.ttest_ind(scores, baseline, equal_var=False)
-    return {
-        "difference": difference, "t": float(test.statistic), "df": float(test.df),
-        "p": float(test.pvalue), "interval": tuple(map(float, test.confidence_interval(0.95))),
-    }  # fmt: skip
+        result = stats.ttest_ind(scores, baseline, equal_var=False)
+    test["t"] = float(result.statistic)
+    test["df"] = float(result.df)
+    test["p"] = float(result.pvalue)
+    test["interval"] = tuple(map(float, result.confidence_interval(0.95)))
+    return test
 
 
 def summarize(seeds: Sequence[int], scores: Sequence[float]) -> Json:
-    """Return a cell of a table, scores in points: the "mean" over "n" seeds, its sample standard
-    deviation "std" (None for one seed), and `welch` as "test" where there is a baseline."""
-    # The rounding of the mean would give equal values some 1e-15.
-    std = float(np.std(scores, ddof=1)) if len(seeds) > 1 and np.ptp(scores) else 0.0
+    """Return a cell of a table, scores in points.
+
+    It is the "mean" over "n" seeds, its sample standard deviation "std" (None for one seed), the
+    "seeds" and "scores", and `welch` as "test" where there is a baseline.
+    """
+    std = None
+    if len(seeds) > 1:
+        # The rounding of the mean would give equal values some 1e-15.
+        std = float(np.std(scores, ddof=1)) if np.ptp(scores) else 0.0
     return {
-        "mean": float(np.mean(scores)), "std": std if len(seeds) > 1 else None, "n": len(seeds),
-        "seeds": list(seeds), "scores": list(scores), "test": None,
-    }  # fmt: skip
+        "mean": float(np.mean(scores)),
+        "std": std,
+        "n": len(seeds),
+        "seeds": list(seeds),
+        "scores": list(scores),
+        "test": None,
+    }
 
 
 def mean_over_tasks(cells: Sequence[Json | None]) -> Json | None:
     """Return each seed's mean over tasks, whose spread is thus over seeds, as in the paper; None if
     a task is missing or has other seeds."""
     present = [cell for cell in cells if cell]
-    seeds = [cell["seeds"] for cell in present]
-    if (
-        not present
-        or len(present) < len(cells)
-        or any(other != seeds[0] for other in seeds)
-    ):
+    if not present or len(present) < len(cells):
         return None
-    return summarize(
-        seeds[0], np.mean([cell["scores"] for cell in present], axis=0).tolist()
-    )
+    seeds = present[0]["seeds"]
+    if any(cell["seeds"] != seeds for cell in present):
+        return None
+    means = np.mean([cell["scores"] for cell in present], axis=0)
+    return summarize(seeds, means.tolist())
 
 
 def build_all(runs: Sequence[Results], config: TablesConfig) -> dict[str, Json]:
     """Return the tables that have a run, of runs that are pooled over seeds, as in `tables.json`:
-    "columns" (key -> heading), "rows" (encoding -> key -> cell or None) and "notes"."""
+    "columns" (key -> heading), "rows" (encoding -> key -> cell or None) and "notes".
+
+    Raises:
+      ValueError: if no run has the baseline, and the paper does not know it either.
+    """
     positions = {run.position: None for run in runs} | dict.fromkeys(PAPER)
     if config.baseline not in positions:
         raise ValueError(
             f"No run has config.baseline={config.baseline!r}."
             f"{did_you_mean(config.baseline, positions)}"
         )
-    by_table = {name: [run for run in runs if run.table == name] for name in TITLES}
-    return {
-        name: _build(name, chosen, config)
-        for name, chosen in by_table.items()
-        if chosen
-    }
+    tables = {}
+    for name in TITLES:
+        chosen = [run for run in runs if run.table == name]
+        if chosen:
+            tables[name] = _build(name, chosen, config)
+    return tables
+
+
+# Heading -> encoding -> cell.
+_Columns = dict[str, dict[str, Json | None]]
 
 
 def _build(name: str, runs: Sequence[Results], config: TablesConfig) -> Json:
     every_sets = sorted({run.sets for run in runs}, key=_place)
-    foreign = dict.fromkeys(
-        origin for dataset, origin in every_sets if origin != dataset
-    )
-    marks = {origin: f" [{chr(ord('a') + i)}]" for i, origin in enumerate(foreign)}
+    marks: dict[str, str] = {}  # Another set that runs were trained on -> its mark.
     headings: dict[str, str] = {}
-    columns: dict[str, dict[str, Json | None]] = {}  # Key -> encoding -> cell.
+    columns: _Columns = {}
     for sets in every_sets:
         dataset, origin = sets
-        column_runs = [run for run in runs if run.sets == sets]
-        prefix, mark = (
-            ("", "") if origin == dataset else (f"{origin} -> ", marks[origin])
-        )
+        prefix = mark = ""
+        if origin != dataset:
+            letter = chr(ord("a") + len(marks))
+            mark = marks.setdefault(origin, f" [{letter}]")
+            prefix = f"{origin} -> "
         for metric, label in metrics(dataset):
             key = f"{prefix}{dataset} {metric}"
             headings[key] = f"{label}{mark}"
-            columns[key] = {
-                run.position: summarize(*zip(*sorted(run.scores[metric].items())))
-                for run in column_runs
-            }
+            columns[key] = {}
+            for run in runs:
+                if run.sets == sets:
+                    seeds, scores = zip(*sorted(run.scores[metric].items()))
+                    columns[key][run.position] = summarize(seeds, scores)
     trained = {run.position for run in runs}
     if name == "glue":
-        by_task = {
-            task: columns.get(f"{task} {metric}", {})
-            for task, (_, metric) in GLUE.items()
-        }
-        for label, tasks in _means(by_task, trained).items():
-            headings[label] = label
-            columns[label] = {
-                position: mean_over_tasks(
-                    [by_task[task].get(position) for task in tasks]
-                )
-                for position in trained
-            }
+        means = _means(columns, trained)
+        columns |= means
+        headings |= {label: label for label in means}
     for cells in columns.values():
         base = cells.get(config.baseline)
         for cell in cells.values():
             if cell and base and cell is not base:
                 cell["test"] = welch(cell["scores"], base["scores"])
-    rows = {
-        position: {key: cells.get(position) for key, cells in columns.items()}
-        for position in _in_order(trained, config.all_rows)
+    rows = {}
+    for position in _in_order(trained, config.all_rows):
+        rows[position] = {key: cells.get(position) for key, cells in columns.items()}
+    notes = _notes(name, rows, runs, config)
+    for origin, mark in marks.items():
+        notes.append(
+            f"{mark.strip()} Trained on {origin}: not comparable with published results."
+        )
+    return {
+        "columns": headings,
+        "rows": rows,
+        "notes": [*notes, *_warnings(runs, every_sets)],
     }
-    origins = [
-        f"{mark.strip()} Trained on {origin}: not comparable with published results."
-        for origin, mark in marks.items()
-    ]
-    notes = [*_notes(name, rows, runs, config), *origins, *_warnings(runs, every_sets)]
-    return {"columns": headings, "rows": rows, "notes": notes}
 
 
 def _place(sets: tuple[str, str]) -> tuple[bool, int, str, str]:
     """Sort key of columns: the paper's first, in its order; then those trained on another set."""
-    (dataset, trained_on), known = sets, [*GLUE, *finetuning_results.SQUAD]
+    dataset, trained_on = sets
+    known = [*GLUE, *finetuning_results.SQUAD]
     place = known.index(dataset) if dataset in known else len(known)
     return (trained_on != dataset, place, dataset, trained_on)
 
@@ -196,16 +210,25 @@ def _in_order(positions: set[str], all_rows: bool) -> list[str]:
     return sorted(names, key=lambda name: (places.get(names[name], len(places)), name))
 
 
-def _means(
-    by_task: dict[str, dict[str, Json | None]], positions: set[str]
-) -> dict[str, tuple[str, ...]]:
-    """Return columns of means, and the sets they average: all eight, and those in every row."""
-    is_whole = any(all(name in by_task[task] for task in IN_MEAN) for name in positions)
-    means = {f"mean of {len(IN_MEAN)}": IN_MEAN} if is_whole else {}
+def _means(columns: _Columns, positions: set[str]) -> _Columns:
+    """Return columns of means over tasks: of all eight, and of those that every row has."""
+    by_task = {}
+    for task in IN_MEAN:
+        _, metric = GLUE[task]
+        by_task[task] = columns.get(f"{task} {metric}", {})
+    tasks_of_mean = {}
+    if any(all(name in cells for cells in by_task.values()) for name in positions):
+        tasks_of_mean[f"mean of {len(IN_MEAN)}"] = IN_MEAN
     common = tuple(task for task in IN_MEAN if positions <= by_task[task].keys())
     if 1 < len(common) < len(IN_MEAN):
         names = ", ".join(task.removeprefix("glue/") for task in common)
-        means[f"mean of {len(common)} ({names})"] = common
+        tasks_of_mean[f"mean of {len(common)} ({names})"] = common
+    means: _Columns = {}
+    for label, tasks in tasks_of_mean.items():
+        means[label] = {}
+        for position in positions:
+            cells = [by_task[task].get(position) for task in tasks]
+            means[label][position] = mean_over_tasks(cells)
     return means
 
 
@@ -214,15 +237,16 @@ def _notes(
 ) -> list[str]:
     """Return sentences on the numbers, on the tasks, and on the tests of a table."""
     selected = {run.settings["select"] for run in runs}
-    steps = finetuning_results.SELECTED_STEP
-    which = f" {steps[selected.pop()]}" if len(selected) == 1 else ""
+    which = ""
+    if len(selected) == 1:
+        which = f" {finetuning_results.SELECTED_STEP[selected.pop()]}"
     cells = [cell for row in rows.values() for cell in row.values() if cell]
     usual = table_formats.usual_count(rows)
-    varies = any(cell["n"] != usual for cell in cells)
-    count = f"{usual} seed{'s' if usual > 1 else ''}{' where no n is given' * varies}"
-    shown = f"mean ± sample standard deviation over {count}"
-    if all(cell["n"] == 1 for cell in cells):
-        shown = "one seed each"
+    shown = "one seed each"
+    if any(cell["n"] > 1 for cell in cells):
+        shown = f"mean ± sample standard deviation over {usual} seed{'s' * (usual > 1)}"
+        if any(cell["n"] != usual for cell in cells):
+            shown += " where no n is given"
     notes = [
         f"Scores{which} in points: {shown}. Bold: the best mean of a column. –: no score."
     ]
@@ -253,27 +277,29 @@ def _warnings(
     runs: Sequence[Results], every_sets: Sequence[tuple[str, str]]
 ) -> list[str]:
     """Return settings in which rows of a column differ, and encodings of different weights."""
-    labels: dict[str, list[str]] = defaultdict(list)
+    labels: dict[str, list[str]] = defaultdict(list)  # Difference -> its columns.
     for sets in every_sets:
         in_column = [run for run in runs if run.sets == sets]
         for key, values in finetuning_results.different_settings(in_column).items():
             positions: dict[str, list[str]] = defaultdict(list)
-            for run, value in zip(in_column, values):
+            for run, value in zip(in_column, values, strict=True):
                 positions[json.dumps(value)].append(run.position)
-            groups = "; ".join(
-                f"{value} ({', '.join(names)})" for value, names in positions.items()
-            )
-            labels[f"{key} is {groups}"] += [label for _, label in metrics(sets[0])]
+            groups = []
+            for value, names in positions.items():
+                groups.append(f"{value} ({', '.join(names)})")
+            difference = f"{key} is {'; '.join(groups)}"
+            labels[difference] += [label for _, label in metrics(sets[0])]
+    lines = []
+    for difference, names in labels.items():
+        columns = ", ".join(names)
+        lines.append(f"Warning: rows of {columns} differ in settings: {difference}.")
     inits: dict[str, set[str]] = defaultdict(set)
     for run in runs:
         inits[run.position].add(run.init)
-    different = {
-        position: sorted(names) for position, names in inits.items() if len(names) > 1
-    }
-    return [
-        f"Warning: rows of {', '.join(names)} differ in settings: {difference}."
-        for difference, names in labels.items()
-    ] + [
-        f"Warning: runs of {position} start from different weights: {', '.join(names)}."
-        for position, names in different.items()
-    ]
+    for position, weights in inits.items():
+        if len(weights) > 1:
+            names = sorted(weights)
+            lines.append(
+                f"Warning: runs of {position} start from different weights: {', '.join(names)}."
+            )
+    return lines

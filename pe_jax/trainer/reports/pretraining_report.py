@@ -23,12 +23,27 @@ from pe_jax.trainer.training import sharding
 from pe_jax.trainer.training.checkpointing import newest_params
 from pe_jax.trainer.training.pytrees import Params, Scalars
 
+# Row, the model's score, the baseline's, and format.
+_ROWS = (
+    ("masked-LM accuracy", "masked_lm_accuracy", "unigram_accuracy", ".1%"),
+    ("masked-LM loss, nats", "masked_lm_loss", "unigram_loss", ".3f"),
+    (
+        "next-sentence accuracy",
+        "next_sentence_accuracy",
+        "next_sentence_majority",
+        ".1%",
+    ),
+)
+
 
 def report_pretraining(
     folder: Path, out: Path, run: TextRun[PretrainingConfig] | None = None
 ) -> str:
     """Measure the newest checkpoint in `folder`; write report.json, .md and figures to `out`;
     return the page.
+
+    Args:
+      run: the run in `folder`, where it is built already.
 
     Raises:
       ValueError: if the folder holds no run, or none with a checkpoint yet.
@@ -42,14 +57,15 @@ def report_pretraining(
         "held_out": _scores(run, step, params),
     }
     text = _readable(numbers)
-    config, tokenizer = run.config, run.data.text.tokenizer
     position = sharding.to_numpy(params["bert"].get("position", {}))
     if jax.process_index() == 0:  # One host suffices for the rest, and only one writes.
         params = {**params, "bert": {**params["bert"], "position": position}}
-        subject = trained("", folder, config, tokenizer, step, params)
-        if section := render(position_vectors, [subject], PropertiesConfig(), out):
-            numbers["properties"], lines, (picture, *_) = section
-            figure = image("dot products of the position vectors", picture.name)
+        tokenizer = run.data.text.tokenizer
+        subject = trained("", folder, run.config, tokenizer, step, params)
+        section = render(position_vectors, [subject], PropertiesConfig(), out)
+        if section is not None:
+            numbers["properties"], lines, pictures = section
+            figure = image("dot products of the position vectors", pictures[0].name)
             text += "\n".join(["", *lines, "", figure, ""])
     return write_report(out, "report", numbers, text)
 
@@ -57,12 +73,12 @@ def report_pretraining(
 def _scores(run: TextRun[PretrainingConfig], step: int, params: Params) -> Scalars:
     """Return the model's means on held-out text, and those of two baselines on the same tokens."""
     batches = run.data.held_out[-1]
-    scores = {
-        **run.stages[-1].evaluate(step, params), "length": batches[0]["tokens"].shape[1],
-        **baseline_scores(run),
-    }  # fmt: skip
+    scores = dict(run.stages[-1].evaluate(step, params))
+    scores["length"] = batches[0]["tokens"].shape[1]
+    scores |= baseline_scores(run)
     size = "rows" if run.config.data.packed else "pairs"
-    return {**scores, size: sum(len(batch["tokens"]) for batch in batches)}
+    scores[size] = sum(len(batch["tokens"]) for batch in batches)
+    return scores
 
 
 def baseline_scores(run: TextRun[PretrainingConfig]) -> Scalars:
@@ -78,14 +94,14 @@ def baseline_scores(run: TextRun[PretrainingConfig]) -> Scalars:
     labels = values("masked_tokens")[values("masked_weights") > 0]
     log_p = _unigram(run)
     scores = {
-        "masked_tokens": len(labels), "unigram_loss": float(-log_p[labels].mean()),
+        "masked_tokens": len(labels),
+        "unigram_loss": float(-log_p[labels].mean()),
         "unigram_accuracy": float((labels == log_p.argmax()).mean()),
-    }  # fmt: skip
-    if run.config.data.packed:
-        return scores
-    next_sentence = values("next_sentence")
-    majority = float(max(next_sentence.mean(), 1 - next_sentence.mean()))
-    return {**scores, "next_sentence_majority": majority}
+    }
+    if not run.config.data.packed:
+        share = values("next_sentence").mean()
+        scores["next_sentence_majority"] = float(max(share, 1 - share))
+    return scores
 
 
 def _unigram(run: TextRun[PretrainingConfig]) -> np.ndarray:
@@ -102,44 +118,38 @@ def _unigram(run: TextRun[PretrainingConfig]) -> np.ndarray:
 
 def _readable(numbers: Json) -> str:
     scores = numbers["held_out"]
-    rows = [
-        [name, format(scores[key], form), format(scores[baseline], form)]
-        for name, key, baseline, form in (
-            ("masked-LM accuracy", "masked_lm_accuracy", "unigram_accuracy", ".1%"),
-            ("masked-LM loss, nats", "masked_lm_loss", "unigram_loss", ".3f"),
-            (
-                "next-sentence accuracy",
-                "next_sentence_accuracy",
-                "next_sentence_majority",
-                ".1%",
-            ),
-        )
-        if key in scores
-    ]
-    inputs, label = f"{scores.get('rows', 0):,} rows of packed documents", ""
+    rows = []
+    for name, key, baseline, form in _ROWS:
+        if key in scores:
+            cells = [format(scores[key], form), format(scores[baseline], form)]
+            rows.append([name, *cells])
+    label = ""
     if "pairs" in scores:
-        inputs, label = (
-            f"{scores['pairs']:,} sentence pairs",
-            ", or the more frequent label",
+        inputs = f"{scores['pairs']:,} sentence pairs"
+        label = ", or the more frequent label"
+    else:
+        inputs = f"{scores.get('rows', 0):,} rows of packed documents"
+    warning = ""
+    names = _not_learned(scores)
+    if names:
+        warning = (
+            f"No better than the baseline: {', '.join(names)}. Train for more steps."
         )
-    chance = ", ".join(_not_learned(scores))
     return page(
         f"What the run learned: {numbers['position']}, {numbers['step']:,} steps",
         f"On held-out text: {inputs} of length {scores['length']}, "
         f"{scores['masked_tokens']:,} masked tokens. The baseline\n"
         f"always predicts the most frequent token{label}.",
         table(["", "model", "baseline"], rows),
-        f"No better than the baseline: {chance}. Train for more steps."
-        if chance
-        else "",
+        warning,
     )
 
 
 def _not_learned(scores: Json) -> list[str]:
     """Return the scores that are at the baseline, within two standard errors of an accuracy."""
-    names = (
-        ["masked-LM loss"] if scores["masked_lm_loss"] >= scores["unigram_loss"] else []
-    )
+    names = []
+    if scores["masked_lm_loss"] >= scores["unigram_loss"]:
+        names.append("masked-LM loss")
     if "pairs" in scores:
         majority = scores["next_sentence_majority"]
         error = (majority * (1 - majority) / scores["pairs"]) ** 0.5

@@ -24,39 +24,33 @@ def rescore(
 ) -> str:
     """Score the newest checkpoint of a fine-tuned run on inputs of `lengths`, by default its own.
 
-    Writes `rescored.json`, `rescored.md`, which it returns, and the predictions to `out`. `resize`
-    is the method of `encodings.resize_table` that lengthens a learned table of positions.
+    Writes `rescored.json`, `rescored.md`, which it returns, and the predictions to `out`.
+
+    Args:
+      resize: method of `encodings.resize_table` that lengthens a learned table of positions.
 
     Raises:
       ValueError: for a folder without a checkpoint, or if a table is too short without `resize`.
     """
     config: FinetuningConfig = run_config(folder, FINETUNING)
-    # All lengths first: one that does not fit is an error before anything is scored.
     lengths = lengths or (config.data.length,)
     # Each length is a bucket of the others: only rows that need the longest are padded to it.
     buckets = tuple(sorted({*config.data.buckets, config.data.length, *lengths}))
-    fitted = [
-        fit_length(
-            changed(
-                config,
-                {"data.length": length, "data.buckets": buckets, "resize": resize},
-            ),
-            key="config.lengths",
-        )
-        for length in lengths
-    ]
+    # All lengths first: one that does not fit is an error before anything is scored.
+    fitted = []
+    for length in lengths:
+        values = {"data.length": length, "data.buckets": buckets, "resize": resize}
+        fitted.append(fit_length(changed(config, values), key="config.lengths"))
     rows = [_score(longer, config.model.max_length, folder, out) for longer in fitted]
+    cells = []
+    for row in rows:
+        scores = map(mean_and_spread, row["scores"].values())
+        cells.append([f"{row['length']:,}", *scores])
     text = page(
         f"{rows[0]['dataset']}: {config.model.encoding().name}, step {rows[0]['step']:,}",
         f"Scores in points by the length of inputs; mean ± standard deviation over "
         f"{len(config.seeds)} seeds.",
-        number_table(
-            ["length", *rows[0]["scores"]],
-            [
-                [f"{r['length']:,}", *map(mean_and_spread, r["scores"].values())]
-                for r in rows
-            ],
-        ),
+        number_table(["length", *rows[0]["scores"]], cells),
     )
     return write_report(out, "rescored", rows, text)
 
@@ -66,18 +60,21 @@ def _score(config: FinetuningConfig, rows: int, folder: Path, out: Path) -> Json
     log(f"Inputs of {config.data.length} tokens")
     run = build(config, out / f"length_{config.data.length}", saved_tokenizer(folder))
     step, params = newest_params(folder, run.program.shardings_of)
-    if config.model.max_length > rows and "position" in params["bert"]:
-        encoding, length = run.program.model.encoding(), config.model.max_length
+    length = config.model.max_length
+    if length > rows and "position" in params["bert"]:
+        encoding = run.program.model.encoding()
         resize = functools.partial(encoding.resize, length=length, method=config.resize)
         position = jax.vmap(resize)(params["bert"]["position"])
         params = {**params, "bert": {**params["bert"], "position": position}}
     scores = run.scorer.score(step, params)
-    by_seed = {
-        name: [scores[f"{name}/seed_{seed}"] for seed in config.seeds]
-        for name in scores
-        if "/" not in name
-    }
+    by_seed = {}
+    for name in scores:
+        if "/" not in name:
+            by_seed[name] = [scores[f"{name}/seed_{seed}"] for seed in config.seeds]
     return {
-        "step": step, "length": config.data.length, "dataset": run.problem.dataset,
-        "seeds": list(config.seeds), "scores": by_seed,
-    }  # fmt: skip
+        "step": step,
+        "length": config.data.length,
+        "dataset": run.problem.dataset,
+        "seeds": list(config.seeds),
+        "scores": by_seed,
+    }

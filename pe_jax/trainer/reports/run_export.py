@@ -25,8 +25,12 @@ def export(
     format: str = "transformers",
     dtype: str = "float32",
 ) -> str:
-    """Write the newest checkpoint of the run in `folder` to `out`; return what the model is, and
-    the lines that load it. The arguments are the keys of `configs/export.py`.
+    """Write the newest checkpoint of the run in `folder` to `out`.
+
+    The arguments are the keys of `configs/export.py`.
+
+    Returns:
+      What the model is, and the lines that load it.
 
     Raises:
       ValueError: for a folder without a checkpoint, a seed that the run does not have, or a model
@@ -40,8 +44,8 @@ def export(
     tokenizer = load_tokenizer(saved_tokenizer(folder))
     step, params = newest_params(folder)
     if isinstance(config, FinetuningConfig):
-        number = _number(config.seeds, seed)
-        params = jax.tree.map(lambda leaf: leaf[number], params)
+        index = _index_of_seed(config.seeds, seed)
+        params = jax.tree.map(lambda leaf: leaf[index], params)
     elif seed not in (None, config.seed):
         raise ValueError(
             f"{folder} holds a run of seed {config.seed}, but config.seed is {seed}."
@@ -49,7 +53,8 @@ def export(
     labels = GLUE[config.task].labels if config.task in GLUE else ()
     model = dataclasses.replace(config.model, vocab_size=tokenizer.get_vocab_size())
     parts = out, model, jax.device_get(params), tokenizer
-    of_run, more = f"of {folder}, step {step:,}", f"    (more in {out}/README.md)"
+    of_run = f"of {folder}, step {step:,}"
+    more = f"    (more in {out}/README.md)"
     if format == "stablehlo":
         outputs = save_stablehlo(*parts, labels=labels)
         return (
@@ -60,14 +65,20 @@ def export(
         )
     if format == "onnx":
         # The folder of sentence-transformers that the encoder was distilled from, if any.
-        is_encoder = config.init and not isinstance(config, FinetuningConfig)
-        source = Path(config.init) if is_encoder else None
-        sentences = source if source and (source / MODULES).exists() else None
+        sentences = None
+        use = ""
+        if config.init and not isinstance(config, FinetuningConfig):
+            source = Path(config.init)
+            if (source / MODULES).exists():
+                sentences = source
+                use = (
+                    f'\n  SentenceTransformer("{out}", trust_remote_code=True)'
+                    "    for its embeddings"
+                )
         outputs = save_onnx(*parts, labels=labels, dtype=dtype, sentences=sentences)
-        use = f'\n  SentenceTransformer("{out}", trust_remote_code=True)    for its embeddings'
         return (
             f"ONNX {of_run}: {outputs}. In Python, with onnxruntime alone:\n"
-            f'  onnxruntime.InferenceSession("{out}/model.onnx"){more}{use if sentences else ""}'
+            f'  onnxruntime.InferenceSession("{out}/model.onnx"){more}{use}'
         )
     architecture = save_encoder(*parts, labels=labels)
     return (
@@ -77,7 +88,7 @@ def export(
     )
 
 
-def _number(seeds: tuple[int, ...], seed: int | None) -> int:
+def _index_of_seed(seeds: tuple[int, ...], seed: int | None) -> int:
     """Return the index of a seed, which may be None if there is only one."""
     if seed is None and len(seeds) == 1:
         return 0

@@ -26,16 +26,18 @@ def sweep_sinusoids(config: SweepConfig, out: Path) -> str:
     """Write `sweep.json`, `sweep.png`, `report.md` and `.html` to `out`; return the page."""
     bases = np.geomspace(config.bases[0], config.bases[1], config.base_count)
     dims = config.even_dims
-    label, last = MEASURES[config.measure].format(config.window), config.length - 1
+    label = MEASURES[config.measure].format(config.window)
+    last = config.length - 1
     values = _measured(bases, dims, config)
-    swept = bases[0] <= _BERT[0] <= bases[-1] and dims[0] <= _BERT[1] <= dims[-1]
+    base, dim = _BERT
+    is_swept = bases[0] <= base <= bases[-1] and dims[0] <= dim <= dims[-1]
     figure = figures.sweep_map(
         values,
         ("base", bases),
         ("dimension", dims),
         title=f"{values.size:,} fixed sinusoids, offsets up to {last}",
         label=label,
-        marked=_BERT if swept else None,
+        marked=_BERT if is_swept else None,
     )
     figures.save(figure, out / "sweep.png", config.vector)
     numbers = {
@@ -44,16 +46,15 @@ def sweep_sinusoids(config: SweepConfig, out: Path) -> str:
         config.measure: values.tolist(),
     }
     write_text(out / "sweep.json", json.dumps(numbers) + "\n")
-    least, greatest = (
-        f"{values[i, j]:.4g} (base {bases[i]:.4g}, D = {dims[j]})"
-        for i, j in (
-            divmod(index, len(dims)) for index in (values.argmin(), values.argmax())
-        )
-    )
+
+    def described(index: np.intp) -> str:
+        i, j = np.unravel_index(index, values.shape)
+        return f"{values[i, j]:.4g} (base {bases[i]:.4g}, D = {dims[j]})"
+
     text = f"""# {values.size:,} fixed sinusoids: {label}
 
 Bases {bases[0]:g} to {bases[-1]:g}, dimensions {dims[0]} to {dims[-1]}, offsets up to {last}.
-Least: {least}; greatest: {greatest}.
+Least: {described(values.argmin())}; greatest: {described(values.argmax())}.
 
 ![the sweep](sweep.png)
 """

@@ -17,8 +17,6 @@ DECIMALS = {"glue": 1, "squad": 2}  # As the paper prints them.
 _LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}",
-        **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-        **{sign: f"${sign}$" for sign in "<>|"},
         "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}",
         "±": r"$\pm$",
@@ -26,6 +24,8 @@ _LATEX = str.maketrans(
         "‡": r"$^\ddagger$",
         "–": "--",
     }
+    | {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    | {sign: f"${sign}$" for sign in "<>|"}
 )
 
 
@@ -33,22 +33,22 @@ def _printed(
     name: str, rows: Json, p_value: float, bold: str, escape: Callable[[str], str]
 ) -> list[list[str]]:
     """Return the rows as text; the best mean of a column, as printed, has the format `bold`."""
-    decimals, usual = DECIMALS[name], usual_count(rows)
+    decimals = DECIMALS[name]
+    usual = usual_count(rows)
 
     def mean(cell: Json) -> str:
         return f"{cell['mean']:z.{decimals}f}"
 
-    best = [
-        max((float(mean(cell)) for cell in column if cell), default=None)
-        for column in zip(*(cells.values() for cells in rows.values()))
-    ]
+    best = []
+    for column in zip(*(cells.values() for cells in rows.values())):
+        best.append(max((float(mean(cell)) for cell in column if cell), default=None))
 
     def text(cell: Json | None, top: float | None) -> str:
         if cell is None:
             return escape("–")
-        start = (
-            bold.format(mean(cell)) if float(mean(cell)) == top else escape(mean(cell))
-        )
+        start = escape(mean(cell))
+        if float(mean(cell)) == top:
+            start = bold.format(mean(cell))
         p = p_value_of(cell)
         if p is not None and p < p_value:
             start += escape("†" if cell["test"]["difference"] > 0 else "‡")
@@ -99,20 +99,18 @@ def to_csv(table: Json) -> str:
     """Return a row for each encoding: mean, std, n and p of each column, empty if missing."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    keys = [
-        f"{key} {number}"
-        for key in table["columns"]
-        for number in ("mean", "std", "n", "p")
-    ]
-    writer.writerow(["position", *map(_spreadsheet_text, keys)])
+    header = ["position"]
+    for key in table["columns"]:
+        numbers = [f"{key} {number}" for number in ("mean", "std", "n", "p")]
+        header += map(_spreadsheet_text, numbers)
+    writer.writerow(header)
     for position, cells in table["rows"].items():
         row = [position]
         for cell in cells.values():
-            row += (
-                [cell["mean"], cell["std"], cell["n"], p_value_of(cell)]
-                if cell
-                else [None] * 4
-            )
+            if cell is None:
+                row += [None] * 4
+            else:
+                row += [cell["mean"], cell["std"], cell["n"], p_value_of(cell)]
         writer.writerow(row)
     return file.getvalue()
 
@@ -125,11 +123,12 @@ def _spreadsheet_text(text: str) -> str:
 
 def usual_count(rows: Json) -> int:
     """Return the number of seeds that most cells have, the larger on a tie; cells omit it."""
-    counts = Counter(
-        cell["n"] for cells in rows.values() for cell in cells.values() if cell
-    )
+    counts = Counter[int]()
+    for cells in rows.values():
+        counts.update(cell["n"] for cell in cells.values() if cell)
     return max(counts, key=lambda n: (counts[n], n))
 
 
 def p_value_of(cell: Json) -> float | None:
-    return cell["test"] and cell["test"]["p"]
+    """Return p of the test of a cell; None if nothing was tested."""
+    return cell["test"]["p"] if cell["test"] else None

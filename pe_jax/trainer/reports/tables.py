@@ -17,33 +17,40 @@ from pe_jax.trainer.reports.pages import write_page
 
 Value: TypeAlias = str | float | Estimate | None  # None and NaN are printed as a dash.
 Row: TypeAlias = Sequence[Value]
-Column: TypeAlias = (
-    str | tuple[str, str]
-)  # Heading of text, or heading and format of numbers.
+Column: TypeAlias = str | tuple[str, str]  # Heading, and the format of its numbers.
 
 
 def number_table(columns: Sequence[Column], rows: Sequence[Row]) -> list[str]:
     """Return the lines of a Markdown table. Headings and strings in cells are text."""
-    pairs = [(column, "") if isinstance(column, str) else column for column in columns]
-    texts = [
-        [_text(cell, form) for cell, (_, form) in zip(row, pairs, strict=True)]
-        for row in rows
-    ]
-    return markdown.table([heading for heading, _ in pairs], texts)
+    headings = []
+    forms = []
+    for column in columns:
+        heading, form = (column, "") if isinstance(column, str) else column
+        headings.append(heading)
+        forms.append(form)
+    return markdown.table(
+        headings,
+        [[_text(*cell) for cell in zip(row, forms, strict=True)] for row in rows],
+    )
 
 
 def _text(cell: Value, form: str) -> str:
     if isinstance(cell, str):
         return cell
     if isinstance(cell, Estimate):
-        return f"{float(cell.mean):+{form}} ± {float(cell.error):{form}}"
-    return "–" if cell is None or np.isnan(cell) else format(cell, form)
+        mean = format(float(cell.mean), f"+{form}")
+        return f"{mean} ± {float(cell.error):{form}}"
+    if cell is None or np.isnan(cell):
+        return "–"
+    return format(cell, form)
 
 
 def mean_and_spread(values: Sequence[float] | np.ndarray, digits: int = 2) -> str:
     """Return the mean, and ± the sample standard deviation if there are several values."""
-    spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.{digits}f}{spread}"
+    text = f"{np.mean(values):.{digits}f}"
+    if len(values) > 1:
+        text += f" ± {np.std(values, ddof=1):.{digits}f}"
+    return text
 
 
 def for_json(values: Any) -> Any:

@@ -3,8 +3,8 @@ offset kernels of every encoding, and the share of texts' logits that offsets ex
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,15 +32,28 @@ from pe_jax.trainer.reports.tables import Row
 
 _WEIGHT_METRICS = ("forward_share", "chen_locality", "chen_symmetry")
 
-# Random inputs by `config.kernel`: a function that draws them, texts in each, and a description.
+
+class _Inputs(NamedTuple):
+    """Random inputs of the offset kernel."""
+
+    draw: Callable[..., jax.Array]
+    texts: int  # In each sample.
+    description: str
+
+
+# By `config.kernel`.
 _INPUTS = {
-    "words": (
-        properties.random_words, 2, "pairs of random words: every query is one, every key the other"
+    "words": _Inputs(
+        properties.random_words,
+        texts=2,
+        description="pairs of random words: every query is one, every key the other",
     ),
-    "texts": (
-        properties.random_texts, 1, "texts of random words, as the model attends within them"
+    "texts": _Inputs(
+        properties.random_texts,
+        texts=1,
+        description="texts of random words, as the model attends within them",
     ),
-}  # fmt: skip
+}
 
 
 @once
@@ -49,7 +62,11 @@ def attention_among_copies(
     config: PropertiesConfig,
     quantity: Literal["logits", "weights"],
 ) -> jax.Array:
-    """Return Ā `[H, L, L]` of one layer, the mean over random words: logits or weights."""
+    """Return Ā `[H, L, L]` of one layer, the mean over random words: logits or weights.
+
+    Raises:
+      ValueError: if the vocabulary has no whole words.
+    """
     model = subject.bert
     if not len(subject.words):
         raise ValueError(
@@ -76,9 +93,14 @@ def attention_among_copies(
         "symmetry (Chen et al. 2023, 1 = it holds) are of the softmaxed weights. By head: "
         "words.json."
     ),
-    ["model", render.VIOLATIONS, ("forward share", ".3f"), ("Chen locality", ".3f"),
-     ("Chen symmetry", ".3f")],
-)  # fmt: skip
+    [
+        "model",
+        render.VIOLATIONS,
+        ("forward share", ".3f"),
+        ("Chen locality", ".3f"),
+        ("Chen symmetry", ".3f"),
+    ],
+)
 def identical_words(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure Ā, averaged over the heads and by head, and the attention weights."""
     logits = np.asarray(attention_among_copies(subject, config, "logits"))
@@ -86,16 +108,18 @@ def identical_words(subject: MeasuredModel, config: PropertiesConfig) -> Finding
     shown = weights if config.attention == "weights" else logits
 
     def metrics(phi: np.ndarray, weights: np.ndarray) -> Numbers:
-        of_weights = {
-            name: float(getattr(properties, name)(weights)) for name in _WEIGHT_METRICS
-        }
-        return violations(phi, config.windows) | of_weights
+        numbers = violations(phi, config.windows)
+        for name in _WEIGHT_METRICS:
+            numbers[name] = float(getattr(properties, name)(weights))
+        return numbers
 
     mean = metrics(shown.mean(0), weights.mean(0))
     numbers = {
-        "words": min(config.words, len(subject.words)), "spread": shown.mean(0).std(),
-        "average": mean, "heads": [metrics(*pair) for pair in zip(shown, weights, strict=True)],
-    }  # fmt: skip
+        "words": min(config.words, len(subject.words)),
+        "spread": shown.mean(0).std(),
+        "average": mean,
+        "heads": [metrics(*head) for head in zip(shown, weights, strict=True)],
+    }
     row = [subject.name, *cells(mean, config.windows), *map(mean.get, _WEIGHT_METRICS)]
     panels = logit_panels(subject.name, shown, config.heads)
     title = f"Attention {config.attention} among identical words, layer {config.layer}"
@@ -106,27 +130,37 @@ def identical_words(subject: MeasuredModel, config: PropertiesConfig) -> Finding
 @once
 def kernel(subject: MeasuredModel, config: PropertiesConfig) -> Estimate:
     """Return Φ and its standard error `[N, H, L, L]` of all layers, NaN where nothing is attended
-    to; ValueError if there are too few words."""
-    model, (draw, texts, _) = subject.bert, _INPUTS[config.kernel]
-    length = min(config.length, subject.length)
+    to.
+
+    Raises:
+      ValueError: if the vocabulary has fewer than two whole words.
+    """
+    model = subject.bert
     if len(subject.words) < 2:
         raise ValueError(
             f"The vocabulary of {subject.name} has fewer than two whole words to pair."
         )
-    words = jnp.asarray(subject.words, jnp.int32)
-    rng = jax.random.key(config.seed)
-    tokens = draw(rng, words, count=_sample_count(config), length=length)
-    size = length**2 * model.num_heads * model.num_layers * texts
-    batch = batch_size(size, 16 // texts)
-    attend, where = kernel_map(model), _entries(subject, length)[:, None]
+    inputs = _INPUTS[config.kernel]
+    length = min(config.length, subject.length)
+    tokens = inputs.draw(
+        jax.random.key(config.seed),
+        jnp.asarray(subject.words, jnp.int32),
+        count=_sample_count(config),
+        length=length,
+    )
+    size = length**2 * model.num_heads * model.num_layers * inputs.texts
     return properties.offset_kernel(
-        attend, subject.params, tokens, where=where, batch=batch
+        kernel_map(model),
+        subject.params,
+        tokens,
+        where=_entries(subject, length)[:, None],
+        batch=batch_size(size, 16 // inputs.texts),
     )
 
 
 def _sample_count(config: PropertiesConfig) -> int:
     """Return the number of samples whose texts together are `config.words`."""
-    return max(1, config.words // _INPUTS[config.kernel][1])
+    return max(1, config.words // _INPUTS[config.kernel].texts)
 
 
 def _entries(subject: MeasuredModel, length: int) -> np.ndarray:
@@ -138,7 +172,8 @@ def violations_by_layer(
     subject: MeasuredModel, config: PropertiesConfig, windows: Sequence[int]
 ) -> list[list[Numbers]]:
     """Return the violations of Φ by layer and head."""
-    phi, layers = kernel(subject, config).mean, []
+    phi = kernel(subject, config).mean
+    layers = []
     for matrix, entries in zip(phi, _entries(subject, phi.shape[-1]), strict=True):
         by_name = matrices.violations_of_each(matrix, windows, entries)
         heads = zip(*(values.tolist() for values in by_name.values()), strict=True)
@@ -150,7 +185,7 @@ def violations_by_layer(
     "Offset kernel",
     lambda findings, config: (
         f"Mean logits (times √d, before softmax) over {_sample_count(config)} "
-        f"{_INPUTS[config.kernel][2]}. Violations of Φ[i, j] off the diagonal and within "
+        f"{_INPUTS[config.kernel].description}. Violations of Φ[i, j] off the diagonal and within "
         "reach, the mean over the heads; error: the standard error of Φ, its level left out, "
         "over Φ's standard deviation. By head, and as functions of the offset: "
         "offset_kernel.json."
@@ -161,15 +196,23 @@ def offset_kernel(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure Φ by layer, of each head and their mean, and as a function of the offset."""
     name = subject.name
     estimate = jax.tree.map(np.asarray, kernel(subject, config))
-    phi, error = estimate.mean, estimate.error
+    phi = estimate.mean
     entries = _entries(subject, phi.shape[-1])
     layers: list[Json] = []
     rows: list[Row] = []
     for i, heads in enumerate(violations_by_layer(subject, config, config.windows)):
         curve, spread = properties.offset_curve(phi[i], where=entries[i])
-        mean, noise = matrices.average(heads), _noise(phi[i], error[i])
-        curves = {"curve": curve, "spread": spread}
-        layers.append({"average": mean, "heads": heads, "error": noise, **curves})
+        mean = matrices.average(heads)
+        noise = _noise(phi[i], estimate.error[i])
+        layers.append(
+            {
+                "average": mean,
+                "heads": heads,
+                "error": noise,
+                "curve": curve,
+                "spread": spread,
+            }
+        )
         rows.append([name, str(i), *cells(mean, config.windows), noise.mean()])
     if len(phi) == 1:  # All models of one layer share a figure.
         pictures = _kernel_figures({name: phi[0]}, "", "", config)
@@ -187,12 +230,14 @@ def offset_kernel(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
 def _deviation(phi: np.ndarray) -> np.ndarray:
     """Return the standard deviation of each matrix of `[H, L, L]`, 0 for rounding errors."""
     deviation = np.nanstd(phi, (-2, -1))
-    return np.where(deviation > 1e-6 * np.nanmax(np.abs(phi), (-2, -1)), deviation, 0)
+    largest = np.nanmax(np.abs(phi), (-2, -1))
+    return np.where(deviation > 1e-6 * largest, deviation, 0)
 
 
 def _noise(phi: np.ndarray, error: np.ndarray) -> np.ndarray:
     """Return the standard error over the standard deviation of each head; 0 if Φ is constant."""
-    deviation, root = _deviation(phi), np.sqrt(np.nanmean(error**2, (-2, -1)))
+    deviation = _deviation(phi)
+    root = np.sqrt(np.nanmean(error**2, (-2, -1)))
     return np.divide(root, deviation, out=np.zeros_like(root), where=deviation > 0)
 
 
@@ -200,11 +245,9 @@ def _kernel_figures(
     kernels: dict[str, np.ndarray], suffix: str, subject: str, config: PropertiesConfig
 ) -> list[Figure]:
     """Return figures of the matrices, and of their means by offset, of titled Φ `[H, L, L]`."""
-    panels = [
-        panel
-        for title, phi in kernels.items()
-        for panel in logit_panels(title, phi, config.heads)
-    ]
+    panels = []
+    for title, phi in kernels.items():
+        panels += logit_panels(title, phi, config.heads)
     title = f"Offset kernel{subject}: mean logits of random words"
     curves = Figure(
         f"offset_kernel_curves{suffix}",
@@ -223,18 +266,11 @@ def _curve(
     """Return the panel of `figures.offset_curves` of a Φ."""
     entries = ~np.isnan(phi[0])
     shape = phi - np.nanmean(phi, (-2, -1), keepdims=True)
-    shape[_deviation(phi) == 0] *= (
-        0  # Rounding errors are not drawn as if they were a shape.
-    )
-    mean, spread = map(
-        np.asarray, properties.offset_curve(shape.mean(0), where=entries)
-    )
-    return (
-        title,
-        mean,
-        spread,
-        np.asarray(properties.offset_curve(shape, where=entries)[0]),
-    )
+    # Rounding errors are not drawn as if they were a shape.
+    shape[_deviation(phi) == 0] *= 0
+    mean, spread = properties.offset_curve(shape.mean(0), where=entries)
+    heads, _ = properties.offset_curve(shape, where=entries)
+    return title, np.asarray(mean), np.asarray(spread), np.asarray(heads)
 
 
 @render.part(
@@ -250,18 +286,21 @@ def offset_share(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure the share by layer and head on `config.texts` texts."""
     tokens = texts(subject, config).tokens
     # A token meets itself on the diagonal, which is content.
-    where = _inner_pairs(tokens.shape[1]) & ~np.eye(tokens.shape[1], dtype=bool)
+    where = _inner_pairs(tokens.shape[1])
+    np.fill_diagonal(where, False)
     phi = _mean_logits(subject.bert, subject.params, jnp.asarray(tokens))
-    whole, explained = map(
-        np.asarray, properties.offset_variance(phi.mean, where, phi.error)
-    )
-    observed = np.asarray(properties.offset_variance(phi.mean, where)[0])
-    layers, rows = [], list[Row]()
+    variances = properties.offset_variance(phi.mean, where, phi.error)
+    whole, explained = map(np.asarray, variances)
+    with_noise, _ = properties.offset_variance(phi.mean, where)
+    observed = np.asarray(with_noise)
+    layers = []
+    rows: list[Row] = []
     for i, total in enumerate(whole.sum(1)):
         numbers = {
-            "share": explained[i].sum() / total, "deviation": np.sqrt(whole[i].mean()),
+            "share": explained[i].sum() / total,
+            "deviation": np.sqrt(whole[i].mean()),
             "noise": 1 - total / observed[i].sum(),
-        }  # fmt: skip
+        }
         rows.append([subject.name, str(i), *numbers.values()])
         heads = {"share": explained[i] / whole[i], "deviation": np.sqrt(whole[i])}
         layers.append({**numbers, "heads": heads})
@@ -279,9 +318,9 @@ def _inner_pairs(length: int) -> Bool[np.ndarray, "L L"]:
 def _mean_logits(
     config: BertConfig, params: Params, tokens: Int[jax.Array, "B L"]
 ) -> Estimate:
-    """Mean logits over texts, and the standard error: `[N, H, L, L]`, 0 outside `_inner_pairs`."""
-    attend, where = kernel_map(config), _inner_pairs(tokens.shape[1])
+    """Return mean logits over texts and their error, `[N, H, L, L]`, 0 outside `_inner_pairs`."""
+    where = _inner_pairs(tokens.shape[1])
     phi = properties.offset_kernel(
-        attend, params, tokens[:, None], where=where, batch=4
+        kernel_map(config), params, tokens[:, None], where=where, batch=4
     )
     return jax.tree.map(lambda x: jnp.where(where, x, 0) / config.head_size**0.5, phi)

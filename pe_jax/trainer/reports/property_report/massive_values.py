@@ -40,23 +40,35 @@ _DRAWS = 4  # Of as many other dimensions, to compare the massive ones with.
     "head's mean. Overlap: massive dimensions that two heads of a layer have in common, over those "
     "that either has. Agreement: correlation of M between heads. Means over layers; by layer: "
     "massive_values.json.",
-    ["model", "of", ("massive", ".2%"), ("largest M / mean", ".2f"), ("overlap", ".2f"),
-     ("agreement", ".2f")],
+    [
+        "model",
+        "of",
+        ("massive", ".2%"),
+        ("largest M / mean", ".2f"),
+        ("overlap", ".2f"),
+        ("agreement", ".2f"),
+    ],
     (
         "Massive dimensions of queries and keys in {config.bands} bands of rotary frequencies, the "
         "fastest first; the change of the masked-LM loss (nats, ± standard error over texts) when "
         "they are their mean at every token, and when as many others of the same heads are (least "
         f"and greatest of {_DRAWS} draws).",
-        ["model", ("massive q, k", "d"), "in bands", ("loss", ".3f"), ("massive", ".3f"), "others"],
+        [
+            "model",
+            ("massive q, k", "d"),
+            "in bands",
+            ("loss", ".3f"),
+            ("massive", ".3f"),
+            "others",
+        ],
     ),
-)  # fmt: skip
+)
 def massive_values(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure the share of massive dimensions, by layer and head, and the loss without them."""
-    name, read = subject.name, texts(subject, config)
-    squares, means = (
-        np.asarray(moment, np.float64).mean(0)
-        for moment in by_text(_moments(subject.bert), read.tokens, subject.params)
-    )
+    name = subject.name
+    read = texts(subject, config)
+    moments = by_text(_moments(subject.bert), read.tokens, subject.params)
+    squares, means = (np.asarray(x, np.float64).mean(0) for x in moments)
     norms = np.sqrt(squares)  # M, the root mean square over tokens: [3, N, H, d].
     massive = np.asarray(properties.is_massive(norms, config.massive))
     bands = _count_by_band(subject, massive, config.bands)
@@ -70,33 +82,48 @@ def massive_values(subject: MeasuredModel, config: PropertiesConfig) -> Findings
             "agreement": properties.profile_correlation(m),
             "massive": [[np.flatnonzero(head) for head in layer] for layer in chosen],
         }
-        numbers[projection] = [
-            dict(zip(by_layer, values)) for values in zip(*by_layer.values())
+        layers = zip(*by_layer.values())
+        numbers[projection] = [dict(zip(by_layer, values)) for values in layers]
+        row: Row = [
+            name,
+            projection,
+            chosen.mean(),
+            np.max(by_layer["largest"]),
+            _mean(by_layer["overlap"]),
+            _mean(by_layer["agreement"]),
         ]
-        means_over_layers = map(_mean, (by_layer["overlap"], by_layer["agreement"]))
-        largest = np.max(by_layer["largest"])
-        rows.append([name, projection, chosen.mean(), largest, *means_over_layers])
+        rows.append(row)
     effects = _massive_effects(subject, means[:2], massive[:2], config)
-    losses: list[Value] = [None] * 3
-    if effects:
-        (change, error), others = (
-            effects["massive"].values(),
-            effects["others"]["change"],
-        )
-        range_of_others = f"{min(others):+.3f} to {max(others):+.3f}"
-        losses = [effects["loss"], Estimate(mean=change, error=error), range_of_others]
-    in_bands = " / ".join(map(str, bands)) if bands else None
-    more_rows: list[Row] = [[name, int(massive[:2].sum()), in_bands, *losses]]
-    numbers |= ({"bands": bands} if bands else {}) | effects
+    more_rows: list[Row] = []
+    if effects or bands:
+        in_bands = " / ".join(map(str, bands)) if bands else None
+        count = int(massive[:2].sum())
+        more_rows.append([name, count, in_bands, *_loss_cells(effects)])
+    if bands:
+        numbers["bands"] = bands
+    numbers |= effects
     ratios = norms / np.maximum(norms.mean(-1, keepdims=True), 1e-30)
     figure = Figure(
-        f"massive_values_{name}", figures.head_profiles, [*zip(_PROJECTIONS, ratios)],
-        title=f"Size of the dimensions of heads: {name}", columns="dimension of the head",
-        label="M over its head's mean", limits=(0.0, min(float(ratios.max()), config.massive)),
-    )  # fmt: skip
-    return Findings(
-        {name: numbers}, rows, [figure], {}, more_rows if effects or bands else []
+        f"massive_values_{name}",
+        figures.head_profiles,
+        list(zip(_PROJECTIONS, ratios)),
+        title=f"Size of the dimensions of heads: {name}",
+        columns="dimension of the head",
+        label="M over its head's mean",
+        limits=(0.0, min(float(ratios.max()), config.massive)),
     )
+    return Findings({name: numbers}, rows, [figure], more_rows=more_rows)
+
+
+def _loss_cells(effects: Json) -> list[Value]:
+    """Return the loss, its change without the massive values, and the range without others."""
+    if not effects:
+        return [None] * 3
+    massive = effects["massive"]
+    change = Estimate(mean=massive["change"], error=massive["error"])
+    others = effects["others"]["change"]
+    range_of_others = f"{min(others):+.3f} to {max(others):+.3f}"
+    return [effects["loss"], change, range_of_others]
 
 
 @functools.cache
@@ -106,32 +133,35 @@ def _moments(config: BertConfig) -> Callable[..., tuple[jax.Array, jax.Array]]:
     def moments(
         params: Params, tokens: Int[Array, "B L"]
     ) -> tuple[jax.Array, jax.Array]:
-        x = jnp.moveaxis(queries_keys_values(config, params, tokens), 2, 0).astype(
-            jnp.float32
-        )
+        x = queries_keys_values(config, params, tokens)  # [3, N, B, L, H, d]
+        x = jnp.moveaxis(x, 2, 0).astype(jnp.float32)
         return (x**2).mean(3), x.mean(3)
 
     return moments
 
 
 def _mean(by_layer: Float[Array, " N"]) -> Value:
-    finite = np.asarray(by_layer)[~np.isnan(by_layer)]
-    return finite.mean() if finite.size else None
+    known = np.asarray(by_layer)[~np.isnan(by_layer)]
+    return known.mean() if known.size else None
 
 
 def _count_by_band(
     subject: MeasuredModel, massive: Bool[np.ndarray, "3 N H d"], count: int
 ) -> list[int] | None:
     """Return the number of massive dimensions in each band; None without rotations."""
-    number = np.zeros(count, int)
     layers = rotations(subject.bert, subject.params)
+    if not any(layers):
+        return None
+    by_band = np.zeros(count, int)
     for layer, rotation in enumerate(layers):
-        if rotation is not None:
-            pairs, frequencies = rotation
-            in_pairs = massive[:2, layer][:, :, pairs].sum((0, -1))  # [H, F]
-            bands = np.asarray(properties.frequency_bands(frequencies, count=count))
-            np.add.at(number, np.broadcast_to(bands, in_pairs.shape), in_pairs)
-    return number.tolist() if any(layers) else None
+        if rotation is None:
+            continue
+        pairs, frequencies = rotation
+        queries_and_keys = massive[:2, layer]
+        in_pairs = queries_and_keys[:, :, pairs].sum((0, -1))  # [H, F]
+        bands = np.asarray(properties.frequency_bands(frequencies, count=count))
+        np.add.at(by_band, np.broadcast_to(bands, in_pairs.shape), in_pairs)
+    return by_band.tolist()
 
 
 def _massive_effects(
@@ -146,10 +176,8 @@ def _massive_effects(
     if params is None or not massive.any():
         return {}
     draws = jax.random.split(jax.random.key(config.seed), _DRAWS)
-    others = np.stack(
-        [properties.random_other_dimensions(rng, massive) for rng in draws]
-    )
-    chosen = np.concatenate([np.zeros_like(massive)[None], massive[None], others])
+    others = [properties.random_other_dimensions(rng, massive) for rng in draws]
+    chosen = np.stack([np.zeros_like(massive), massive, *others])
     constants = jnp.asarray(means, jnp.float32)
 
     def loss(params, chosen, tokens, targets):

@@ -3,6 +3,7 @@ in units in which matrices can be compared."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,9 +19,8 @@ Numbers = dict[str, float]
 
 def violations(phi: Array | Toeplitz, windows: Sequence[int]) -> Numbers:
     """Return the violations of one proximity matrix `[L, L]`; see `violations_of_each`."""
-    return {
-        name: float(value) for name, value in violations_of_each(phi, windows).items()
-    }
+    values = violations_of_each(phi, windows)
+    return {name: float(value) for name, value in values.items()}
 
 
 def violations_of_each(
@@ -37,18 +37,16 @@ def violations_of_each(
     positions = np.arange(length)
     distance = np.abs(positions[:, None] - positions)
     farthest = length - 1 if where is None else distance[where].max(initial=0)
+    invariance = functools.partial(properties.translation_invariance, phi, where=where)
+    monotonicity = functools.partial(properties.monotonicity, phi, where=where)
     values = {
-        "translation_invariance": properties.translation_invariance(phi, where=where),
-        "translation_invariance_skip_1": properties.translation_invariance(
-            phi, skip=1, where=where
-        ),
-        **{
-            f"monotonicity_{window}": properties.monotonicity(phi, window, where=where)
-            for window in windows
-            if window <= farthest
-        },
-        "monotonicity_all": properties.monotonicity(phi, where=where),
+        "translation_invariance": invariance(),
+        "translation_invariance_skip_1": invariance(skip=1),
     }
+    for window in windows:
+        if window <= farthest:
+            values[f"monotonicity_{window}"] = monotonicity(window)
+    values["monotonicity_all"] = monotonicity()
     if where is None or (where & where.T & (distance > 0)).any():
         values["symmetry"] = properties.symmetry(phi, where=where)
     return {name: np.asarray(value) for name, value in values.items()}
@@ -72,20 +70,21 @@ def cells(numbers: Numbers, windows: Sequence[int]) -> list[float | None]:
 
 def average(several: Sequence[Numbers]) -> Numbers:
     """Return the mean of each violation over heads, layers or models, where all have it."""
-    shared = [
-        name for name in several[0] if all(name in numbers for numbers in several)
-    ]
-    return {
-        name: float(np.mean([numbers[name] for numbers in several])) for name in shared
-    }
+    means = {}
+    for name in several[0]:
+        if all(name in numbers for numbers in several):
+            means[name] = float(np.mean([numbers[name] for numbers in several]))
+    return means
 
 
 def product_panel(
     title: str, phi: Array, x: np.ndarray, axis: str = "position"
 ) -> figures.Panel:
     """Return a panel of dot products at positions or offsets `x`, over the mean self-product."""
+    unit = np.asarray(phi)
     size = float(np.mean(np.diagonal(phi)))
-    unit = np.asarray(phi) / size if size > 0 else np.asarray(phi)
+    if size > 0:
+        unit = unit / size
     return figures.Panel(title, unit, int(x[0]), axis, axis)
 
 
@@ -93,14 +92,15 @@ def logit_panel(title: str, phi: Array) -> figures.Panel:
     """Return a panel of logits less their mean, in standard deviations; zeros for a constant Φ."""
     shown, sigma = standardised(phi)
     digits = float(f"{sigma:.2g}")  # 140, where `.2g` prints 1.4e+02.
-    title += "\nconstant" if not sigma else f"\nσ = {digits:g}"
+    if sigma:
+        title += f"\nσ = {digits:g}"
+    else:
+        title += "\nconstant"
     return figures.Panel(title, shown, 0, "query position", "key position")
 
 
 def logit_panels(title: str, phi: Array, heads: str) -> list[figures.Panel]:
     """Return panels of `[H, L, L]`: of the mean over heads, or of "each" head."""
-    if heads == "each":
-        return [
-            logit_panel(f"{title}, head {h}", matrix) for h, matrix in enumerate(phi)
-        ]
-    return [logit_panel(title, np.asarray(phi).mean(0))]
+    if heads != "each":
+        return [logit_panel(title, np.asarray(phi).mean(0))]
+    return [logit_panel(f"{title}, head {h}", matrix) for h, matrix in enumerate(phi)]

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax import properties
+from pe_jax.common.files import Json
 from pe_jax.models import BertConfig, hidden_states
 from pe_jax.properties import SHUFFLES
 from pe_jax.trainer.configs.all_tasks import ENCODERS
@@ -24,6 +25,16 @@ from pe_jax.trainer.tasks.pretrained_source import PretrainedSource
 from pe_jax.trainer.training import sharding, workdir
 from pe_jax.trainer.training.pytrees import Params
 
+# Of the table; those of the teacher and R² are missing without one.
+_FIELDS = (
+    "pooled",
+    "teacher_pooled",
+    "pooled_r2",
+    "token",
+    "teacher_token",
+    "token_r2",
+)
+
 
 @render.part(
     "Order sensitivity",
@@ -32,17 +43,30 @@ from pe_jax.trainer.training.pytrees import Params
     "Σ‖h − mean‖²), each token followed to its new place. A distilled model is compared with its "
     "teacher on the same shuffles: the teacher's numbers, and R² of the changes, 1 if they are the "
     "teacher's, 0 if they are as far from them as no change.",
-    ["model", "shuffle", ("pooled", ".4f"), ("teacher", ".4f"), ("R²", ".3f"),
-     ("by token", ".3f"), ("teacher", ".3f"), ("R²", ".3f")],
-)  # fmt: skip
+    [
+        "model",
+        "shuffle",
+        ("pooled", ".4f"),
+        ("teacher", ".4f"),
+        ("R²", ".3f"),
+        ("by token", ".3f"),
+        ("teacher", ".3f"),
+        ("R²", ".3f"),
+    ],
+)
 def order_sensitivity(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure changes of the last hidden states by kind of shuffle, and those of the teacher."""
-    read, name, findings = texts(subject, config), subject.name, Findings()
+    read = texts(subject, config)
+    name = subject.name
+    findings = Findings()
     count, length = read.tokens.shape
-    # Random words are tokens that begin no sentence.
-    words = np.broadcast_to(np.array([True, False])[:, None, None], (2, count, length))
-    begins, ends = (words, (0, 0)) if read.begins is None else (read.begins, (1, 1))
-    orders = properties.shuffled_orders(begins, ends=ends, seed=config.seed)
+    if read.begins is None:
+        # Random words are tokens that begin no sentence.
+        begins = np.zeros((2, count, length), bool)
+        begins[0] = True
+        orders = properties.shuffled_orders(begins, ends=(0, 0), seed=config.seed)
+    else:
+        orders = properties.shuffled_orders(read.begins, ends=(1, 1), seed=config.seed)
 
     def states(model: BertConfig, params: Params) -> jax.Array:
         tokens = jnp.asarray(read.tokens)
@@ -50,36 +74,25 @@ def order_sensitivity(subject: MeasuredModel, config: PropertiesConfig) -> Findi
 
     theirs = None
     try:
-        if (teacher := _teacher(subject)) is not None:
+        teacher = _teacher(subject)
+        if teacher is not None:
             theirs = states(*teacher)
     except ValueError as error:
-        findings.notes[f"{name} is not compared with its teacher"] = [
-            str(error).removesuffix(".")
-        ]
-    ours = properties.order_sensitivity(
-        states(subject.bert, subject.params), orders, theirs
-    )
-    numbers = {field: np.asarray(x) for field, x in vars(ours).items() if x is not None}
+        reason = str(error).removesuffix(".")
+        findings.notes[f"{name} is not compared with its teacher"] = [reason]
+    ours = states(subject.bert, subject.params)
+    sensitivity = properties.order_sensitivity(ours, orders, theirs)
+    by_field = {key: x for key, x in vars(sensitivity).items() if x is not None}
     if theirs is not None:
         of_teacher = properties.order_sensitivity(theirs, orders)
-        numbers |= {
-            f"teacher_{x}": np.asarray(getattr(of_teacher, x))
-            for x in ("pooled", "token")
-        }
-    fields = (
-        "pooled",
-        "teacher_pooled",
-        "pooled_r2",
-        "token",
-        "teacher_token",
-        "token_r2",
-    )
-    findings.numbers[name] = {"texts": count, "length": length, "source": read.source}
+        by_field["teacher_pooled"] = of_teacher.pooled
+        by_field["teacher_token"] = of_teacher.token
+    numbers: Json = {"texts": count, "length": length, "source": read.source}
+    findings.numbers[name] = numbers
     for i, kind in enumerate(SHUFFLES):
-        values = findings.numbers[name][kind] = {
-            key: x[i] for key, x in numbers.items()
-        }
-        findings.rows.append([name, kind, *(values.get(field) for field in fields)])
+        values = {field: np.asarray(x)[i] for field, x in by_field.items()}
+        numbers[kind] = values
+        findings.rows.append([name, kind, *map(values.get, _FIELDS)])
     return findings
 
 

@@ -28,6 +28,7 @@ from pe_jax.trainer.reports.property_report.texts import (
     token_scores,
 )
 from pe_jax.trainer.reports.tables import Row
+from pe_jax.trainer.training.pytrees import Params
 
 _FARTHEST = 16  # Shifts where nothing limits them, in lengths of the texts.
 _SETS = 7  # Sets of places, masked one after the other: about 15 % each.
@@ -41,32 +42,46 @@ _SETS = 7  # Sets of places, masked one after the other: about 15 % each.
     "where a model has the head. States: √(Σ‖h′ − h‖² / Σ‖h − mean‖²) of the tokens in the last "
     "layer, 0 = no change. Shown are the largest shifts up to half the text, the text, and all; "
     "every shift: shift.json.",
-    ["model", ("L", "d"), ("shift", "d"), ("loss, nats", ".3f"), ("change", ".3f"),
-     ("accuracy", ".1%"), ("change", ".1f"), ("states", ".2g")],
-)  # fmt: skip
+    [
+        "model",
+        ("L", "d"),
+        ("shift", "d"),
+        ("loss, nats", ".3f"),
+        ("change", ".3f"),
+        ("accuracy", ".1%"),
+        ("change", ".1f"),
+        ("states", ".2g"),
+    ],
+)
 def shift(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure loss, accuracy and states of half-length texts, at positions from 0, 1, 2, 4, ..."""
     name = subject.name
     # Half the longest input, at most `config.length`; real texts have three tokens.
     length = max(3, min(config.length, subject.length // 2))
-    if reason := _refusal(subject, length):
+    reason = _refusal(subject, length)
+    if reason:
         return Findings(notes={f"{name} is left out": [reason.removesuffix(".")]})
     numbers = shift_numbers(subject, length, config)
-    curves, shifts = [], np.asarray(numbers["shifts"])
-    for panel, least, key, error in (
+    curves = []
+    shifts = np.asarray(numbers["shifts"])
+    for panel, least, key, error_key in (
         ("change of the masked-LM loss, nats", 0.1, "loss_change", "loss_error"),
-        ("masked-LM accuracy", 0.05, "accuracy", ""),
-        ("change of the last hidden states", 0.1, "states", ""),
+        ("masked-LM accuracy", 0.05, "accuracy", None),
+        ("change of the last hidden states", 0.1, "states", None),
     ):
-        if key in numbers:
-            y, errors = (
-                np.asarray(numbers[key]),
-                np.asarray(numbers[error]) if error else None,
-            )
-            label = "shift k of all positions"
-            curves.append(
-                figures.Curve(panel, label, *subject.label, shifts, y, errors, least)
-            )
+        if key not in numbers:
+            continue
+        error = np.asarray(numbers[error_key]) if error_key else None
+        curve = figures.Curve(
+            panel,
+            "shift k of all positions",
+            *subject.label,
+            x=shifts,
+            y=np.asarray(numbers[key]),
+            error=error,
+            least=least,
+        )
+        curves.append(curve)
     title = "What changes when all positions are shifted by k"
     figure = Figure("shift", figures.model_curves, curves, title=title, powers=True)
     return Findings({name: numbers}, _shift_rows(name, numbers), [figure])
@@ -74,10 +89,14 @@ def shift(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
 
 def _refusal(subject: MeasuredModel, length: int) -> str:
     """Return why an encoding takes no positions that begin elsewhere; empty if it does."""
-    model, tokens = subject.bert, np.zeros((1, length), np.int32)
-    apply = functools.partial(Bert(model).apply, positions=range(1, length + 1))
+    model = Bert(subject.bert)
+    tokens = np.zeros((1, length), np.int32)
+
+    def apply(params: Params) -> object:
+        return model.apply({"params": params}, tokens, positions=range(1, length + 1))
+
     try:
-        jax.eval_shape(lambda params: apply({"params": params}, tokens), subject.params)
+        jax.eval_shape(apply, subject.params)
     except ValueError as error:
         return str(error)
     return ""
@@ -87,19 +106,23 @@ def shift_numbers(
     subject: MeasuredModel, length: int, config: PropertiesConfig
 ) -> Json:
     """Measure states and, where there is a masked-LM head, loss and accuracy by shift."""
-    model, read = subject.bert, texts(subject, config, length)
+    model = subject.bert
+    read = texts(subject, config, length)
     longest = subject.encoding.max_length
     last = _FARTHEST * length if longest is None else max(0, longest - length)
-    shifts = np.unique([0, *(2**i for i in range(last.bit_length())), last])
+    powers = [2**i for i in range(last.bit_length())]
+    shifts = np.unique([0, *powers, last])
     batch = batch_size(length * max(model.vocab_size, length * model.num_heads), 64)
     curve = functools.partial(
         properties.shift_curve, shifts=shifts, length=length, batch=batch
     )
     states = curve(_state_change(model), subject.params, read.tokens)
     numbers: Json = {
-        "length": length, "texts": len(read.tokens), "shifts": shifts.tolist(),
+        "length": length,
+        "texts": len(read.tokens),
+        "shifts": shifts.tolist(),
         "states": np.asarray(states).mean(1),
-    }  # fmt: skip
+    }
     params = masked_lm(subject)
     if params is None:
         return numbers
@@ -145,28 +168,32 @@ def _masked_scores(config: BertConfig) -> Score:
 
 def _shift_rows(name: str, numbers: Json) -> list[Row]:
     """Return rows of the largest shifts up to half the text, the text, and all."""
-    shifts, length = numbers["shifts"], numbers["length"]
-    ends = np.searchsorted(shifts, [0, length // 2, length, shifts[-1]], "right") - 1
+    shifts = numbers["shifts"]
+    length = numbers["length"]
+    limits = [0, length // 2, length, shifts[-1]]
+    shown = np.searchsorted(shifts, limits, "right") - 1
     rows: list[Row] = []
-    for i in np.unique(ends):
+    for i in np.unique(shown):
         scores: Row = [None] * 4
         if "loss" in numbers:
-            loss, accuracy = (
-                Estimate(
-                    mean=scale * numbers[f"{key}_change"][i],
-                    error=scale * numbers[f"{key}_error"][i],
-                )
-                for key, scale in (("loss", 1), ("accuracy", 100))
-            )
-            changes = (loss, accuracy) if i else (None, None)
+            # There is no change without a shift.
+            loss_change = _change(numbers, "loss", i) if i else None
+            accuracy_change = _change(numbers, "accuracy", i, 100) if i else None
             scores = [
                 numbers["loss"][i],
-                changes[0],
+                loss_change,
                 numbers["accuracy"][i],
-                changes[1],
+                accuracy_change,
             ]
         rows.append([name, length, shifts[i], *scores, numbers["states"][i]])
     return rows
+
+
+def _change(numbers: Json, key: str, i: int, scale: int = 1) -> Estimate:
+    return Estimate(
+        mean=scale * numbers[f"{key}_change"][i],
+        error=scale * numbers[f"{key}_error"][i],
+    )
 
 
 @render.part(
@@ -174,10 +201,16 @@ def _shift_rows(name: str, numbers: Json) -> list[Row]:
     "Every token between the ends masked once, a seventh of a text at a time. The first and last "
     "bin of places less the middle half, in nats, ± standard error over texts. By bin and by "
     "place: place.json.",
-    ["model", ("L", "d"), ("loss, nats", ".3f"), "first places", ("first − middle", ".3f"),
-     ("last − middle", ".3f")],
+    [
+        "model",
+        ("L", "d"),
+        ("loss, nats", ".3f"),
+        "first places",
+        ("first − middle", ".3f"),
+        ("last − middle", ".3f"),
+    ],
     needs="a model with a masked-LM head",
-)  # fmt: skip
+)
 def place(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure losses of all tokens between the ends, each of them masked once."""
     name = subject.name
@@ -185,30 +218,34 @@ def place(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
         return Findings(notes={"Without a masked-LM head": [name]})
     losses = _losses_by_place(subject, config)
     places = properties.losses_by_place(losses)
-    edges = properties.bin_edges(losses.shape[1], len(places["bins"].mean)) + 1
-    source = texts(subject, config).source
-    numbers = {
+    count = len(places["bins"].mean)
+    edges = properties.bin_edges(losses.shape[1], count) + 1
+    numbers: Json = {
         "texts": len(losses),
-        "source": source,
+        "source": texts(subject, config).source,
         "loss": losses.mean(),
         "edges": edges,
     }
     estimates = {**places, "places": properties.mean_over_texts(losses)}
-    numbers |= {key: vars(estimate) for key, estimate in estimates.items()}
-    first_bin = f"1–{edges[1] - 1}"
+    for key, estimate in estimates.items():
+        numbers[key] = vars(estimate)
     row = [
         name,
         losses.shape[1] + 2,
         losses.mean(),
-        first_bin,
+        f"1–{edges[1] - 1}",
         places["first"],
         places["last"],
     ]
     middle = (edges[:-1] + edges[1:] - 1) / 2
     by_bin = jax.tree.map(np.asarray, places["bins"])
-    panel, label = "masked-LM loss, nats", "place of the masked token"
     curve = figures.Curve(
-        panel, label, *subject.label, middle, by_bin.mean, by_bin.error
+        "masked-LM loss, nats",
+        "place of the masked token",
+        *subject.label,
+        x=middle,
+        y=by_bin.mean,
+        error=by_bin.error,
     )
     title = "Loss by the place of the token, shaded ± its standard error over texts"
     figure = Figure("place", figures.model_curves, [curve], title=title)
@@ -219,16 +256,15 @@ def _losses_by_place(
     subject: MeasuredModel, config: PropertiesConfig
 ) -> Float[np.ndarray, "N P"]:
     """Return the loss of each token between the ends of each text, when it is masked."""
-    model, params = subject.bert, masked_lm(subject)
+    params = masked_lm(subject)
     assert params and subject.tokenizer
     tokens = texts(subject, config).tokens
     mask = data.vocabulary(subject.tokenizer).mask
 
     def losses(params, rows):
         targets, where = rows
-        scores, _ = token_scores(
-            model, params, jnp.where(where, mask, targets), targets
-        )
+        tokens = jnp.where(where, mask, targets)
+        scores, _ = token_scores(subject.bert, params, tokens, targets)
         return jnp.where(where, scores, 0)
 
     total = np.zeros(tokens.shape, np.float32)
@@ -240,9 +276,8 @@ def _losses_by_place(
 def disjoint_sets(count: int, length: int, seed: int) -> Bool[np.ndarray, "S N L"]:
     """Return random sets of places of each text, all places but the ends in one set each."""
     inside = length - 2
-    order = np.random.default_rng(seed).permuted(
-        np.tile(np.arange(inside), (count, 1)), axis=1
-    )
+    places = np.tile(np.arange(inside), (count, 1))
+    order = np.random.default_rng(seed).permuted(places, axis=1)
     sets = min(_SETS, inside)
     chosen = order % sets == np.arange(sets)[:, None, None]
     return np.pad(chosen, ((0, 0), (0, 0), (1, 1)))

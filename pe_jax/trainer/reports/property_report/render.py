@@ -45,8 +45,10 @@ def with_progress(items: Sequence[T], job: str, unit: str) -> Iterator[T]:
 
 
 class Figure:
-    """A figure to draw: `draw(panels, **options)`, a function of `pe_jax.trainer.figures`. Figures
-    with one name, of several subjects, become one with all panels."""
+    """A figure to draw: `draw(panels, **options)`, a function of `pe_jax.trainer.figures`.
+
+    Figures with one name, of several subjects, become one with all panels.
+    """
 
     def __init__(
         self,
@@ -55,25 +57,31 @@ class Figure:
         panels: Sequence[object],
         **options: object,
     ):
-        self.name, self.draw, self.panels, self.options = (
-            name,
-            draw,
-            list(panels),
-            options,
-        )
+        self.name = name
+        self.draw = draw
+        self.panels = list(panels)
+        self.options = options
 
     def save(self, folder: Path, vector: str = "") -> Path:
         """Draw the figure to a file in `folder`."""
-        path = folder / f"{file_name(self.name.replace(': ', '_'))}.png"
-        return figures.save(self.draw(self.panels, **self.options), path, vector)
+        drawn = self.draw(self.panels, **self.options)
+        name = file_name(self.name.replace(": ", "_"))
+        return figures.save(drawn, folder / f"{name}.png", vector)
 
 
 @dataclasses.dataclass
 class Findings:
-    """Measurements of one part: contents of its JSON file, rows of its table, figures, sentences
-    below the text of the table (beginning -> what it lists), and rows of a second table."""
+    """Measurements of one part of the report.
 
-    numbers: Json = dataclasses.field(default_factory=dict)  # By subject in most parts.
+    Attributes:
+      numbers: contents of its JSON file, by subject in most parts.
+      rows: of its table.
+      figures: to draw below the table.
+      notes: sentences below the text of the table: its beginning -> what it lists.
+      more_rows: of a second table.
+    """
+
+    numbers: Json = dataclasses.field(default_factory=dict)
     rows: list[Row] = dataclasses.field(default_factory=list)
     figures: list[Figure] = dataclasses.field(default_factory=list)
     notes: dict[str, list[str]] = dataclasses.field(default_factory=dict)
@@ -108,9 +116,13 @@ class ReportSection(NamedTuple):
 
 
 def part(
-    title: str, about: About, columns: Sequence[Column], *more: Table,
-    needs: str = MODEL, is_joint: bool = False,
-) -> Callable[[Callable[..., Findings]], ReportSection]:  # fmt: skip
+    title: str,
+    about: About,
+    columns: Sequence[Column],
+    *more: Table,
+    needs: str = MODEL,
+    is_joint: bool = False,
+) -> Callable[[Callable[..., Findings]], ReportSection]:
     """Decorate the `measure` of a part, see `ReportSection`."""
     tables = ((about, columns), *more)
     return lambda measure: ReportSection(title, needs, tables, measure, is_joint)
@@ -122,32 +134,37 @@ def render(
     config: PropertiesConfig,
     out: Path,
 ) -> tuple[Json, list[str], list[Path]] | None:
-    """Measure a part and draw its figures to `out`: numbers for the JSON file, lines of Markdown,
-    and the files of the figures; None if the part can measure none of the subjects."""
-    findings = part.measure(subjects, config, out) if part.is_joint else Findings()
-    if not part.is_joint:
-        chosen = [s for s in subjects if part.needs != MODEL or s.model is not None]
-        for subject in with_progress(chosen, part.title, "model"):
+    """Measure a part and draw its figures to `out`.
+
+    Returns:
+      Numbers for the JSON file, lines of Markdown, and the files of the figures; None if the part
+      can measure none of the subjects.
+    """
+    if part.is_joint:
+        findings = part.measure(subjects, config, out)
+    else:
+        findings = Findings()
+        if part.needs == MODEL:
+            subjects = [subject for subject in subjects if subject.model is not None]
+        for subject in with_progress(subjects, part.title, "model"):
             findings.add(part.measure(subject, config))
     if not findings.numbers:
         return None
     lines: list[str] = []
-    notes = [
-        markdown.text(f"{note}: {', '.join(names)}.")
-        for note, names in findings.notes.items()
-    ]
     for (about, columns), rows in zip(part.tables, (findings.rows, findings.more_rows)):
-        if rows:
-            text = (
-                about(findings, config)
-                if callable(about)
-                else about.format(config=config)
-            )
-            lines += [""] * bool(lines) + textwrap.wrap(
-                text, _WIDTH, break_on_hyphens=False
-            )
-            lines += [*(notes if rows is findings.rows else []), ""]
-            lines += number_table(_expanded(columns, config), rows)
+        if not rows:
+            continue
+        if lines:
+            lines.append("")
+        text = (
+            about(findings, config) if callable(about) else about.format(config=config)
+        )
+        lines += textwrap.wrap(text, _WIDTH, break_on_hyphens=False)
+        if rows is findings.rows:
+            for note, names in findings.notes.items():
+                lines.append(markdown.text(f"{note}: {', '.join(names)}."))
+        lines.append("")
+        lines += number_table(_expanded(columns, config), rows)
     return for_json(findings.numbers), lines, _draw(findings.figures, config, out)
 
 
@@ -156,11 +173,12 @@ def _expanded(columns: Sequence[Column], config: PropertiesConfig) -> list[Colum
     expanded: list[Column] = []
     for column in columns:
         if column == VIOLATIONS:
-            expanded += [
-                (heading, ".3f") for heading in headings(config.windows).values()
-            ]
+            for heading in headings(config.windows).values():
+                expanded.append((heading, ".3f"))
+        elif isinstance(column, str):
+            expanded.append(column.format(config=config))
         else:
-            heading, form = (column, "") if isinstance(column, str) else column
+            heading, form = column
             expanded.append((heading.format(config=config), form))
     return expanded
 
@@ -175,11 +193,8 @@ def _draw(
     paths = []
     for name, same in sorted(by_name.items(), key=lambda item: len(item[1]) == 1):
         panels = [panel for figure in same for panel in figure.panels]
-        paths.append(
-            Figure(name, same[0].draw, panels, **same[0].options).save(
-                out, config.vector
-            )
-        )
+        whole = Figure(name, same[0].draw, panels, **same[0].options)
+        paths.append(whole.save(out, config.vector))
     return paths
 
 

@@ -26,16 +26,26 @@ from pe_jax.trainer.reports.property_report.table1 import table1
 from pe_jax.trainer.reports.tables import write_json
 
 PARTS: dict[str, ReportSection] = {
-    "table1": table1, "vectors": vectors.position_vectors, "words": logits.identical_words,
-    "offset_kernel": logits.offset_kernel, "offset_share": logits.offset_share,
-    "frequencies": vectors.frequencies, "evolution": vectors.evolution, "scores": scores.scores,
-    "heads": vectors.positions_by_head, "positional_basis": states.positional_basis,
-    "position_probe": states.position_probe, "regression": vectors.regression,
+    "table1": table1,
+    "vectors": vectors.position_vectors,
+    "words": logits.identical_words,
+    "offset_kernel": logits.offset_kernel,
+    "offset_share": logits.offset_share,
+    "frequencies": vectors.frequencies,
+    "evolution": vectors.evolution,
+    "scores": scores.scores,
+    "heads": vectors.positions_by_head,
+    "positional_basis": states.positional_basis,
+    "position_probe": states.position_probe,
+    "regression": vectors.regression,
     "rotary_frequencies": rotary_frequencies.rotary_frequencies,
-    "massive_values": massive_values.massive_values, "shift": position_losses.shift,
-    "place": position_losses.place, "order_sensitivity": order.order_sensitivity,
-    "attention_flow": states.attention_flow, "correlation": scores.correlation,
-}  # fmt: skip
+    "massive_values": massive_values.massive_values,
+    "shift": position_losses.shift,
+    "place": position_losses.place,
+    "order_sensitivity": order.order_sensitivity,
+    "attention_flow": states.attention_flow,
+    "correlation": scores.correlation,
+}
 
 
 def measure_properties(
@@ -47,8 +57,12 @@ def measure_properties(
 ) -> str:
     """Write `PART.json`, figures, `report.md` and `.html` to `out`; return the page.
 
-    `config.parts` chooses parts, by default all that apply. One that does not apply to the subjects
-    is a ValueError, or left out `where_possible`.
+    Args:
+      config: `config.parts` chooses parts, by default all that apply.
+      where_possible: leave out chosen parts that do not apply to the subjects.
+
+    Raises:
+      ValueError: without subjects, or for a chosen part that does not apply to them.
     """
     if not subjects:
         raise ValueError(
@@ -56,24 +70,25 @@ def measure_properties(
         )
     chosen = split_names(config.parts)
     names = ", ".join(
-        s.name + (f" (step {s.step:,})" if s.step else "") for s in subjects
+        f"{subject.name} (step {subject.step:,})" if subject.step else subject.name
+        for subject in subjects
     )
     log(f"Measuring {names}")
     text = [
         page("Properties of position encodings", f"Measured: {markdown.text(names)}.")
     ]
     for name in chosen or PARTS:
-        start, title = time.perf_counter(), PARTS[name].title
-        section = render(PARTS[name], subjects, config, out)
+        part = PARTS[name]
+        start = time.perf_counter()
+        section = render(part, subjects, config, out)
         if section is None:
             if chosen and not where_possible:
-                raise ValueError(
-                    f"The part {name} needs {PARTS[name].needs}; got {names}."
-                )
+                raise ValueError(f"The part {name} needs {part.needs}; got {names}.")
             continue
         log(f"Measured {name} ({time.perf_counter() - start:.0f} s)")
         numbers, lines, pictures = section
         write_json(out / f"{name}.json", numbers)
-        text.append("\n".join([f"## {title}", "", *lines, ""]))
-        text += [f"{markdown.image(title, path.name)}\n" for path in pictures]
+        text.append("\n".join([f"## {part.title}", "", *lines, ""]))
+        for path in pictures:
+            text.append(f"{markdown.image(part.title, path.name)}\n")
     return write_page(out / "report.md", "\n".join(text))

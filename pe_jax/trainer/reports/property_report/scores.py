@@ -38,21 +38,25 @@ _SCORE = "masked_lm_accuracy"
     "Held-out masked-LM accuracy at the last stage's length, of every checkpoint: before the "
     "switch the models have only seen shorter inputs. An epoch is a pass over the examples of its "
     "stage.",
-    ["run", ("length", "d"), ("before the switch", ".1%"), ("at the end", ".1%"),
-     ("masked-LM loss at the end, nats", ".3f")],
+    [
+        "run",
+        ("length", "d"),
+        ("before the switch", ".1%"),
+        ("at the end", ".1%"),
+        ("masked-LM loss at the end, nats", ".3f"),
+    ],
     needs="a run with checkpoints of two steps or more",
     is_joint=True,
-)  # fmt: skip
+)
 def scores(
     subjects: Sequence[MeasuredModel], config: PropertiesConfig, out: Path
 ) -> Findings:
     """Score all checkpoints on held-out text of the last stage's length, with a cache."""
     findings = Findings()
     for run in subjects:
-        if (
-            run.folder is not None
-            and workdir.saved_values(run.folder).get("task") == "pretraining"
-        ):
+        if run.folder is None:
+            continue
+        if workdir.saved_values(run.folder).get("task") == "pretraining":
             cache = out / "scores_cache" / f"{run.name}.json"
             cached = _cached_scores(run.folder, cache, config.score_examples)
             findings.add(_measure_run(run.name, run.encoding.name, cached))
@@ -62,7 +66,8 @@ def scores(
 
 
 def _measure_run(name: str, position: str, cached: Json) -> Findings:
-    stages, checkpoints = cached["stages"], []
+    stages = cached["stages"]
+    checkpoints: list[Json] = []
     for step in sorted(map(int, cached["checkpoints"])):
         stage = next(stage for stage in reversed(stages) if step > stage["step"])
         epoch = stage["epoch"] + (step - stage["step"]) * stage["epochs_a_step"]
@@ -71,7 +76,7 @@ def _measure_run(name: str, position: str, cached: Json) -> Findings:
     if len(checkpoints) < 2:
         return Findings()
     length = stages[-1]["length"]
-    before = [c[_SCORE] for c in checkpoints if c["stage_length"] != length]
+    before = [x[_SCORE] for x in checkpoints if x["stage_length"] != length]
     last = checkpoints[-1]
     numbers = {
         "position": position,
@@ -95,12 +100,10 @@ def score_figure(numbers: Mapping[str, Json]) -> Figure:
     panel = f"masked-LM accuracy, held-out text of length {length}"
     curves = []
     for name, scored in numbers.items():
-        x, y = (
-            np.array([c[key] for c in scored["checkpoints"]])
-            for key in ("epoch", _SCORE)
-        )
+        epochs = np.array([x["epoch"] for x in scored["checkpoints"]])
+        accuracies = np.array([x[_SCORE] for x in scored["checkpoints"]])
         encoding = scored.get("position", name)
-        curves.append(figures.Curve(panel, "epoch", name, encoding, x, y))
+        curves.append(figures.Curve(panel, "epoch", name, encoding, epochs, accuracies))
     stages = [stage for scored in numbers.values() for stage in scored["stages"][1:]]
     switches = {stage["epoch"]: f"length {stage['length']}" for stage in stages}
     title = "Scores at full length, before and after training at that length"
@@ -128,12 +131,20 @@ def _cached_scores(folder: Path, cache: Path, examples: int) -> Json:
 
 def _stages(run: TextRun[PretrainingConfig]) -> list[Json]:
     """Return the beginning of each stage, in epochs and steps, and its length."""
-    stages, begin, epoch = [], 0, 0.0
+    stages = []
+    begin = 0
+    epoch = 0.0
     keys = run.config.stages.values()
     for stage, key, epochs in zip(run.stages, keys, run.data.epochs, strict=True):
-        facts = {"epoch": epoch, "step": begin, "length": key.length}
-        stages.append(facts | {"epochs_a_step": epochs / stage.steps})
-        begin, epoch = begin + stage.steps, epoch + epochs
+        facts = {
+            "epoch": epoch,
+            "step": begin,
+            "length": key.length,
+            "epochs_a_step": epochs / stage.steps,
+        }
+        stages.append(facts)
+        begin += stage.steps
+        epoch += epochs
     return stages
 
 
@@ -144,43 +155,56 @@ def _stages(run: TextRun[PretrainingConfig]) -> list[Json]:
         "better: below 0, more violation goes with worse scores. p-values are two-sided, not "
         f"corrected for the {len(findings.rows)} pairs. A dash: one of the two is constant."
     ),
-    ["violation", "score", ("n", "d"), ("Pearson", "+.2f"), ("p", ".3f"),
-     ("Spearman", "+.2f"), ("p", ".3f")],
+    [
+        "violation",
+        "score",
+        ("n", "d"),
+        ("Pearson", "+.2f"),
+        ("p", ".3f"),
+        ("Spearman", "+.2f"),
+        ("p", ".3f"),
+    ],
     needs="four runs or more that have scores",
     is_joint=True,
-)  # fmt: skip
+)
 def correlation(
     subjects: Sequence[MeasuredModel], config: PropertiesConfig, out: Path
 ) -> Findings:
-    """Correlate the violations of Ā with the runs' scores, by Pearson and by Spearman: the last
-    held-out scores of each run, or those of the CSV file `config.scores`, a header, then a row for
-    each run that begins with its name; more is better."""
+    """Correlate the violations of Ā with the runs' scores, by Pearson and by Spearman.
+
+    The scores are the last held-out ones of each run, or those of the CSV file `config.scores`: a
+    header, then a row for each run that begins with its name; more is better.
+
+    Raises:
+      ValueError: for a CSV file that lacks runs, or has a cell that is not a number.
+    """
     runs = [subject for subject in subjects if subject.folder]
     if len(runs) < properties.MINIMUM_RUNS:
         return Findings()
     names = [run.name for run in runs]
-    folders = [run.folder for run in runs if run.folder]
-    csv_file = to_path(config.scores) if config.scores else None
-    by_score = _from_csv(csv_file, names) if csv_file else _from_metrics(folders)
-    measured = [
-        violations(
-            attention_among_copies(run, config, "logits").mean(0), config.windows
-        )
-        for run in runs
-    ]
-    by_heading = {
-        heading: [numbers[name] for numbers in measured]
-        for name, heading in headings(config.windows).items()
-        if all(name in numbers for numbers in measured)
-    }
+    if config.scores:
+        by_score = _from_csv(to_path(config.scores), names)
+    else:
+        by_score = _from_metrics([run.folder for run in runs if run.folder])
+    measured = []
+    for run in runs:
+        mean = attention_among_copies(run, config, "logits").mean(0)
+        measured.append(violations(mean, config.windows))
+    by_heading = {}
+    for name, heading in headings(config.windows).items():
+        if all(name in numbers for numbers in measured):
+            by_heading[heading] = [numbers[name] for numbers in measured]
     correlations = properties.correlate(by_heading, by_score)
-    title = f"Correlation of violations with scores over {len(runs)} runs"
+    rows = [vars(correlation) for correlation in correlations]
     numbers = {
-        "runs": names, "violations": by_heading, "scores": by_score,
-        "correlations": [vars(correlation) for correlation in correlations],
-    }  # fmt: skip
-    rows: list[Row] = [list(vars(correlation).values()) for correlation in correlations]
-    return Findings(numbers, rows, heat_maps(correlations, title))
+        "runs": names,
+        "violations": by_heading,
+        "scores": by_score,
+        "correlations": rows,
+    }
+    title = f"Correlation of violations with scores over {len(runs)} runs"
+    cells: list[Row] = [list(row.values()) for row in rows]
+    return Findings(numbers, cells, heat_maps(correlations, title))
 
 
 def heat_maps(
@@ -189,54 +213,58 @@ def heat_maps(
     """Return maps of Pearson's and of Spearman's correlations, every violation by every score."""
     maps = []
     for name in ("pearson", "spearman"):
-        cells = [
-            (c.violation, c.score, getattr(c, name), getattr(c, f"{name}_p"))
-            for c in correlations
-        ]
-        options = {"title": f"{title} ({name.capitalize()})"}
-        maps.append(
-            Figure(f"correlation_{name}", figures.correlation_map, cells, **options)
+        cells = []
+        for pair in correlations:
+            value = getattr(pair, name)
+            p = getattr(pair, f"{name}_p")
+            cells.append((pair.violation, pair.score, value, p))
+        figure = Figure(
+            f"correlation_{name}",
+            figures.correlation_map,
+            cells,
+            title=f"{title} ({name.capitalize()})",
         )
+        maps.append(figure)
     return maps
 
 
 def _from_metrics(folders: list[Path]) -> dict[str, list[float]]:
-    """The last held-out scores of each run; a loss as its negative, so that more is better."""
-    logs = [read_evaluations(folder) for folder in folders]
-    last = [log[max(log)] if log else {} for log in logs]
+    """Return the last held-out scores of each run; of a loss the negative: more is better."""
+    last = []
+    for folder in folders:
+        evaluations = read_evaluations(folder)
+        last.append(evaluations[max(evaluations)] if evaluations else {})
+
+    def values(name: str) -> list[float]:
+        return [scores.get(name, np.nan) for scores in last]
+
     columns = {
-        "masked-LM log-likelihood": [
-            -scores.get("masked_lm_loss", np.nan) for scores in last
-        ],
-        "masked-LM accuracy": [
-            scores.get("masked_lm_accuracy", np.nan) for scores in last
-        ],
+        "masked-LM log-likelihood": [-loss for loss in values("masked_lm_loss")],
+        "masked-LM accuracy": values("masked_lm_accuracy"),
     }
-    if any(
-        "next_sentence_accuracy" in scores for scores in last
-    ):  # Packed runs have none.
-        next_sentence = [
-            scores.get("next_sentence_accuracy", np.nan) for scores in last
-        ]
-        columns["next-sentence accuracy"] = next_sentence
+    # Packed runs have none.
+    if any("next_sentence_accuracy" in scores for scores in last):
+        columns["next-sentence accuracy"] = values("next_sentence_accuracy")
     return columns
 
 
 def _from_csv(path: Path, runs: list[str]) -> dict[str, list[float]]:
+    """Return the columns of a table of scores, in the order of `runs`."""
     if not path.is_file():
         raise ValueError(f"No table of scores at {path} (config.scores).")
     with open(path, newline="", encoding="utf-8") as file:
-        header, *rows = list(csv.reader(file))
+        header, *rows = csv.reader(file)
     by_run = {row[0]: row[1:] for row in rows if row}
     missing = [run for run in runs if run not in by_run]
     if missing:
         raise ValueError(
             f"{path} has no scores of {', '.join(missing)}; its rows are {', '.join(by_run)}."
         )
+    by_score: dict[str, list[float]] = {}
     try:
-        return {
-            name: [float(by_run[run][i]) if by_run[run][i] else np.nan for run in runs]
-            for i, name in enumerate(header[1:])
-        }
+        for i, name in enumerate(header[1:]):
+            cells = [by_run[run][i] for run in runs]
+            by_score[name] = [float(cell) if cell else np.nan for cell in cells]
     except (ValueError, IndexError) as error:
         raise ValueError(f"{path} has a cell that is not a number: {error}.") from None
+    return by_score

@@ -35,9 +35,8 @@ from pe_jax.trainer.reports.tables import Row, Value
 
 _SHARES = ("position", "context", "residual", "floor")
 _SHAPE = ("stable_rank", "dimensions", "relative_norm", "smoothness", "coherence")
-_MAX_TOKENS = (
-    2**14
-)  # Of the probe's texts together: all layers are in memory at a time.
+# Of the probe's texts together: all layers are in memory at a time.
+_MAX_TOKENS = 2**14
 _LEAST_TEXTS = 4  # To train on, choose by and test on.
 _EVIDENCE = 0.1  # An R² below it says nothing that could decay.
 _WINDOW = 5  # Positions on either side that count as near.
@@ -60,9 +59,9 @@ Statistics = dict[str, jax.Array]
 
 
 def _listed(findings: Findings, key: str, between: str) -> str:
-    return between.join(
-        {str(numbers[key]): None for numbers in findings.numbers.values()}
-    )
+    """Return the different values of a number of all subjects, in their order."""
+    values = [str(numbers[key]) for numbers in findings.numbers.values()]
+    return between.join(dict.fromkeys(values))
 
 
 @render.part(
@@ -76,13 +75,22 @@ def _listed(findings: Findings, key: str, between: str) -> str:
         "hold 95 % of it; its norm over that of the hidden states; its share in the ten lowest "
         "frequencies; its mean |cos| with texts."
     ),
-    ["model", "layers", ("position %", ".1f"), ("text %", ".1f"), ("rest %", ".1f"),
-     ("floor %", ".1f"), ("stable rank", ".1f"), ("dim. 95 %", ".0f"), ("rel. norm", ".2f"),
-     ("smooth", ".2f"), ("|cos|", ".2f")],
-)  # fmt: skip
+    [
+        "model",
+        "layers",
+        ("position %", ".1f"),
+        ("text %", ".1f"),
+        ("rest %", ".1f"),
+        ("floor %", ".1f"),
+        ("stable rank", ".1f"),
+        ("dim. 95 %", ".0f"),
+        ("rel. norm", ".2f"),
+        ("smooth", ".2f"),
+        ("|cos|", ".2f"),
+    ],
+)
 def positional_basis(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure the decomposition in every layer."""
-    name = subject.name
     states, positions = states_of_texts(subject, config)
     # A layer at a time: all of them may not fit into memory.
     layers = [vars(properties.positional_basis(np.asarray(layer))) for layer in states]
@@ -90,32 +98,36 @@ def positional_basis(subject: MeasuredModel, config: PropertiesConfig) -> Findin
     panels = []
     for i, basis in enumerate(layers):
         gram = basis.pop("gram")
-        is_clear = basis["position"] > basis["floor"]  # Otherwise most of pos is noise.
+        # Otherwise most of the position is noise.
+        is_clear = basis["position"] > basis["floor"]
         shares = [100 * basis[share] for share in _SHARES]
-        rows.append(
-            [name, str(i), *shares, *(basis[x] if is_clear else None for x in _SHAPE)]
-        )
+        shape = [basis[name] if is_clear else None for name in _SHAPE]
+        rows.append([subject.name, str(i), *shares, *shape])
         if is_clear:
-            title = f"after {i} layer{'s' if i > 1 else ''}" if i else "input"
+            title = "input"
+            if i:
+                title = f"after {i} layer{'s' * (i > 1)}"
             panels.append(product_panel(title, gram, positions))
-    keys = {"position": "position", "text": "context"}
     bars = {
-        label: np.array([basis[key] for basis in layers]) for label, key in keys.items()
+        "position": np.array([basis["position"] for basis in layers]),
+        "text": np.array([basis["context"] for basis in layers]),
     }
-    shares_figure = Figure(
-        "positional_basis", figures.layer_shares, [(name, bars)],
-        title="Shares of the variance of hidden states",
-        label="share of the variance; the rest: tokens",
-    )  # fmt: skip
-    title = f"Dot products of the positional basis: {name}"
-    grams = (
-        [product_figure(f"positional_basis_gram_{name}", panels, title)]
-        if panels
-        else []
-    )
+    pictures = [
+        Figure(
+            "positional_basis",
+            figures.layer_shares,
+            [(subject.name, bars)],
+            title="Shares of the variance of hidden states",
+            label="share of the variance; the rest: tokens",
+        )
+    ]
+    if panels:
+        title = f"Dot products of the positional basis: {subject.name}"
+        name = f"positional_basis_gram_{subject.name}"
+        pictures.append(product_figure(name, panels, title))
     source = texts(subject, config).source
     numbers = {"texts": source, "count": states.shape[1], "layers": layers}
-    return Findings({name: numbers}, rows, [shares_figure, *grams])
+    return Findings({subject.name: numbers}, rows, pictures)
 
 
 @render.part(
@@ -125,9 +137,18 @@ def positional_basis(subject: MeasuredModel, config: PropertiesConfig) -> Findin
     "layer: trained on half of the texts, penalty and steps chosen on a quarter, R² (guessing the "
     "mean: 0) and mean absolute error of the last quarter. Decay: R² after all layers over the "
     "best. After each layer: position_probe.json.",
-    ["model", "probe", ("R², input", ".3f"), ("best R²", ".3f"), ("layers", "d"),
-     ("error, positions", ".1f"), "of length", ("R², last", ".3f"), ("decay", ".2f")],
-)  # fmt: skip
+    [
+        "model",
+        "probe",
+        ("R², input", ".3f"),
+        ("best R²", ".3f"),
+        ("layers", "d"),
+        ("error, positions", ".1f"),
+        "of length",
+        ("R², last", ".3f"),
+        ("decay", ".2f"),
+    ],
+)
 def position_probe(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure R² and errors in every layer, of a linear map and of a small network."""
     name = subject.name
@@ -140,19 +161,24 @@ def position_probe(subject: MeasuredModel, config: PropertiesConfig) -> Findings
         ),
     }
     numbers: Json = {
-        "texts": texts(subject, config).source, "positions": len(positions),
+        "texts": texts(subject, config).source,
+        "positions": len(positions),
         "tokens": [len(answers) for _, answers in (train, choose, test)],
         "error_of_a_guess": np.abs(test[1] - test[1].mean()).mean(),
-    }  # fmt: skip
+    }
     curves: list[figures.Curve] = []
     rows: list[Row] = []
     for kind, probe in probes.items():
         numbers[kind] = vars(probe)
         rows.append([name, kind, *_summary(probe, len(positions))])
-        panel, layers = f"R² on other texts, {kind}", np.arange(len(probe.r2))
-        curves.append(
-            figures.Curve(panel, "layers passed", *subject.label, layers, probe.r2)
+        curve = figures.Curve(
+            f"R² on other texts, {kind}",
+            "layers passed",
+            *subject.label,
+            x=np.arange(len(probe.r2)),
+            y=probe.r2,
         )
+        curves.append(curve)
     title = "Position read off a token's hidden state"
     figure = Figure("position_probe", figures.model_curves, curves, title=title)
     return Findings({name: numbers}, rows, [figure])
@@ -162,7 +188,11 @@ def split(
     states: Float[np.ndarray, "M N T D"], positions: Int[np.ndarray, " T"], seed: int
 ) -> list[tuple[Float[np.ndarray, "M K D"], Int[np.ndarray, " K"]]]:
     """Return tokens of half of the texts, of a quarter and of another, drawn at random: their
-    states and positions. Where there are many texts, some tokens of each."""
+    states and positions. Where there are many texts, some tokens of each.
+
+    Raises:
+      ValueError: for fewer than four texts.
+    """
     _, count, length, _ = states.shape
     if count < _LEAST_TEXTS:
         raise ValueError(
@@ -172,16 +202,18 @@ def split(
     rng = np.random.default_rng(seed)
     order = rng.permutation(count)
     places = np.argsort(rng.random((count, length)), axis=1)  # Different in each text.
-    places = places[:, : min(length, max(1, _MAX_TOKENS // count))]
+    places = places[:, : max(1, _MAX_TOKENS // count)]
 
     def tokens(texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        index = texts[:, None], places[texts]
-        chosen = np.stack(
-            [layer[index].reshape(-1, layer.shape[-1]) for layer in states]
-        )
-        return chosen, positions[places[texts]].reshape(-1)
+        chosen = places[texts]
+        vectors = []
+        for layer in states:
+            of_tokens = layer[texts[:, None], chosen]
+            vectors.append(of_tokens.reshape(-1, layer.shape[-1]))
+        return np.stack(vectors), positions[chosen].reshape(-1)
 
-    return [*map(tokens, np.split(order, [count // 2, count // 2 + count // 4]))]
+    half = count // 2
+    return [tokens(texts) for texts in np.split(order, [half, half + count // 4])]
 
 
 def _summary(probe: Probe, length: int) -> list[Value]:
@@ -190,11 +222,18 @@ def _summary(probe: Probe, length: int) -> list[Value]:
         return [None] * 7
     best = int(np.nanargmax(probe.r2))
     error = probe.mean_absolute_error[best]
-    decay = probe.r2[-1] / probe.r2[best] if probe.r2[best] > _EVIDENCE else None
+    decay = None
+    if probe.r2[best] > _EVIDENCE:
+        decay = probe.r2[-1] / probe.r2[best]
     return [
-        probe.r2[0], probe.r2[best], best, error, f"{100 * error / length:.1f} %", probe.r2[-1],
+        probe.r2[0],
+        probe.r2[best],
+        best,
+        error,
+        f"{100 * error / length:.1f} %",
+        probe.r2[-1],
         decay,
-    ]  # fmt: skip
+    ]
 
 
 @render.part(
@@ -205,56 +244,75 @@ def _summary(probe: Probe, length: int) -> list[Value]:
     "keys. Rollout: the composition of a layer's outputs, through all layers up to it (0.5 A + "
     f"0.5 I): the first token, the token itself, and tokens within ± {_WINDOW}. Even: "
     "attention that is equal on all keys within reach. By head: attention_flow.json.",
-    ["model", "layer", ("to the first", ".3f"), ("to the last", ".3f"),
-     ("to the largest", ".3f"), ("effective keys", ".1f"), ("distance", ".1f"),
-     ("rollout: first", ".3f"), ("rollout: own", ".3f"), (f"rollout: ± {_WINDOW}", ".3f")],
-)  # fmt: skip
+    [
+        "model",
+        "layer",
+        ("to the first", ".3f"),
+        ("to the last", ".3f"),
+        ("to the largest", ".3f"),
+        ("effective keys", ".1f"),
+        ("distance", ".1f"),
+        ("rollout: first", ".3f"),
+        ("rollout: own", ".3f"),
+        (f"rollout: ± {_WINDOW}", ".3f"),
+    ],
+)
 def attention_flow(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure statistics of the attention weights of all layers, means over texts."""
-    name, model, read = subject.name, subject.bert, texts(subject, config)
+    model = subject.bert
+    read = texts(subject, config)
     length = read.tokens.shape[1]
-    batch = batch_size(length**2 * model.num_heads * model.num_layers)
     statistics = by_text(
-        _statistics_by_text(model), read.tokens, subject.params, batch=batch
+        _statistics_by_text(model),
+        read.tokens,
+        subject.params,
+        batch=batch_size(length**2 * model.num_heads * model.num_layers),
     )
-    by_head, rollout = jax.tree.map(
-        properties.mean_over_texts, statistics
-    )  # [N, H] and [N].
-    layers = {
-        key: np.asarray(estimate.mean).mean(-1) for key, estimate in by_head.items()
-    }
+    # [N, H] and [N].
+    by_head, rollout = jax.tree.map(properties.mean_over_texts, statistics)
+    heads = {key: np.asarray(estimate.mean) for key, estimate in by_head.items()}
+    layers = {key: mean.mean(-1) for key, mean in heads.items()}
     allowed = np.asarray(attended(model, length)) | np.eye(length, dtype=bool)
-    even = _statistics(
-        jnp.asarray(allowed / allowed.sum(-1, keepdims=True), jnp.float32)
-    )
+    uniform = allowed / allowed.sum(-1, keepdims=True)
+    even = _statistics(jnp.asarray(uniform, jnp.float32))
     numbers = {
-        "texts": len(read.tokens), "length": length, "source": read.source,
-        "heads": {key: estimate.mean for key, estimate in by_head.items()}, "layers": layers,
+        "texts": len(read.tokens),
+        "length": length,
+        "source": read.source,
+        "heads": heads,
+        "layers": layers,
         "rollout": {key: estimate.mean for key, estimate in rollout.items()},
-        "rollout_error": {key: estimate.error for key, estimate in rollout.items()}, "even": even,
-    }  # fmt: skip
-    curves = {title: layers[key] for key, title in _HEADS.items()}
-    curves |= {title: np.asarray(rollout[key].mean) for key, title in _ROLLOUT.items()}
+        "rollout_error": {key: estimate.error for key, estimate in rollout.items()},
+        "even": even,
+    }
+    by_title = {title: layers[key] for key, title in _HEADS.items()}
+    for key, title in _ROLLOUT.items():
+        by_title[title] = np.asarray(rollout[key].mean)
     x = np.arange(model.num_layers)
-    rows: list[Row] = [
-        [name, str(i), *(values[i] for values in curves.values())] for i in x
-    ]
-    rows.append(
-        [name, "even", *(float(even[key].mean()) for key in _HEADS), None, None, None]
+    rows: list[Row] = []
+    for i in x:
+        values = [of_layer[i] for of_layer in by_title.values()]
+        rows.append([subject.name, str(i), *values])
+    even_means = [float(even[key].mean()) for key in _HEADS]
+    rows.append([subject.name, "even", *even_means, None, None, None])
+    by_layer = Figure(
+        "attention_flow",
+        figures.model_curves,
+        [
+            figures.Curve(title, "layer", *subject.label, x, y)
+            for title, y in by_title.items()
+        ],
+        title="Where attention goes, by layer: means over heads and texts",
     )
-    lines = [
-        figures.Curve(panel, "layer", *subject.label, x, y)
-        for panel, y in curves.items()
-    ]
-    title = "Where attention goes, by layer: means over heads and texts"
-    by_layer = Figure("attention_flow", figures.model_curves, lines, title=title)
     sinks = Figure(
-        "attention_flow_heads", figures.matrix_grid,
-        [figures.Panel(name, np.asarray(by_head["first"].mean), 0, "layer", "head")],
+        "attention_flow_heads",
+        figures.matrix_grid,
+        [figures.Panel(subject.name, heads["first"], 0, "layer", "head")],
         title="Attention to the first token, by head",
-        label="mean share of a query's attention", limits=(0.0, 1.0),
-    )  # fmt: skip
-    return Findings({name: numbers}, rows, [by_layer, sinks])
+        label="mean share of a query's attention",
+        limits=(0.0, 1.0),
+    )
+    return Findings({subject.name: numbers}, rows, [by_layer, sinks])
 
 
 @functools.cache  # The same function for the same model, so that it is compiled once.

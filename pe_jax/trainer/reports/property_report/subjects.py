@@ -35,23 +35,33 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeasuredModel:
-    """A position encoding with parameters, and the BERT around it if there is one."""
+    """A position encoding with parameters, and the BERT around it if there is one.
 
-    name: str  # In tables and figures; empty if it is the only one.
-    encoding: PositionEncoding  # Over all layers,
-    position: Params  # and its parameters.
-    length: int  # The longest input it supports.
-    model: BertConfig | None = None  # None for a position table alone.
-    heads: Params = dataclasses.field(
-        default_factory=dict
-    )  # Of the BERT with its heads.
+    Attributes:
+      name: in tables and figures; empty if it is the only one.
+      encoding: over all layers.
+      position: its parameters.
+      length: the longest input it supports.
+      model: None for a position table alone.
+      heads: parameters of the BERT with its heads.
+      tokenizer: its own; an untrained model has none.
+      folder, step: of a run, and of its newest checkpoint.
+      untrained: its parameters are random.
+      start: the position parameters that the run drew, if it drew any.
+      results: of functions decorated with `once`.
+    """
+
+    name: str
+    encoding: PositionEncoding
+    position: Params
+    length: int
+    model: BertConfig | None = None
+    heads: Params = dataclasses.field(default_factory=dict)
     tokenizer: Tokenizer | None = None
-    folder: Path | None = None  # Of a run,
-    step: int | None = None  # and of its newest checkpoint.
+    folder: Path | None = None
+    step: int | None = None
     untrained: bool = False
-    start: Params | None = (
-        None  # The position parameters that the run drew, if it drew any.
-    )
+    start: Params | None = None
     results: dict[Hashable, Any] = dataclasses.field(default_factory=dict, init=False)
 
     @property
@@ -74,20 +84,19 @@ class MeasuredModel:
     def words(self) -> np.ndarray:
         """Ids of whole words of two letters or more to probe with, of all tokens where there is no
         tokenizer; none without a model."""
-        if self.tokenizer is not None:
-            ids = self.tokenizer.get_vocab()
-            return np.array(
-                sorted(ids[word] for word in ids if word.isalpha() and len(word) > 1)
-            )
-        return np.arange(self.model.vocab_size if self.model else 0)
+        if self.tokenizer is None:
+            return np.arange(self.model.vocab_size if self.model else 0)
+        vocabulary = self.tokenizer.get_vocab()
+        words = [word for word in vocabulary if word.isalpha() and len(word) > 1]
+        return np.array(sorted(vocabulary[word] for word in words))
 
     def components(self, position: Params | None = None) -> list[Component]:
         """Return the single encodings that have position vectors or frequencies, with their
         parameters in `position`, of the whole encoding at some step; default the subject's."""
-        bound = bind_params(
-            self.encoding, self.position if position is None else position
-        )
+        if position is None:
+            position = self.position
         components = []
+        bound = bind_params(self.encoding, position)
         for place, (part, params) in bound.items():
             metadata = part.metadata
             if metadata and (metadata.vectors or metadata.frequencies):
@@ -98,18 +107,13 @@ class MeasuredModel:
                 )
         if not self.name:
             return components
-        several = len(components) > 1
-        return [
-            x._replace(label=self.name + f": {x.label}" * several) for x in components
-        ]
+        if len(components) == 1:
+            return [components[0]._replace(label=self.name)]
+        return [x._replace(label=f"{self.name}: {x.label}") for x in components]
 
     def with_vectors(self, position: Params | None = None) -> list[Component]:
         """Return the single encodings that have position vectors; `position` as above."""
-        return [
-            component
-            for component in self.components(position)
-            if component.metadata.vectors
-        ]
+        return [x for x in self.components(position) if x.metadata.vectors]
 
 
 def once(function: F) -> F:
@@ -126,13 +130,19 @@ def once(function: F) -> F:
 
 
 class Component(NamedTuple):
-    """A single encoding of a subject."""
+    """A single encoding of a subject.
 
-    label: str  # The subject's name, with the encoding's if there are several.
-    name: str  # The encoding's.
+    Attributes:
+      label: the subject's name, with the encoding's if there are several.
+      name: the encoding's.
+      longest: positions of an absolute encoding; the farthest offset that a relative one
+        distinguishes.
+    """
+
+    label: str
+    name: str
     metadata: Metadata
     params: Params
-    # Positions of an absolute encoding; the farthest offset that a relative one distinguishes.
     longest: int | None
 
     @property
@@ -144,11 +154,10 @@ class Component(NamedTuple):
         """Return the positions 0 .. length - 1 of an absolute encoding, or the offsets that a
         relative one distinguishes, at most ±(length - 1)."""
         if self.metadata.kind == "absolute":
-            return np.arange(
-                length if self.longest is None else min(length, self.longest)
-            )
-        reach = length - 1 if self.longest is None else self.longest
-        return np.arange(-reach, reach + 1)
+            count = length if self.longest is None else min(length, self.longest)
+            return np.arange(count)
+        farthest = length - 1 if self.longest is None else self.longest
+        return np.arange(-farthest, farthest + 1)
 
     def vectors(self, x: np.ndarray) -> jax.Array:
         """Return P(x), `[len(x), D or d]`."""
@@ -163,7 +172,11 @@ class Component(NamedTuple):
 
 
 def from_run(folder: Path) -> MeasuredModel:
-    """The newest checkpoint of a run, named as its folder; ValueError if there is none."""
+    """Read the newest checkpoint of a run, named as its folder.
+
+    Raises:
+      ValueError: if the folder holds no run, or none with a checkpoint yet.
+    """
     config: EncoderTrainingConfig = run_config(folder, ENCODERS)
     step, params = newest_params(folder)
     tokenizer = load_tokenizer(saved_tokenizer(folder))
@@ -178,43 +191,60 @@ def trained(
     step: int,
     params: Params,
 ) -> MeasuredModel:
-    """A run that is already read: `params` are those of the model with its heads."""
+    """Return a run that is already read: `params` are those of the model with its heads."""
     model = dataclasses.replace(config.model, vocab_size=tokenizer.get_vocab_size())
-    position, start = params["bert"].get("position", {}), None
+    position = params["bert"].get("position", {})
+    start = None
     keeps_position = isinstance(config, PretrainingConfig) and config.keep_position
     # A run that starts from another's positions does not draw its own.
     if position and not (config.init and keeps_position):
         task = pretraining_task(model)
-        # Only what is returned of the state is compiled.
-        draw = lambda rng: init_state(task, optax.identity(), rng).params["bert"][
-            "position"
-        ]
-        start = jax.jit(draw)(jax.random.key(config.seed))
-    # Measured on one device, whatever the model's shardings.
-    position = jax.device_put(position, jax.local_devices()[0])
-    length = max(stage.length for stage in config.stages.values())
+
+        @jax.jit  # Only what is returned of the state is compiled.
+        def draw(rng: jax.Array) -> Params:
+            return init_state(task, optax.identity(), rng).params["bert"]["position"]
+
+        start = draw(jax.random.key(config.seed))
     return MeasuredModel(
-        name, model.encoding(), position, length, model, params, tokenizer, folder, step,
+        name=name,
+        encoding=model.encoding(),
+        # Measured on one device, whatever the model's shardings.
+        position=jax.device_put(position, jax.local_devices()[0]),
+        length=max(stage.length for stage in config.stages.values()),
+        model=model,
+        heads=params,
+        tokenizer=tokenizer,
+        folder=folder,
+        step=step,
         start=start,
-    )  # fmt: skip
+    )
 
 
 def from_name(name: str, config: PropertiesConfig, seed: int) -> MeasuredModel:
-    """An encoding in a BERT of random parameters, of one layer; see `fresh_model`."""
+    """Return an encoding in a BERT of random parameters, of one layer; see `fresh_model`.
+
+    Raises:
+      ValueError: for an encoding or a size that is not known.
+    """
     model = fresh_model(name, config)
     params = _init(model)(jax.random.key(seed))
-    name, position, heads = (
-        f"{name} (untrained)",
-        params.get("position", {}),
-        {"bert": params},
-    )
     return MeasuredModel(
-        name, model.encoding(), position, config.length, model, heads, untrained=True
+        name=f"{name} (untrained)",
+        encoding=model.encoding(),
+        position=params.get("position", {}),
+        length=config.length,
+        model=model,
+        heads={"bert": params},
+        untrained=True,
     )
 
 
 def fresh_model(name: str, config: PropertiesConfig) -> BertConfig:
-    """Return the BERT of `from_name`; ValueError for an encoding or size that is not known."""
+    """Return the BERT of `from_name`.
+
+    Raises:
+      ValueError: for an encoding or a size that is not known.
+    """
     sizes = {"num_layers": 1, "vocab_size": _FRESH_WORDS, "max_length": config.length}
     return dataclasses.replace(preset(config.size, **sizes), position=name)
 
@@ -222,14 +252,21 @@ def fresh_model(name: str, config: PropertiesConfig) -> BertConfig:
 @functools.cache
 def _init(model: BertConfig) -> Callable[[jax.Array], Params]:
     """Return `init(rng)` of a BERT, compiled once for all seeds."""
-    return jax.jit(
-        lambda rng: Bert(model).init(rng, jnp.zeros((1, 2), jnp.int32))["params"]
-    )
+    tokens = jnp.zeros((1, 2), jnp.int32)
+    return jax.jit(lambda rng: Bert(model).init(rng, tokens)["params"])
 
 
 def from_checkpoint(path: Path, family: str, name: str = "") -> MeasuredModel:
-    """A published BERT, named as its folder or file by default; or only the position table of a
-    model of another family (RoBERTa, GPT-2), which is given if the file does not say."""
+    """Read a published BERT, or only the position table of a model of another family.
+
+    Args:
+      path: a folder or a file.
+      family: of the table, such as RoBERTa or GPT-2, if the file does not say.
+      name: by default that of the folder or file.
+
+    Raises:
+      ValueError: for a file that cannot be read, or lacks what a BERT or a position table needs.
+    """
     from pe_jax.interop import load_encoder, load_position_table
     from pe_jax.interop.checkpoint_files import open_checkpoint
     from pe_jax.interop.hf_registry import ENCODERS
@@ -243,17 +280,21 @@ def from_checkpoint(path: Path, family: str, name: str = "") -> MeasuredModel:
         encoder = load_encoder(path, heads=("masked_lm",))
         model, params = encoder.config, encoder.params
         tokenizer = load_tokenizer(published_tokenizer(path))
-        encoding, position = model.encoding(), params["bert"].get("position", {})
-        model = with_tokens(model, tokenizer.get_vocab_size())
         return MeasuredModel(
-            name, encoding, position, model.max_length, model, params, tokenizer
+            name=name,
+            encoding=model.encoding(),
+            position=params["bert"].get("position", {}),
+            length=model.max_length,
+            model=with_tokens(model, tokenizer.get_vocab_size()),
+            heads=params,
+            tokenizer=tokenizer,
         )
     vectors = load_position_table(path, family).vectors
     length, hidden_size = vectors.shape
-    encoding = learned_absolute(max_length=length, hidden_size=hidden_size)
+    module, table = LEARNED_TABLE_PATH
     return MeasuredModel(
-        name,
-        encoding,
-        {LEARNED_TABLE_PATH[0]: {LEARNED_TABLE_PATH[1]: vectors}},
-        length,
+        name=name,
+        encoding=learned_absolute(max_length=length, hidden_size=hidden_size),
+        position={module: {table: vectors}},
+        length=length,
     )

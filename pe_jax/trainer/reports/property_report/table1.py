@@ -27,7 +27,7 @@ from pe_jax.trainer.reports.property_report.subjects import (
     MeasuredModel,
     from_name,
 )
-from pe_jax.trainer.reports.tables import Value
+from pe_jax.trainer.reports.tables import Row, Value
 
 _MATRICES = ("vectors", "words", "kernel")
 _HEADINGS = ("TI", "mono. {config.table_window}", "mono. all", "symm.")
@@ -58,13 +58,22 @@ _PAPER = {
         "two vectors turns. The paper judges absolute encodings by P·Pᵀ, relative ones by what "
         "they do in attention."
     ),
-    ["encoding", "position vectors", "parameters", ("number", ",d"),
-     ("ψ decreases up to", "d"),
-     *((f"{matrix}{heading}", ".3f") for matrix in ("", "Ā ", "Φ ") for heading in _HEADINGS),
-     "paper: TI, mono., symm."],
+    [
+        "encoding",
+        "position vectors",
+        "parameters",
+        ("number", ",d"),
+        ("ψ decreases up to", "d"),
+        *(
+            (f"{matrix}{heading}", ".3f")
+            for matrix in ("", "Ā ", "Φ ")
+            for heading in _HEADINGS
+        ),
+        "paper: TI, mono., symm.",
+    ],
     needs="untrained encodings (--encodings)",
     is_joint=True,
-)  # fmt: skip
+)
 def table1(
     subjects: Sequence[MeasuredModel], config: PropertiesConfig, out: Path
 ) -> Findings:
@@ -73,50 +82,59 @@ def table1(
     untrained = [subject.encoding for subject in subjects if subject.untrained]
     for encoding in render.with_progress(untrained, "Table 1", "encoding"):
         fresh = [from_name(encoding.name, config, seed) for seed in range(config.seeds)]
-        metadata, each = (
-            _metadata(encoding),
-            [_violations(subject, config) for subject in fresh],
-        )
+        each = [_violations(subject, config) for subject in fresh]
         before = {
             matrix: average([numbers[matrix] for numbers in each]) for matrix in each[0]
         }
-        count, turn = (
-            parameter_count(encoding, fresh[0].bert.num_layers),
-            _turn(fresh[0], config),
-        )
+        metadata = _metadata(encoding)
+        count = parameter_count(encoding, fresh[0].bert.num_layers)
+        turn = _turn(fresh[0], config)
         trained: Json = {}
         findings.numbers[encoding.name] = {
-            "formula": metadata.formula, "parameters": count, "turning_point": turn,
-            "untrained": before, "trained": trained,
-        }  # fmt: skip
-        text = [encoding.name, metadata.formula, metadata.parameters]
-        cells = _cells(before, config)
-        paper = _PAPER.get(without_options(encoding.name), "–")
-        findings.rows.append([*text, count, turn, *cells, paper])
+            "formula": metadata.formula,
+            "parameters": count,
+            "turning_point": turn,
+            "untrained": before,
+            "trained": trained,
+        }
+        row: Row = [
+            encoding.name,
+            metadata.formula,
+            metadata.parameters,
+            count,
+            turn,
+            *_cells(before, config),
+            _PAPER.get(without_options(encoding.name), "–"),
+        ]
+        findings.rows.append(row)
         for run in subjects:
-            if run.step and run.encoding.name == encoding.name:
-                after, turn = _violations(run, config), _turn(run, config)
-                trained[run.name] = {"turning_point": turn, **after}
-                # The row of the encoding shows the rest.
-                text, cells = (
-                    [f"↳ {run.name}, step {run.step:,}", "", ""],
-                    _cells(after, config),
-                )
-                count = parameter_count(run.encoding, run.bert.num_layers)
-                findings.rows.append([*text, count, turn, *cells, ""])
+            if not run.step or run.encoding.name != encoding.name:
+                continue
+            after = _violations(run, config)
+            turn = _turn(run, config)
+            trained[run.name] = {"turning_point": turn, **after}
+            row = [
+                f"↳ {run.name}, step {run.step:,}",
+                "",  # The row of the encoding shows the rest.
+                "",
+                parameter_count(run.encoding, run.bert.num_layers),
+                turn,
+                *_cells(after, config),
+                "",
+            ]
+            findings.rows.append(row)
     return findings
 
 
 def _metadata(encoding: PositionEncoding) -> Metadata:
     """Return the metadata of one encoding, or of several added up."""
-    cards = [
-        part.metadata or Metadata(formula=part.name, parameters="")
-        for part in encoding._all_parts
-    ]
-    if len(cards) == 1:
-        return cards[0]
-    formula = " + ".join(metadata.formula for metadata in cards)
-    parameters = " + ".join(metadata.parameters for metadata in cards)
+    parts = []
+    for part in encoding._all_parts:
+        parts.append(part.metadata or Metadata(formula=part.name, parameters=""))
+    if len(parts) == 1:
+        return parts[0]
+    formula = " + ".join(metadata.formula for metadata in parts)
+    parameters = " + ".join(metadata.parameters for metadata in parts)
     return Metadata(formula=formula or "–", parameters=parameters or "0")
 
 
@@ -140,9 +158,8 @@ def _violations(subject: MeasuredModel, config: PropertiesConfig) -> dict[str, N
         if component.frequencies is None:
             phi = properties.proximity(component.vectors(x))
         else:  # Measured at consecutive positions.
-            phi = properties.Toeplitz(
-                psi=properties.psi(component.frequencies, np.arange(len(x)))
-            )
+            psi = properties.psi(component.frequencies, np.arange(len(x)))
+            phi = properties.Toeplitz(psi=psi)
         by_matrix["vectors"] = violations(phi, [window])
     mean = attention_among_copies(subject, config, "logits").mean(0)
     by_matrix["words"] = violations(mean, [window])
@@ -153,19 +170,16 @@ def _violations(subject: MeasuredModel, config: PropertiesConfig) -> dict[str, N
 
 def _single(subject: MeasuredModel) -> Component | None:
     """Return the component that is the whole encoding; several have no single P·Pᵀ."""
-    components, parts = (
-        subject.components(),
-        bind_params(subject.encoding, subject.position),
-    )
+    parts = bind_params(subject.encoding, subject.position)
+    components = subject.components()
     return components[0] if len(components) == len(parts) == 1 else None
 
 
 def _cells(by_matrix: dict[str, Numbers], config: PropertiesConfig) -> list[Value]:
     local = f"monotonicity_{config.table_window}"
     names = ("translation_invariance", local, "monotonicity_all", "symmetry")
-    shown = [
-        by_matrix.get(matrix, {}).get(name) for matrix in _MATRICES for name in names
-    ]
-    return [
-        "0" if value == 0 else value for value in shown
-    ]  # 0 without decimals is exact.
+    cells: list[Value] = []
+    for matrix in _MATRICES:
+        numbers = by_matrix.get(matrix, {})
+        cells += map(numbers.get, names)
+    return ["0" if cell == 0 else cell for cell in cells]  # Without decimals: exact.

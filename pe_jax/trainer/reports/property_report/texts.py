@@ -50,23 +50,33 @@ ChangedLoss = Callable[
 
 class Texts(NamedTuple):
     """Texts as a model reads them, none padded: [CLS], L - 2 consecutive tokens of a document, and
-    [SEP]; or random words, without what follows `tokens`, where the model has no tokenizer."""
+    [SEP]; or random words, without what follows `tokens`, where the model has no tokenizer.
 
-    source: str  # What they are, for the report.
+    Attributes:
+      source: what they are, for the report.
+      masked: with 15 % of the tokens between the ends as [MASK].
+      where: True at those.
+      begins: where words and where sentences begin, without [CLS] and [SEP].
+    """
+
+    source: str
     tokens: Int[np.ndarray, "N L"]
-    masked: Int[np.ndarray, "N L"] | None = (
-        None  # With 15 % of those between the ends as [MASK].
-    )
-    where: Bool[np.ndarray, "N L"] | None = None  # True at those.
-    # Where words and where sentences begin, without [CLS] and [SEP].
+    masked: Int[np.ndarray, "N L"] | None = None
+    where: Bool[np.ndarray, "N L"] | None = None
     begins: Bool[np.ndarray, "2 N L-2"] | None = None
 
 
 @once
 def texts(subject: MeasuredModel, config: PropertiesConfig, length: int = 0) -> Texts:
     """Return at most `config.texts` texts for a model: those that its run held out, else of
-    `config.text`, and random words for a model without a tokenizer. L is by default the longest
-    length that is measured."""
+    `config.text`, and random words for a model without a tokenizer.
+
+    Args:
+      length: L, by default the longest length that is measured.
+
+    Raises:
+      ValueError: if no document has so many tokens.
+    """
     length = length or min(config.length, subject.length)
     if subject.tokenizer is None:
         # Independent of each other, which rotations of a text would not be.
@@ -92,10 +102,10 @@ def texts(subject: MeasuredModel, config: PropertiesConfig, length: int = 0) -> 
     # Equally many in all texts, at least one.
     places = np.tile(np.arange(length - 2), (len(tokens), 1))
     order = np.random.default_rng(config.seed).permuted(places, axis=1)
-    where = np.pad(order < max(1, round(_MASKED * (length - 2))), ((0, 0), (1, 1)))
-    return Texts(
-        source, tokens, np.where(where, vocabulary.mask, tokens), where, begins
-    )
+    count = max(1, round(_MASKED * (length - 2)))
+    where = np.pad(order < count, ((0, 0), (1, 1)))
+    masked = np.where(where, vocabulary.mask, tokens)
+    return Texts(source, tokens, masked, where, begins)
 
 
 def _corpus(
@@ -128,7 +138,11 @@ def token_scores(
     targets: Int[Array, "B L"],
     positions: Positions | None = None,
 ) -> tuple[Float[Array, "B L"], Float[Array, "B L"]]:
-    """Return the masked-LM loss of every token, nats, and whether its target is the most likely."""
+    """Return the masked-LM loss of every token, nats, and whether its target is the most likely.
+
+    Args:
+      params: of `BertForMaskedLM`, or of a model with more heads.
+    """
     everywhere = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
     model = BertForMaskedLM(config)
     logits = model.apply(
@@ -167,7 +181,8 @@ def states_of_texts(
     The ends of real texts are left out: [CLS] and [SEP] are at the same position in all texts, so
     the effect of the token and that of the position cannot be told apart.
     """
-    model, tokens = subject.bert, texts(subject, config).tokens
+    model = subject.bert
+    tokens = texts(subject, config).tokens
     count, length = tokens.shape
     ends = 0 if subject.tokenizer is None else 1
     positions = np.arange(ends, length - ends)
@@ -176,9 +191,8 @@ def states_of_texts(
         states = np.memmap(file, np.float32, "w+", shape=shape)
     size = min(_BATCH, count)
     for first in range(0, count, size):
-        rows = np.arange(first, first + size).clip(
-            max=count - 1
-        )  # One shape, one program.
+        # The last batch repeats a text to fill up: one shape, one program.
+        rows = np.arange(first, first + size).clip(max=count - 1)
         batch = _hidden_states(model, subject.params, tokens[rows])
         states[:, rows] = np.asarray(batch, np.float32)[:, :, positions]
     return states, positions
@@ -191,8 +205,14 @@ _hidden_states = jax.jit(hidden_states, static_argnums=0)
 def by_text(
     f: Callable[..., PyTree], inputs: PyTree, *args: PyTree, batch: int = 0
 ) -> PyTree:
-    """Return `f(*args, inputs [B, L]) -> [B, ...]` of all texts `[N, L]`, in memory of one batch of
-    B, by default of 1,024 tokens, for logits over the vocabulary. The same `f` compiles once."""
+    """Return `f(*args, inputs [B, L]) -> [B, ...]` of all texts `[N, L]`, in memory of one batch.
+
+    Args:
+      f: pure; the same object compiles once.
+      inputs: a tree of arrays `[N, L]`.
+      args: what `f` gets before its inputs, such as parameters.
+      batch: B; by default 1,024 tokens, for logits over the vocabulary.
+    """
     length = jax.tree.leaves(inputs)[0].shape[1]
     batch = batch or max(1, _TOKENS // length)
     return properties.in_batches(functools.partial(f, *args), inputs, batch)
@@ -201,18 +221,23 @@ def by_text(
 def changed_losses(
     loss: ChangedLoss, params: Params, changes: PyTree, read: Texts
 ) -> Float[np.ndarray, "C N"]:
-    """Return the mean loss of the masked tokens of each text, under each change of the model, of
-    which `changes` has arrays `[C, ...]`."""
+    """Return the mean loss of the masked tokens of each text, under each change of the model.
+
+    Args:
+      loss: pure.
+      params: of the model with its masked-LM head.
+      changes: a tree of arrays `[C, ...]`.
+      read: texts with masked tokens.
+    """
 
     def under_all(
-        params: Params, changes: PyTree, inputs: tuple[Array, Array, Array]
+        params: Params, changes: PyTree, inputs: PyTree
     ) -> Float[Array, "B C"]:
         tokens, targets, where = inputs
 
         def under(change: PyTree) -> jax.Array:
-            return jnp.where(where, loss(params, change, tokens, targets), 0).sum(
-                1
-            ) / where.sum(1)
+            losses = loss(params, change, tokens, targets)
+            return jnp.where(where, losses, 0).sum(1) / where.sum(1)
 
         return jax.lax.map(under, changes).T
 

@@ -19,6 +19,7 @@ from pe_jax.trainer.reports.property_report import matrices, render
 from pe_jax.trainer.reports.property_report.matrices import (
     Numbers,
     cells,
+    logit_panel,
     product_panel,
     violations,
 )
@@ -29,6 +30,7 @@ from pe_jax.trainer.reports.property_report.render import (
     product_figure,
 )
 from pe_jax.trainer.reports.property_report.subjects import MeasuredModel
+from pe_jax.trainer.reports.tables import Row
 from pe_jax.trainer.training.checkpointing import params_by_step
 from pe_jax.trainer.training.metrics import read_metrics
 
@@ -47,24 +49,26 @@ _PANELS = 8  # Of the figure over training.
 def position_vectors(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure P·Pᵀ of every component that has vectors and, for runs, before training."""
     findings = Findings()
-    now = (
-        "trained" if subject.step else "untrained" if subject.untrained else "published"
-    )
+    now = "published"
+    if subject.step:
+        now = "trained"
+    elif subject.untrained:
+        now = "untrained"
     versions = {now: subject.with_vectors()}
     if subject.start:
         versions["at the start"] = subject.with_vectors(subject.start)
     for components in zip(*versions.values()):
-        label, kind = components[0].label, components[0].metadata.kind
+        label = components[0].label
+        kind = components[0].metadata.kind
         x = components[0].positions(config.length)
         numbers = findings.numbers[label] = {}
         for time, component in zip(versions, components):
             phi = np.asarray(properties.proximity(component.vectors(x)))
-            numbers[time] = violations(phi, config.windows)
+            values = violations(phi, config.windows)
+            findings.rows.append([label, time, kind, *cells(values, config.windows)])
             if kind == "relative":
-                numbers[time] |= likeness(phi, x)
-            findings.rows.append(
-                [label, time, kind, *cells(numbers[time], config.windows)]
-            )
+                values |= likeness(phi, x)
+            numbers[time] = values
             if time == now:
                 panel = product_panel(label, phi, x, component.axis)
                 title = "Dot products of position vectors, P·Pᵀ"
@@ -75,20 +79,30 @@ def position_vectors(subject: MeasuredModel, config: PropertiesConfig) -> Findin
 
 
 def likeness(phi: np.ndarray, x: np.ndarray) -> Numbers:
-    """Return the mean cosine of two different vectors of near offsets, at most 8, and of far ones,
-    beyond half of the farthest, on the same side, from P·Pᵀ `[L, L]` at the offsets `x` `[L]`. Far
-    offsets that merge come near 1. A number is missing with fewer than two such offsets."""
+    """Return the mean cosine of two different vectors of near offsets, and of two of far ones.
+
+    Near are offsets of at most 8, far those beyond half of the farthest; both are on the same side.
+    Far offsets that merge come near 1. A number is missing with fewer than two such offsets.
+
+    Args:
+      phi: P·Pᵀ, `[L, L]`.
+      x: the offsets, `[L]`.
+    """
     size = np.sqrt(np.diagonal(phi))
+    distance = np.abs(x)
     groups = {
-        "likeness_near": (np.abs(x) <= _NEAR) & (x != 0),
-        "likeness_far": 2 * np.abs(x) > np.abs(x).max(initial=0),
+        "likeness_near": (distance <= _NEAR) & (x != 0),
+        "likeness_far": 2 * distance > distance.max(initial=0),
     }
-    same_side = (np.sign(x)[:, None] == np.sign(x)) & ~np.eye(len(x), dtype=bool)
+    side = np.sign(x)
+    same_side = side[:, None] == side
+    np.fill_diagonal(same_side, False)  # A vector's cosine with itself is 1.
     means = {}
     for name, chosen in groups.items():
         pairs = same_side & chosen[:, None] & chosen
         if pairs.any() and size[chosen].all():
-            means[name] = float((phi / np.outer(size, size))[pairs].mean())
+            cosines = phi / np.outer(size, size)
+            means[name] = float(cosines[pairs].mean())
     return means
 
 
@@ -102,49 +116,56 @@ def evolution(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure P·Pᵀ at the start and at every checkpoint of a run that learns its vectors."""
     if subject.folder is None or not subject.position:
         return Findings()
-    moments = [(0, subject.start)] if subject.start else []
-    moments += [
-        (step, params["bert"]["position"])
-        for step, params in params_by_step(subject.folder)
-    ]
-    if len(moments) < 3:  # Start and end alone are in the part on position vectors.
+    by_step = {0: subject.start} if subject.start else {}
+    for step, params in params_by_step(subject.folder):
+        by_step[step] = params["bert"]["position"]
+    if len(by_step) < 3:  # Start and end alone are in the part on position vectors.
         return Findings()
-    findings, last_steps = Findings(), _last_steps(subject.folder)
-    switches = [i for i, (step, _) in enumerate(moments) if step in last_steps]
-    even = np.linspace(0, len(moments) - 1, max(2, _PANELS - len(switches)))
+    findings = Findings()
+    last_steps = _last_steps(subject.folder)
+    switches = [i for i, step in enumerate(by_step) if step in last_steps]
+    count = max(2, _PANELS - len(switches))
+    even = np.linspace(0, len(by_step) - 1, count)
     shown = np.union1d(even.round().astype(int), switches).astype(int)
-    versions = [subject.with_vectors(position) for _, position in moments]
+    versions = [subject.with_vectors(position) for position in by_step.values()]
     for components in zip(*versions):
-        label, x = components[0].label, components[0].positions(config.length)
-        if not components[0].params:
+        first = components[0]
+        if not first.params:
             continue  # Nothing is learned.
+        label = first.label
+        x = first.positions(config.length)
         numbers = findings.numbers[label] = {}
         panels = []
-        for (step, _), component in zip(moments, components):
+        for step, component in zip(by_step, components):
             phi = np.asarray(properties.proximity(component.vectors(x)))
-            numbers[step] = violations(phi, config.windows)
-            findings.rows.append(
-                [label, f"{step:,}", *cells(numbers[step], config.windows)]
-            )
-            end = (
-                f"\nthe last of length {last_steps[step]}" if step in last_steps else ""
-            )
-            panels.append(product_panel(f"step {step:,}{end}", phi, x, component.axis))
-        name, title = f"figure5_evolution_{label}", f"P·Pᵀ while training: {label}"
-        findings.figures.append(product_figure(name, [panels[i] for i in shown], title))
+            values = numbers[step] = violations(phi, config.windows)
+            findings.rows.append([label, f"{step:,}", *cells(values, config.windows)])
+            title = f"step {step:,}"
+            if step in last_steps:
+                title += f"\nthe last of length {last_steps[step]}"
+            panels.append(product_panel(title, phi, x, component.axis))
+        figure = product_figure(
+            f"figure5_evolution_{label}",
+            [panels[i] for i in shown],
+            f"P·Pᵀ while training: {label}",
+        )
+        findings.figures.append(figure)
     return findings
 
 
 def _last_steps(folder: Path) -> dict[int, int]:
     """Return the last step of each stage that another follows, with its length in tokens."""
-    rates = ("train/tokens_per_second", "train/examples_per_second")
-    lines = [line for line in read_metrics(folder) if rates[1] in line]
-    lengths = [(line["step"], round(line[rates[0]] / line[rates[1]])) for line in lines]
-    return {
-        step: length
-        for (step, length), (_, after) in pairwise(lengths)
-        if after != length
-    }
+    lengths = []
+    for line in read_metrics(folder):
+        if "train/examples_per_second" in line:
+            tokens = line["train/tokens_per_second"]
+            length = round(tokens / line["train/examples_per_second"])
+            lengths.append((line["step"], length))
+    last_steps = {}
+    for (step, length), (_, next_length) in pairwise(lengths):
+        if next_length != length:
+            last_steps[step] = length
+    return last_steps
 
 
 @render.part(
@@ -153,47 +174,59 @@ def _last_steps(folder: Path) -> dict[int, int]:
     "absolute error (in positions) on all positions, and on the odd ones, never seen: by least "
     "squares, and with the ridge penalty (a multiple of the largest squared singular value) that "
     "is best on the odd ones. All penalties: regression.json.",
-    ["position vectors", ("N", "d"), "fit", ("R², all", ".3f"), ("R², odd", ".3f"),
-     ("error, all", ".2f"), ("error, odd", ".2f")],
+    [
+        "position vectors",
+        ("N", "d"),
+        "fit",
+        ("R², all", ".3f"),
+        ("R², odd", ".3f"),
+        ("error, all", ".2f"),
+        ("error, odd", ".2f"),
+    ],
     needs="an encoding with position vectors",
-)  # fmt: skip
+)
 def regression(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Fit linear maps on even positions and test them on all that the vectors have."""
     findings = Findings()
     for component in subject.with_vectors():
-        label, axis = component.label, component.axis
+        label = component.label
         x = component.positions(subject.length)
         vectors = np.asarray(component.vectors(x))
         fits = properties.regress(vectors, x, ridge=config.ridge)
-        findings.numbers[label] = [
-            {
+        findings.numbers[label] = []
+        for fit in fits:
+            numbers = {
                 "ridge": fit.ridge,
                 "r2": fit.r2,
                 "mean_absolute_error": fit.mean_absolute_error,
             }
-            for fit in fits
-        ]
+            findings.numbers[label].append(numbers)
         best = max(fits, key=lambda fit: fit.r2["test"])
-        shown = [("least squares", "", fits[0])]
+        shown = {"least squares": fits[0]}
+        panels = [("least squares", fits[0].predicted)]
         if best is not fits[0]:  # A penalty helped.
-            shown.append((f"ridge {best.ridge:g}", ", best on odd ones", best))
-        for name, _, fit in shown:
-            scores = [
-                x[key]
-                for x in (fit.r2, fit.mean_absolute_error)
-                for key in ("all", "test")
+            name = f"ridge {best.ridge:g}"
+            shown[name] = best
+            panels.append((f"{name}, best on odd ones", best.predicted))
+        for name, fit in shown.items():
+            row: Row = [
+                label,
+                len(x),
+                name,
+                fit.r2["all"],
+                fit.r2["test"],
+                fit.mean_absolute_error["all"],
+                fit.mean_absolute_error["test"],
             ]
-            findings.rows.append([label, len(x), name, *scores])
-        panels = [(name + why, fit.predicted) for name, why, fit in shown]
-        title = f"The {axis} read off its vector by a linear map: {label}"
-        options = {
-            "positions": x,
-            "train": x % 2 == 0,
-            "title": title,
-            "quantity": axis,
-        }
+            findings.rows.append(row)
         figure = Figure(
-            f"regression_{label}", figures.prediction_plot, panels, **options
+            f"regression_{label}",
+            figures.prediction_plot,
+            panels,
+            positions=x,
+            train=x % 2 == 0,
+            title=f"The {component.axis} read off its vector by a linear map: {label}",
+            quantity=component.axis,
         )
         findings.figures.append(figure)
     return findings
@@ -204,10 +237,18 @@ def regression(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     "Frequencies in radians per position. Cosines below π/{config.length} decrease over all "
     "{config.length} positions, those above π alternate from one position to the next. ψ(m) = Σ "
     "cos(ω_i m) decreases up to the turning point.",
-    ["sinusoids", ("F", "d"), ("least", ".2g"), ("median", ".2g"), ("greatest", ".3g"),
-     ("below π/{config.length}", ".0%"), ("above π", ".0%"), ("turn", "d")],
+    [
+        "sinusoids",
+        ("F", "d"),
+        ("least", ".2g"),
+        ("median", ".2g"),
+        ("greatest", ".3g"),
+        ("below π/{config.length}", ".0%"),
+        ("above π", ".0%"),
+        ("turn", "d"),
+    ],
     needs="a sinusoidal encoding",
-)  # fmt: skip
+)
 def frequencies(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
     """Measure ψ(m), its turning point, and the range of frequencies of sinusoidal components."""
     length = config.length
@@ -221,41 +262,51 @@ def frequencies(subject: MeasuredModel, config: PropertiesConfig) -> Findings:
         psi = np.asarray(properties.psi(w, offsets)) / len(w)
         turn = int(properties.turning_point(psi))
         findings.numbers[label] = {"frequencies": w, "turning_point": turn, "psi": psi}
-        slow, fast = (w < np.pi / length).mean(), (w > np.pi).mean()
-        findings.rows.append(
-            [label, len(w), w.min(), np.median(w), w.max(), slow, fast, turn]
-        )
+        row = [
+            label,
+            len(w),
+            w.min(),
+            np.median(w),
+            w.max(),
+            (w < np.pi / length).mean(),
+            (w > np.pi).mean(),
+            turn,
+        ]
+        findings.rows.append(row)
         # Five frequencies from the slowest to the fastest.
-        chosen = np.sort(w)[
-            np.unique(np.linspace(0, len(w) - 1, min(5, len(w))).astype(int))
-        ]
-        axis, cosines = (
-            "offset m, positions",
-            np.asarray(properties.cosines(chosen, offsets)),
-        )
-        waves = [
-            figures.Curve("cos(ω m)", axis, f"ω = {x:.2g}", "", offsets, values)
-            for x, values in zip(chosen, cosines, strict=True)
-        ]
-        name = f"{label} (decreases up to {turn})"
-        total = figures.Curve(
-            "ψ(m) / ψ(0)", axis, name, component.name, offsets, psi, mark=turn
-        )
-        for file, curves, title in (
-            (
-                f"figure4_waves_{label}",
-                [*waves, total],
-                f"Cosines and their mean, ψ: {label}",
-            ),
-            (
-                "figure6_psi",
-                [total],
-                "ψ(m): dot product of two sinusoids m positions apart",
-            ),
-        ):
-            findings.figures.append(
-                Figure(file, figures.model_curves, curves, title=title)
+        count = min(5, len(w))
+        places = np.linspace(0, len(w) - 1, count).astype(int)
+        chosen = np.sort(w)[np.unique(places)]
+        axis = "offset m, positions"
+        waves = []
+        cosines = np.asarray(properties.cosines(chosen, offsets))
+        for x, values in zip(chosen, cosines, strict=True):
+            waves.append(
+                figures.Curve("cos(ω m)", axis, f"ω = {x:.2g}", "", offsets, values)
             )
+        total = figures.Curve(
+            "ψ(m) / ψ(0)",
+            axis,
+            f"{label} (decreases up to {turn})",
+            component.name,
+            offsets,
+            psi,
+            mark=turn,
+        )
+        findings.figures += [
+            Figure(
+                f"figure4_waves_{label}",
+                figures.model_curves,
+                [*waves, total],
+                title=f"Cosines and their mean, ψ: {label}",
+            ),
+            Figure(
+                "figure6_psi",
+                figures.model_curves,
+                [total],
+                title="ψ(m): dot product of two sinusoids m positions apart",
+            ),
+        ]
     return findings
 
 
@@ -282,21 +333,18 @@ def positions_by_head(
         products = _products(subject, config, findings.figures)
         findings.numbers["position_products"] |= products
         for label, heads in products.items():
-            by_head = {str(h): numbers for h, numbers in enumerate(heads)}
-            shown = by_head if len(models) == 1 else {"mean": matrices.average(heads)}
-            findings.rows += [
-                [label, h, *cells(x, config.windows)] for h, x in shown.items()
-            ]
+            shown = {"mean": matrices.average(heads)}
+            if len(models) == 1:
+                shown = {str(h): numbers for h, numbers in enumerate(heads)}
+            for h, numbers in shown.items():
+                findings.rows.append([label, h, *cells(numbers, config.windows)])
         weights = query_key_matrices(subject.params, subject.bert.num_layers)
-        measures = properties.saponati_symmetry, properties.saponati_directionality
-        layers = [*zip(*(np.asarray(measure(weights)) for measure in measures))]
-        names = ("symmetry", "directionality")
-        findings.numbers["layers"][subject.name] = [
-            dict(zip(names, layer)) for layer in layers
-        ]
-        findings.more_rows += [
-            [subject.name, str(i), *layer] for i, layer in enumerate(layers)
-        ]
+        symmetry = np.asarray(properties.saponati_symmetry(weights))
+        directionality = np.asarray(properties.saponati_directionality(weights))
+        layers = findings.numbers["layers"][subject.name] = []
+        for i, values in enumerate(zip(symmetry, directionality)):
+            layers.append(dict(zip(("symmetry", "directionality"), values)))
+            findings.more_rows.append([subject.name, str(i), *values])
     return findings
 
 
@@ -304,21 +352,20 @@ def _products(
     subject: MeasuredModel, config: PropertiesConfig, drawings: list[Figure]
 ) -> dict[str, list[Numbers]]:
     """Return the violations of every head by component; append a figure of each to `drawings`."""
-    layer, by_label = config.layer, {}
+    by_label = {}
     for component in subject.with_vectors():
         if component.metadata.kind != "absolute":
             continue  # Relative vectors are added to the keys after the projection.
-        label, x = component.label, component.positions(config.length)
-        kernels = projections(subject.params, layer)
-        products = np.asarray(
-            properties.position_products(component.vectors(x), *kernels)
-        )
+        label = component.label
+        vectors = component.vectors(component.positions(config.length))
+        kernels = projections(subject.params, config.layer)
+        products = np.asarray(properties.position_products(vectors, *kernels))
         by_label[label] = [violations(phi, config.windows) for phi in products]
-        panels = [
-            matrices.logit_panel(f"head {h}", phi) for h, phi in enumerate(products)
-        ]
-        title = f"P·W_Q·W_Kᵀ·Pᵀ by head, layer {layer}: {label}"
-        drawings.append(
-            logit_figure(f"figure7_heads_{label}", panels, title, "product")
+        figure = logit_figure(
+            f"figure7_heads_{label}",
+            [logit_panel(f"head {h}", phi) for h, phi in enumerate(products)],
+            f"P·W_Q·W_Kᵀ·Pᵀ by head, layer {config.layer}: {label}",
+            "product",
         )
+        drawings.append(figure)
     return by_label
