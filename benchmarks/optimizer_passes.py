@@ -94,8 +94,8 @@ def run() -> None:
         make_slice(topology).mesh if topology else sharding.data_mesh(jax.devices()[:1])
     )
     device = jax.sharding.SingleDeviceSharding(mesh.devices.flat[0])
-    config = text_training.resolve(config)
-    program = pretraining.make_program(config, mesh, config.model, steps=1)
+    config, model = text_training.resolve(config)
+    program = pretraining.make_program(config, mesh, model, steps=1)
     params = sharding.abstract(program.state_shapes.params, device)
     schedule, rule = optax.constant_schedule(_RATE), config.optimizer
     unclipped = update_rule(dataclasses.replace(rule, clip_norm=0.0), schedule)

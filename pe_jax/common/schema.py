@@ -148,20 +148,19 @@ def keys(config: type[Config], *, internal: bool = False) -> list[str]:
     ]
 
 
-def optional_keys(config: type[C]) -> type[C]:
-    """Return a variant of a class whose keys are None by default, and checked alone."""
+def optional_keys(config: type[Config]) -> type[Config]:
+    """Return a config with the keys of another, each of which may be None and is so by default.
+
+    How values of several keys relate is known once all of them are given, so it is not checked.
+    """
     fields = []
     for field in dataclasses.fields(config):
         metadata = {**field.metadata, "kind": optional(field.metadata["kind"])}
         fields.append(
             (field.name, Any, dataclasses.field(default=None, metadata=metadata))
         )
-    # How values of several keys relate is known once all of them are given.
-    methods = {"errors": lambda self: iter(())}
     name = f"Optional{config.__name__}"
-    return dataclasses.make_dataclass(
-        name, fields, bases=(config,), namespace=methods, frozen=True
-    )
+    return dataclasses.make_dataclass(name, fields, bases=(Config,), frozen=True)
 
 
 def changed(config: C, values: Mapping[str, Any]) -> C:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 from pe_jax.encodings import Params
 from pe_jax.models import BertConfig
@@ -27,10 +26,8 @@ def load_run(workdir: str | Path) -> tuple[BertConfig, Params]:
       ValueError: if there is no such run, or none of its checkpoints can be read.
     """
     folder = Path(workdir)
-    config: Any = load_config(folder, ENCODERS)
-    model: BertConfig = config.model.applied()
+    model = load_config(folder, ENCODERS).model
     _, params = newest_params(folder)
-    rows = len(
-        params["bert"]["token"]["embedding"]
-    )  # The config has none of a run's own text.
+    # The config has no vocabulary of a run's own text.
+    rows = len(params["bert"]["token"]["embedding"])
     return dataclasses.replace(model, vocab_size=rows), params

@@ -665,7 +665,7 @@ def test_two_hosts(commanded, one_layer, tmp_path):
 def test_another_teacher_is_refused(commanded, tmp_path):
     folder, _ = commanded
     other = write_teacher(tmp_path / "other", layers=1, seed=1)
-    c = changed(workdir.load_config(folder, ENCODERS), {"init": str(other)})
+    c = changed(workdir.load_config(folder, ENCODERS).config, {"init": str(other)})
     with pytest.raises(
         ValueError, match=r"config.init is not what the run in .* was trained on"
     ):
@@ -764,14 +764,14 @@ def assert_exported(run, out):
 def test_other_encodings_that_transformers_loads(one_layer, tmp_path, position):
     """Students as they are before training."""
     changes = {**THREE_STEPS, "model.position": position}
-    c, run = distillation.resolve(config(one_layer, **changes)), tmp_path / "run"
-    source = PretrainedSource(c.init)
-    student, mesh = (
-        dataclasses.replace(c.model, vocab_size=len(VOCAB)),
-        sharding.data_mesh(),
+    resolved, run = distillation.resolve(config(one_layer, **changes)), tmp_path / "run"
+    source = PretrainedSource(resolved.config.init)
+    student = dataclasses.replace(resolved.model, vocab_size=len(VOCAB))
+    program = distillation.make_program(
+        resolved.config, sharding.data_mesh(), student, source.model, 1, ("pooler",)
     )
-    program = distillation.make_program(c, mesh, student, source.model, 1, ("pooler",))
-    tiny_run.save_random(c, program, data.load_tokenizer(source.tokenizer()), run)
+    tokenizer = data.load_tokenizer(source.tokenizer())
+    tiny_run.save_random(resolved, program, tokenizer, run)
     assert_exported(run, tmp_path / "exported")
 
 

@@ -24,7 +24,7 @@ from pe_jax.trainer.reports.finetuning_report import (
 )
 from pe_jax.trainer.reports.property_report.subjects import from_run
 from pe_jax.trainer.reports.rescoring import rescore
-from pe_jax.trainer.tasks import finetuning, pretrained_source
+from pe_jax.trainer.tasks import finetuning, pretrained_source, text_training
 from pe_jax.trainer.tasks.seeds import seed_mesh
 from pe_jax.trainer.training import sharding, workdir
 from pe_jax.trainer.training.checkpointing import newest_params
@@ -276,7 +276,7 @@ def test_a_relative_table_that_is_too_short(tmp_path, monkeypatch):
     """It keeps its rows for longer inputs; a table that limits them waits for a method."""
     size = {"model.max_length": 16, "model.position": "learned_absolute+relative_key"}
     saved = tiny_run.config(tmp_path, **size)
-    workdir.write_config(tmp_path / "run", saved)
+    workdir.write_config(tmp_path / "run", text_training.resolve(saved))
     encoding = encodings.from_name(
         saved.model.position, hidden_size=16, head_size=8, num_heads=2, max_length=16
     )
@@ -301,8 +301,8 @@ def test_lengths_do_not_change_scores(done, pretrained, tmp_path, monkeypatch, c
     _, params = newest_params(done)
     outputs = []
     for buckets in ((8, 12), ()):
-        bucketed = changed(resolved, {"data.buckets": buckets})
-        experiment = finetuning.build(bucketed, tmp_path)
+        bucketed = changed(resolved.config, {"data.buckets": buckets})
+        experiment = finetuning.build(resolved._replace(config=bucketed), tmp_path)
         placed = jax.device_put(params, experiment.program.shardings_of(params))
         outputs.append(experiment.scorer.held_out_outputs(placed)["validation"])
         count = len(experiment.scorer.held_out["validation"])

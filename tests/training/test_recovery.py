@@ -468,7 +468,8 @@ DAMAGES = {
 def fresh(straight):
     """A state as the run's own, to restore to."""
     config, done = straight
-    return pretraining.build(config, done / "tokenizer.json").program.init()
+    resolved = text_training.resolve(config)
+    return pretraining.build(resolved, done / "tokenizer.json").program.init()
 
 
 @LEFT_BEHIND
@@ -483,11 +484,9 @@ def test_a_damaged_checkpoint(straight, fresh, tmp_path, capsys, caplog, damage)
         path.name: path.read_bytes()
         for path in files(folder / "checkpoints" / "12", "*")
     }
-    config, tokenizer = (
-        text_training.resolve(straight[0]),
-        (folder / "tokenizer.json").read_text(),
-    )
-    run = workdir.identity(config, tokenizer, resumed=True)
+    resolved = text_training.resolve(straight[0])
+    tokenizer = (folder / "tokenizer.json").read_text()
+    run = workdir.run_checksum(resolved, tokenizer)
     restored, _ = restore_newest(folder, fresh, run)
     assert saved_steps(folder) == [4, 8]
     assert restored.step == 8
@@ -640,13 +639,17 @@ def test_a_run_that_is_older_than_a_key(straight, tmp_path):
     assert same(folder, done)
     read = [workdir.load_config(each, PretrainingConfig) for each in (folder, done)]
     assert read[0] == read[1]
+    assert read[0].as_dict() == read[1].as_dict()
 
 
-def test_the_identity_of_a_run():
+def test_the_checksum_of_a_run():
     """Steps, layouts and where inputs are leave it, from defaults on; other values do not."""
-    identity = lambda changes: workdir.identity(
-        changed(PretrainingConfig(), changes), "{}", resumed=True
-    )
+
+    def checksum(changes):
+        config = changed(PretrainingConfig(), changes)
+        resolved = workdir.ResolvedConfig(config, config.model.resolve())
+        return workdir.run_checksum(resolved, "{}")
+
     same_run = {"parallel": "fsdp"}, {"data.source": "a.txt"}, {"stage1.steps": 7}
     other_run = (
         {"parallel": "pmap"},
@@ -654,8 +657,8 @@ def test_the_identity_of_a_run():
         {"init": "W"},
         {"seed": 9},
     )
-    assert {identity(changes) for changes in same_run} == {identity({})}
-    assert len({identity(changes) for changes in ({}, *other_run)}) == 5
+    assert {checksum(changes) for changes in same_run} == {checksum({})}
+    assert len({checksum(changes) for changes in ({}, *other_run)}) == 5
 
 
 def test_a_checkpoint_of_another_run(straight, tmp_path, capsys):
@@ -752,9 +755,8 @@ def test_a_loss_that_explodes(straight, tmp_path):
     step = int(re.search(r"Step (\d+)", str(failed.value))[1])
     assert saved_steps(folder)[-1] == step - 1
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(newest_params(folder)[1]))
-    batches = iter(
-        pretraining.build(config, folder / "tokenizer.json").stages[0].batches(0)
-    )
+    run = pretraining.build(text_training.resolve(config), folder / "tokenizer.json")
+    batches = iter(run.stages[0].batches(0))
     for _ in range(step):
         batch = next(batches)
     with np.load(folder / "failed" / f"step_{step}_host_0.npz") as kept:
@@ -827,8 +829,9 @@ def test_a_run_folder_in_a_bucket(tmp_path):
         folder = to_path("gs://bucket/run")
         config = tiny_run.config(tmp_path)
         with workdir.lock_workdir(folder):
-            workdir.write_config(folder, config)
-        assert workdir.load_config(folder, PretrainingConfig).stage1.steps == 12
+            workdir.write_config(folder, text_training.resolve(config))
+        saved = workdir.load_config(folder, PretrainingConfig)
+        assert saved.config.stage1.steps == 12
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("tensorboardX.RecordWriter", unittest.mock.MagicMock())
             for start in (0, 1):  # The second start drops what came after its step.

@@ -88,7 +88,7 @@ def _report_scores() -> tuple[str, Path]:
     out, folders = _out("report"), _run_folders()
     if _RUNS.value:
         return compare(folders, out), out
-    config: Config = load_config(folders[0], TRAINING)
+    config: Config = load_config(folders[0], TRAINING).config
     if isinstance(config, FinetuningConfig):
         return rescore(folders[0], out), out
     if isinstance(config, DistillationConfig):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from pe_jax.common.schema import Config, field, subconfig, task_field
 from pe_jax.common.values import FLAG, SEED, integer, number, one_of, text
-from pe_jax.models.config import BertConfig, ModelChanges
+from pe_jax.models.config import ModelChanges
 from pe_jax.trainer.configs.training import (
     ACCUMULATION,
     COUNT_OR_ZERO,
@@ -143,7 +143,7 @@ class EncoderTrainingConfig(Config):
         'Or "fsdp" (sharded state), "pmap" (mapped per device), "pmap_bfloat16" (which exchanges '
         "gradients in bfloat16).",
     )
-    model: BertConfig = subconfig(ModelChanges)
+    model: ModelChanges = subconfig(ModelChanges)
     data: TextConfig = subconfig(TextConfig)
     stage1: StageConfig = subconfig(StageConfig, length=128)
     stage2: StageConfig = subconfig(StageConfig)

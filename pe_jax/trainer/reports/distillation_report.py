@@ -12,14 +12,14 @@ from pe_jax.trainer.configs.distill_positions import DistillationConfig
 from pe_jax.trainer.reports.pages import page
 from pe_jax.trainer.reports.tables import Row, number_table, write_report
 from pe_jax.trainer.tasks.distillation import NONE, TEACHER
-from pe_jax.trainer.tasks.run import run_config
 from pe_jax.trainer.training import metrics
 from pe_jax.trainer.training.pytrees import Scalars
+from pe_jax.trainer.training.workdir import load_config
 
 
 def report_distillation(folder: Path, out: Path) -> str:
     """Write report.json and report.md of the run in `folder` to `out`; return the page."""
-    config = run_config(folder, DistillationConfig)
+    config, model = load_config(folder, DistillationConfig)
     evaluations = metrics.read_evaluations(folder)
     if not max(evaluations, default=0):
         raise ValueError(
@@ -41,7 +41,7 @@ def report_distillation(folder: Path, out: Path) -> str:
     sources: dict[str, Scalars] = {"none": none, **student}
     numbers: Json = {
         "step": step,
-        "position": config.model.encoding().name,
+        "position": model.encoding().name,
         "teacher": config.init,
         "r2": {
             str(length): {

@@ -17,11 +17,12 @@ from pe_jax.trainer.reports.property_report.subjects import trained
 from pe_jax.trainer.reports.property_report.vectors import position_vectors
 from pe_jax.trainer.reports.tables import write_report
 from pe_jax.trainer.tasks.pretraining import build
-from pe_jax.trainer.tasks.run import run_config, saved_tokenizer
+from pe_jax.trainer.tasks.run import saved_tokenizer
 from pe_jax.trainer.tasks.text_training import TextRun
 from pe_jax.trainer.training import sharding
 from pe_jax.trainer.training.checkpointing import newest_params
 from pe_jax.trainer.training.pytrees import Params, Scalars
+from pe_jax.trainer.training.workdir import load_config
 
 
 def report_pretraining(
@@ -34,7 +35,7 @@ def report_pretraining(
       ValueError: if the folder holds no run, or none with a checkpoint yet.
     """
     if run is None:
-        run = build(run_config(folder, PretrainingConfig), saved_tokenizer(folder))
+        run = build(load_config(folder, PretrainingConfig), saved_tokenizer(folder))
     step, params = newest_params(folder, run.program.shardings_of)
     numbers: Json = {
         "step": step,
@@ -42,11 +43,11 @@ def report_pretraining(
         "held_out": _scores(run, step, params),
     }
     text = _readable(numbers)
-    config, tokenizer = run.config, run.data.text.tokenizer
+    resolved, tokenizer = run.resolved, run.data.text.tokenizer
     position = sharding.to_numpy(params["bert"].get("position", {}))
     if jax.process_index() == 0:  # One host suffices for the rest, and only one writes.
         params = {**params, "bert": {**params["bert"], "position": position}}
-        subject = trained("", folder, config, tokenizer, step, params)
+        subject = trained("", folder, resolved, tokenizer, step, params)
         if section := render(position_vectors, [subject], PropertiesConfig(), out):
             numbers["properties"], lines, (picture, *_) = section
             figure = image("dot products of the position vectors", picture.name)

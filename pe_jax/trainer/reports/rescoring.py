@@ -15,8 +15,9 @@ from pe_jax.trainer.console.terminal import log
 from pe_jax.trainer.reports.pages import page
 from pe_jax.trainer.reports.tables import mean_and_spread, number_table, write_report
 from pe_jax.trainer.tasks.finetuning import build, fit_length
-from pe_jax.trainer.tasks.run import run_config, saved_tokenizer
+from pe_jax.trainer.tasks.run import saved_tokenizer
 from pe_jax.trainer.training.checkpointing import newest_params
+from pe_jax.trainer.training.workdir import ResolvedConfig, load_config
 
 
 def rescore(
@@ -30,24 +31,20 @@ def rescore(
     Raises:
       ValueError: for a folder without a checkpoint, or if a table is too short without `resize`.
     """
-    config: FinetuningConfig = run_config(folder, FINETUNING)
+    config, model = load_config(folder, FINETUNING)
     # All lengths first: one that does not fit is an error before anything is scored.
     lengths = lengths or (config.data.length,)
     # Each length is a bucket of the others: only rows that need the longest are padded to it.
     buckets = tuple(sorted({*config.data.buckets, config.data.length, *lengths}))
-    fitted = [
-        fit_length(
-            changed(
-                config,
-                {"data.length": length, "data.buckets": buckets, "resize": resize},
-            ),
-            key="config.lengths",
-        )
-        for length in lengths
-    ]
-    rows = [_score(longer, config.model.max_length, folder, out) for longer in fitted]
+    fitted = []
+    for length in lengths:
+        changes = {"data.length": length, "data.buckets": buckets, "resize": resize}
+        longer = changed(config, changes)
+        longer_model = fit_length(model, longer, key="config.lengths")
+        fitted.append(ResolvedConfig(longer, longer_model))
+    rows = [_score(longer, model.max_length, folder, out) for longer in fitted]
     text = page(
-        f"{rows[0]['dataset']}: {config.model.encoding().name}, step {rows[0]['step']:,}",
+        f"{rows[0]['dataset']}: {model.encoding().name}, step {rows[0]['step']:,}",
         f"Scores in points by the length of inputs; mean ± standard deviation over "
         f"{len(config.seeds)} seeds.",
         number_table(
@@ -61,13 +58,16 @@ def rescore(
     return write_report(out, "rescored", rows, text)
 
 
-def _score(config: FinetuningConfig, rows: int, folder: Path, out: Path) -> Json:
-    """Return scores of the run in `folder`, whose model has `rows` positions, under `config`."""
+def _score(
+    resolved: ResolvedConfig[FinetuningConfig], rows: int, folder: Path, out: Path
+) -> Json:
+    """Return scores of the run in `folder`, whose model has `rows` positions, as `resolved`."""
+    config, model = resolved
     log(f"Inputs of {config.data.length} tokens")
-    run = build(config, out / f"length_{config.data.length}", saved_tokenizer(folder))
+    run = build(resolved, out / f"length_{config.data.length}", saved_tokenizer(folder))
     step, params = newest_params(folder, run.program.shardings_of)
-    if config.model.max_length > rows and "position" in params["bert"]:
-        encoding, length = run.program.model.encoding(), config.model.max_length
+    if model.max_length > rows and "position" in params["bert"]:
+        encoding, length = run.program.model.encoding(), model.max_length
         resize = functools.partial(encoding.resize, length=length, method=config.resize)
         position = jax.vmap(resize)(params["bert"]["position"])
         params = {**params, "bert": {**params["bert"], "position": position}}

@@ -9,12 +9,14 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, Generic, NamedTuple
 
 import jax
 
 from pe_jax.common import schema
 from pe_jax.common.files import Json, is_remote, read_json, to_path, write_text
 from pe_jax.common.values import shown
+from pe_jax.models.config import BertConfig
 from pe_jax.trainer.locks import NoLocksError, leads_to, lock
 
 # Orbax finds the files that it merges into a checkpoint by a glob of the whole path.
@@ -50,13 +52,32 @@ _INPUTS = (
 # devices; dropout masks are the same. With "pmap" they are not: it draws them per device.
 _EQUIVALENT = {"parallel": ("jit", "fsdp")}
 
-Changes = dict[
-    str, tuple[object, object]
-]  # By key, the value of a run and the new one.
+# By key, the value of a run and the new one.
+Changes = dict[str, tuple[object, object]]
 
 
-def check(workdir: Path, config: schema.Config) -> Changes:
-    """Check that `config` describes the run in `workdir`, if there is one; return what differs.
+class ResolvedConfig(NamedTuple, Generic[schema.C]):
+    """The config of a run, and the model that it describes.
+
+    A config file leaves values of the model open: those of the model at `config.init`, or of the
+    named size. Each task has a `resolve` that fills them in, once, before anything else.
+
+    Attributes:
+      config: of the run, as the file and the flags give it.
+      model: all values of the model but for the vocabulary of a run's own text.
+    """
+
+    config: schema.C
+    model: BertConfig
+
+    def as_dict(self, *, defaults: bool = True) -> Json:
+        """Return nested dicts of the values, as config.json has them; see `schema.as_dict`."""
+        values = schema.as_dict(self.config, defaults=defaults)
+        return values | {"model": schema.as_dict(self.model, defaults=defaults)}
+
+
+def check(workdir: Path, resolved: ResolvedConfig) -> Changes:
+    """Check that a config describes the run in `workdir`, if there is one; return what differs.
 
     Raises:
       ValueError: if the folder holds a run of another config, with the differences, or if Orbax
@@ -73,39 +94,50 @@ def check(workdir: Path, config: schema.Config) -> Changes:
         return {}
     way_out = "Delete it: the command that started the run writes it again."
     old = schema.flatten(read_json(path, way_out))
-    new = json.loads(
-        json.dumps(schema.values_of(config))
-    )  # Lists for tuples, as in the file.
-    given = schema.values_of(
-        config, defaults=False
-    )  # The run may be older than other keys.
-    fixed = [_determining(values, resumed=True) for values in (old, new)]
-    changes = {
-        key: (old.get(key), new.get(key))
-        for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key) and (key in old or key in given)
-    }
-    refused = [key for key in changes if fixed[0].get(key) != fixed[1].get(key)]
+    # Lists for tuples, as in the file.
+    new = schema.flatten(json.loads(json.dumps(resolved.as_dict())))
+    given = schema.flatten(resolved.as_dict(defaults=False))
+    old_determining = _determining(old, resumed=True)
+    new_determining = _determining(new, resumed=True)
+    changes = {}
+    refused = []
+    for key in sorted(old.keys() | new.keys()):
+        is_newer_than_run = key not in old and key not in given
+        if old.get(key) == new.get(key) or is_newer_than_run:
+            continue
+        changes[key] = (old.get(key), new.get(key))
+        if old_determining.get(key) != new_determining.get(key):
+            refused.append(f"  {key}: {old.get(key)!r} there, {new.get(key)!r} now")
     if refused:
-        lines = [
-            f"  {key}: {changes[key][0]!r} there, {changes[key][1]!r} now"
-            for key in refused
-        ]
         raise ValueError(
-            f"{workdir} holds a run with another config:\n" + "\n".join(lines) + "\n"
+            f"{workdir} holds a run with another config:\n" + "\n".join(refused) + "\n"
             "Give another --workdir, or the same config to resume that run."
         )
     return changes
 
 
-def identity(config: schema.Config, tokenizer: str, *, resumed: bool = False) -> str:
-    """A digest of all that a run's numbers depend on, with the tokenizer as JSON; if `resumed`,
-    without what may change then. Keys newer than a run, with their defaults, leave it as it was."""
+def run_checksum(resolved: ResolvedConfig, tokenizer: str) -> str:
+    """Return a checksum of what a run's numbers depend on, but for what may change as it resumes.
+
+    Keys that are newer than the run leave it as it was, if they have their defaults.
+
+    Args:
+      tokenizer: as JSON.
+    """
+    values = schema.flatten(resolved.as_dict(defaults=False))
+    every = schema.flatten(resolved.as_dict())
+    # A default source is replaced like any other.
+    values |= {key: every[key] for key in _INPUTS if every.get(key)}
+    return _checksum([_determining(values, resumed=True), json.loads(tokenizer)])
+
+
+def settings_checksum(config: schema.Config, more: object) -> str:
+    """Return a checksum of all settings that a run's numbers depend on, and of `more`, as JSON."""
     values = schema.values_of(config, defaults=False)
-    if resumed:  # A default source is replaced like any other.
-        every = schema.values_of(config)
-        values |= {key: every[key] for key in _INPUTS if every.get(key)}
-    facts = [_determining(values, resumed=resumed), json.loads(tokenizer)]
+    return _checksum([_determining(values, resumed=False), more])
+
+
+def _checksum(facts: object) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
@@ -164,16 +196,23 @@ def lock_workdir(workdir: Path) -> Iterator[Callable[[], None]]:
         os.close(descriptor)
 
 
-def write_config(workdir: Path, config: schema.Config) -> None:
+def write_config(workdir: Path, resolved: ResolvedConfig) -> None:
     """Write `config.json`: from now on the folder is this run's."""
-    write_text(
-        workdir / "config.json", json.dumps(schema.as_dict(config), indent=2) + "\n"
-    )
+    text = json.dumps(resolved.as_dict(), indent=2)
+    write_text(workdir / "config.json", f"{text}\n")
 
 
-def load_config(workdir: Path, classes: schema.Classes[schema.C]) -> schema.C:
-    """Read the config of the run in `workdir`, of one of `classes` (see `from_values`). Keys newer
-    than the run have their defaults. ValueError if there is none, or one of another task."""
+def load_config(
+    workdir: Path, classes: schema.Classes[schema.C]
+) -> ResolvedConfig[schema.C]:
+    """Read the config of the run in `workdir`. Keys newer than the run have their defaults.
+
+    Args:
+      classes: of which it may be, see `from_values`.
+
+    Raises:
+      ValueError: if there is no run, or one of another task, or its config is damaged.
+    """
     values = saved_values(workdir)
     task = values.get("task")
     names = schema.classes_by_task(classes)
@@ -182,7 +221,8 @@ def load_config(workdir: Path, classes: schema.Classes[schema.C]) -> schema.C:
             f"{workdir} holds a run of {shown(task)}, but this needs {' or '.join(names)}."
         )
     try:
-        return schema.from_values(values, classes, complete=True)
+        config: Any = schema.from_values(values, classes, complete=True)
+        return ResolvedConfig(config, config.model.resolve())
     except ValueError as error:
         raise ValueError(f"{workdir / 'config.json'}: {error}") from None
 
