@@ -27,8 +27,7 @@ from pe_jax.common.schema import Config, from_values
 from pe_jax.trainer.configs.all_tasks import TRAINING
 from pe_jax.trainer.console import command
 from pe_jax.trainer.console.config_files import define_config
-from pe_jax.trainer.console.streams import show
-from pe_jax.trainer.console.terminal import log
+from pe_jax.trainer.console.terminal import log, show
 from pe_jax.trainer.tasks.run import model_size
 from pe_jax.trainer.training import sharding
 

@@ -36,7 +36,7 @@ from pe_jax.trainer.configs.pretraining import PretrainingConfig
 from pe_jax.trainer.configs.training import OptimizerConfig
 from pe_jax.trainer.console import command
 from pe_jax.trainer.console.config_files import define_config
-from pe_jax.trainer.console.streams import show
+from pe_jax.trainer.console.terminal import show
 from pe_jax.trainer.tasks import pretraining, text_training
 from pe_jax.trainer.training import sharding
 from pe_jax.trainer.training.optimizer import update_rule

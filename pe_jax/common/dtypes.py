@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,3 +51,15 @@ def wide_dtype(*arrays: Array) -> np.dtype:
 def at_least_float32(x: Array) -> jax.Array:
     """Return `x` in its `wide_dtype`."""
     return jnp.asarray(x, wide_dtype(x))
+
+
+@contextlib.contextmanager
+def standard_promotion() -> Iterator[None]:
+    """Allow NumPy's promotion of ranks and dtypes in a `with` statement or a decorated function.
+
+    `jax_numpy_rank_promotion` and `jax_numpy_dtype_promotion` have strict modes, which are for the
+    caller's own code. A hand-written backward pass needs the decorator as well: JAX traces it after
+    the call.
+    """
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        yield

@@ -1,8 +1,9 @@
-"""Paths of local files and of object stores such as gs://; reading, and writing in one go."""
+"""Paths of local files and of object stores such as gs://; reading, locks, writing in one go."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import importlib.util
 import json
@@ -201,3 +202,44 @@ def write_bytes(path: Path, data: bytes) -> None:
         if not is_remote(path):
             flush_to_disk(temporary)
         temporary.replace(path)
+
+
+class NoLocksError(OSError):
+    """The file system has no locks."""
+
+
+def lock(path: Path, *, wait: bool = False) -> int | None:
+    """Lock a file, which is created if it is missing, and stays.
+
+    Returns:
+      An open descriptor, which has the lock until it is closed or this process ends; None if
+      another process has it.
+
+    Raises:
+      OSError: if the file cannot be opened, such as a link; `NoLocksError`.
+    """
+    flags = (
+        os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    )  # A pipe would wait for a reader.
+    try:
+        descriptor = os.open(path, flags | os.O_RDWR, 0o666)
+    except PermissionError:  # Of another user: it can be locked all the same.
+        descriptor = os.open(path, flags | os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            return None
+        raise NoLocksError(
+            error.errno, "the file system has no locks", str(path)
+        ) from error
+    return descriptor
+
+
+def leads_to(path: Path, descriptor: int) -> bool:
+    """Return True if `path` is still that of an open file: not removed or replaced."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

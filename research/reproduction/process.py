@@ -76,7 +76,7 @@ class _Finetuned(TypedDict):
 
 def execute_run(folder: Path, name: str) -> None:
     """Execute or resume the run `name` of the study in `folder`, planned from its results file."""
-    from pe_jax.trainer.console.compile_cache import cache_compiled_programs
+    from pe_jax.trainer.disk_cache import cache_compiled_programs
 
     cache_compiled_programs()
     config = saved_config(read_results(folder))

@@ -34,7 +34,7 @@ from pe_jax.properties.pictures import Picture
 from pe_jax.trainer.configs import pretrain_books
 from pe_jax.trainer.configs.all_tasks import TRAINING
 from pe_jax.trainer.configs.pretraining import PretrainingConfig
-from pe_jax.trainer.console.compile_cache import cache_compiled_programs
+from pe_jax.trainer.disk_cache import cache_compiled_programs
 from pe_jax.trainer.tasks import pretraining, text_training
 from pe_jax.trainer.tasks.run import saved_tokenizer
 from pe_jax.trainer.training.checkpointing import newest_params

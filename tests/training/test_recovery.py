@@ -30,18 +30,17 @@ from pe_jax.common.files import to_path, write_text
 from pe_jax.common.schema import changed
 from pe_jax.trainer import data
 from pe_jax.trainer.configs.pretraining import PretrainingConfig
-from pe_jax.trainer.disk_cache import make_once
+from pe_jax.trainer.disk_cache import exclusive, make_once
 from pe_jax.trainer.figures import style
-from pe_jax.trainer.locks import exclusive
 from pe_jax.trainer.tasks import pretraining, text_training, train
-from pe_jax.trainer.training import checkpointing, fingerprints, sharding, workdir
+from pe_jax.trainer.training import checkpointing, pytrees, sharding, workdir
 from pe_jax.trainer.training.checkpointing import (
     newest_params,
     restore_newest,
     saved_steps,
 )
-from pe_jax.trainer.training.fingerprints import fingerprint
 from pe_jax.trainer.training.metrics import MetricsWriter, read_metrics
+from pe_jax.trainer.training.pytrees import checksum
 from pe_jax.trainer.training.step import TrainState
 
 # A test fails by what its threads and tasks raise where nobody catches it.
@@ -534,33 +533,33 @@ def test_no_checkpoint_can_be_read(straight, tmp_path):
 
 
 @pytest.mark.parametrize("small", [0, 2**16])  # By a program, and without one.
-def test_fingerprints(small, monkeypatch):
-    monkeypatch.setattr(fingerprints, "_SMALL", small)
+def test_checksums(small, monkeypatch):
+    monkeypatch.setattr(pytrees, "_SMALL", small)
     rng = np.random.default_rng(0)
     tree = {
         "a": jnp.asarray(rng.normal(size=(3, 5)), jnp.float32),
         "b": jax.random.key(3),
     }
-    first = fingerprint(tree)
-    assert first == fingerprint(tree) and len(first) == 16
+    first = checksum(tree)
+    assert first == checksum(tree) and len(first) == 16
     a = np.asarray(tree["a"]).copy()
     a[1, 2] = np.nextafter(a[1, 2], np.float32(9))
-    assert fingerprint({**tree, "a": jnp.asarray(a)}) != first
-    assert fingerprint({**tree, "a": tree["a"][::-1]}) != first
-    assert fingerprint({**tree, "b": jax.random.key(4)}) != first
+    assert checksum({**tree, "a": jnp.asarray(a)}) != first
+    assert checksum({**tree, "a": tree["a"][::-1]}) != first
+    assert checksum({**tree, "b": jax.random.key(4)}) != first
     # Changes whose weighted sums are 0 modulo 2³²: signs, and high bits.
     for bits in (0x80000000, 0xC0000000):
         words = np.asarray(tree["a"]).view(np.uint32).copy()
         words[0, :2] ^= np.uint32(bits)
-        assert fingerprint({**tree, "a": jnp.asarray(words.view(np.float32))}) != first
-    assert fingerprint([-tree["a"], -tree["a"]]) != fingerprint([tree["a"], tree["a"]])
+        assert checksum({**tree, "a": jnp.asarray(words.view(np.float32))}) != first
+    assert checksum([-tree["a"], -tree["a"]]) != checksum([tree["a"], tree["a"]])
     zeros = {"a": jnp.zeros(3), "b": jnp.ones(3)}
-    assert fingerprint(zeros) != fingerprint({"a": jnp.ones(3), "b": jnp.zeros(3)})
+    assert checksum(zeros) != checksum({"a": jnp.ones(3), "b": jnp.zeros(3)})
     with pytest.raises(TypeError, match="bfloat16"):
-        fingerprint(jnp.zeros(3, jnp.bfloat16))
+        checksum(jnp.zeros(3, jnp.bfloat16))
 
 
-def test_small_leaves_have_the_fingerprints_of_programs(monkeypatch):
+def test_small_leaves_have_the_checksums_of_programs(monkeypatch):
     """On any number of devices, floats and integers."""
     x = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
     x[2, 1] = np.inf
@@ -571,9 +570,9 @@ def test_small_leaves_have_the_fingerprints_of_programs(monkeypatch):
         "c": jnp.arange(-3, 4),
         "d": jnp.float32(2.5),
     }
-    small = fingerprints.examine(tree)
-    monkeypatch.setattr(fingerprints, "_SMALL", 0)
-    assert small == fingerprints.examine(tree) and small[1] == ["a"]
+    small = pytrees.examine_leaves(tree)
+    monkeypatch.setattr(pytrees, "_SMALL", 0)
+    assert small == pytrees.examine_leaves(tree) and small[1] == ["a"]
 
 
 def nuls(path):

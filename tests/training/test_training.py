@@ -22,7 +22,7 @@ from pe_jax.common.schema import changed
 from pe_jax.encodings.parser import PAPER
 from pe_jax.models import BertConfig, BertForPretraining
 from pe_jax.models.flops import train_flops
-from pe_jax.trainer import chips, data
+from pe_jax.trainer import data
 from pe_jax.trainer.configs.pretraining import PretrainingConfig
 from pe_jax.trainer.configs.training import OptimizerConfig
 from pe_jax.trainer.reports.comparison import score
@@ -710,7 +710,7 @@ def straight(tmp_path_factory):
     position = {"model.position": "learned_absolute+learnable_sinusoidal_relative"}
     config = tiny_run.config(folder, **position)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(chips.PEAKS, "cpu", 1e9)  # FLOP/s; no real peak is known.
+        patch.setitem(metrics.PEAKS, "cpu", 1e9)  # FLOP/s; no real peak is known.
         pretraining.run(config, folder / "run")
     return config, folder / "run"
 

@@ -18,8 +18,7 @@ with extra("train", SystemExit):
 
     from pe_jax.common.files import reachable_path, write_text
     from pe_jax.trainer.console import command
-    from pe_jax.trainer.console.streams import show
-    from pe_jax.trainer.console.terminal import log
+    from pe_jax.trainer.console.terminal import log, show
 
 _FLAGS = flags.FlagValues()
 _string = functools.partial(flags.DEFINE_string, flag_values=_FLAGS)

@@ -15,7 +15,7 @@ from absl import flags
 
 from pe_jax.common.files import to_path
 from pe_jax.trainer.console import command
-from pe_jax.trainer.console.streams import show
+from pe_jax.trainer.console.terminal import show
 
 _FLAGS = flags.FlagValues()
 _string = functools.partial(flags.DEFINE_string, flag_values=_FLAGS)

@@ -28,8 +28,7 @@ with extra("train", SystemExit):
     from pe_jax.trainer.configs.all_tasks import FINETUNING, TRAINING
     from pe_jax.trainer.console import command
     from pe_jax.trainer.console.config_files import define_config
-    from pe_jax.trainer.console.streams import show
-    from pe_jax.trainer.console.terminal import be_quiet, is_quiet, log
+    from pe_jax.trainer.console.terminal import be_quiet, is_quiet, log, show
 
 # All else is imported where it is used: help, and mistakes in flags, are told at once.
 

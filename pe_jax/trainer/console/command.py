@@ -17,7 +17,7 @@ from pe_jax.common.markdown import printable
 from pe_jax.common.schema import Classes, Config, fields_of_task, unknown_key
 from pe_jax.common.values import shown
 from pe_jax.trainer.configs.all_tasks import CONFIGS
-from pe_jax.trainer.console import stopping, streams
+from pe_jax.trainer.console import stopping, terminal
 from pe_jax.trainer.console.config_files import config_values
 from pe_jax.trainer.console.help import help_text
 from pe_jax.trainer.console.terminal import log
@@ -45,7 +45,7 @@ def main(
         config = _config_in(args)
         try:
             if _HELP & set(args):
-                streams.show(
+                terminal.show(
                     help_text(as_called(usage), command_flags, script, config, classes)
                 )
                 raise SystemExit(0)
@@ -55,7 +55,7 @@ def main(
             raise SystemExit(_error(f"in the flags: {message}")) from None
 
     stopping.catch()
-    streams.prepare()
+    terminal.prepare_streams()
     app.run(functools.partial(_run, command), argv=sys.argv, flags_parser=parse)
 
 
@@ -76,7 +76,7 @@ def _run(command: Callable[[], None], args: list[str]) -> None:
         logging.set_verbosity(logging.WARNING)
     try:
         with extra("train", SystemExit):
-            from pe_jax.trainer.console.compile_cache import cache_compiled_programs
+            from pe_jax.trainer.disk_cache import cache_compiled_programs
 
             cache_compiled_programs()
             command()

@@ -21,8 +21,7 @@ from pe_jax.models import BertConfig, BertForPretraining, LayerOutputs, layer_ou
 from pe_jax.models.config import ARCHITECTURE, SIZES
 from pe_jax.trainer.configs.distill_positions import DistillationConfig
 from pe_jax.trainer.training import sharding
-from pe_jax.trainer.training.fingerprints import fingerprint
-from pe_jax.trainer.training.pytrees import Batch, Params, Scalars, Sums
+from pe_jax.trainer.training.pytrees import Batch, Params, Scalars, Sums, checksum
 from pe_jax.trainer.training.step import Task, cache_by_arguments
 
 
@@ -302,5 +301,5 @@ def teacher_digest(teacher: BertConfig, params: Params) -> str:
     settings = {
         name: getattr(teacher, name) for name in (*SIZES, *ARCHITECTURE, "max_length")
     }
-    facts = [teacher.encoding().name, settings, fingerprint(params)]
+    facts = [teacher.encoding().name, settings, checksum(params)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

@@ -19,13 +19,12 @@ from pe_jax.interop.tokenizer import load_tokenizer, tokenizer_files
 from pe_jax.trainer.console import stopping
 from pe_jax.trainer.console.terminal import Progress, log, log_field
 from pe_jax.trainer.tasks.run import Program, Run, model_size, saved_tokenizer
-from pe_jax.trainer.training import metrics, sharding, workdir
+from pe_jax.trainer.training import metrics, pytrees, sharding, workdir
 from pe_jax.trainer.training.checkpointing import (
     Checkpoints,
     restore_newest,
     saved_steps,
 )
-from pe_jax.trainer.training.fingerprints import fingerprint
 from pe_jax.trainer.training.loop import Loop, last_step
 from pe_jax.trainer.training.metrics import MetricsWriter
 from pe_jax.trainer.training.pytrees import Params, PyTree
@@ -221,7 +220,7 @@ def _start_or_resume(
         state, origin["start"] = run.program.init(), ""
         if run.start:
             state = state._replace(params=run.start(state.params))
-            origin["start"] = fingerprint(state.params)
+            origin["start"] = pytrees.checksum(state.params)
         return state, {"origin": origin, "totals": {}}
     state, facts = restored
     first_origin, done = facts["origin"], int(state.step)
@@ -231,7 +230,8 @@ def _start_or_resume(
         run.start
         and "init" in changes
         and "config.init" not in run.digests  # Otherwise its digest has been compared.
-        and fingerprint(run.start(run.program.init().params)) != first_origin["start"]
+        and pytrees.checksum(run.start(run.program.init().params))
+        != first_origin["start"]
     ):
         raise ValueError(
             f"config.init={changes['init'][1]} is not the model that the run in {folder} started "

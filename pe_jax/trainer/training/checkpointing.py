@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import logging
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -25,9 +26,14 @@ from orbax.checkpoint import v1 as ocp
 from pe_jax.common.files import Json, is_remote
 from pe_jax.trainer.console import stopping
 from pe_jax.trainer.console.terminal import log
-from pe_jax.trainer.training.fingerprints import combine, examine, fingerprint
-from pe_jax.trainer.training.orbax_settings import orbax_settings
-from pe_jax.trainer.training.pytrees import Params, PyTree, ShardingsOf
+from pe_jax.trainer.training.pytrees import (
+    Params,
+    PyTree,
+    ShardingsOf,
+    checksum,
+    combine_sums,
+    examine_leaves,
+)
 from pe_jax.trainer.training.sharding import abstract
 from pe_jax.trainer.training.step import TrainState
 
@@ -44,8 +50,8 @@ class Checkpoints:
         other run may write there, see `workdir.lock_workdir`.
       keep: how many of the newest to keep.
       keep_best: how many with the lowest held-out loss to keep besides.
-      run: the run's identity, see `workdir.identity`.
-      origin: facts about the run that each checkpoint holds, such as digests of its data.
+      run: the run's checksum, see `workdir.run_checksum`.
+      origin: facts about the run that each checkpoint holds, such as checksums of its data.
     """
 
     def __init__(
@@ -69,7 +75,7 @@ class Checkpoints:
         )
         self._writer = ocp.training.Checkpointer(
             _folder(workdir),
-            context=orbax_settings(),
+            context=_orbax_settings(),
             preservation_policy=policies.AnyPreservationPolicy(
                 [policies.LatestN(keep), best]
             ),
@@ -94,7 +100,7 @@ class Checkpoints:
           FloatingPointError: if the state is not finite: it is not saved.
           OSError: if this or the previous one cannot be written, or the first cannot be read back.
         """
-        step, (sums, not_finite) = int(state.step), examine(state)
+        step, (sums, not_finite) = int(state.step), examine_leaves(state)
         if not_finite:
             raise FloatingPointError(
                 f"The state after step {step:,} is not finite in {len(not_finite)} arrays, such as "
@@ -102,16 +108,16 @@ class Checkpoints:
                 "learning rate or a longer warmup may help, in another --workdir."
             )
         facts: Json = {
-            "params": combine(
+            "params": combine_sums(
                 x for name, x in sums.items() if name.startswith("params/")
             ),
-            "state": combine(sums.values()),
+            "state": combine_sums(sums.values()),
             "run": self._run,
             "origin": self._origin,
             "totals": totals,
             "ends": dict(ends),
         }
-        facts["checksum"] = _checksum(facts)
+        facts["checksum"] = _facts_checksum(facts)
         metrics = None if held_out_loss is None else {_HELD_OUT_LOSS: held_out_loss}
         with self._errors_named(f"The checkpoint of step {step:,}"):
             # Without force Orbax may skip it; a step that exists already is an error.
@@ -174,7 +180,7 @@ def restore_newest(
 
     Args:
       like: a state, or its shapes with shardings, to restore to.
-      run: the run's identity; the checkpoints of another run are not restored.
+      run: the run's checksum; the checkpoints of another run are not restored.
 
     Raises:
       ValueError: if there are checkpoints and none can be read.
@@ -184,9 +190,9 @@ def restore_newest(
         facts = _load(workdir, step, "facts")
         if facts["run"] != run:
             raise ValueError("it is of a run with another config or tokenizer")
-        _compare("list of facts", facts.pop("checksum"), _checksum(facts))
+        _compare("list of facts", facts.pop("checksum"), _facts_checksum(facts))
         state = _load(workdir, step, "state", like)
-        _compare("state", fingerprint(state), facts["state"])
+        _compare("state", checksum(state), facts["state"])
         return state, facts
 
     restored, damaged = _newest(workdir, read)
@@ -211,7 +217,7 @@ def restore_params(
     Args:
       shardings_of: default: all of each on this host's first device.
     """
-    with orbax_settings():
+    with _orbax_settings():
         metadata = ocp.checkpointables_metadata(_folder(workdir) / str(step)).metadata
     shapes = jax.tree.map(
         lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype),
@@ -220,7 +226,7 @@ def restore_params(
     one_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     like = abstract(shapes, shardings_of(shapes) if shardings_of else one_device)
     params = _load(workdir, step, "state", {"params": like})["params"]
-    _compare("parameters", fingerprint(params), _load(workdir, step, "facts")["params"])
+    _compare("parameters", checksum(params), _load(workdir, step, "facts")["params"])
     return params
 
 
@@ -290,13 +296,13 @@ def _folder(workdir: Path) -> Path:
 
 def _load(workdir: Path, step: int, name: str, like: PyTree = None) -> PyTree:
     """Return a part of a checkpoint, "state" or "facts"; `like` may hold less than was saved."""
-    with orbax_settings():
+    with _orbax_settings():
         return ocp.load_checkpointables(_folder(workdir) / str(step), {name: like})[
             name
         ]
 
 
-def _checksum(facts: Json) -> int:
+def _facts_checksum(facts: Json) -> int:
     return zlib.crc32(json.dumps(facts, sort_keys=True).encode())
 
 
@@ -309,3 +315,32 @@ def _brief(error: Exception) -> str:
     """Return an error's first line; of a long one both ends, as the end says the most."""
     text = str(error).strip().split("\n")[0] or type(error).__name__
     return text if len(text) <= 240 else f"{text[:80]} ... {text[-160:]}"
+
+
+def _orbax_settings() -> ocp.Context:
+    """Return the context in which checkpoints are written and read."""
+    _silence_orbax()
+    settings = ocp.Context()
+    settings.checkpointables.registry = ocp.handlers.local_registry().add(
+        ocp.handlers.JsonHandler, checkpointable_name="facts"
+    )
+    settings.pytree.loading.partial_load = (
+        True  # The parameters without the rest of a state.
+    )
+    # Each device with a copy writes a slice; slicing small arrays takes longer than writing them.
+    settings.array.saving.min_slice_bytes_for_replica_parallel = 2**20
+    return settings
+
+
+@functools.cache  # Once a process.
+def _silence_orbax() -> None:
+    """Hide what Orbax logs of exceptions that it raises as well, unless --verbosity=1."""
+    if logging.getLogger("absl").isEnabledFor(logging.DEBUG):
+        return
+
+    def is_news(record: logging.LogRecord) -> bool:
+        traceback = record.exc_info and record.exc_info[2]
+        return not traceback or "orbax" not in traceback.tb_frame.f_code.co_filename
+
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).addFilter(is_news)

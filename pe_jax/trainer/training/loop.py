@@ -15,12 +15,12 @@ from jax.sharding import NamedSharding
 
 from pe_jax.common.errors import Interrupted
 from pe_jax.common.files import Json
-from pe_jax.trainer.chips import PEAKS
 from pe_jax.trainer.console.terminal import Progress, log
 from pe_jax.trainer.training import sharding
 from pe_jax.trainer.training.checkpointing import Checkpoints
 from pe_jax.trainer.training.metrics import (
     HELD_OUT,
+    PEAKS,
     Meter,
     MetricsWriter,
     Totals,

@@ -14,10 +14,18 @@ from typing import Any, Generic, NamedTuple
 import jax
 
 from pe_jax.common import schema
-from pe_jax.common.files import Json, is_remote, read_json, to_path, write_text
+from pe_jax.common.files import (
+    Json,
+    NoLocksError,
+    is_remote,
+    leads_to,
+    lock,
+    read_json,
+    to_path,
+    write_text,
+)
 from pe_jax.common.values import shown
 from pe_jax.models.config import BertConfig
-from pe_jax.trainer.locks import NoLocksError, leads_to, lock
 
 # Orbax finds the files that it merges into a checkpoint by a glob of the whole path.
 _WILDCARDS = frozenset("*?[\\")
