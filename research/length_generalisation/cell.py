@@ -96,7 +96,8 @@ def symbols_task(config: BertConfig) -> Task:
             "accuracy": jnp.where(answer_mask, right, 0).sum(),
         }
 
-    return make_task(BertForSymbols(config), ("tokens", "mask"), counts, sums)
+    inputs = {"tokens": jnp.int32, "mask": jnp.bool_}
+    return make_task(BertForSymbols(config), inputs, counts, sums)
 
 
 @cache_by_arguments

@@ -27,7 +27,6 @@ from pe_jax.trainer.data.teacher_windows import window_spec
 from pe_jax.trainer.tasks import text_training
 from pe_jax.trainer.tasks.imitation import (
     Statistics,
-    converged,
     imitation_task,
     measure,
     teacher_digest,
@@ -43,7 +42,7 @@ from pe_jax.trainer.tasks.student_model import (
 from pe_jax.trainer.tasks.text_training import TextData, TextRun
 from pe_jax.trainer.tasks.train import train
 from pe_jax.trainer.training import sharding
-from pe_jax.trainer.training.loop import Stage, evaluate
+from pe_jax.trainer.training.loop import EarlyStopping, Stage, evaluate
 from pe_jax.trainer.training.metrics import HELD_OUT
 from pe_jax.trainer.training.optimizer import make_optimizer
 from pe_jax.trainer.training.pytrees import Params, Scalars
@@ -204,7 +203,13 @@ def build(
     run_stages = [pair.stage(number) for number in range(len(stages))]
     digests = {"config.init": teacher_digest(teacher, params["bert"])}
     return text_training.make_run(
-        resolved, program, text_data, run_stages, digests, pair.start
+        resolved,
+        program,
+        text_data,
+        run_stages,
+        digests,
+        start=pair.start,
+        initial_scores=pair.initial_scores,
     )
 
 
@@ -246,10 +251,7 @@ class Distillation:
             flops=functools.partial(
                 step_flops, config, self.program.model, self.teacher
             ),
-            converged=functools.partial(
-                converged, patience=config.patience, min_gain=config.min_gain
-            ),
-            initial_scores=self.initial_scores,
+            early_stopping=EarlyStopping("r2", config.patience, config.min_gain),
         )
 
     def scores(

@@ -1,4 +1,4 @@
-"""Imitation of a teacher's hidden states: the loss, its end, and the statistics that it needs.
+"""Imitation of a teacher's hidden states: the loss, and the statistics that it needs.
 
 Shapes: N layers, B rows, L length, P positions, D hidden size.
 """
@@ -21,7 +21,7 @@ from pe_jax.models import BertConfig, BertForPretraining, LayerOutputs, layer_ou
 from pe_jax.models.config import ARCHITECTURE, SIZES
 from pe_jax.trainer.configs.distill_positions import DistillationConfig
 from pe_jax.trainer.training import sharding
-from pe_jax.trainer.training.pytrees import Batch, Params, Scalars, Sums, checksum
+from pe_jax.trainer.training.pytrees import Batch, Params, Sums, checksum
 from pe_jax.trainer.training.step import Task, cache_by_arguments
 
 
@@ -193,22 +193,6 @@ def _centered(
     """Hidden states without the mean of their position, except at special tokens."""
     shift = centre[:, document_positions(batch["document_ids"])]
     return hidden.astype(jnp.float32) - jnp.where(batch["text"][..., None], shift, 0)
-
-
-def converged(
-    evaluations: Sequence[Scalars], *, patience: int, min_gain: float
-) -> bool:
-    """Return whether R² of the last layer has stopped rising.
-
-    Args:
-      evaluations: held-out scores of a stage, oldest first.
-      patience: how many of them have to pass without a rise of at least `min_gain` over the best
-        before them; 0 means that it never stops.
-    """
-    values = [scores["r2"] for scores in evaluations]
-    if not patience or len(values) <= patience:
-        return False
-    return max(values[-patience:]) < max(values[:-patience]) + min_gain
 
 
 def measure(

@@ -65,7 +65,8 @@ def pretraining_task(config: BertConfig) -> Task:
         }
         return _masked_lm_sums(logits.masked_lm, batch) | pair_sums
 
-    inputs = ("tokens", "masked_positions", "token_type_ids", "mask")
+    names = ("tokens", "masked_positions", "token_type_ids")
+    inputs = {**dict.fromkeys(names, jnp.int32), "mask": jnp.bool_}
     losses = ("masked_lm_loss", "next_sentence_loss")
     return make_task(BertForPretraining(config), inputs, counts, sums, losses)
 
@@ -73,7 +74,8 @@ def pretraining_task(config: BertConfig) -> Task:
 @cache_by_arguments
 def packed_task(config: BertConfig) -> Task:
     """Return the masked-LM loss and accuracy on rows of documents, attention within each."""
-    inputs = ("tokens", "masked_positions", "document_ids", "positions")
+    names = ("tokens", "masked_positions", "document_ids", "positions")
+    inputs = dict.fromkeys(names, jnp.int32)
     losses = ("masked_lm_loss",)
     return make_task(
         BertForMaskedLM(config), inputs, _masked_lm_counts, _masked_lm_sums, losses

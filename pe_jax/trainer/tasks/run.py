@@ -21,7 +21,7 @@ from pe_jax.models import BertConfig
 from pe_jax.trainer.console.terminal import counted
 from pe_jax.trainer.training import sharding
 from pe_jax.trainer.training.loop import Stage
-from pe_jax.trainer.training.pytrees import Metrics, Params, PyTree
+from pe_jax.trainer.training.pytrees import Metrics, Params, PyTree, Scalars
 from pe_jax.trainer.training.step import (
     Task,
     TrainState,
@@ -113,6 +113,8 @@ class Run(Generic[C]):
     keep_best: int = 0
     # `start(fresh parameters)` takes some from another model; None trains from scratch.
     start: Callable[[Params], Params] | None = None
+    # `initial_scores(parameters)` are written before the first step.
+    initial_scores: Callable[[Params], Scalars] | None = None
     tokenizer: Tokenizer | None = None  # Of the run's text, kept in its folder.
 
     @property

@@ -21,7 +21,7 @@ from pe_jax.trainer.tasks.text_split import TextSplit, load_text
 from pe_jax.trainer.tasks.train import log_run_header
 from pe_jax.trainer.training import sharding
 from pe_jax.trainer.training.loop import Stage
-from pe_jax.trainer.training.pytrees import Batch, HostBatch, Params
+from pe_jax.trainer.training.pytrees import Batch, HostBatch, Params, Scalars
 from pe_jax.trainer.training.workdir import ResolvedConfig
 
 C = TypeVar("C", bound=EncoderTrainingConfig)
@@ -63,6 +63,7 @@ def make_run(
     stages: list[Stage],
     digests: dict[str, str],
     start: Callable[[Params], Params] | None,
+    initial_scores: Callable[[Params], Scalars] | None = None,
 ) -> TextRun[C]:
     """Return the run of these parts, with the intervals that `config` gives."""
     config = resolved.config
@@ -83,6 +84,7 @@ def make_run(
         keep_checkpoints=config.keep_checkpoints,
         keep_best=config.keep_best,
         start=start,
+        initial_scores=initial_scores,
         tokenizer=text.tokenizer,
         data=text_data,
     )

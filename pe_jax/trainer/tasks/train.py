@@ -153,6 +153,8 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
             check_folder=check_folder,
             early_ends=facts.get("ends", {}),
         )
+        if run.initial_scores and not begin:
+            loop.writer.write(0, run.initial_scores(state.params))
         return loop.fit(state, run.stages, facts["totals"], evaluations)
 
 

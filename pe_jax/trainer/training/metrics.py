@@ -170,7 +170,9 @@ class MetricsWriter:
             _wandb_run(workdir) if first and os.environ.get("WANDB_PROJECT") else None
         )
 
-    def write(self, step: int, scalars: Scalars) -> None:
+    def write(self, step: int, scalars: Scalars, prefix: str = "") -> None:
+        """Write scalars of a step, under names that begin with `prefix`."""
+        scalars = {f"{prefix}{name}": value for name, value in scalars.items()}
         line = json.dumps({"step": step, **scalars}) + "\n"
         if is_remote(self._path):
             self._lines.append(line)

@@ -9,13 +9,14 @@ gradients of micro-batches and devices simply add up.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import DTypeLike
 
 from pe_jax.trainer.training.pytrees import Batch, Metrics, Params, PyTree, Sums
 
@@ -70,7 +71,7 @@ TrainStep = Callable[..., tuple[TrainState, Metrics]]
 
 def make_task(
     model: nn.Module,
-    inputs: tuple[str, ...],
+    inputs: Mapping[str, DTypeLike],
     counts: Callable[[Batch], Sums],
     sums: Callable[[Any, Batch], Sums],
     losses: tuple[str, ...] = ("loss",),
@@ -78,15 +79,14 @@ def make_task(
     """A task of a Flax model.
 
     Args:
-      inputs: names of the arrays of a batch that the model takes, which are also those of its
-        arguments.
+      inputs: dtypes of the arrays of a batch that the model takes, by their names, which are also
+        those of its arguments.
       sums: `sums(outputs of the model, batch) -> {name: sum}`.
     """
 
     def init(rng: jax.Array) -> Params:
-        dtypes = {"mask": jnp.bool_}
         example: dict[str, Any] = {
-            name: jnp.zeros((1, 8), dtypes.get(name, jnp.int32)) for name in inputs
+            name: jnp.zeros((1, 8), dtype) for name, dtype in inputs.items()
         }
         return model.init(rng, **example)["params"]
 
