@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import importlib.util
 import json
@@ -59,16 +58,17 @@ def reachable_path(text: str | Path) -> Path:
     Raises:
       ValueError: for an object store that is not known, or whose package is not installed.
     """
-    store = str(text).partition("://")[0] if is_remote(text) else None
-    if store is not None and store not in _STORES:
+    if not is_remote(text):
+        return to_path(text)
+    store = str(text).partition("://")[0]
+    if store not in _STORES:
         stores = ", ".join(f"{name}://" for name in _STORES)
         raise ValueError(f"{text} is not in a supported object store: {stores}.")
-    if store is not None and not any(
-        map(importlib.util.find_spec, (_STORES[store], "tensorflow"))
-    ):
+    package = _STORES[store]
+    if not any(map(importlib.util.find_spec, (package, "tensorflow"))):
         raise ValueError(
-            f"{text} needs the package {_STORES[store]}, which is not installed: pip install "
-            f"{_STORES[store]} (for gs://, it is in the extra 'gcs')."
+            f"{text} needs the package {package}, which is not installed: pip install "
+            f"{package} (for gs://, it is in the extra 'gcs')."
         )
     return to_path(text)
 
@@ -165,7 +165,7 @@ def writing(path: str | Path) -> Iterator[None]:
         yield
     except (
         Exception
-    ) as error:  # Of safetensors and of buckets' packages: classes of their own.
+    ) as error:  # safetensors and packages of buckets have classes of their own.
         reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
         raise OSError(
             f"{path} was not written: {reason}. Free space there or make it writable, then run the "
@@ -194,9 +194,8 @@ def write_bytes(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.partial")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.unlink(
-            missing_ok=True
-        )  # A killed run's, or a link, which is not to be followed.
+        # A killed run's, or a link, which is not to be followed.
+        temporary.unlink(missing_ok=True)
         with temporary.open("wb" if is_remote(path) else "xb") as file:
             file.write(data)
         if not is_remote(path):
@@ -218,22 +217,24 @@ def lock(path: Path, *, wait: bool = False) -> int | None:
     Raises:
       OSError: if the file cannot be opened, such as a link; `NoLocksError`.
     """
-    flags = (
-        os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-    )  # A pipe would wait for a reader.
+    import fcntl  # Only here: Windows, where the library runs as well, has none.
+
+    # Without O_NONBLOCK a pipe would wait for a reader.
+    flags = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         descriptor = os.open(path, flags | os.O_RDWR, 0o666)
     except PermissionError:  # Of another user: it can be locked all the same.
         descriptor = os.open(path, flags | os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(
+            descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
+        )
     except OSError as error:
         os.close(descriptor)
         if isinstance(error, BlockingIOError):
             return None
-        raise NoLocksError(
-            error.errno, "the file system has no locks", str(path)
-        ) from error
+        reason = "the file system has no locks"
+        raise NoLocksError(error.errno, reason, str(path)) from error
     return descriptor
 
 

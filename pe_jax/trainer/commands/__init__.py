@@ -34,8 +34,9 @@ def main() -> None:
     if name == "--version":
         terminal.show(__version__)
         return
-    usage = "\n".join(f"  pe-jax {one:9}{what}" for one, what in _COMMANDS.items())
-    usage += "\n\npe-jax COMMAND --help says more; pe-jax --version."
+    lines = [f"  pe-jax {each:9}{purpose}" for each, purpose in _COMMANDS.items()]
+    lines += ["", "pe-jax COMMAND --help says more; pe-jax --version."]
+    usage = "\n".join(lines)
     if name not in ("--help", "-h"):
         hint = did_you_mean(name, _COMMANDS)
         raise SystemExit(

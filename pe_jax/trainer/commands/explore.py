@@ -32,9 +32,8 @@ _OUT = _string("out", None, "The .html file to write.")
 def run() -> None:
     from pe_jax.trainer.reports.explorer_page import page, plotly_source
 
-    if not (_RUNS.value or _ENCODINGS.value.strip(" ,")) or not str(
-        _OUT.value
-    ).endswith(".html"):
+    is_something_chosen = _RUNS.value or _ENCODINGS.value.strip(" ,")
+    if not is_something_chosen or not str(_OUT.value).endswith(".html"):
         raise ValueError(
             "Give --runs='RUNS/*', --encodings=rope,alibi, or both; and --out=PAGE.html."
         )

@@ -23,9 +23,8 @@ from pe_jax.trainer.configs.training import (
 class StageConfig(Config):
     """A stage of training on text: inputs of one length."""
 
-    length: int = field(
-        512, integer(8, 10**6), "Tokens of an input."
-    )  # Room for two sentences.
+    # The least leaves room for two sentences.
+    length: int = field(512, integer(8, 10**6), "Tokens of an input.")
     batch_size: int = field(64, ROWS, "Inputs of a step, on all devices together.")
     steps: int = field(0, COUNT_OR_ZERO, "0, with no epochs: the stage is left out.")
     epochs: float = field(0.0, EPOCHS, "Instead of steps.")

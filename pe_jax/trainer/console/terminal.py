@@ -19,11 +19,13 @@ from pe_jax.common.markdown import WIDTH, printable
 
 _quiet = False
 
-# Of the scalars that a run writes, for the terminal.
+# Short names of the scalars that a run writes.
 _SHORT = {
-    "masked_lm": "MLM", "next_sentence": "NSP", "examples_per_second": "inputs/s",
+    "masked_lm": "MLM",
+    "next_sentence": "NSP",
+    "examples_per_second": "inputs/s",
     "accuracy": "acc",
-}  # fmt: skip
+}
 
 
 def prepare_streams() -> None:
@@ -99,8 +101,8 @@ def log_field(name: str, what: str) -> None:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things, such as "1 layer" or "1,200 layers"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """Return a number of things, such as "1 layer" or "1,200 layers"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 class Progress:
@@ -123,12 +125,17 @@ class Progress:
         lines: float | None = None,
     ):
         terminal = sys.stderr.isatty() and not _quiet
-        # A bar below another one disappears when it is done.
-        options = {"disable": not terminal, "smoothing": 0.1, "leave": None}
         self._bar = tqdm(
-            total=total, initial=done, unit=unit, desc=job or None, **options
+            total=total,
+            initial=done,
+            unit=unit,
+            desc=job or None,
+            disable=not terminal,
+            smoothing=0.1,
+            leave=None,  # A bar below another one disappears when it is done.
         )
-        self._total, self._done = total, done
+        self._total = total
+        self._done = done
         self._unit = f"{unit}es" if unit.endswith("ch") else f"{unit}s"
         self._job = f"{job}: " if job else ""
         self._lines = None if terminal else lines
@@ -143,18 +150,20 @@ class Progress:
             return
         now = time.perf_counter()
         if now - self._last >= self._lines:
-            self._printed, self._last = tenth, now
+            self._printed = tenth
+            self._last = now
             numbers = f"{self._done:,} of {self._total:,} {self._unit}"
             log(f"{self._job}{numbers}, {now - self._start:.1f} s")
 
     def report(self, step: int, what: str, scalars: dict[str, float]) -> None:
         """Print scalars in one line; the rest, should they not fit, in lines below."""
-        line = f"step {step:>{len(str(self._total))}}/{self._total}  {what:8}"
+        digits = len(str(self._total))
+        line = f"step {step:>{digits}}/{self._total}  {what:8}"
         for name, value in scalars.items():
             for long, short in _SHORT.items():
                 name = name.replace(long, short)
-            digits = f"{value:.3f}" if abs(value) < 1 else f"{value:.4g}"
-            number = f"{name.replace('_', ' ')} {digits}"
+            name = name.replace("_", " ")
+            number = f"{name} {value:.3f}" if abs(value) < 1 else f"{name} {value:.4g}"
             if len(line) + 2 + len(number) > WIDTH:
                 log(line)
                 line = " " * 9

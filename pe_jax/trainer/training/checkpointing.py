@@ -100,17 +100,17 @@ class Checkpoints:
           FloatingPointError: if the state is not finite: it is not saved.
           OSError: if this or the previous one cannot be written, or the first cannot be read back.
         """
-        step, (sums, not_finite) = int(state.step), examine_leaves(state)
+        step = int(state.step)
+        sums, not_finite = examine_leaves(state)
         if not_finite:
             raise FloatingPointError(
                 f"The state after step {step:,} is not finite in {len(not_finite)} arrays, such as "
                 f"{not_finite[0]}, and was not saved. Earlier checkpoints are unchanged. A lower "
                 "learning rate or a longer warmup may help, in another --workdir."
             )
+        params_sums = [sums[name] for name in sums if name.startswith("params/")]
         facts: Json = {
-            "params": combine_sums(
-                x for name, x in sums.items() if name.startswith("params/")
-            ),
+            "params": combine_sums(params_sums),
             "state": combine_sums(sums.values()),
             "run": self._run,
             "origin": self._origin,
@@ -118,7 +118,9 @@ class Checkpoints:
             "ends": dict(ends),
         }
         facts["checksum"] = _facts_checksum(facts)
-        metrics = None if held_out_loss is None else {_HELD_OUT_LOSS: held_out_loss}
+        metrics = None
+        if held_out_loss is not None:
+            metrics = {_HELD_OUT_LOSS: held_out_loss}
         with self._errors_named(f"The checkpoint of step {step:,}"):
             # Without force Orbax may skip it; a step that exists already is an error.
             self._writer.save_checkpointables_async(
@@ -133,9 +135,11 @@ class Checkpoints:
     def _read_back(self, step: int, params: Params) -> None:
         """Read a checkpoint's parameters; OSError on every host, if one of them cannot."""
         shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
-        _, error = _attempt(
-            lambda: restore_params(self._workdir, step, lambda _: shardings)
-        )
+
+        def read() -> Params:
+            return restore_params(self._workdir, step, lambda _: shardings)
+
+        _, error = _attempt(read)
         if error is not None:
             raise OSError(
                 f"The checkpoint of step {step:,} was written to {self._workdir} but cannot be "
@@ -157,7 +161,8 @@ class Checkpoints:
             yield
         except Exception as error:
             way_out = "There is no complete one yet; the same command starts again."
-            if steps := saved_steps(self._workdir):
+            steps = saved_steps(self._workdir)
+            if steps:
                 newest = f"The newest complete one is of step {steps[-1]:,}"
                 way_out = f"{newest}; the same command resumes from there."
             raise OSError(
@@ -167,7 +172,7 @@ class Checkpoints:
 
 
 def saved_steps(workdir: Path) -> list[int]:
-    """The steps that a run has checkpoints of, ascending."""
+    """Return the steps that a run has checkpoints of, ascending."""
     checkpoints = ocp.path.step.standard_name_format().find_all(_folder(workdir))
     return sorted(checkpoint.step for checkpoint in checkpoints)
 
@@ -175,8 +180,11 @@ def saved_steps(workdir: Path) -> list[int]:
 def restore_newest(
     workdir: Path, like: TrainState, run: str = ""
 ) -> tuple[TrainState, Json] | None:
-    """The newest state that can be restored, and the facts that were saved with it: `totals` and
-    `ends`, see `Checkpoints.save`, and `origin`, see `Checkpoints`. None without any checkpoint.
+    """Restore the newest state that can be read; move damaged checkpoints away.
+
+    Returns:
+      The state, and the facts that were saved with it: `totals` and `ends`, see `Checkpoints.save`,
+      and `origin`, see `Checkpoints`. None without any checkpoint.
 
     Args:
       like: a state, or its shapes with shardings, to restore to.
@@ -197,12 +205,12 @@ def restore_newest(
 
     restored, damaged = _newest(workdir, read)
     if jax.process_index() == 0:
-        for (
-            step
-        ) in damaged:  # Where they are, the run could not save those steps again.
+        # Where they are, the run could not save those steps again.
+        for step in damaged:
             folder = workdir / "damaged"
             folder.mkdir(parents=True, exist_ok=True)
-            target = folder / f"{step}-{1 + sum(1 for _ in folder.iterdir())}"
+            number = 1 + len(list(folder.iterdir()))
+            target = folder / f"{step}-{number}"
             (workdir / "checkpoints" / str(step)).rename(target)
             log(f"The damaged checkpoint was moved to {target}.")
     multihost_utils.sync_global_devices("damaged checkpoints moved")
@@ -212,10 +220,13 @@ def restore_newest(
 def restore_params(
     workdir: Path, step: int, shardings_of: ShardingsOf | None = None
 ) -> Params:
-    """Only the parameters at `step`, whatever their shardings were; any Exception if damaged.
+    """Read the parameters at `step` alone, whatever their shardings were.
 
     Args:
       shardings_of: default: all of each on this host's first device.
+
+    Raises:
+      Exception: of any class, if the checkpoint is damaged.
     """
     with _orbax_settings():
         metadata = ocp.checkpointables_metadata(_folder(workdir) / str(step)).metadata
@@ -223,17 +234,21 @@ def restore_params(
         lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype),
         metadata["state"]["params"],
     )
-    one_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    like = abstract(shapes, shardings_of(shapes) if shardings_of else one_device)
-    params = _load(workdir, step, "state", {"params": like})["params"]
-    _compare("parameters", checksum(params), _load(workdir, step, "facts")["params"])
+    if shardings_of:
+        shardings = shardings_of(shapes)
+    else:
+        shardings = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    like = {"params": abstract(shapes, shardings)}
+    params = _load(workdir, step, "state", like)["params"]
+    facts = _load(workdir, step, "facts")
+    _compare("parameters", checksum(params), facts["params"])
     return params
 
 
 def params_by_step(
     workdir: Path, *, skip: Collection[int] = ()
 ) -> Iterator[tuple[int, Params]]:
-    """Step and parameters of the checkpoints of a run, steps ascending, without those in `skip`."""
+    """Yield step and parameters of the checkpoints of a run, steps ascending, but for `skip`."""
     for step in saved_steps(workdir):
         if step not in skip:
             yield step, restore_params(workdir, step)
@@ -242,10 +257,16 @@ def params_by_step(
 def newest_params(
     workdir: Path, shardings_of: ShardingsOf | None = None
 ) -> tuple[int, Params]:
-    """Step and parameters of the newest readable checkpoint; ValueError if there is none."""
-    newest, _ = _newest(
-        workdir, lambda step: (step, restore_params(workdir, step, shardings_of))
-    )
+    """Read step and parameters of the newest checkpoint that is not damaged.
+
+    Raises:
+      ValueError: if there is none.
+    """
+
+    def read(step: int) -> tuple[int, Params]:
+        return step, restore_params(workdir, step, shardings_of)
+
+    newest, _ = _newest(workdir, read)
     if newest is None:
         raise ValueError(f"The run in {workdir} has no checkpoint yet.")
     return newest
@@ -277,12 +298,12 @@ def _newest(workdir: Path, read: Callable[[int], T]) -> tuple[T | None, list[int
 
 def _attempt(read: Callable[[], T]) -> tuple[T | None, Exception | None]:
     """Return the result of `read()`; on every host an error, if it fails on one of them."""
-    content, error = None, None
+    content = None
+    error: Exception | None = None
     try:
         content = read()
-    except (
-        Exception
-    ) as caught:  # Damage shows in many ways: JSON, OCDBT, zstd, files and shapes.
+    except Exception as caught:
+        # Damage shows in many ways: JSON, OCDBT, zstd, files and shapes.
         error = caught
     if multihost_utils.process_allgather(np.bool_(error is None)).all():
         return content, None
@@ -291,15 +312,15 @@ def _attempt(read: Callable[[], T]) -> tuple[T | None, Exception | None]:
 
 def _folder(workdir: Path) -> Path:
     """Return the folder of a run's checkpoints, absolute, as Orbax needs it."""
-    return (workdir if is_remote(workdir) else workdir.absolute()) / "checkpoints"
+    absolute = workdir if is_remote(workdir) else workdir.absolute()
+    return absolute / "checkpoints"
 
 
 def _load(workdir: Path, step: int, name: str, like: PyTree = None) -> PyTree:
     """Return a part of a checkpoint, "state" or "facts"; `like` may hold less than was saved."""
+    folder = _folder(workdir) / str(step)
     with _orbax_settings():
-        return ocp.load_checkpointables(_folder(workdir) / str(step), {name: like})[
-            name
-        ]
+        return ocp.load_checkpointables(folder, {name: like})[name]
 
 
 def _facts_checksum(facts: Json) -> int:
@@ -324,17 +345,20 @@ def _orbax_settings() -> ocp.Context:
     settings.checkpointables.registry = ocp.handlers.local_registry().add(
         ocp.handlers.JsonHandler, checkpointable_name="facts"
     )
-    settings.pytree.loading.partial_load = (
-        True  # The parameters without the rest of a state.
-    )
-    # Each device with a copy writes a slice; slicing small arrays takes longer than writing them.
+    # The parameters without the rest of a state.
+    settings.pytree.loading.partial_load = True
+    # Each device with a copy of an array writes a slice of it; not of small arrays, as slicing
+    # hundreds of them takes longer than writing them.
     settings.array.saving.min_slice_bytes_for_replica_parallel = 2**20
     return settings
 
 
 @functools.cache  # Once a process.
 def _silence_orbax() -> None:
-    """Hide what Orbax logs of exceptions that it raises as well, unless --verbosity=1."""
+    """Hide what Orbax's threads log of exceptions that they raise in the caller's as well.
+
+    All of it shows with --verbosity=1.
+    """
     if logging.getLogger("absl").isEnabledFor(logging.DEBUG):
         return
 

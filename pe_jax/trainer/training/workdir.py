@@ -55,9 +55,9 @@ _INPUTS = (
     "data.data_dir",
 )
 
-# Values that give the same numbers as the default, which is one of them. With "fsdp" the state has
-# other shardings than with "jit", and sums are rounded in another order, as on another number of
-# devices; dropout masks are the same. With "pmap" they are not: it draws them per device.
+# By key, values that give the same numbers as the default, which is one of them. With "fsdp" the
+# state has other shardings than with "jit", and sums are rounded in another order, as on another
+# number of devices; dropout masks are the same. With "pmap" they are not: it draws them per device.
 _EQUIVALENT = {"parallel": ("jit", "fsdp")}
 
 # By key, the value of a run and the new one.
@@ -92,7 +92,8 @@ def check(workdir: Path, resolved: ResolvedConfig) -> Changes:
         would take its path for a pattern.
     """
     absolute = workdir if is_remote(workdir) else workdir.absolute()
-    if wildcards := sorted(_WILDCARDS.intersection(str(absolute))):
+    wildcards = sorted(_WILDCARDS.intersection(str(absolute)))
+    if wildcards:
         raise ValueError(
             f"--workdir is {absolute}, but Orbax cannot read checkpoints from a path with "
             f"{' '.join(wildcards)} in it. Give a path without * ? [ and \\."
@@ -150,29 +151,33 @@ def _checksum(facts: object) -> str:
 
 
 def _determining(values: Json, *, resumed: bool) -> Json:
-    """Return the values that a run's numbers depend on; of a `resumed` run's inputs, whether there
-    are any."""
-    determining = {
-        key: value
-        for key, value in values.items()
-        if key not in _MAY_CHANGE
-        and not (resumed and key in STEPS)
-        and value not in _EQUIVALENT.get(key, ())
-    }
-    if resumed:
-        determining |= {key: bool(values[key]) for key in _INPUTS if key in values}
+    """Return the values that a run's numbers depend on.
+
+    A run that is resumed may have other steps still to make, and other paths of its inputs: of
+    these it only counts whether there are any.
+    """
+    determining: Json = {}
+    for key, value in values.items():
+        if key in _MAY_CHANGE or value in _EQUIVALENT.get(key, ()):
+            continue
+        if resumed and key in STEPS:
+            continue
+        determining[key] = bool(value) if resumed and key in _INPUTS else value
     return determining
 
 
 @contextlib.contextmanager
 def lock_workdir(workdir: Path) -> Iterator[Callable[[], None]]:
-    """Lock the folder against a second run within the context; ValueError if another one has it.
+    """Lock the folder against a second run within the context.
 
     The lock is on a file in it, see `lock`, and ends with the process, however that ends. Object
     stores and some network file systems have no locks: there nothing is checked.
 
     Yields:
       `check()`: raises an OSError if the folder, or the file, is not what was locked any more.
+
+    Raises:
+      ValueError: if another process has the lock.
     """
     if jax.process_index() > 0 or is_remote(workdir):
         yield lambda: None
@@ -236,7 +241,11 @@ def load_config(
 
 
 def saved_values(workdir: Path) -> Json:
-    """Read the config.json of the run in `workdir`; ValueError if it is missing or damaged."""
+    """Read the config.json of the run in `workdir`.
+
+    Raises:
+      ValueError: if it is missing or damaged.
+    """
     path = workdir / "config.json"
     if not path.is_file():
         raise ValueError(
@@ -247,8 +256,12 @@ def saved_values(workdir: Path) -> Json:
 
 
 def matching_runs(pattern: str) -> list[Path]:
-    """Return the folders of runs that a glob matches, sorted; ValueError if there are none."""
-    paths = map(Path, sorted(glob.glob(str(to_path(pattern)))))
+    """Return the folders of runs that a glob matches, sorted.
+
+    Raises:
+      ValueError: if there are none.
+    """
+    paths = [Path(path) for path in sorted(glob.glob(str(to_path(pattern))))]
     runs = [path for path in paths if (path / "config.json").exists()]
     if not runs:
         raise ValueError(f"No runs match {pattern}: no folder there has a config.json.")
