@@ -28,7 +28,7 @@ with extra("train", SystemExit):
     from pe_jax.trainer.configs.all_tasks import FINETUNING, TRAINING
     from pe_jax.trainer.console import command
     from pe_jax.trainer.console.config_files import define_config
-    from pe_jax.trainer.console.terminal import be_quiet, is_quiet, log, show
+    from pe_jax.trainer.console.terminal import be_quiet, log, show
 
 # All else is imported where it is used: help, and mistakes in flags, are told at once.
 
@@ -152,8 +152,6 @@ def train() -> None:
         _connect(config)
     start = time.perf_counter()
     text, out = _execute(config, reachable_path(_WORKDIR.value), profile)
-    if is_quiet():
-        return
     minutes, seconds = divmod(round(time.perf_counter() - start), 60)
     show(f"\n{for_terminal(text)}")
     show(f"Written to {out}, after {minutes} min {seconds} s in all.")

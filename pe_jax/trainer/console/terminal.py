@@ -17,8 +17,6 @@ from tqdm import tqdm
 
 from pe_jax.common.markdown import WIDTH, printable
 
-_quiet = False
-
 # Short names of the scalars that a run writes.
 _SHORT = {
     "masked_lm": "MLM",
@@ -26,6 +24,8 @@ _SHORT = {
     "examples_per_second": "inputs/s",
     "accuracy": "acc",
 }
+
+_quiet = False
 
 
 def prepare_streams() -> None:
@@ -46,6 +46,8 @@ def prepare_streams() -> None:
 def show(text: str) -> None:
     """Print results to standard output, at once. A reader that leaves, as `head` or a terminal that
     is closed, is no error; a full disk ends the command with one line."""
+    if _quiet:
+        return
     try:
         print(printable(text, keep="\n\t"), flush=True)
     except OSError as error:
@@ -79,10 +81,6 @@ def be_quiet() -> None:
     """Print only errors from now on: the first of several hosts prints for all."""
     global _quiet
     _quiet = True
-
-
-def is_quiet() -> bool:
-    return _quiet
 
 
 def log(line: str) -> None:

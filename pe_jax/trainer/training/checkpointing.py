@@ -135,11 +135,9 @@ class Checkpoints:
     def _read_back(self, step: int, params: Params) -> None:
         """Read a checkpoint's parameters; OSError on every host, if one of them cannot."""
         shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
-
-        def read() -> Params:
-            return restore_params(self._workdir, step, lambda _: shardings)
-
-        _, error = _attempt(read)
+        _, error = _attempt(
+            lambda: restore_params(self._workdir, step, lambda _: shardings)
+        )
         if error is not None:
             raise OSError(
                 f"The checkpoint of step {step:,} was written to {self._workdir} but cannot be "
@@ -262,11 +260,9 @@ def newest_params(
     Raises:
       ValueError: if there is none.
     """
-
-    def read(step: int) -> tuple[int, Params]:
-        return step, restore_params(workdir, step, shardings_of)
-
-    newest, _ = _newest(workdir, read)
+    newest, _ = _newest(
+        workdir, lambda step: (step, restore_params(workdir, step, shardings_of))
+    )
     if newest is None:
         raise ValueError(f"The run in {workdir} has no checkpoint yet.")
     return newest

@@ -88,16 +88,12 @@ def _examine_leaf(xp: ModuleType, leaf: Array) -> tuple[Array, Array]:
     ]
     index = xp.indices(leaf.shape, np.uint32, sparse=True)  # The leaf may be sharded.
     position = sum((i * stride for i, stride in zip(index, strides)), xp.uint32(0))
-    hashes = _hash_words(leaf.view(np.uint32), position)
-    return xp.sum(hashes, dtype=np.uint32), xp.isfinite(leaf).all()
+    words = leaf.view(np.uint32) ^ position * np.uint32(_MULTIPLIER)
+    # MurmurHash3's finalizer, which is a bijection.
+    words = (words ^ words >> 16) * np.uint32(0x85EBCA6B)
+    words = (words ^ words >> 13) * np.uint32(0xC2B2AE35)
+    words = words ^ words >> 16
+    return xp.sum(words, dtype=np.uint32), xp.isfinite(leaf).all()
 
 
 _examine_on_devices = jax.jit(_examine_leaf, static_argnums=0)
-
-
-def _hash_words(words: Array, position: Array) -> Array:
-    """Hash each uint32 word with its position: MurmurHash3's finalizer, which is a bijection."""
-    words = words ^ position * np.uint32(_MULTIPLIER)
-    words = (words ^ words >> 16) * np.uint32(0x85EBCA6B)
-    words = (words ^ words >> 13) * np.uint32(0xC2B2AE35)
-    return words ^ words >> 16
