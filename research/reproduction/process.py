@@ -46,8 +46,15 @@ _LIKENESS = {
 _PACKAGE = Path(pe_jax.__file__).resolve().parent
 # The packages that scores and measures depend on; not how they are shown.
 _CODE = (
-    "attention", "data", "encodings", "interop", "models", "properties", "tasks", "training"
-)  # fmt: skip
+    "attention",
+    "encodings",
+    "interop",
+    "models",
+    "properties",
+    "trainer/data",
+    "trainer/tasks",
+    "trainer/training",
+)
 
 
 class _Words(TypedDict):

@@ -65,7 +65,7 @@ IN_A_TERMINAL = """
 import fcntl, pathlib, signal, sys, termios, time
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 from absl import flags
-from pe_jax.trainer.console import command, streams, terminal
+from pe_jax.trainer.console import command, terminal
 
 def run():
     progress = terminal.Progress(10)
@@ -145,7 +145,7 @@ def test_help_without_utf_8():
 def test_streams_that_are_closed():
     """No other file takes the place of standard error."""
     code = (
-        "import sys\nfrom pe_jax.trainer.console import streams, terminal\nstreams.prepare()\n"
+        "import sys\nfrom pe_jax.trainer.console import terminal\nterminal.prepare_streams()\n"
         "assert open(sys.executable).fileno() > 2\nterminal.log('nobody reads this')\n"
         "print('done', file=sys.stderr)\n"
     )

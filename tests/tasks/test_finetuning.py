@@ -24,7 +24,7 @@ from pe_jax.trainer.reports.finetuning_report import (
 )
 from pe_jax.trainer.reports.property_report.subjects import from_run
 from pe_jax.trainer.reports.rescoring import rescore
-from pe_jax.trainer.tasks import finetuning, pretrained_source, text_training
+from pe_jax.trainer.tasks import finetuning, pretrained_source
 from pe_jax.trainer.tasks.seeds import seed_mesh
 from pe_jax.trainer.training import sharding, workdir
 from pe_jax.trainer.training.checkpointing import newest_params
@@ -276,7 +276,8 @@ def test_a_relative_table_that_is_too_short(tmp_path, monkeypatch):
     """It keeps its rows for longer inputs; a table that limits them waits for a method."""
     size = {"model.max_length": 16, "model.position": "learned_absolute+relative_key"}
     saved = tiny_run.config(tmp_path, **size)
-    workdir.write_config(tmp_path / "run", text_training.resolve(saved))
+    resolved = workdir.ResolvedConfig(saved, saved.model.resolve())
+    workdir.write_config(tmp_path / "run", resolved)
     encoding = encodings.from_name(
         saved.model.position, hidden_size=16, head_size=8, num_heads=2, max_length=16
     )

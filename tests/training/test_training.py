@@ -38,6 +38,7 @@ from pe_jax.trainer.training.checkpointing import (
     restore_newest,
     restore_params,
 )
+from pe_jax.trainer.training.metrics import PEAKS
 from pe_jax.trainer.training.pytrees import named_leaves
 from pe_jax.trainer.training.step import TrainState, make_train_step, state_shapes
 from pe_jax.trainer.training.transplant import transplant
@@ -710,7 +711,7 @@ def straight(tmp_path_factory):
     position = {"model.position": "learned_absolute+learnable_sinusoidal_relative"}
     config = tiny_run.config(folder, **position)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(metrics.PEAKS, "cpu", 1e9)  # FLOP/s; no real peak is known.
+        patch.setitem(PEAKS, "cpu", 1e9)  # FLOP/s; no real peak is known.
         pretraining.run(config, folder / "run")
     return config, folder / "run"
 
