@@ -64,7 +64,9 @@ class Checkpoints:
         origin: Json | None = None,
     ):
         self.keep_best = keep_best
-        self._workdir, self._run, self._origin = workdir, run, origin or {}
+        self._workdir = workdir
+        self._run = run
+        self._origin = origin or {}
         self._is_first = not saved_steps(workdir)
         policies = ocp.training.preservation_policies
         best = policies.BestN(
@@ -73,12 +75,11 @@ class Checkpoints:
             n=keep_best,
             keep_checkpoints_without_metrics=False,
         )
+        newest = policies.LatestN(keep)
         self._writer = ocp.training.Checkpointer(
             _folder(workdir),
             context=_orbax_settings(),
-            preservation_policy=policies.AnyPreservationPolicy(
-                [policies.LatestN(keep), best]
-            ),
+            preservation_policy=policies.AnyPreservationPolicy([newest, best]),
             cleanup_tmp_directories=True,
         )
 
@@ -87,14 +88,14 @@ class Checkpoints:
         state: TrainState,
         totals: Json,
         held_out_loss: float | None = None,
-        ends: Mapping[str, int] = MappingProxyType({}),
+        early_ends: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """Save the state in the background, but for a run's first one, which is then read back.
 
         Args:
           totals: sums of the metrics since the last line of the log, the same on every host.
           held_out_loss: of this state, if it was measured.
-          ends: see `Loop`.
+          early_ends: see `Loop`.
 
         Raises:
           FloatingPointError: if the state is not finite: it is not saved.
@@ -115,7 +116,7 @@ class Checkpoints:
             "run": self._run,
             "origin": self._origin,
             "totals": totals,
-            "ends": dict(ends),
+            "ends": dict(early_ends),
         }
         facts["checksum"] = _facts_checksum(facts)
         metrics = None
