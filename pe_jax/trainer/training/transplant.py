@@ -51,18 +51,13 @@ def transplant(
     kept = []
     mismatches = []
     for path in sorted(new_leaves.keys() | old_leaves.keys()):
-        old_leaf, new_leaf = old_leaves.get(path), new_leaves.get(path)
         is_position = path.startswith(_POSITION)
-        exists = old_leaf is not None and new_leaf is not None
-        if (
-            exists
-            and old_leaf.shape == new_leaf.shape
-            and (position or not is_position)
-        ):
+        old_shape = _shape(old_leaves.get(path))
+        new_shape = _shape(new_leaves.get(path))
+        if old_shape == new_shape and (position or not is_position):
             kept.append(path)
         elif not is_position and path.partition("/")[0] in modules_that_match:
-            shapes = f"{_shape(old_leaf)} there, {_shape(new_leaf)} here"
-            mismatches.append(f"  {path}: {shapes}")
+            mismatches.append(f"  {path}: {old_shape} there, {new_shape} here")
     if mismatches:
         raise ValueError(
             "The two models differ in more than their position encoding:\n"
