@@ -16,7 +16,7 @@ from pe_jax.trainer.data import load_tokenizer
 from pe_jax.trainer.data.glue import GLUE
 from pe_jax.trainer.tasks.run import saved_tokenizer
 from pe_jax.trainer.training.checkpointing import newest_params
-from pe_jax.trainer.training.workdir import load_config
+from pe_jax.trainer.training.workdir import ResolvedConfig, load_config
 
 
 def export(
@@ -37,8 +37,9 @@ def export(
         raise ValueError(
             f"config.dtype={dtype!r} needs config.format='onnx', not {format!r}."
         )
+    resolved: ResolvedConfig[EncoderTrainingConfig | FinetuningConfig]
     resolved = load_config(folder, TRAINING)
-    config: EncoderTrainingConfig | FinetuningConfig = resolved.config
+    config = resolved.config
     tokenizer = load_tokenizer(saved_tokenizer(folder))
     step, params = newest_params(folder)
     if isinstance(config, FinetuningConfig):

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 
@@ -64,7 +64,10 @@ _EQUIVALENT = {"parallel": ("jit", "fsdp")}
 Changes = dict[str, tuple[object, object]]
 
 
-class ResolvedConfig(NamedTuple, Generic[schema.C]):
+C = TypeVar("C", bound=schema.Config, covariant=True)
+
+
+class ResolvedConfig(NamedTuple, Generic[C]):
     """The config of a run, and the model that it describes.
 
     A config file leaves values of the model open: those of the model at `config.init`, or of the
@@ -75,7 +78,7 @@ class ResolvedConfig(NamedTuple, Generic[schema.C]):
       model: all values of the model but for the vocabulary of a run's own text.
     """
 
-    config: schema.C
+    config: C
     model: BertConfig
 
     def as_dict(self, *, defaults: bool = True) -> Json:

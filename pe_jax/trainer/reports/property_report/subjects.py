@@ -165,7 +165,7 @@ class Component(NamedTuple):
 
 def from_run(folder: Path) -> MeasuredModel:
     """The newest checkpoint of a run, named as its folder; ValueError if there is none."""
-    resolved = load_config(folder, ENCODERS)
+    resolved: ResolvedConfig[EncoderTrainingConfig] = load_config(folder, ENCODERS)
     step, params = newest_params(folder)
     tokenizer = load_tokenizer(saved_tokenizer(folder))
     return trained(folder.name, folder, resolved, tokenizer, step, params)
