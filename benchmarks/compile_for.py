@@ -27,8 +27,7 @@ from pe_jax.common.schema import Config, from_values
 from pe_jax.trainer.configs.all_tasks import TRAINING
 from pe_jax.trainer.console import command
 from pe_jax.trainer.console.config_files import define_config
-from pe_jax.trainer.console.streams import show
-from pe_jax.trainer.console.terminal import log
+from pe_jax.trainer.console.terminal import log, show
 from pe_jax.trainer.tasks.run import model_size
 from pe_jax.trainer.training import sharding
 
@@ -76,12 +75,13 @@ def compile_for(
     Raises:
       ValueError: for a topology that does not exist, or a config that cannot run there.
     """
-    config = resolve(config)
+    resolved = resolve(config)
+    config, model = resolved
     chips = make_slice(topology)
     mesh = make_mesh(config, chips.mesh)
     for stage in stages(config):
         sharding.check_rows("batch_size", stage.batch_size, mesh, stage.accumulation)
-    model, size = config.model, model_size(config.model)
+    size = model_size(model)
     devices = f"{chips.mesh.size} {chips.tpu.kind} ({topology})"
     yield f"# {size}, {model.encoding().name}, {model.dtype} on {devices}\n"
     numbers = []
@@ -89,13 +89,13 @@ def compile_for(
         log(
             f"Compiling length {stage.length} for {devices}; a large model takes minutes."
         )
-        estimate = estimate_stage(config, stage, chips)
+        estimate = estimate_stage(resolved, stage, chips)
         log(f"Compiled in {estimate.compile_seconds:.0f} s.")
         row = estimate.as_json()
         lines = _stage(estimate, chips)
         if find_largest:
             log("Searching for the largest batch: several more compilations.")
-            most, more = largest_batch(config, stage, chips, fits=estimate.fits)
+            most, more = largest_batch(resolved, stage, chips, fits=estimate.fits)
             row["largest_batch"] = {"fits": most, "does_not_fit": more}
             lines += ["", f"Largest batch: {most:,} rows a chip fit, {more:,} do not."]
         numbers.append(row)

@@ -31,6 +31,7 @@ from pe_jax.trainer.console.terminal import log
 from pe_jax.trainer.training import sharding
 from pe_jax.trainer.training.pytrees import PyTree
 from pe_jax.trainer.training.step import TrainState
+from pe_jax.trainer.training.workdir import ResolvedConfig
 
 _GRADIENT_BYTES = 2  # The least that is exchanged of a gradient: bfloat16.
 
@@ -84,12 +85,15 @@ class Estimate(NamedTuple):
         }
 
 
-def estimate_stage(config: AnyConfig, stage: StageConfig, chips: Slice) -> Estimate:
+def estimate_stage(
+    resolved: ResolvedConfig[AnyConfig], stage: StageConfig, chips: Slice
+) -> Estimate:
     """Compile the training step of `stage` for `chips`; one that does not fit is not an error.
 
     The batch must divide among the chips, see `sharding.check_rows`.
     """
-    model = dataclasses.replace(config.model, vocab_size=expected_vocab_size(config))
+    config = resolved.config
+    model = dataclasses.replace(resolved.model, vocab_size=expected_vocab_size(config))
     mesh = make_mesh(config, chips.mesh)
     program, flops = make_program(config, mesh, model, stage)
     state, batch, constants = abstract_arguments(config, program, stage)
@@ -183,15 +187,15 @@ def _kernel_of(chips: Slice) -> contextlib.AbstractContextManager[None]:
 
 
 def largest_batch(
-    config: AnyConfig, stage: StageConfig, chips: Slice, fits: bool
+    resolved: ResolvedConfig[AnyConfig], stage: StageConfig, chips: Slice, fits: bool
 ) -> tuple[int, int]:
     """Return rows a chip (in fine-tuning, of each seed) with which `stage` fits, and slightly more
     with which it does not; `fits` says whether it does as it is."""
-    sharing = make_mesh(config, chips.mesh).shape[sharding.AXIS]
+    sharing = make_mesh(resolved.config, chips.mesh).shape[sharding.AXIS]
 
     def attempt(rows: int) -> bool:
         other = changed(stage, {"batch_size": rows * sharing})
-        estimate = estimate_stage(config, other, chips)
+        estimate = estimate_stage(resolved, other, chips)
         used = f"{estimate.bytes / GIB:.2f} GiB" if estimate.fits else "does not fit"
         log(
             f"Length {stage.length}, {rows:,} rows a chip: {used} "

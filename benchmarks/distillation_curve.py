@@ -44,11 +44,11 @@ from pe_jax.trainer import figures
 from pe_jax.trainer.configs import distill_positions, glue, pretrain_base, squad
 from pe_jax.trainer.configs.all_tasks import TRAINING
 from pe_jax.trainer.configs.properties import PropertiesConfig
-from pe_jax.trainer.console.compile_cache import cache_compiled_programs
 from pe_jax.trainer.data import load_tokenizer
 from pe_jax.trainer.data.questions import read_questions
 from pe_jax.trainer.data.rows import pad_rows
 from pe_jax.trainer.data.squad import evaluation_windows
+from pe_jax.trainer.disk_cache import cache_compiled_programs
 from pe_jax.trainer.figures import Curve
 from pe_jax.trainer.reports.property_report import order
 from pe_jax.trainer.reports.property_report.subjects import from_run

@@ -49,10 +49,10 @@ from pe_jax.attention import attention, implementations
 from pe_jax.common.markdown import raw_table
 from pe_jax.models import preset
 from pe_jax.models.flops import train_flops
-from pe_jax.trainer.chips import PEAKS
 from pe_jax.trainer.configs.finetuning import FinetuningConfig
 from pe_jax.trainer.tasks.glue import classification_task
 from pe_jax.trainer.tasks.seeds import SeedsProgram, seed_mesh
+from pe_jax.trainer.training.metrics import PEAKS
 from pe_jax.trainer.training.optimizer import make_optimizer
 from pe_jax.trainer.training.pytrees import Batch
 from pe_jax.trainer.training.step import TrainState

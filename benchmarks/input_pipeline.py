@@ -22,7 +22,7 @@ from ml_collections import config_flags
 
 from pe_jax.common.schema import from_values
 from pe_jax.trainer.configs.pretraining import PretrainingConfig
-from pe_jax.trainer.tasks import pretraining
+from pe_jax.trainer.tasks import pretraining, text_training
 from pe_jax.trainer.training import sharding
 
 _CONFIG = config_flags.DEFINE_config_file("config", "configs/quickstart.py")
@@ -41,7 +41,8 @@ def per_second(rows: int, once) -> float:
 
 
 def main(_) -> None:
-    experiment = pretraining.build(from_values(_CONFIG.value, PretrainingConfig))
+    config: PretrainingConfig = from_values(_CONFIG.value, PretrainingConfig)
+    experiment = pretraining.build(text_training.resolve(config))
     program = experiment.program
     results: list[dict] = []
     for stage in experiment.stages:

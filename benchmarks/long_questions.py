@@ -32,17 +32,17 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from pe_jax.common.markdown import raw_table
 from pe_jax.models import BertConfig, BertForSpans
-from pe_jax.trainer.configs.all_tasks import TRAINING
-from pe_jax.trainer.configs.finetuning import FinetuningConfig
+from pe_jax.trainer.configs.all_tasks import FINETUNING
 from pe_jax.trainer.data import load_tokenizer, vocabulary
 from pe_jax.trainer.data.questions import Question, read_official
 from pe_jax.trainer.data.rows import pad_rows
 from pe_jax.trainer.data.squad import evaluation_windows
-from pe_jax.trainer.tasks.run import run_config, saved_tokenizer
+from pe_jax.trainer.tasks.run import saved_tokenizer
 from pe_jax.trainer.tasks.squad_answers import best_answers
 from pe_jax.trainer.tasks.squad_scores import f1
 from pe_jax.trainer.training.checkpointing import newest_params
 from pe_jax.trainer.training.pytrees import Params
+from pe_jax.trainer.training.workdir import load_config
 
 _READERS = flags.DEFINE_list(
     "readers", None, "Runs of configs/squad.py.", required=True
@@ -99,8 +99,8 @@ def long_inputs(
 
 def load(folder: str) -> tuple[BertConfig, Params]:
     """Return the model of a fine-tuning run in float32, with the parameters of its first seed."""
-    run: FinetuningConfig = run_config(Path(folder), TRAINING)
-    model = dataclasses.replace(run.model, dtype="float32")
+    model = load_config(Path(folder), FINETUNING).model
+    model = dataclasses.replace(model, dtype="float32")
     return model, jax.tree.map(lambda x: x[0], newest_params(Path(folder))[1])
 
 

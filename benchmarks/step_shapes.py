@@ -30,11 +30,12 @@ from pe_jax.trainer.tasks.squad import span_task
 from pe_jax.trainer.training import sharding
 from pe_jax.trainer.training.pytrees import PyTree
 from pe_jax.trainer.training.step import TrainState
+from pe_jax.trainer.training.workdir import ResolvedConfig
 
 AnyConfig = EncoderTrainingConfig | FinetuningConfig
 
 
-def resolve(config: AnyConfig) -> AnyConfig:
+def resolve(config: AnyConfig) -> ResolvedConfig[AnyConfig]:
     """Fill in the model of `config` as its task does; raises as that does."""
     if isinstance(config, FinetuningConfig):
         return finetuning.resolve(config)
@@ -44,7 +45,7 @@ def resolve(config: AnyConfig) -> AnyConfig:
 
 
 def stages(config: AnyConfig) -> Sequence[StageConfig]:
-    """Return the stages of a resolved `config`; for fine-tuning, a step on the longest inputs."""
+    """Return the stages of `config`; for fine-tuning, a step on the longest inputs."""
     if not isinstance(config, FinetuningConfig):
         return tuple(config.stages.values())
     rows, accumulation = config.data.batch_size, config.accumulation
@@ -64,7 +65,7 @@ def make_mesh(config: AnyConfig, mesh: jax.sharding.Mesh) -> jax.sharding.Mesh:
 def make_program(
     config: AnyConfig, mesh: jax.sharding.Mesh, model: BertConfig, stage: StageConfig
 ) -> tuple[Program, float]:
-    """Return what a resolved `config` runs on a mesh of `make_mesh`, without data, for one step;
+    """Return what `config` runs on a mesh of `make_mesh`, without data, for one step;
     and the model FLOPs of a step of `stage`."""
     rows, length = stage.batch_size, stage.length
     if isinstance(config, FinetuningConfig):

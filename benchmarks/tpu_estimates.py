@@ -30,6 +30,7 @@ from pe_jax.encodings.parser import PAPER
 from pe_jax.models.config import ModelChanges
 from pe_jax.trainer.configs.pretraining import PretrainingConfig, PretrainingStageConfig
 from pe_jax.trainer.console.terminal import Progress, log
+from pe_jax.trainer.training.workdir import ResolvedConfig
 
 _ENCODINGS = flags.DEFINE_string("encodings", ",".join(PAPER), "Position encodings.")
 _LENGTHS = flags.DEFINE_list("lengths", ["128", "512"], "Sequence lengths.")
@@ -52,20 +53,20 @@ REFERENCE = "learned_absolute"
 def compile_one(key: dict) -> dict:
     """The costs of a step, as numbers."""
     chips = make_slice(key["topology"])
-    model = ModelChanges(
+    changes = ModelChanges(
         size=key["size"],
         position=key["encoding"],
         dtype="bfloat16",
         scan_layers=key.get("scan_layers", False),
         max_length=max(512, key["length"]),
     )
-    config = PretrainingConfig(model=model.applied())
+    config = PretrainingConfig(model=changes)
     stage = PretrainingStageConfig(
         length=key["length"],
         batch_size=key["rows"] * chips.mesh.size,
         max_predictions=math.ceil(config.data.mask_rate * key["length"]),
     )
-    estimate = estimate_stage(config, stage, chips)
+    estimate = estimate_stage(ResolvedConfig(config, changes.resolve()), stage, chips)
     times = waterfall(estimate, chips)._asdict() if estimate.fits else {}
     return estimate.as_json() | times
 

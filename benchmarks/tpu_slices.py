@@ -16,8 +16,8 @@ import jax
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
-from pe_jax.trainer.chips import PEAKS
 from pe_jax.trainer.training import sharding
+from pe_jax.trainer.training.metrics import PEAKS
 
 GIB = 2**30
 EXAMPLES = "v5e:2x4, v5e:16x16, v6e:4x4, v4:2x2x2 or v5p:4x4x4"

@@ -133,10 +133,10 @@ def report(estimate: Estimate, chips: Slice) -> str:
 
 
 def main() -> None:
-    config = resolve(from_values(_CONFIG.value, PretrainingConfig))
+    resolved = resolve(from_values(_CONFIG.value, PretrainingConfig))
     chips = make_slice(_TOPOLOGY.value)
-    for stage in config.stages.values():
-        print(report(estimate_stage(config, stage, chips), chips), flush=True)
+    for stage in resolved.config.stages.values():
+        print(report(estimate_stage(resolved, stage, chips), chips), flush=True)
     print(_METHOD)
 
 

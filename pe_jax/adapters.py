@@ -29,8 +29,7 @@ from pe_jax.attention.attention import attention, completed
 from pe_jax.attention.implementations import check_name
 from pe_jax.attention.inputs import apply_encoding
 from pe_jax.attention.masks import check_mask, combine_masks
-from pe_jax.common.dtypes import at_least_float32, check_floats
-from pe_jax.common.promotion import standard_promotion
+from pe_jax.common.dtypes import at_least_float32, check_floats, standard_promotion
 from pe_jax.common.shapes import Array, Bool, Float
 from pe_jax.encodings.encoding import (
     PositionEncoding,

@@ -15,10 +15,9 @@ import numpy as np
 
 from pe_jax.attention import cudnn, dropout, implementations, masks, naive, xla
 from pe_jax.attention.inputs import AttentionInputs, apply_encoding
-from pe_jax.common.dtypes import check_floats
+from pe_jax.common.dtypes import check_floats, standard_promotion
 from pe_jax.common.errors import former_arguments
-from pe_jax.common.explicit_sharding import automatic_sharding, spec_of
-from pe_jax.common.promotion import standard_promotion
+from pe_jax.common.mesh_axes import automatic_sharding, spec_of
 from pe_jax.common.shapes import Array, Float, Size
 from pe_jax.encodings.encoding import (
     PositionEncoding,

@@ -20,10 +20,9 @@ from jax.typing import ArrayLike, DTypeLike
 
 from pe_jax.attention.attention import attention, check_hidden_states
 from pe_jax.attention.masks import check_mask, combine_masks
-from pe_jax.common.dtypes import check_floats
+from pe_jax.common.dtypes import check_floats, standard_promotion
 from pe_jax.common.errors import former_arguments
-from pe_jax.common.explicit_sharding import automatic_sharding, spec_of
-from pe_jax.common.promotion import standard_promotion
+from pe_jax.common.mesh_axes import automatic_sharding, spec_of
 from pe_jax.common.records import Record
 from pe_jax.common.shapes import Array, Bool, Float, Int
 from pe_jax.common.values import shown

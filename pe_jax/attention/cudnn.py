@@ -14,7 +14,7 @@ from pe_jax.attention import devices, xla
 from pe_jax.attention.inputs import AttentionInputs
 from pe_jax.attention.masks import Masks
 from pe_jax.attention.reverse_only import reverse_only
-from pe_jax.common.manual_axes import vary_alike
+from pe_jax.common.mesh_axes import vary_alike
 from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings.positions import AttentionWindow
 

@@ -24,7 +24,7 @@ from jax.typing import DTypeLike
 
 from pe_jax.common.cpu import multiplies_bfloat16
 from pe_jax.common.dtypes import wide_dtype
-from pe_jax.common.manual_axes import vary_alike
+from pe_jax.common.mesh_axes import vary_alike
 from pe_jax.common.shapes import Array, Float
 
 _ONES = 8  # Rows of ones: of a product with a single one XLA makes a sum again.

@@ -15,7 +15,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.typing import ArrayLike
 
 from pe_jax.attention.masks import index_offsets
-from pe_jax.common.manual_axes import vary_alike
+from pe_jax.common.mesh_axes import vary_alike
 from pe_jax.common.shapes import Array, Float
 
 

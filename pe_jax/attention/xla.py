@@ -37,9 +37,8 @@ from pe_jax.attention.softmax import (
 )
 from pe_jax.attention.token_axes import PerToken
 from pe_jax.common.axis_blocks import join_axis
-from pe_jax.common.dtypes import wide_dtype
-from pe_jax.common.manual_axes import vary_alike
-from pe_jax.common.promotion import standard_promotion
+from pe_jax.common.dtypes import standard_promotion, wide_dtype
+from pe_jax.common.mesh_axes import vary_alike
 from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings.positions import offsets
 

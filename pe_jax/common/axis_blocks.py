@@ -9,7 +9,9 @@ from pe_jax.common.shapes import Array
 
 
 def cut_axis(x: Array, block: int, axis: int, mode: str = "constant") -> jax.Array:
-    """Blocks of an axis in front: `[B, L, ...] -> [N, B, block, ...]`, the last one padded.
+    """Return the blocks of an axis in front: `[B, L, ...] -> [N, B, block, ...]`.
+
+    The last block is padded.
 
     Args:
       mode: of `jnp.pad`.
@@ -17,14 +19,13 @@ def cut_axis(x: Array, block: int, axis: int, mode: str = "constant") -> jax.Arr
     count = -(-x.shape[axis] // block)
     pad = [(0, 0)] * x.ndim
     pad[axis] = (0, count * block - x.shape[axis])
-    parts = jnp.pad(x, pad, mode).reshape(
-        *x.shape[:axis], count, block, *x.shape[axis + 1 :]
-    )
+    padded = jnp.pad(x, pad, mode)
+    parts = padded.reshape(*x.shape[:axis], count, block, *x.shape[axis + 1 :])
     return jnp.moveaxis(parts, axis, 0)
 
 
 def join_axis(parts: Array, axis: int, length: int) -> jax.Array:
-    """Blocks in front to one axis again: `[N, B, block, ...] -> [B, length, ...]`."""
+    """Return blocks in front as one axis again: `[N, B, block, ...] -> [B, length, ...]`."""
     x = jnp.moveaxis(parts, 0, axis)
     x = x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
     return jax.lax.slice_in_dim(x, 0, length, axis=axis)

@@ -15,23 +15,32 @@ _LONGEST_NAME = 200  # Characters: comparing takes time in proportion to their s
 
 def did_you_mean(name: str, known: Iterable[str], most: int = 3) -> str:
     """` Did you mean tiny?`, or nothing where no known name begins so or is near."""
-    name, known = name[:_LONGEST_NAME], list(known)
-    longer = [other for other in known if len(name) > 3 and other.startswith(name)]
-    near = list(dict.fromkeys(longer + difflib.get_close_matches(name, known, most)))[
-        :most
-    ]
-    return f" Did you mean {' or '.join(near)}?" if near else ""
+    name = name[:_LONGEST_NAME]
+    known = list(known)
+    near = difflib.get_close_matches(name, known, most)
+    if len(name) > 3:
+        near = [other for other in known if other.startswith(name)] + near
+    different = list(dict.fromkeys(near))[:most]
+    return f" Did you mean {' or '.join(different)}?" if different else ""
 
 
 def check_at_least(least: float, **options: float | None) -> None:
-    """Raise a ValueError for an option below `least`, or NaN; None is left out."""
+    """Check options that have a least value.
+
+    Raises:
+      ValueError: for an option below `least`, or NaN; None is left out.
+    """
     for name, value in options.items():
         if value is not None and not value >= least:
             raise ValueError(f"{name} must be at least {least}, got {value}.")
 
 
 def check_positive(**options: float | None) -> None:
-    """Raise a ValueError for an option that is not positive; None is left out."""
+    """Check options that have to be above 0.
+
+    Raises:
+      ValueError: for an option that is not positive; None is left out.
+    """
     for name, value in options.items():
         if value is not None and not value > 0:
             raise ValueError(f"{name} must be positive, got {value}.")
@@ -62,16 +71,16 @@ def former_arguments(**advice: str) -> Callable[[Callable[_P, _T]], Callable[_P,
 def extra(
     name: str, error: Callable[[str], BaseException] = ModuleNotFoundError
 ) -> Iterator[None]:
-    """Around imports of packages that the extra `name` installs: where one is missing, `error` with
-    a message that names both."""
+    """Context for imports of packages that the extra `name` installs.
+
+    Raises:
+      error: where a package is missing, with a message that names it and the extra.
+    """
     try:
         yield
     except ModuleNotFoundError as missing:
         package = (missing.name or "").partition(".")[0]
-        if package in (
-            "",
-            __name__.partition(".")[0],
-        ):  # Not a package that pip would install.
+        if package in ("", "pe_jax"):  # No package that pip would install.
             raise
         raise error(
             f"{package} is not installed. It is part of the extra {name!r}: in a checkout "

@@ -1,4 +1,4 @@
-"""Paths of local files and of object stores such as gs://; reading, and writing in one go."""
+"""Paths of local files and of object stores such as gs://; reading, locks, writing in one go."""
 
 from __future__ import annotations
 
@@ -58,16 +58,17 @@ def reachable_path(text: str | Path) -> Path:
     Raises:
       ValueError: for an object store that is not known, or whose package is not installed.
     """
-    store = str(text).partition("://")[0] if is_remote(text) else None
-    if store is not None and store not in _STORES:
+    if not is_remote(text):
+        return to_path(text)
+    store = str(text).partition("://")[0]
+    if store not in _STORES:
         stores = ", ".join(f"{name}://" for name in _STORES)
         raise ValueError(f"{text} is not in a supported object store: {stores}.")
-    if store is not None and not any(
-        map(importlib.util.find_spec, (_STORES[store], "tensorflow"))
-    ):
+    package = _STORES[store]
+    if not any(map(importlib.util.find_spec, (package, "tensorflow"))):
         raise ValueError(
-            f"{text} needs the package {_STORES[store]}, which is not installed: pip install "
-            f"{_STORES[store]} (for gs://, it is in the extra 'gcs')."
+            f"{text} needs the package {package}, which is not installed: pip install "
+            f"{package} (for gs://, it is in the extra 'gcs')."
         )
     return to_path(text)
 
@@ -164,7 +165,7 @@ def writing(path: str | Path) -> Iterator[None]:
         yield
     except (
         Exception
-    ) as error:  # Of safetensors and of buckets' packages: classes of their own.
+    ) as error:  # safetensors and packages of buckets have classes of their own.
         reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
         raise OSError(
             f"{path} was not written: {reason}. Free space there or make it writable, then run the "
@@ -193,11 +194,53 @@ def write_bytes(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.partial")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.unlink(
-            missing_ok=True
-        )  # A killed run's, or a link, which is not to be followed.
+        # A killed run's, or a link, which is not to be followed.
+        temporary.unlink(missing_ok=True)
         with temporary.open("wb" if is_remote(path) else "xb") as file:
             file.write(data)
         if not is_remote(path):
             flush_to_disk(temporary)
         temporary.replace(path)
+
+
+class NoLocksError(OSError):
+    """The file system has no locks."""
+
+
+def lock(path: Path, *, wait: bool = False) -> int | None:
+    """Lock a file, which is created if it is missing, and stays.
+
+    Returns:
+      An open descriptor, which has the lock until it is closed or this process ends; None if
+      another process has it.
+
+    Raises:
+      OSError: if the file cannot be opened, such as a link; `NoLocksError`.
+    """
+    import fcntl  # Only here: Windows, where the library runs as well, has none.
+
+    # Without O_NONBLOCK a pipe would wait for a reader.
+    flags = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags | os.O_RDWR, 0o666)
+    except PermissionError:  # Of another user: it can be locked all the same.
+        descriptor = os.open(path, flags | os.O_RDONLY)
+    try:
+        fcntl.flock(
+            descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
+        )
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            return None
+        reason = "the file system has no locks"
+        raise NoLocksError(error.errno, reason, str(path)) from error
+    return descriptor
+
+
+def leads_to(path: Path, descriptor: int) -> bool:
+    """Return True if `path` is still that of an open file: not removed or replaced."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

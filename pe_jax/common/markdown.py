@@ -23,9 +23,8 @@ _SYNTAX = re.compile(
 _LIST_NUMBER = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
 _ESCAPE = re.compile(r"\\([!-/:-@\[-`{-~])")
 
-_IMAGE = re.compile(
-    r"^!\[(?:\\.|[^\]\\])*\]\([^\n]*\)\n+", re.MULTILINE
-)  # On its own line.
+# On its own line.
+_IMAGE = re.compile(r"^!\[(?:\\.|[^\]\\])*\]\([^\n]*\)\n+", re.MULTILINE)
 
 _wrap = textwrap.TextWrapper(WIDTH, break_long_words=False, break_on_hyphens=False).wrap
 
@@ -46,87 +45,91 @@ def plain(markdown: str) -> str:
 def printable(value: str, keep: str = "") -> str:
     """Return a string with escapes, such as `\\x1b`, for characters that cannot be printed, but for
     those in `keep`: a terminal takes some of them for commands."""
-    return "".join(
-        character
-        if character.isprintable() or character in keep
-        else _escaped(character)
-        for character in value
-    )
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+    characters = []
+    for character in value:
+        if not character.isprintable() and character not in keep:
+            character = character.encode("unicode_escape").decode("ascii")
+        characters.append(character)
+    return "".join(characters)
 
 
 def image(description: str, file: str) -> str:
     """Return the Markdown of an image, a file in the folder of the page."""
-    is_plain = re.fullmatch(r"[\w.+=-]+", file)
-    return f"![{text(description)}]({file if is_plain else f'<{text(file)}>'})"
+    if not re.fullmatch(r"[\w.+=-]+", file):
+        file = f"<{text(file)}>"
+    return f"![{text(description)}]({file})"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table with aligned columns, whose cells are text."""
-    first, *others = ([text(cell) for cell in row] for row in (header, *rows))
-    return raw_table(first, others)
+    """Return the lines of a table with aligned columns, whose cells are text."""
+    cells = [[text(cell) for cell in row] for row in rows]
+    return raw_table([text(cell) for cell in header], cells)
 
 
 def raw_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table whose cells are Markdown, or that is only printed."""
-    header, *rows = (
-        [re.sub(_BORDER, r"\|", cell) for cell in row] for row in [header, *rows]
-    )
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    line = lambda cells: (
-        "| " + " | ".join(c.ljust(w) for c, w in zip(cells, widths)) + " |"
-    )
-    return [
-        line(header),
-        "|" + "|".join("-" * (w + 2) for w in widths) + "|",
-        *map(line, rows),
-    ]
+    """Return the lines of a table whose cells are Markdown, or that is only printed."""
+    table_rows = []
+    for row in (header, *rows):
+        table_rows.append([re.sub(_BORDER, r"\|", cell) for cell in row])
+    widths = [max(map(len, column)) for column in zip(*table_rows)]
+    lines = []
+    for row in table_rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths)]
+        lines.append(f"| {' | '.join(cells)} |")
+    rules = ["-" * (width + 2) for width in widths]
+    lines.insert(1, f"|{'|'.join(rules)}|")
+    return lines
 
 
 def for_terminal(page: str) -> str:
-    """A page in lines of `WIDTH`, no figures; wide tables become several with the first columns."""
+    """Return a page in lines of `WIDTH`, without figures.
+
+    A wider table becomes several, each with its first columns.
+    """
     page = _IMAGE.sub("", page)
     lines = []
-    for line, group in itertools.groupby(page.split("\n"), lambda line: line[:1]):
-        block = list(group)
-        if line == "|":
-            lines += _for_terminal(block)
-        else:
-            lines += [short for line in block for short in _wrap(plain(line)) or [""]]
+    for first, block in itertools.groupby(page.split("\n"), lambda line: line[:1]):
+        if first == "|":
+            lines += _table_for_terminal(list(block))
+            continue
+        for line in block:
+            lines += _wrap(plain(line)) or [""]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _for_terminal(lines: Sequence[str]) -> list[str]:
-    """A table of plain text; one that is too wide becomes several."""
-    header, _, *rows = (
-        [plain(cell.strip()) for cell in re.split(_BORDER, line)[1:-1]]
-        for line in lines
-    )
-    whole = raw_table(header, rows)
-    return whole if len(whole[0]) <= WIDTH else _folded(header, rows)
+def _table_for_terminal(lines: Sequence[str]) -> list[str]:
+    """Return the lines of a table as plain text; one that is too wide becomes several."""
+    rows = []
+    for line in lines:
+        cells = re.split(_BORDER, line)[1:-1]
+        rows.append([plain(cell.strip()) for cell in cells])
+    del rows[1]  # The rule below the header.
+    whole = raw_table(rows[0], rows[1:])
+    return whole if len(whole[0]) <= WIDTH else _split_columns(rows)
 
 
-def _folded(header: list[str], rows: list[list[str]]) -> list[str]:
-    """A table as several with as many of its columns as fit."""
-    columns = list(zip(header, *rows))
+def _split_columns(rows: list[list[str]]) -> list[str]:
+    """Return a table, header first, as several with as many of its columns as fit."""
+    columns = list(zip(*rows))
     sizes = [max(map(len, column)) + len(" | ") for column in columns]
     # The fewest columns in which rows differ are in every part, if there is room.
-    different = [
-        len(set(zip(*columns[:n]))) == len(rows) + 1 for n in range(1, len(columns))
-    ]
-    first = different.index(True) + 1 if True in different else 1
-    if sum(sizes[:first]) > 2 * WIDTH // 3:
-        first = 1
+    repeated = 1
+    for count in range(1, len(columns)):
+        if len(set(zip(*columns[:count]))) == len(rows):
+            repeated = count
+            break
+    if sum(sizes[:repeated]) > 2 * WIDTH // 3:
+        repeated = 1
     parts: list[list[int]] = []
-    for column in range(first, len(columns)):
-        if not parts or sum(sizes[i] for i in (*parts[-1], column)) >= WIDTH:
-            parts.append([*range(first)])
+    width = 0
+    for column in range(repeated, len(columns)):
+        width += sizes[column]
+        if not parts or width >= WIDTH:
+            parts.append([*range(repeated)])
+            width = sum(sizes[:repeated]) + sizes[column]
         parts[-1].append(column)
-    folded = []
+    lines = []
     for part in parts:
-        columns_of_part = [[row[i] for i in part] for row in (header, *rows)]
-        folded += ["", *raw_table(columns_of_part[0], columns_of_part[1:])]
-    return folded[1:]
+        header, *others = ([row[i] for i in part] for row in rows)
+        lines += ["", *raw_table(header, others)]
+    return lines[1:]

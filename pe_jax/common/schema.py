@@ -35,6 +35,7 @@ def field(
     Args:
       default: a value, or a function that returns it.
       kind: the values that are accepted.
+      description: for `--help`.
       internal: config files have no such key; a run fills it in, and its config.json has it.
     """
     metadata = {"kind": kind, "description": description, "internal": internal}
@@ -45,10 +46,9 @@ def field(
 
 def task_field(*tasks: str) -> Any:
     """The field `task` of a `Config` for these tasks, the first of them by default."""
-    about = "Kind of job, which decides the other keys."
     metadata = {
         "kind": one_of(tasks),
-        "description": about,
+        "description": "Kind of job, which decides the other keys.",
         "internal": False,
         "tasks": tasks,
     }
@@ -58,7 +58,7 @@ def task_field(*tasks: str) -> Any:
 def subconfig(config: type[Config], **defaults: Any) -> Any:
     """A field of a `Config` that is a `Config` itself, where some keys have other `defaults`."""
     make = functools.partial(config, **defaults)
-    metadata = {"part": config, "defaults": defaults, "internal": False}
+    metadata = {"subconfig": config, "defaults": defaults, "internal": False}
     return dataclasses.field(default_factory=make, metadata=metadata)
 
 
@@ -92,11 +92,10 @@ class Config:
             value = getattr(self, name)
             if fault := kind.error(value):
                 raise ValueError(f"{name} {fault}")
-            if isinstance(
-                value, list | np.generic
-            ):  # As JSON, and as NumPy, have them.
-                plain = tuple(value) if isinstance(value, list) else value.item()
-                object.__setattr__(self, name, plain)
+            if isinstance(value, list):  # As JSON has them.
+                object.__setattr__(self, name, tuple(value))
+            elif isinstance(value, np.generic):
+                object.__setattr__(self, name, value.item())
         for fault in self.errors():
             raise ValueError(fault)
 
@@ -112,11 +111,10 @@ Classes: TypeAlias = type[C] | Mapping[str, str]
 
 
 def kinds(config: type[Config]) -> dict[str, Validator]:
-    """Return the kind of value of each key, without those of parts."""
-    fields = dataclasses.fields(config)
+    """Return the kind of value of each key, without those of subconfigs."""
     return {
         field.name: field.metadata["kind"]
-        for field in fields
+        for field in dataclasses.fields(config)
         if "kind" in field.metadata
     }
 
@@ -125,18 +123,19 @@ def fields_of_task(
     task: object, classes: Classes[C]
 ) -> dict[str, dataclasses.Field[Any]]:
     """Return the field of each dotted key of a task's config; none if the task is not known."""
-    known = task in classes_by_task(classes)
-    return dict(fields_of(class_for(task, classes))) if known else {}
+    if task not in classes_by_task(classes):
+        return {}
+    return dict(fields_of(class_for(task, classes)))
 
 
 def fields_of(
     config: type[Config], prefix: str = ""
 ) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
-    """Yield each key of a config and of its parts, dotted, with its field."""
+    """Yield each key of a config and of its subconfigs, dotted, with its field."""
     for field in dataclasses.fields(config):
         yield f"{prefix}{field.name}", field
-        if "part" in field.metadata:
-            yield from fields_of(field.metadata["part"], f"{prefix}{field.name}.")
+        if "subconfig" in field.metadata:
+            yield from fields_of(field.metadata["subconfig"], f"{prefix}{field.name}.")
 
 
 def keys(config: type[Config], *, internal: bool = False) -> list[str]:
@@ -148,20 +147,19 @@ def keys(config: type[Config], *, internal: bool = False) -> list[str]:
     ]
 
 
-def optional_keys(config: type[C]) -> type[C]:
-    """Return a variant of a class whose keys are None by default, and checked alone."""
+def optional_keys(config: type[Config]) -> type[Config]:
+    """Return a config with the keys of another, each of which may be None and is so by default.
+
+    How values of several keys relate is known once all of them are given, so it is not checked.
+    """
     fields = []
     for field in dataclasses.fields(config):
         metadata = {**field.metadata, "kind": optional(field.metadata["kind"])}
         fields.append(
             (field.name, Any, dataclasses.field(default=None, metadata=metadata))
         )
-    # How values of several keys relate is known once all of them are given.
-    methods = {"errors": lambda self: iter(())}
     name = f"Optional{config.__name__}"
-    return dataclasses.make_dataclass(
-        name, fields, bases=(config,), namespace=methods, frozen=True
-    )
+    return dataclasses.make_dataclass(name, fields, bases=(Config,), frozen=True)
 
 
 def changed(config: C, values: Mapping[str, Any]) -> C:
@@ -171,14 +169,14 @@ def changed(config: C, values: Mapping[str, Any]) -> C:
       ValueError: for values that are not right.
     """
     arguments: dict[str, Any] = {}
-    of_parts: dict[str, dict[str, Any]] = {}
+    of_subconfigs: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         first, _, rest = name.partition(".")
         if rest:
-            of_parts.setdefault(first, {})[rest] = value
+            of_subconfigs.setdefault(first, {})[rest] = value
         else:
             arguments[first] = value
-    for name, inner in of_parts.items():
+    for name, inner in of_subconfigs.items():
         arguments[name] = changed(getattr(config, name), inner)
     return dataclasses.replace(config, **arguments)
 
@@ -188,7 +186,10 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         name = f"{prefix}{key}"
-        flat |= flatten(value, f"{name}.") if isinstance(value, dict) else {name: value}
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{name}.")
+        else:
+            flat[name] = value
     return flat
 
 
@@ -222,15 +223,16 @@ def config_dict(config: type[Config], **defaults: Any) -> ConfigDict:
     values = ConfigDict()
     for field in dataclasses.fields(config):
         metadata = field.metadata
-        if "part" in metadata:
-            values[field.name] = config_dict(metadata["part"], **metadata["defaults"])
+        if "subconfig" in metadata:
+            inner = config_dict(metadata["subconfig"], **metadata["defaults"])
+            values[field.name] = inner
         elif not metadata["internal"]:
             value = defaults.get(field.name, field.default)
             if value is dataclasses.MISSING:
                 value = field.default_factory()  # type: ignore[operator]
-            values[field.name] = (
-                placeholder(metadata["kind"].type) if value is None else value
-            )
+            if value is None:  # A flag can set it to a value of this type.
+                value = placeholder(metadata["kind"].type)
+            values[field.name] = value
     return values
 
 
@@ -273,9 +275,7 @@ def from_values(
     """
     if hasattr(values, "to_dict"):
         values = values.to_dict()
-    if not isinstance(
-        values, Mapping
-    ):  # Where the file is missing this raises an OSError.
+    if not isinstance(values, Mapping):
         raise ValueError(
             f"get_config() of a config file must return a ConfigDict, got {shown(values)}."
         )
@@ -291,23 +291,21 @@ def from_values(
 def _build(config: type[C], values: Mapping[str, Any], path: str, complete: bool) -> C:
     arguments = {}
     for field in dataclasses.fields(config):
+        metadata = field.metadata
         name = f"{path}.{field.name}"
         if field.name not in values:
-            if complete or field.metadata.get("internal") or field.default is None:
+            if complete or metadata["internal"] or field.default is None:
                 continue
-            expected = (
-                field.metadata["kind"].describe()
-                if "kind" in field.metadata
-                else "a part"
-            )
+            expected = metadata["kind"].describe() if "kind" in metadata else "a part"
             raise ValueError(
                 f"{name} is missing. It must be {expected}. The files in configs/ have every key's "
                 "default."
             )
         value = values[field.name]
-        if "part" in field.metadata:
-            inner = {**field.metadata["defaults"], **value} if complete else value
-            value = _build(field.metadata["part"], inner, name, complete)
+        if "subconfig" in metadata:
+            if complete:
+                value = {**metadata["defaults"], **value}
+            value = _build(metadata["subconfig"], value, name, complete)
         arguments[field.name] = value
     try:
         return config(**arguments)
@@ -316,23 +314,23 @@ def _build(config: type[C], values: Mapping[str, Any], path: str, complete: bool
 
 
 def unknown_key(key: str, known: Iterable[str], of: str) -> str:
-    """The message for a key that is not known, with close matches: of its last name, wherever they
-    are, or of the whole."""
+    """Return the message for a key of `of` that is not among the known ones, with close matches:
+    of its last name, in whatever subconfig they are, or of the whole."""
     every = list(known)
     if key in RENAMED:
         return f"config.{key} is now called config.{RENAMED[key]}."
     inner = [f"config.{name}" for name in every if name.startswith(f"{key}.")]
     if inner:
         return f"config.{key} is a part with keys of its own, such as {' and '.join(inner[:2])}."
-    last = {name: name.rpartition(".")[2] for name in every}
-    ends = difflib.get_close_matches(
-        key.rpartition(".")[2], set(last.values()), n=1, cutoff=0.75
+    last_names = [name.rpartition(".")[2] for name in every]
+    matches = difflib.get_close_matches(
+        key.rpartition(".")[2], set(last_names), n=1, cutoff=0.75
     )
-    near = [name for name in every if last[name] in ends] or difflib.get_close_matches(
-        key, every
-    )
+    near = [name for name, last in zip(every, last_names) if last in matches]
+    near = near or difflib.get_close_matches(key, every)
     if near:
         hint = f"Did you mean {' or '.join(f'config.{name}' for name in near[:3])}?"
     else:
-        hint = f"It has {', '.join(dict.fromkeys(name.partition('.')[0] for name in every))}."
+        first_names = dict.fromkeys(name.partition(".")[0] for name in every)
+        hint = f"It has {', '.join(first_names)}."
     return f"config.{key} is not a key of {of}. {hint}"

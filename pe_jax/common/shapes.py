@@ -23,9 +23,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Real
 
 if TYPE_CHECKING:
-    Array = (
-        Any  # jax and NumPy arrays mix freely; their shapes are checked at run time.
-    )
+    # JAX and NumPy arrays mix freely; their shapes are checked at run time.
+    Array = Any
     Size = int  # Of an axis.
 else:
     Array = jax.Array | np.ndarray

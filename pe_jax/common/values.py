@@ -25,7 +25,8 @@ class Validator(NamedTuple):
 
     Attributes:
       type: Python's type of a value, for flags.
-      describe: `describe()`, to go on after "must be": "an integer from 1 to 10".
+      describe: `describe()` goes on after "must be": "an integer from 1 to 10". It is a function
+        because names may be known only later.
       accepts: whether a value is one; takes any object, raises nothing.
       hint: the nearest right value or the way out, a sentence that begins with a space, or nothing.
     """
@@ -43,7 +44,7 @@ class Validator(NamedTuple):
 
 
 def shown(value: object) -> str:
-    """A value for a message: one line, not too long."""
+    """Return a value for a message: one line, not too long."""
     try:
         text = " ".join(repr(value).split())
     except ValueError:  # An integer of thousands of digits has no decimal form.
@@ -52,14 +53,15 @@ def shown(value: object) -> str:
 
 
 def _without_quotes(value: object) -> str:
-    """The way out for the text of a number."""
+    """Return the hint for the text of a number; nothing for other values."""
+    if not isinstance(value, str):
+        return ""
     try:
-        float(value) if isinstance(value, str) else float("")
+        float(value)
     except ValueError:
         return ""
-    return (
-        f" Give the number, {reprlib.repr(str(value).strip())[1:-1]}, without quotes."
-    )
+    digits = reprlib.repr(value.strip())[1:-1]
+    return f" Give the number, {digits}, without quotes."
 
 
 def integer(least: int, most: int) -> Validator:
@@ -75,9 +77,8 @@ def integer(least: int, most: int) -> Validator:
             return f" The nearest is {round(value)}."
         return _without_quotes(value)
 
-    return Validator(
-        int, lambda: f"an integer from {least:,} to {most:,}", accepts, hint
-    )
+    description = f"an integer from {least:,} to {most:,}"
+    return Validator(int, lambda: description, accepts, hint)
 
 
 def number(least: float, most: float, ends: str = "[]") -> Validator:
@@ -86,21 +87,17 @@ def number(least: float, most: float, ends: str = "[]") -> Validator:
     Args:
       ends: which of the two are included, "[]", "(]", "[)" or "()".
     """
+    numbers = int | float | np.integer | np.floating
 
     def accepts(value: object) -> bool:
-        if isinstance(value, bool) or not isinstance(
-            value, int | float | np.integer | np.floating
-        ):
+        if isinstance(value, bool) or not isinstance(value, numbers):
             return False
-        above = value >= least if ends[0] == "[" else value > least
-        return bool(above and (value <= most if ends[1] == "]" else value < most))
+        if (value == least and ends[0] == "(") or (value == most and ends[1] == ")"):
+            return False
+        return bool(least <= value <= most)
 
-    return Validator(
-        float,
-        lambda: f"a number in {ends[0]}{least:g}, {most:.9g}{ends[1]}",
-        accepts,
-        _without_quotes,
-    )
+    description = f"a number in {ends[0]}{least:g}, {most:.9g}{ends[1]}"
+    return Validator(float, lambda: description, accepts, _without_quotes)
 
 
 # Names, or where a module defines them, such as "pe_jax.attention.implementations:NAMES". That
@@ -118,6 +115,15 @@ def one_of(
     """One of several names; an error lists close matches, or the name that replaced an old one."""
     new_names = renamed or {}
 
+    def describe() -> str:
+        known = [name or repr(name) for name in (*others, *_resolve(names))]
+        return f"one of {', '.join(known)}"
+
+    def accepts(value: object) -> bool:
+        if not isinstance(value, str):
+            return False
+        return value in others or value in _resolve(names)
+
     def hint(value: object) -> str:
         if not isinstance(value, str):
             return ""
@@ -125,23 +131,20 @@ def one_of(
             return f" It is now called {new_names[value]!r}."
         return did_you_mean(value, (*others, *_resolve(names)))
 
-    return Validator(
-        str,
-        lambda: (
-            f"one of {', '.join(name or repr(name) for name in (*others, *_resolve(names)))}"
-        ),
-        lambda value: (
-            isinstance(value, str) and (value in others or value in _resolve(names))
-        ),
-        hint,
-    )
+    return Validator(str, describe, accepts, hint)
 
 
 def some_of(names: Names) -> Validator:
     """Names in a text, separated by commas, or none."""
 
+    def describe() -> str:
+        return f"some of {', '.join(_resolve(names))}, separated by commas"
+
     def unknown(value: str) -> list[str]:
         return [name for name in split_names(value) if name not in _resolve(names)]
+
+    def accepts(value: object) -> bool:
+        return isinstance(value, str) and not unknown(value)
 
     def hint(value: object) -> str:
         if not isinstance(value, str):
@@ -149,19 +152,18 @@ def some_of(names: Names) -> Validator:
         first = unknown(value)[0]
         return f" Unknown name {first!r}.{did_you_mean(first, _resolve(names))}"
 
-    return Validator(
-        str,
-        lambda: f"some of {', '.join(_resolve(names))}, separated by commas",
-        lambda value: isinstance(value, str) and not unknown(value),
-        hint,
-    )
+    return Validator(str, describe, accepts, hint)
 
 
 def split_names(text: str) -> list[str]:
-    """Split names joined by commas, which may be inside parentheses as well."""
-    names, depth = [""], 0
+    """Split names joined by commas; a comma inside parentheses is part of a name."""
+    names = [""]
+    depth = 0
     for character in text:
-        depth += (character == "(") - (character == ")")
+        if character == "(":
+            depth += 1
+        elif character == ")":
+            depth -= 1
         if character == "," and not depth:
             names.append("")
         else:
@@ -172,24 +174,20 @@ def split_names(text: str) -> list[str]:
 def text(way_out: str = "") -> Validator:
     """Any text that UTF-8 can hold; with a way out, one that is not empty."""
 
+    description = "a text that is not empty" if way_out else "a text"
+
+    def accepts(value: object) -> bool:
+        if not isinstance(value, str) or "\0" in value or not _is_unicode(value):
+            return False
+        return bool(value or not way_out)
+
     def hint(value: object) -> str:
-        if isinstance(value, str) and not _is_unicode(
-            value
-        ):  # Python's, for bytes of a file name.
+        # Python's surrogates stand for bytes of a file name that the locale cannot decode.
+        if isinstance(value, str) and not _is_unicode(value):
             return " Set a locale with UTF-8, such as LC_ALL=C.UTF-8."
         return f" {way_out}" if way_out else ""
 
-    return Validator(
-        str,
-        lambda: "a text that is not empty" if way_out else "a text",
-        lambda value: (
-            isinstance(value, str)
-            and bool(value or not way_out)
-            and "\0" not in value
-            and _is_unicode(value)
-        ),
-        hint,
-    )
+    return Validator(str, lambda: description, accepts, hint)
 
 
 def _is_unicode(value: str) -> bool:
@@ -217,16 +215,17 @@ def several(
     count = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     values = "values" if repeated else "different values"
 
+    def describe() -> str:
+        return f"a tuple of {count} {values}, each {kind.describe()}"
+
     def accepts(value: object) -> bool:
         if not isinstance(value, tuple | list) or not least <= len(value) <= most:
             return False
-        return all(map(kind.accepts, value)) and (
-            repeated or len(set(value)) == len(value)
-        )
+        if not all(map(kind.accepts, value)):
+            return False
+        return repeated or len(set(value)) == len(value)
 
-    return Validator(
-        tuple, lambda: f"a tuple of {count} {values}, each {kind.describe()}", accepts
-    )
+    return Validator(tuple, describe, accepts)
 
 
 # What jax.random and NumPy's generators both take, without two that give the same numbers.

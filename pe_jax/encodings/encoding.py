@@ -15,10 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from pe_jax.common.dtypes import check_floats
+from pe_jax.common.dtypes import check_floats, standard_promotion
 from pe_jax.common.errors import former_arguments
-from pe_jax.common.explicit_sharding import automatic_sharding, spec_of
-from pe_jax.common.promotion import standard_promotion
+from pe_jax.common.mesh_axes import automatic_sharding, spec_of
 from pe_jax.common.records import Record
 from pe_jax.common.shapes import Array, Real
 from pe_jax.encodings.parameters import map_params, split_params

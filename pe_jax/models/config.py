@@ -278,7 +278,7 @@ def with_tokens(config: BertConfig, tokens: int) -> BertConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ModelChanges(optional_keys(BertConfig)):  # type: ignore[misc]
-    """The part `config.model` of a run, until the run fills it in.
+    """What a run's config says of its model, `config.model`; `resolve` returns the model.
 
     A key that is None has the value of the model at `config.init`, or else of the named size.
     """
@@ -290,15 +290,20 @@ class ModelChanges(optional_keys(BertConfig)):  # type: ignore[misc]
         "are None have the value of the size, or of the model at init.",
     )
 
-    def applied(self, start: BertConfig | None = None) -> BertConfig:
+    def resolve(self, start: BertConfig | None = None) -> BertConfig:
         """Return `start`, by default the named size, with the values that are given.
 
         Raises:
           ValueError: for values that `BertConfig` refuses.
         """
-        changes = {k: v for k, v in vars(self).items() if v is not None and k != "size"}
+        changes = {
+            name: value
+            for name, value in vars(self).items()
+            if value is not None and name != "size"
+        }
         try:
-            start = start or preset(self.size or "base")
+            if start is None:
+                return preset(self.size or "base", **changes)
             return dataclasses.replace(start, **changes)
         except ValueError as error:
             raise ValueError(f"config.model.{error}") from error

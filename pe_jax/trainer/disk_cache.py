@@ -6,20 +6,25 @@ more (a damaged disk, an edited file) is made again. Digests find damage, not in
 others can write is as trusted as they are.
 
 Not a library: those that cache on disk verify nothing that they read.
+
+JAX's own cache of compiled programs, `cache_compiled_programs`, is in the same place.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import stat
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pe_jax.common.files import flush_to_disk, parse_json, sha256
+import jax
+
+from pe_jax.common.files import cache_folder, flush_to_disk, lock, parse_json, sha256
 from pe_jax.trainer.console.terminal import log
-from pe_jax.trainer.locks import exclusive
 
 DIGESTS = "sha256.json"
 
@@ -110,3 +115,51 @@ def damaged_file(folder: Path) -> str | None:
         TypeError,
     ):
         return DIGESTS  # Missing; or not JSON, not text, or not an object.
+
+
+@contextlib.contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Wait until no other process is within this context for `folder`.
+
+    The lock is on a file next to the folder.
+
+    Raises:
+      OSError: see `lock`.
+    """
+    path = folder.with_name(f".{folder.name}.lock")
+    descriptor = lock(path)
+    if descriptor is None:
+        log(
+            f"Waiting for another process, which is making {folder} (fuser {path} names it)."
+        )
+        descriptor = lock(path, wait=True)
+    assert descriptor is not None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def cache_compiled_programs() -> None:
+    """Turn on JAX's persistent compilation cache, in the cache folder.
+
+    `JAX_COMPILATION_CACHE_DIR` in the environment takes precedence, even if it is empty. A compiled
+    program is code: whoever can write the cache can run code in this process.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return
+    folder = (cache_folder() / "compiled").absolute()
+    try:
+        if not folder.is_dir():
+            private_folder(folder.parent)
+            share_with_group(private_folder(folder), folder.parent)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        log(
+            f"Compiled programs are not cached: {error}. Set PE_JAX_CACHE to use another folder."
+        )
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        # All programs: the quickstart's 49 take one megabyte, and JAX's default would cache two.
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.common.schema import changed
+from pe_jax.common.files import Json
+from pe_jax.common.schema import as_dict, changed
 from pe_jax.common.shapes import Array, Bool, Float, Int
 from pe_jax.models import Bert, BertConfig
 from pe_jax.models.flops import train_flops
@@ -37,6 +38,7 @@ from pe_jax.trainer.training.pytrees import (
     Sums,
 )
 from pe_jax.trainer.training.step import Task, cache_by_arguments, make_task
+from pe_jax.trainer.training.workdir import ResolvedConfig
 from research.json_files import read_series
 from research.length_generalisation.config import LengthGeneralisationConfig
 from research.length_generalisation.rows import row_length, rows
@@ -96,7 +98,8 @@ def symbols_task(config: BertConfig) -> Task:
             "accuracy": jnp.where(answer_mask, right, 0).sum(),
         }
 
-    return make_task(BertForSymbols(config), ("tokens", "mask"), counts, sums)
+    inputs = {"tokens": jnp.int32, "mask": jnp.bool_}
+    return make_task(BertForSymbols(config), inputs, counts, sums)
 
 
 @cache_by_arguments
@@ -114,6 +117,13 @@ def _make_answers(config: BertConfig) -> Callable[[Params, Batch], Sums]:
         }
 
     return answers
+
+
+class _CompleteConfig(ResolvedConfig[LengthGeneralisationConfig]):
+    """A config that leaves nothing of its model open: config.json has it as it is."""
+
+    def as_dict(self, *, defaults: bool = True) -> Json:
+        return as_dict(self.config, defaults=defaults)
 
 
 def run(
@@ -166,8 +176,9 @@ def run(
         flops=functools.partial(train_flops, model, predictions=0),
     )
     # The last line of the log covers the last tenth of the steps, also where a run was stopped.
+    saved_config = changed(config, {"vector": "", "position": position})
     run = Run(
-        config=changed(config, {"vector": "", "position": position}),
+        resolved=_CompleteConfig(saved_config, model),
         program=program,
         stages=[stage],
         every=(steps - max(1, steps // 10), 0, 0),

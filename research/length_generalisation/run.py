@@ -28,7 +28,7 @@ with extra("train", SystemExit):
     from pe_jax.common.schema import from_values
     from pe_jax.trainer.console import command
     from pe_jax.trainer.console.config_files import define_config
-    from pe_jax.trainer.console.streams import show
+    from pe_jax.trainer.console.terminal import show
     from research.length_generalisation.config import LengthGeneralisationConfig
 
 _FLAGS = flags.FlagValues()

@@ -24,6 +24,7 @@ from pe_jax.trainer.data import PretrainingExamples, load_tokenizer
 from pe_jax.trainer.tasks import distillation, pretraining, text_training
 from pe_jax.trainer.tasks.pretrained_source import tokenizer_file
 from pe_jax.trainer.training import sharding
+from pe_jax.trainer.training.workdir import ResolvedConfig
 from research.reproduction.plan import Run
 from research.reproduction.results_file import Entry
 from research.reproduction.state import to_execute
@@ -89,10 +90,12 @@ def costs(runs: list[Run], done: dict[str, Entry], jobs: int) -> Costs:
     }
     configs = {arm: _resolve(config) for arm, config in first.items()}
     models = {
-        arm: dataclasses.replace(config.model, vocab_size=_vocab_size(config))
-        for arm, config in configs.items()
+        arm: dataclasses.replace(model, vocab_size=_vocab_size(config))
+        for arm, (config, model) in configs.items()
     }
-    flops = {run.name: _flops(run, configs[run.arm], models[run.arm]) for run in runs}
+    flops = {
+        run.name: _flops(run, configs[run.arm].config, models[run.arm]) for run in runs
+    }
     stages = {arm: next(iter(config.stages.values())) for arm, config in first.items()}
     left = {run.arm for run in to_execute(runs, done)}
     rates = {
@@ -104,7 +107,7 @@ def costs(runs: list[Run], done: dict[str, Entry], jobs: int) -> Costs:
 _TextConfig = PretrainingConfig | DistillationConfig
 
 
-def _resolve(config: _TextConfig) -> _TextConfig:
+def _resolve(config: _TextConfig) -> ResolvedConfig[_TextConfig]:
     resolve = distillation if isinstance(config, DistillationConfig) else text_training
     return resolve.resolve(config)
 

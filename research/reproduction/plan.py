@@ -12,7 +12,6 @@ A run trains or measures in a folder of its own, and is complete once that has a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -66,11 +65,11 @@ class Run(NamedTuple):
 
     @property
     def settings(self) -> str:
-        """A digest of the settings that the run's numbers depend on, not of the study's folder."""
+        """A checksum of the settings that the run's numbers depend on, not of its folder."""
         config = self.config
         if isinstance(config, FinetuningConfig):
             config = changed(config, {"init": Path(config.init).name})
-        return workdir.identity(config, json.dumps(self.lengths))
+        return workdir.settings_checksum(config, self.lengths)
 
 
 def plan(config: ReproductionConfig, folder: Path) -> list[Run]:

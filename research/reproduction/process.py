@@ -46,8 +46,15 @@ _LIKENESS = {
 _PACKAGE = Path(pe_jax.__file__).resolve().parent
 # The packages that scores and measures depend on; not how they are shown.
 _CODE = (
-    "attention", "data", "encodings", "interop", "models", "properties", "tasks", "training"
-)  # fmt: skip
+    "attention",
+    "encodings",
+    "interop",
+    "models",
+    "properties",
+    "trainer/data",
+    "trainer/tasks",
+    "trainer/training",
+)
 
 
 class _Words(TypedDict):
@@ -76,7 +83,7 @@ class _Finetuned(TypedDict):
 
 def execute_run(folder: Path, name: str) -> None:
     """Execute or resume the run `name` of the study in `folder`, planned from its results file."""
-    from pe_jax.trainer.console.compile_cache import cache_compiled_programs
+    from pe_jax.trainer.disk_cache import cache_compiled_programs
 
     cache_compiled_programs()
     config = saved_config(read_results(folder))

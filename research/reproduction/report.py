@@ -7,7 +7,6 @@ from pathlib import Path
 from pe_jax.common.files import write_text
 from pe_jax.common.schema import changed
 from pe_jax.common.values import split_names
-from pe_jax.models.config import ModelChanges
 from pe_jax.trainer.reports.property_report.render import render
 from pe_jax.trainer.reports.property_report.subjects import from_name
 from pe_jax.trainer.reports.property_report.table1 import table1
@@ -59,7 +58,6 @@ def report(folder: Path, out: Path) -> str:
 def _table_1(config: ReproductionConfig, positions: list[str], out: Path) -> list[str]:
     """Return the lines of table 1 for these encodings as they are before training."""
     model = config.from_scratch.training.model
-    assert isinstance(model, ModelChanges)
     measures = changed(config.measures, {"size": model.size or "base"})
     untrained = [from_name(position, measures, seed=0) for position in positions]
     section = render(table1, untrained, measures, out)

@@ -34,8 +34,8 @@ from pe_jax.properties.pictures import Picture
 from pe_jax.trainer.configs import pretrain_books
 from pe_jax.trainer.configs.all_tasks import TRAINING
 from pe_jax.trainer.configs.pretraining import PretrainingConfig
-from pe_jax.trainer.console.compile_cache import cache_compiled_programs
-from pe_jax.trainer.tasks import pretraining
+from pe_jax.trainer.disk_cache import cache_compiled_programs
+from pe_jax.trainer.tasks import pretraining, text_training
 from pe_jax.trainer.tasks.run import saved_tokenizer
 from pe_jax.trainer.training.checkpointing import newest_params
 from pe_jax.trainer.training.metrics import read_metrics
@@ -106,9 +106,8 @@ def measure(
     long |= {"init": str(folder / "run"), "eval_examples": 2**15 // LONG}
     longer = long | rows("stage1", LONGER, 4, 1) | {"eval_examples": 2**15 // LONGER}
     for length, changes in ((LONG, long), (LONGER, longer)):
-        untrained = pretraining.build(
-            config(common | changes), saved_tokenizer(folder / "run")
-        )
+        resolved = text_training.resolve(config(common | changes))
+        untrained = pretraining.build(resolved, saved_tokenizer(folder / "run"))
         keep(str(length), untrained.stages[0].evaluate(0, params))
     pretraining.run(config(common | long), folder / "long")
     keep(f"{LONG} after 60 steps", read_metrics(folder / "long")[-1], "held_out/")

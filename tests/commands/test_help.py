@@ -14,7 +14,7 @@ from helpers.commands import call
 import pe_jax
 from pe_jax.common.schema import fields_of_task, flatten
 from pe_jax.trainer.configs.all_tasks import CONFIGS
-from pe_jax.trainer.console import command, streams, terminal
+from pe_jax.trainer.console import command, terminal
 from pe_jax.trainer.console.config_files import find_config, shipped
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +65,7 @@ IN_A_TERMINAL = """
 import fcntl, pathlib, signal, sys, termios, time
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 from absl import flags
-from pe_jax.trainer.console import command, streams, terminal
+from pe_jax.trainer.console import command, terminal
 
 def run():
     progress = terminal.Progress(10)
@@ -79,7 +79,7 @@ def run():
         if len(sys.orig_argv) > 3:
             terminal.log("another message")
     progress.close()
-    streams.show("results")
+    terminal.show("results")
     pathlib.Path("done").touch()
 
 sys.argv = ["command"]
@@ -120,13 +120,13 @@ def test_a_broken_device_is_an_error(monkeypatch, tmp_path, capsys):
         patch.setattr(sys, "stdout", file)
         patch.setattr("builtins.print", fail)
         with pytest.raises(SystemExit, match="not written: Input/output error"):
-            streams.show("results")
+            terminal.show("results")
 
 
 def test_control_characters_do_not_reach_a_terminal(capsys):
     """Such as those of a name: they could retitle it, clear it, or write what nobody has said."""
     name = "run\x1b[2J\x1b]0;title\x07\x9b1m\r"
-    streams.show(f"Written to {name}\tand\nmore")
+    terminal.show(f"Written to {name}\tand\nmore")
     terminal.log(f"Run {name}")
     out, err = capsys.readouterr()
     escaped = r"run\x1b[2J\x1b]0;title\x07\x9b1m\r"
@@ -145,7 +145,7 @@ def test_help_without_utf_8():
 def test_streams_that_are_closed():
     """No other file takes the place of standard error."""
     code = (
-        "import sys\nfrom pe_jax.trainer.console import streams, terminal\nstreams.prepare()\n"
+        "import sys\nfrom pe_jax.trainer.console import terminal\nterminal.prepare_streams()\n"
         "assert open(sys.executable).fileno() > 2\nterminal.log('nobody reads this')\n"
         "print('done', file=sys.stderr)\n"
     )

@@ -56,7 +56,8 @@ def encoders_at_the_start(run, folder, monkeypatch):
     c = glue_config.get_config()
     c.init, c.seeds, c.steps = str(run), (3,), 1
     c.data.update(length=16, buckets=(), batch_size=8, eval_batch_size=8)
-    experiment = finetuning.build(from_values(c, FinetuningConfig), folder)
+    resolved = finetuning.resolve(from_values(c, FinetuningConfig))
+    experiment = finetuning.build(resolved, folder)
     params, _ = finetuning.start_from(
         experiment.config, experiment.program, zero_params(experiment.program)
     )

@@ -80,16 +80,15 @@ def save_untrained(config, folder):
     Nothing is compiled: for tests of what follows a run, not of the run.
     """
     experiment = pretraining.build(text_training.resolve(config))
-    save_random(
-        experiment.config, experiment.program, experiment.data.text.tokenizer, folder
-    )
+    tokenizer = experiment.data.text.tokenizer
+    save_random(experiment.resolved, experiment.program, tokenizer, folder)
 
 
-def save_random(config, program, tokenizer, folder):
-    """Write a run with random parameters for the program of a resolved config."""
+def save_random(resolved, program, tokenizer, folder):
+    """Write a run with random parameters for the program of a config."""
     params = random_params(program.state_shapes.params, 0.1)
     step, params = jax.device_put((np.int32(1), params))
-    workdir.write_config(folder, config)
+    workdir.write_config(folder, resolved)
     saved_tokenizer(folder).write_text(tokenizer.to_str())
     with contextlib.closing(Checkpoints(folder, keep=1)) as checkpoints:
         checkpoints.save(TrainState(step, params, (), jax.random.key(0)), {})

@@ -23,7 +23,7 @@ from pe_jax.trainer.configs import glue as glue_config
 from pe_jax.trainer.configs import squad as squad_config
 from pe_jax.trainer.configs.all_tasks import FINETUNING
 from pe_jax.trainer.data import glue
-from pe_jax.trainer.tasks import finetuning, pretraining
+from pe_jax.trainer.tasks import finetuning, pretraining, text_training
 from pe_jax.trainer.training import sharding
 
 V5E = tpu_slices.TPUS["v5e"]
@@ -46,7 +46,7 @@ def here(monkeypatch):
 
 
 def test_memory_by_kind(config):
-    model = dataclasses.replace(config.model.applied(), vocab_size=120)
+    model = dataclasses.replace(config.model.resolve(), vocab_size=120)
     program = pretraining.make_program(config, sharding.data_mesh(), model, steps=1)
     state, batch, _ = abstract_arguments(config, program, config.stage1)
     stats = SimpleNamespace(
@@ -74,7 +74,7 @@ def test_memory_by_kind(config):
 
 
 def test_abstract_state_and_batch_are_those_of_a_run(config):
-    experiment = pretraining.build(config)
+    experiment = pretraining.build(text_training.resolve(config))
     described = lambda tree: jax.tree.map(
         lambda x: (x.shape, x.dtype, x.sharding), tree
     )
@@ -147,8 +147,8 @@ def finetuning_config(pretrained, tmp_path, monkeypatch):
     "task", [pytest.param("cola", marks=pytest.mark.slow), "squad"]
 )
 def test_what_fine_tuning_compiles_is_what_runs(finetuning_config, tmp_path, task):
-    config = step_shapes.resolve(finetuning_config(task))
-    experiment = finetuning.build(config, tmp_path)
+    resolved = step_shapes.resolve(finetuning_config(task))
+    config, experiment = resolved.config, finetuning.build(resolved, tmp_path)
     described = lambda tree: jax.tree.map(
         lambda x: (x.shape, x.dtype, x.sharding), tree
     )
@@ -243,7 +243,7 @@ def test_the_report(here, config, tmp_path):
         in text
     )
     (found,) = json.loads(out.read_text())
-    model = dataclasses.replace(config.model.applied(), vocab_size=120)
+    model = dataclasses.replace(config.model.resolve(), vocab_size=120)
     assert found["model_flops"] == train_flops(model, 8, 32, 6)
     assert found["fits"] and 0 <= found["memory"]["padding, metrics"] < 1000
     bounds = found["bounds"]

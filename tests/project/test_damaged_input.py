@@ -20,9 +20,8 @@ from tokenizers import models, pre_tokenizers
 from pe_jax.interop import tokenizer
 from pe_jax.interop.checkpoint_files import open_checkpoint
 from pe_jax.trainer import data
-from pe_jax.trainer.console.compile_cache import cache_compiled_programs
 from pe_jax.trainer.data import corpora, tokenized
-from pe_jax.trainer.disk_cache import make_once
+from pe_jax.trainer.disk_cache import cache_compiled_programs, make_once
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 

@@ -39,8 +39,8 @@ from pe_jax.trainer.data.questions import read_official
 from pe_jax.trainer.data.tokenized import sentences
 from pe_jax.trainer.tasks import pretraining, text_training
 from pe_jax.trainer.tasks import train as runs
-from pe_jax.trainer.training.fingerprints import fingerprint
 from pe_jax.trainer.training.metrics import read_metrics
+from pe_jax.trainer.training.pytrees import checksum
 
 SLOW = 30  # Seconds in which a case ends; most take milliseconds.
 
@@ -674,7 +674,7 @@ def done(tmp_path_factory):
     save, train = runs.Checkpoints.save, runs.train
 
     def saved(self, state, *rest):
-        states[int(state.step)] = fingerprint(state)
+        states[int(state.step)] = checksum(state)
         save(self, state, *rest)
 
     def trained(run, folder, profile):
@@ -722,7 +722,7 @@ def test_files_of_a_run(fuzz, done, tmp_path, monkeypatch):
         with contextlib.redirect_stderr(io.StringIO()) as told:
             outcome = judged(lambda: resume(folder), folder)
         for state in resumed:
-            assert fingerprint(state) == states.get(int(state.step), "another step")
+            assert checksum(state) == states.get(int(state.step), "another step")
         return "refused" if "cannot be read" in told.getvalue() else outcome
 
     fuzz(case)

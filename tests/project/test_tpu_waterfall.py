@@ -279,11 +279,11 @@ def test_what_the_seconds_are_spent_on():
 
 def test_the_report(tmp_path):
     """Of a step that is compiled for this machine's devices instead of a slice's."""
-    config = text_training.resolve(tiny_run.config(tmp_path))
+    resolved = text_training.resolve(tiny_run.config(tmp_path))
     chips_here = tpu_slices.Slice(
         "v5e:2x2", tpu_slices.TPUS["v5e"], (2, 2), sharding.data_mesh()
     )
-    estimate = estimate_stage(config, config.stage1, chips_here)
+    estimate = estimate_stage(resolved, resolved.config.stage1, chips_here)
     times = tpu_waterfall.waterfall(estimate, chips_here)
     assert times.mfu == pytest.approx(
         estimate.model_flops / times.step_seconds / (4 * 197e12)

@@ -202,8 +202,8 @@ def test_scores_are_kept(subjects, config, tmp_path, monkeypatch):
 def test_the_start_is_the_run_s_own(subjects):
     """`ReportSubject.start` is what the first step started from: replayed from the seed."""
     run = subjects[2]
-    config = workdir.load_config(run.folder, PretrainingConfig)
-    experiment = pretraining.build(config, run.folder / "tokenizer.json")
+    resolved = workdir.load_config(run.folder, PretrainingConfig)
+    experiment = pretraining.build(resolved, run.folder / "tokenizer.json")
     expected = experiment.program.init().params["bert"]["position"]
     jax.tree.map(np.testing.assert_array_equal, run.start, expected)
     assert set(run.start) == {"learned_absolute", "learned_relative"}

@@ -45,6 +45,7 @@ from pe_jax.trainer.tasks import distillation, imitation
 from pe_jax.trainer.tasks.pretrained_source import PretrainedSource
 from pe_jax.trainer.training import checkpointing, metrics, sharding, workdir
 from pe_jax.trainer.training.checkpointing import newest_params, restore_params
+from pe_jax.trainer.training.loop import EarlyStopping
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *tiny_run.WORDS]
 LONGEST = 24
@@ -324,13 +325,15 @@ def test_resumes_bit_for_bit(finished, published, tmp_path, monkeypatch):
     )
 
 
-def test_converged():
+def test_early_stopping():
     values = lambda *r2: [{"r2": x} for x in r2]
-    ends = lambda *r2: imitation.converged(values(*r2), patience=2, min_gain=0.01)
+    stopping = EarlyStopping("r2", patience=2, min_gain=0.01)
+    ends = lambda *r2: stopping.is_reached(values(*r2))
     assert not ends(0.5) and not ends(0.5, 0.5)
     assert ends(0.5, 0.5, 0.505) and not ends(0.5, 0.5, 0.52)
     assert not ends(0.5, 0.52, 0.515) and ends(0.5, 0.52, 0.515, 0.52)
-    assert not imitation.converged(values(*[0.5] * 9), patience=0, min_gain=0.01)
+    never = stopping._replace(patience=0)
+    assert not never.is_reached(values(*[0.5] * 9))
 
 
 def test_stages_that_ended_early_have_ended_without_their_log(
@@ -544,7 +547,7 @@ def test_identical_student(one_layer):
     assert [round(x, 5) for name, x in scores.items() if "r2" in name] == [1.0] * (
         3 + 6
     )
-    baselines = experiment.stages[0].initial_scores(teacher)
+    baselines = experiment.initial_scores(teacher)
     assert baselines["teacher/order/words/token"] == scores["order/words/token"] > 0.01
     assert round(baselines["held_out/r2"], 5) == 1 > 0.9 > baselines["none/r2/layer_1"]
 
@@ -665,7 +668,7 @@ def test_two_hosts(commanded, one_layer, tmp_path):
 def test_another_teacher_is_refused(commanded, tmp_path):
     folder, _ = commanded
     other = write_teacher(tmp_path / "other", layers=1, seed=1)
-    c = changed(workdir.load_config(folder, ENCODERS), {"init": str(other)})
+    c = changed(workdir.load_config(folder, ENCODERS).config, {"init": str(other)})
     with pytest.raises(
         ValueError, match=r"config.init is not what the run in .* was trained on"
     ):
@@ -764,14 +767,14 @@ def assert_exported(run, out):
 def test_other_encodings_that_transformers_loads(one_layer, tmp_path, position):
     """Students as they are before training."""
     changes = {**THREE_STEPS, "model.position": position}
-    c, run = distillation.resolve(config(one_layer, **changes)), tmp_path / "run"
-    source = PretrainedSource(c.init)
-    student, mesh = (
-        dataclasses.replace(c.model, vocab_size=len(VOCAB)),
-        sharding.data_mesh(),
+    resolved, run = distillation.resolve(config(one_layer, **changes)), tmp_path / "run"
+    source = PretrainedSource(resolved.config.init)
+    student = dataclasses.replace(resolved.model, vocab_size=len(VOCAB))
+    program = distillation.make_program(
+        resolved.config, sharding.data_mesh(), student, source.model, 1, ("pooler",)
     )
-    program = distillation.make_program(c, mesh, student, source.model, 1, ("pooler",))
-    tiny_run.save_random(c, program, data.load_tokenizer(source.tokenizer()), run)
+    tokenizer = data.load_tokenizer(source.tokenizer())
+    tiny_run.save_random(resolved, program, tokenizer, run)
     assert_exported(run, tmp_path / "exported")
 
 

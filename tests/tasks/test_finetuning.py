@@ -276,7 +276,8 @@ def test_a_relative_table_that_is_too_short(tmp_path, monkeypatch):
     """It keeps its rows for longer inputs; a table that limits them waits for a method."""
     size = {"model.max_length": 16, "model.position": "learned_absolute+relative_key"}
     saved = tiny_run.config(tmp_path, **size)
-    workdir.write_config(tmp_path / "run", saved)
+    resolved = workdir.ResolvedConfig(saved, saved.model.resolve())
+    workdir.write_config(tmp_path / "run", resolved)
     encoding = encodings.from_name(
         saved.model.position, hidden_size=16, head_size=8, num_heads=2, max_length=16
     )
@@ -301,8 +302,8 @@ def test_lengths_do_not_change_scores(done, pretrained, tmp_path, monkeypatch, c
     _, params = newest_params(done)
     outputs = []
     for buckets in ((8, 12), ()):
-        bucketed = changed(resolved, {"data.buckets": buckets})
-        experiment = finetuning.build(bucketed, tmp_path)
+        bucketed = changed(resolved.config, {"data.buckets": buckets})
+        experiment = finetuning.build(resolved._replace(config=bucketed), tmp_path)
         placed = jax.device_put(params, experiment.program.shardings_of(params))
         outputs.append(experiment.scorer.held_out_outputs(placed)["validation"])
         count = len(experiment.scorer.held_out["validation"])

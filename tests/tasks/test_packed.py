@@ -272,7 +272,7 @@ def loss_on_one_device(model, params, batch):
 def test_arguments_of_compile_for_and_layouts(finished, parallel):
     """What is compiled has the shapes of a run; every layout has the loss of one device."""
     c = changed(finished[0], {"parallel": parallel})
-    experiment = pretraining.build(c)
+    experiment = pretraining.build(text_training.resolve(c))
     program, stage = experiment.program, experiment.stages[1]
     state, batch, constants = abstract_arguments(c, program, c.stage2)
     described = lambda tree: jax.tree.map(

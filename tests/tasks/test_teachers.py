@@ -307,9 +307,8 @@ def test_rows_have_the_special_tokens_of_the_teacher(teacher):
     ],
 )
 def test_a_student_with_the_positions_of_the_teacher_has_its_states(teacher, name):
-    config = distillation.resolve(run_config(teacher(name)))
-    run = distillation.build(config)
-    params = PretrainedSource(config.init).params(run.program.shardings_of)
+    run = distillation.build(distillation.resolve(run_config(teacher(name))))
+    params = PretrainedSource(run.config.init).params(run.program.shardings_of)
     scores = run.stages[0].evaluate(0, params)
     assert scores["r2_mean"] == pytest.approx(1, abs=1e-6)
 

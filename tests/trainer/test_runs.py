@@ -19,7 +19,7 @@ def test_a_run_is_read_with_its_config(tmp_path):
     model, params = trainer.load_run(str(tmp_path / "run"))
     rows, width = params["bert"]["token"]["embedding"].shape
     assert (type(model), width, model.vocab_size) == (BertConfig, 16, rows)
-    assert dataclasses.replace(config.model.applied(), vocab_size=rows) == model
+    assert dataclasses.replace(config.model.resolve(), vocab_size=rows) == model
     tokens = np.arange(16).reshape(2, 8)
     init = functools.partial(BertForPretraining(model).init, masked_positions=tokens)
     shapes = jax.eval_shape(init, jax.random.key(0), tokens)

@@ -17,8 +17,7 @@ import pytest
 from helpers import tiny_run
 from helpers.commands import run
 
-from pe_jax.trainer.disk_cache import make_once
-from pe_jax.trainer.locks import exclusive
+from pe_jax.trainer.disk_cache import exclusive, make_once
 from pe_jax.trainer.tasks import pretraining
 from pe_jax.trainer.tasks.seeds import seed_mesh
 from pe_jax.trainer.training import hosts
@@ -244,7 +243,9 @@ def test_hosts_that_share_a_cache_tokenize_once(tmp_path, capsys):
 
 
 def test_a_host_that_is_killed_is_not_waited_for(tmp_path):
-    program = "import pathlib, sys, time\nfrom pe_jax.trainer.locks import exclusive\n"
+    program = (
+        "import pathlib, sys, time\nfrom pe_jax.trainer.disk_cache import exclusive\n"
+    )
     program += "with exclusive(pathlib.Path(sys.argv[1])): print('in', flush=True), time.sleep(60)"
     command = [sys.executable, "-c", program, tmp_path / "corpus"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as other:

@@ -12,8 +12,8 @@ from pe_jax.trainer.tasks import pretraining
 from pe_jax.trainer.tasks.glue import glue_score
 from pe_jax.trainer.training import loop, optimizer
 from pe_jax.trainer.training.checkpointing import saved_steps
-from pe_jax.trainer.training.fingerprints import examine
 from pe_jax.trainer.training.optimizer import make_optimizer
+from pe_jax.trainer.training.pytrees import examine_leaves
 
 
 def test_a_step_that_breaks_the_state_is_not_saved(tmp_path, monkeypatch):
@@ -55,7 +55,7 @@ def test_leaves_that_are_not_finite_are_named():
         "a": jnp.array([1.0, np.inf]),
         "b": {"c": jnp.arange(2), "d": jnp.array(np.nan)},
     }
-    assert examine(tree)[1] == ["a", "b/d"]
+    assert examine_leaves(tree)[1] == ["a", "b/d"]
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])

@@ -30,18 +30,17 @@ from pe_jax.common.files import to_path, write_text
 from pe_jax.common.schema import changed
 from pe_jax.trainer import data
 from pe_jax.trainer.configs.pretraining import PretrainingConfig
-from pe_jax.trainer.disk_cache import make_once
+from pe_jax.trainer.disk_cache import exclusive, make_once
 from pe_jax.trainer.figures import style
-from pe_jax.trainer.locks import exclusive
 from pe_jax.trainer.tasks import pretraining, text_training, train
-from pe_jax.trainer.training import checkpointing, fingerprints, sharding, workdir
+from pe_jax.trainer.training import checkpointing, pytrees, sharding, workdir
 from pe_jax.trainer.training.checkpointing import (
     newest_params,
     restore_newest,
     saved_steps,
 )
-from pe_jax.trainer.training.fingerprints import fingerprint
 from pe_jax.trainer.training.metrics import MetricsWriter, read_metrics
+from pe_jax.trainer.training.pytrees import checksum
 from pe_jax.trainer.training.step import TrainState
 
 # A test fails by what its threads and tasks raise where nobody catches it.
@@ -468,7 +467,8 @@ DAMAGES = {
 def fresh(straight):
     """A state as the run's own, to restore to."""
     config, done = straight
-    return pretraining.build(config, done / "tokenizer.json").program.init()
+    resolved = text_training.resolve(config)
+    return pretraining.build(resolved, done / "tokenizer.json").program.init()
 
 
 @LEFT_BEHIND
@@ -483,11 +483,9 @@ def test_a_damaged_checkpoint(straight, fresh, tmp_path, capsys, caplog, damage)
         path.name: path.read_bytes()
         for path in files(folder / "checkpoints" / "12", "*")
     }
-    config, tokenizer = (
-        text_training.resolve(straight[0]),
-        (folder / "tokenizer.json").read_text(),
-    )
-    run = workdir.identity(config, tokenizer, resumed=True)
+    resolved = text_training.resolve(straight[0])
+    tokenizer = (folder / "tokenizer.json").read_text()
+    run = workdir.run_checksum(resolved, tokenizer)
     restored, _ = restore_newest(folder, fresh, run)
     assert saved_steps(folder) == [4, 8]
     assert restored.step == 8
@@ -535,33 +533,33 @@ def test_no_checkpoint_can_be_read(straight, tmp_path):
 
 
 @pytest.mark.parametrize("small", [0, 2**16])  # By a program, and without one.
-def test_fingerprints(small, monkeypatch):
-    monkeypatch.setattr(fingerprints, "_SMALL", small)
+def test_checksums(small, monkeypatch):
+    monkeypatch.setattr(pytrees, "_SMALL", small)
     rng = np.random.default_rng(0)
     tree = {
         "a": jnp.asarray(rng.normal(size=(3, 5)), jnp.float32),
         "b": jax.random.key(3),
     }
-    first = fingerprint(tree)
-    assert first == fingerprint(tree) and len(first) == 16
+    first = checksum(tree)
+    assert first == checksum(tree) and len(first) == 16
     a = np.asarray(tree["a"]).copy()
     a[1, 2] = np.nextafter(a[1, 2], np.float32(9))
-    assert fingerprint({**tree, "a": jnp.asarray(a)}) != first
-    assert fingerprint({**tree, "a": tree["a"][::-1]}) != first
-    assert fingerprint({**tree, "b": jax.random.key(4)}) != first
+    assert checksum({**tree, "a": jnp.asarray(a)}) != first
+    assert checksum({**tree, "a": tree["a"][::-1]}) != first
+    assert checksum({**tree, "b": jax.random.key(4)}) != first
     # Changes whose weighted sums are 0 modulo 2³²: signs, and high bits.
     for bits in (0x80000000, 0xC0000000):
         words = np.asarray(tree["a"]).view(np.uint32).copy()
         words[0, :2] ^= np.uint32(bits)
-        assert fingerprint({**tree, "a": jnp.asarray(words.view(np.float32))}) != first
-    assert fingerprint([-tree["a"], -tree["a"]]) != fingerprint([tree["a"], tree["a"]])
+        assert checksum({**tree, "a": jnp.asarray(words.view(np.float32))}) != first
+    assert checksum([-tree["a"], -tree["a"]]) != checksum([tree["a"], tree["a"]])
     zeros = {"a": jnp.zeros(3), "b": jnp.ones(3)}
-    assert fingerprint(zeros) != fingerprint({"a": jnp.ones(3), "b": jnp.zeros(3)})
+    assert checksum(zeros) != checksum({"a": jnp.ones(3), "b": jnp.zeros(3)})
     with pytest.raises(TypeError, match="bfloat16"):
-        fingerprint(jnp.zeros(3, jnp.bfloat16))
+        checksum(jnp.zeros(3, jnp.bfloat16))
 
 
-def test_small_leaves_have_the_fingerprints_of_programs(monkeypatch):
+def test_small_leaves_have_the_checksums_of_programs(monkeypatch):
     """On any number of devices, floats and integers."""
     x = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
     x[2, 1] = np.inf
@@ -572,9 +570,9 @@ def test_small_leaves_have_the_fingerprints_of_programs(monkeypatch):
         "c": jnp.arange(-3, 4),
         "d": jnp.float32(2.5),
     }
-    small = fingerprints.examine(tree)
-    monkeypatch.setattr(fingerprints, "_SMALL", 0)
-    assert small == fingerprints.examine(tree) and small[1] == ["a"]
+    small = pytrees.examine_leaves(tree)
+    monkeypatch.setattr(pytrees, "_SMALL", 0)
+    assert small == pytrees.examine_leaves(tree) and small[1] == ["a"]
 
 
 def nuls(path):
@@ -640,13 +638,17 @@ def test_a_run_that_is_older_than_a_key(straight, tmp_path):
     assert same(folder, done)
     read = [workdir.load_config(each, PretrainingConfig) for each in (folder, done)]
     assert read[0] == read[1]
+    assert read[0].as_dict() == read[1].as_dict()
 
 
-def test_the_identity_of_a_run():
+def test_the_checksum_of_a_run():
     """Steps, layouts and where inputs are leave it, from defaults on; other values do not."""
-    identity = lambda changes: workdir.identity(
-        changed(PretrainingConfig(), changes), "{}", resumed=True
-    )
+
+    def checksum(changes):
+        config = changed(PretrainingConfig(), changes)
+        resolved = workdir.ResolvedConfig(config, config.model.resolve())
+        return workdir.run_checksum(resolved, "{}")
+
     same_run = {"parallel": "fsdp"}, {"data.source": "a.txt"}, {"stage1.steps": 7}
     other_run = (
         {"parallel": "pmap"},
@@ -654,8 +656,8 @@ def test_the_identity_of_a_run():
         {"init": "W"},
         {"seed": 9},
     )
-    assert {identity(changes) for changes in same_run} == {identity({})}
-    assert len({identity(changes) for changes in ({}, *other_run)}) == 5
+    assert {checksum(changes) for changes in same_run} == {checksum({})}
+    assert len({checksum(changes) for changes in ({}, *other_run)}) == 5
 
 
 def test_a_checkpoint_of_another_run(straight, tmp_path, capsys):
@@ -752,9 +754,8 @@ def test_a_loss_that_explodes(straight, tmp_path):
     step = int(re.search(r"Step (\d+)", str(failed.value))[1])
     assert saved_steps(folder)[-1] == step - 1
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(newest_params(folder)[1]))
-    batches = iter(
-        pretraining.build(config, folder / "tokenizer.json").stages[0].batches(0)
-    )
+    run = pretraining.build(text_training.resolve(config), folder / "tokenizer.json")
+    batches = iter(run.stages[0].batches(0))
     for _ in range(step):
         batch = next(batches)
     with np.load(folder / "failed" / f"step_{step}_host_0.npz") as kept:
@@ -827,8 +828,9 @@ def test_a_run_folder_in_a_bucket(tmp_path):
         folder = to_path("gs://bucket/run")
         config = tiny_run.config(tmp_path)
         with workdir.lock_workdir(folder):
-            workdir.write_config(folder, config)
-        assert workdir.load_config(folder, PretrainingConfig).stage1.steps == 12
+            workdir.write_config(folder, text_training.resolve(config))
+        saved = workdir.load_config(folder, PretrainingConfig)
+        assert saved.config.stage1.steps == 12
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("tensorboardX.RecordWriter", unittest.mock.MagicMock())
             for start in (0, 1):  # The second start drops what came after its step.

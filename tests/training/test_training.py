@@ -22,14 +22,14 @@ from pe_jax.common.schema import changed
 from pe_jax.encodings.parser import PAPER
 from pe_jax.models import BertConfig, BertForPretraining
 from pe_jax.models.flops import train_flops
-from pe_jax.trainer import chips, data
+from pe_jax.trainer import data
 from pe_jax.trainer.configs.pretraining import PretrainingConfig
 from pe_jax.trainer.configs.training import OptimizerConfig
 from pe_jax.trainer.reports.comparison import score
 from pe_jax.trainer.reports.pretraining_report import report_pretraining
 from pe_jax.trainer.tasks import losses, pretraining, text_training
 from pe_jax.trainer.tasks.losses import cross_entropy
-from pe_jax.trainer.tasks.run import run_config, saved_tokenizer
+from pe_jax.trainer.tasks.run import saved_tokenizer
 from pe_jax.trainer.tasks.train import log_run_header
 from pe_jax.trainer.training import optimizer as optimizers
 from pe_jax.trainer.training import sharding, workdir
@@ -38,6 +38,7 @@ from pe_jax.trainer.training.checkpointing import (
     restore_newest,
     restore_params,
 )
+from pe_jax.trainer.training.metrics import PEAKS
 from pe_jax.trainer.training.pytrees import named_leaves
 from pe_jax.trainer.training.step import TrainState, make_train_step, state_shapes
 from pe_jax.trainer.training.transplant import transplant
@@ -710,7 +711,7 @@ def straight(tmp_path_factory):
     position = {"model.position": "learned_absolute+learnable_sinusoidal_relative"}
     config = tiny_run.config(folder, **position)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(chips.PEAKS, "cpu", 1e9)  # FLOP/s; no real peak is known.
+        patch.setitem(PEAKS, "cpu", 1e9)  # FLOP/s; no real peak is known.
         pretraining.run(config, folder / "run")
     return config, folder / "run"
 
@@ -765,7 +766,10 @@ def test_what_a_run_leaves(straight):
         "tensorboard",
     } <= names
     assert list((folder / "tensorboard").glob("events*"))
-    assert run_config(folder, PretrainingConfig) == text_training.resolve(config)
+    saved = workdir.load_config(folder, PretrainingConfig)
+    resolved = text_training.resolve(config)
+    assert saved.model == resolved.model
+    assert saved.as_dict() == resolved.as_dict()
     lines = [
         json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()
     ]
@@ -779,7 +783,7 @@ def test_mfu_where_the_peak_is_known(straight):
     config, folder = straight
     line = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
     words = data.load_tokenizer(folder / "tokenizer.json").get_vocab_size()
-    model = dataclasses.replace(config.model.applied(), vocab_size=words)
+    model = dataclasses.replace(config.model.resolve(), vocab_size=words)
     flops = train_flops(model, 8, 32, 6)
     steps_per_second = line["train/examples_per_second"] / 8
     assert line["train/mfu"] == pytest.approx(steps_per_second * flops / 4e9)
@@ -787,9 +791,9 @@ def test_mfu_where_the_peak_is_known(straight):
 
 def test_the_report_and_its_repetition(straight, tmp_path):
     config, folder = straight
-    first = report_pretraining(
-        folder, tmp_path / "a", pretraining.build(config, folder / "tokenizer.json")
-    )
+    resolved = text_training.resolve(config)
+    run = pretraining.build(resolved, folder / "tokenizer.json")
+    first = report_pretraining(folder, tmp_path / "a", run)
     again = report_pretraining(folder, tmp_path / "b")
     assert first == again
     numbers = json.loads((tmp_path / "b" / "report.json").read_text())
@@ -843,7 +847,8 @@ def test_a_run_goes_on_in_another_layout(split, tmp_path):
         pretraining.run(other, tmp_path / "run")
     other = changed(other, {"parallel": "jit"})
     pretraining.run(other, tmp_path / "run")
-    assert workdir.load_config(tmp_path / "run", PretrainingConfig).parallel == "jit"
+    saved = workdir.load_config(tmp_path / "run", PretrainingConfig)
+    assert saved.config.parallel == "jit"
     assert_close(
         final_params(tmp_path / "run", 12), final_params(done, 12), rtol=0, atol=0
     )
@@ -866,7 +871,7 @@ def test_starting_from_split_parameters(split, capsys):
         config,
         {"model.position": "learned_absolute+learned_relative", "init": str(folder)},
     )
-    experiment = pretraining.build(other)
+    experiment = pretraining.build(text_training.resolve(other))
     fresh = experiment.program.init().params
     params = experiment.start(fresh)
     assert "\nnew: bert/position/learned_relative/table\n" in capsys.readouterr().err
@@ -946,12 +951,13 @@ def test_transplant_lists_every_mismatch():
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_has_no_tokenizer(tmp_path):
     """It may start again from another model, whose tokenizer is another one."""
-    config, folder = text_training.resolve(tiny_run.config(tmp_path)), tmp_path / "run"
-    workdir.write_config(folder, config)
+    config, folder = tiny_run.config(tmp_path), tmp_path / "run"
+    resolved = text_training.resolve(config)
+    workdir.write_config(folder, resolved)
     saved_tokenizer(folder).write_text("{}")
-    assert log_run_header(folder, config) is None
+    assert log_run_header(folder, resolved) is None
     tiny_run.save_untrained(config, folder)
-    assert log_run_header(folder, config) == saved_tokenizer(folder)
+    assert log_run_header(folder, resolved) == saved_tokenizer(folder)
 
 
 @pytest.mark.parametrize(
@@ -994,7 +1000,7 @@ def test_configs_that_cannot_run(tmp_path, changes, message):
 
 def test_epochs_become_steps(tmp_path):
     config = tiny_run.config(tmp_path, **{"stage1.steps": 0, "stage1.epochs": 2.0})
-    experiment = pretraining.build(config)
+    experiment = pretraining.build(text_training.resolve(config))
     examples = 9 * 8  # Nine training documents; each 30 sentences of at least 9 tokens.
     assert experiment.stages[0].steps >= 2 * examples / 8
     assert experiment.stages[1].steps == 8
@@ -1010,9 +1016,8 @@ def test_epochs_become_steps(tmp_path):
 def test_real_batches_are_learned(tmp_path, name):
     """The loss decreases in bfloat16; that it does for each encoding see test_models.py."""
     changes = {"model.position": name, "model.dtype": "bfloat16", "stage2.steps": 0}
-    experiment = pretraining.build(
-        tiny_run.config(tmp_path, **changes, **tiny_run.NO_DROPOUT)
-    )
+    config = tiny_run.config(tmp_path, **changes, **tiny_run.NO_DROPOUT)
+    experiment = pretraining.build(text_training.resolve(config))
     stage, state = experiment.stages[0], experiment.program.init()
     batch = sharding.to_global(
         next(iter(stage.batches(0))), experiment.program.batch_sharding

@@ -16,7 +16,7 @@ from pe_jax.attention.inputs import AttentionInputs, Term
 from pe_jax.attention.inputs import tables as offset_tables
 from pe_jax.attention.reverse_only import reverse_only
 from pe_jax.attention.tpu_kernel.flash import fits, flash_attention
-from pe_jax.common.manual_axes import varies
+from pe_jax.common.mesh_axes import varies
 from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings.part import OffsetTerms
 from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid

@@ -39,8 +39,7 @@ from pe_jax.attention.tpu_kernel.arguments import (
 from pe_jax.attention.tpu_kernel.kernels import Batched, Shared
 from pe_jax.attention.tpu_kernel.tiles import LOG2_E
 from pe_jax.attention.tpu_kernel.tiling import KernelConfig
-from pe_jax.common.dtypes import check_floats
-from pe_jax.common.promotion import standard_promotion
+from pe_jax.common.dtypes import check_floats, standard_promotion
 from pe_jax.common.shapes import Array, Bool, Float, Int
 from pe_jax.encodings.positions import AttentionWindow
 

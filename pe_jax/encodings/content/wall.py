@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.common.dtypes import at_least_float32
-from pe_jax.common.manual_axes import vary_alike
+from pe_jax.common.mesh_axes import vary_alike
 from pe_jax.common.shapes import Array
 from pe_jax.encodings.content import row_order
 from pe_jax.encodings.part import (

@@ -7,7 +7,7 @@ import sys
 from pe_jax import __version__
 from pe_jax.common.errors import did_you_mean, extra
 from pe_jax.common.markdown import printable
-from pe_jax.trainer.console import huge_pages, stopping, streams
+from pe_jax.trainer.console import huge_pages, stopping, terminal
 
 _COMMANDS = {
     "train": "Train or fine-tune.",
@@ -23,7 +23,7 @@ def main() -> None:
     stopping.catch()
     if os.path.basename(sys.argv[0]) == "pe-jax":
         huge_pages.use()  # Another script may have done something before, which must not be twice.
-    streams.prepare()
+    terminal.prepare_streams()
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in _COMMANDS:
         sys.argv = [f"pe-jax {name}", *arguments]
@@ -32,13 +32,14 @@ def main() -> None:
         command.main()
         return
     if name == "--version":
-        streams.show(__version__)
+        terminal.show(__version__)
         return
-    usage = "\n".join(f"  pe-jax {one:9}{what}" for one, what in _COMMANDS.items())
-    usage += "\n\npe-jax COMMAND --help says more; pe-jax --version."
+    lines = [f"  pe-jax {each:9}{purpose}" for each, purpose in _COMMANDS.items()]
+    lines += ["", "pe-jax COMMAND --help says more; pe-jax --version."]
+    usage = "\n".join(lines)
     if name not in ("--help", "-h"):
         hint = did_you_mean(name, _COMMANDS)
         raise SystemExit(
             f"error: {printable(name)} is not a command of pe-jax.{hint}\n{usage}"
         )
-    streams.show(usage)
+    terminal.show(usage)

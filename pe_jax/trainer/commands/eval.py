@@ -31,7 +31,7 @@ with extra("train", SystemExit):
     from pe_jax.trainer.configs.tables import TablesConfig
     from pe_jax.trainer.console import command
     from pe_jax.trainer.console.config_files import define_config
-    from pe_jax.trainer.console.streams import show
+    from pe_jax.trainer.console.terminal import show
 
 # All else is imported where it is used: help, and mistakes in flags, are told at once.
 
@@ -46,9 +46,11 @@ _ENCODINGS = _string(
     "encodings", "", "Encodings to measure untrained; 'all', or 'paper' for its 13."
 )
 _CHECKPOINTS = flags.DEFINE_list(
-    "checkpoints", [], "Published models: folders or .safetensors files, each PATH or NAME=PATH.",
+    "checkpoints",
+    [],
+    "Published models: folders or .safetensors files, each PATH or NAME=PATH.",
     flag_values=_FLAGS,
-)  # fmt: skip
+)
 _OUT = _string(
     "out", None, "Folder for the results; default: a folder inside the run's."
 )
@@ -56,7 +58,9 @@ _OUT = _string(
 
 def _out(default: str) -> Path:
     """Return --out, or a folder in that of the run."""
-    return reachable_path(_OUT.value) if _OUT.value else _run_folder("a run") / default
+    if _OUT.value:
+        return reachable_path(_OUT.value)
+    return _run_folder("a run") / default
 
 
 def _run_folder(what: str) -> Path:
@@ -70,8 +74,12 @@ def _run_folder(what: str) -> Path:
 def _run_folders() -> list[Path]:
     from pe_jax.trainer.training.workdir import matching_runs
 
-    folders = [reachable_path(_WORKDIR.value)] if _WORKDIR.value else []
-    return folders + (matching_runs(_RUNS.value) if _RUNS.value else [])
+    folders = []
+    if _WORKDIR.value:
+        folders.append(reachable_path(_WORKDIR.value))
+    if _RUNS.value:
+        folders += matching_runs(_RUNS.value)
+    return folders
 
 
 def _report_scores() -> tuple[str, Path]:
@@ -85,10 +93,11 @@ def _report_scores() -> tuple[str, Path]:
         raise ValueError(
             "Give --workdir=RUN to report on it, or --runs='RUNS/*' to compare."
         )
-    out, folders = _out("report"), _run_folders()
+    out = _out("report")
+    folders = _run_folders()
     if _RUNS.value:
         return compare(folders, out), out
-    config: Config = load_config(folders[0], TRAINING)
+    config: Config = load_config(folders[0], TRAINING).config
     if isinstance(config, FinetuningConfig):
         return rescore(folders[0], out), out
     if isinstance(config, DistillationConfig):

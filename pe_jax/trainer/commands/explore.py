@@ -18,8 +18,7 @@ with extra("train", SystemExit):
 
     from pe_jax.common.files import reachable_path, write_text
     from pe_jax.trainer.console import command
-    from pe_jax.trainer.console.streams import show
-    from pe_jax.trainer.console.terminal import log
+    from pe_jax.trainer.console.terminal import log, show
 
 _FLAGS = flags.FlagValues()
 _string = functools.partial(flags.DEFINE_string, flag_values=_FLAGS)
@@ -33,9 +32,8 @@ _OUT = _string("out", None, "The .html file to write.")
 def run() -> None:
     from pe_jax.trainer.reports.explorer_page import page, plotly_source
 
-    if not (_RUNS.value or _ENCODINGS.value.strip(" ,")) or not str(
-        _OUT.value
-    ).endswith(".html"):
+    is_something_chosen = _RUNS.value or _ENCODINGS.value.strip(" ,")
+    if not is_something_chosen or not str(_OUT.value).endswith(".html"):
         raise ValueError(
             "Give --runs='RUNS/*', --encodings=rope,alibi, or both; and --out=PAGE.html."
         )

@@ -24,8 +24,7 @@ with extra("train", SystemExit):
 
     from pe_jax.common.files import reachable_path, read_json
     from pe_jax.trainer.console import command
-    from pe_jax.trainer.console.streams import show
-    from pe_jax.trainer.console.terminal import log
+    from pe_jax.trainer.console.terminal import log, show
 
 _FLAGS = flags.FlagValues()
 _string = functools.partial(flags.DEFINE_string, flag_values=_FLAGS)
@@ -44,19 +43,22 @@ _GOLDEN = _string(
     "golden", None, "A .safetensors file of golden vectors, or a folder of them."
 )
 _DTYPE = flags.DEFINE_enum(
-    "dtype", "float32", ["float32", "bfloat16"], "That the function computes in.",
+    "dtype",
+    "float32",
+    ["float32", "bfloat16"],
+    "That the function computes in.",
     flag_values=_FLAGS,
-)  # fmt: skip
+)
 
 
 def _function(name: str) -> Callable[..., Any]:
     """Return a function by FILE.py:FUNCTION or MODULE:FUNCTION; ValueError if there is none."""
     place, _, attribute = name.rpartition(":")
     try:
-        is_file = place.endswith(".py")
-        members = (
-            runpy.run_path(place) if is_file else vars(importlib.import_module(place))
-        )
+        if place.endswith(".py"):
+            members = runpy.run_path(place)
+        else:
+            members = vars(importlib.import_module(place))
     except (ImportError, OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"--check={name}: {error}. Give FILE.py:FUNCTION.") from error
     except SystemExit as error:  # Its status may be 0, though nothing was compared.
@@ -80,14 +82,17 @@ def _check() -> None:
             f"--golden={_GOLDEN.value} has no golden vectors: give a .safetensors file that "
             "pe-jax golden wrote, or a folder of them."
         )
-    function, wrong = _function(_CHECK.value), 0
+    function = _function(_CHECK.value)
+    all_agree = True
     for file in files:
         failures = golden.check(function, file, _DTYPE.value)
-        show(f"{file.stem}: {f'{len(failures)} failures' if failures else 'ok'}")
         if failures:
+            all_agree = False
+            show(f"{file.stem}: {len(failures)} failures")
             show(golden.report(failures))
-        wrong += bool(failures)
-    if wrong:
+        else:
+            show(f"{file.stem}: ok")
+    if not all_agree:
         raise SystemExit(1)
 
 
@@ -99,10 +104,8 @@ def run() -> None:
 
     types = model_types() if _ALL.value else _TYPES.value
     configs: list[Any] = [{"model_type": name} for name in types]
-    configs += [
-        read_json(reachable_path(file), "Give a config.json.")
-        for file in _CONFIGS.value
-    ]
+    for file in _CONFIGS.value:
+        configs.append(read_json(reachable_path(file), "Give a config.json."))
     if not configs or not _OUT.value:
         raise ValueError(
             "Give --out=FOLDER and --model_type, --config or --all; or --check=FILE.py:FUNCTION "

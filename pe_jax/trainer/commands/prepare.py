@@ -15,14 +15,16 @@ from absl import flags
 
 from pe_jax.common.files import to_path
 from pe_jax.trainer.console import command
-from pe_jax.trainer.console.streams import show
+from pe_jax.trainer.console.terminal import show
 
 _FLAGS = flags.FlagValues()
 _string = functools.partial(flags.DEFINE_string, flag_values=_FLAGS)
 _SOURCE = _string(
-    "source", None, "As config.data.source: a path or glob of .txt or .jsonl, or tfds:NAME:SPLIT.",
+    "source",
+    None,
+    "As config.data.source: a path or glob of .txt or .jsonl, or tfds:NAME:SPLIT.",
     required=True,
-)  # fmt: skip
+)
 _VOCAB = _string("vocab", None, "A tokenizer.json or vocab.txt.", required=True)
 _OUT = _string("out", None, "A new folder.", required=True)
 _FEATURE = _string(

@@ -28,8 +28,7 @@ with extra("train", SystemExit):
     from pe_jax.trainer.configs.all_tasks import FINETUNING, TRAINING
     from pe_jax.trainer.console import command
     from pe_jax.trainer.console.config_files import define_config
-    from pe_jax.trainer.console.streams import show
-    from pe_jax.trainer.console.terminal import be_quiet, is_quiet, log
+    from pe_jax.trainer.console.terminal import be_quiet, log, show
 
 # All else is imported where it is used: help, and mistakes in flags, are told at once.
 
@@ -44,9 +43,10 @@ _PROFILE = _string(
     "Steps to trace, such as 10-12; XProf reads the profile in the run's folder.",
 )
 _COORDINATOR = _string(
-    "coordinator", None,
+    "coordinator",
+    None,
     "For several hosts: HOST:PORT of host 0, or 'auto' on a cluster (TPU, Slurm, ...).",
-)  # fmt: skip
+)
 _HOSTS = _integer("hosts", None, "Number of hosts, with --coordinator=HOST:PORT.")
 _HOST = _integer("host", None, "Index of this host, from 0.")
 _LOST_AFTER = _integer(
@@ -56,16 +56,16 @@ _LOST_AFTER = _integer(
 
 def _execute(config: Config, folder: Path, profile: range) -> tuple[str, Path]:
     """Train, and return the text to print and the folder of the results."""
-    report, task = folder / "report", _CONFIG.value.task
+    report = folder / "report"
+    task = _CONFIG.value.task
     if task in FINETUNING:
         from pe_jax.trainer.configs.finetuning import FinetuningConfig
         from pe_jax.trainer.reports.finetuning_report import report_finetuning
         from pe_jax.trainer.tasks import finetuning
 
         assert isinstance(config, FinetuningConfig)
-        return report_finetuning(
-            finetuning.run(config, folder, profile), folder
-        ), folder
+        finetuned = finetuning.run(config, folder, profile)
+        return report_finetuning(finetuned, folder), folder
     if task == "distillation":
         from pe_jax.trainer.configs.distill_positions import DistillationConfig
         from pe_jax.trainer.reports.distillation_report import report_distillation
@@ -86,21 +86,22 @@ def _execute(config: Config, folder: Path, profile: range) -> tuple[str, Path]:
 
 def _next_commands(folder: str) -> list[tuple[str, str]]:
     """Return commands that show more of a trained run, each behind the name of what it shows."""
-    is_finetuning = _CONFIG.value.task in FINETUNING
-    purpose, config = (
-        ("Table", "tables") if is_finetuning else ("Positions", "properties")
-    )
-    evaluation = command.as_called(
-        f"eval.py --config=configs/{config}.py --workdir={folder}"
-    )
-    return [(purpose, evaluation), ("Curves", f"tensorboard --logdir={folder}")]
+    purpose, config = "Positions", "properties"
+    if _CONFIG.value.task in FINETUNING:
+        purpose, config = "Table", "tables"
+    evaluation = f"eval.py --config=configs/{config}.py --workdir={folder}"
+    curves = f"tensorboard --logdir={folder}"
+    return [(purpose, command.as_called(evaluation)), ("Curves", curves)]
 
 
 def _profiled_steps() -> range:
     if not _PROFILE.value:
         return range(0)
+    steps = range(0)
     match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", _PROFILE.value)
-    steps = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+    if match:
+        first, last = match[1], match[2] or match[1]
+        steps = range(int(first), int(last) + 1)
     if not steps or not steps[0]:
         raise ValueError(
             "--profile must be a step or a range of steps, counted from 1, such as 10-12; got "
@@ -129,11 +130,9 @@ def _mesh(config: Config) -> Mesh:
     from pe_jax.trainer.tasks.seeds import seed_mesh
     from pe_jax.trainer.training.sharding import data_mesh
 
-    return (
-        seed_mesh(len(config.seeds))
-        if isinstance(config, FinetuningConfig)
-        else data_mesh()
-    )
+    if isinstance(config, FinetuningConfig):
+        return seed_mesh(len(config.seeds))
+    return data_mesh()
 
 
 def train() -> None:
@@ -153,14 +152,12 @@ def train() -> None:
         _connect(config)
     start = time.perf_counter()
     text, out = _execute(config, reachable_path(_WORKDIR.value), profile)
-    if not is_quiet():
-        minutes, seconds = divmod(round(time.perf_counter() - start), 60)
-        show(
-            f"\n{for_terminal(text)}\nWritten to {out}, after {minutes} min {seconds} s in all."
-        )
-        show(f"{'Report':11}{out / 'report.html'}, for a browser")
-        for what, line in _next_commands(shlex.quote(_WORKDIR.value)):
-            show(f"{what:11}{line}")
+    minutes, seconds = divmod(round(time.perf_counter() - start), 60)
+    show(f"\n{for_terminal(text)}")
+    show(f"Written to {out}, after {minutes} min {seconds} s in all.")
+    show(f"{'Report':11}{out / 'report.html'}, for a browser")
+    for purpose, line in _next_commands(shlex.quote(_WORKDIR.value)):
+        show(f"{purpose:11}{line}")
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from pe_jax.common.schema import config_dict, field, subconfig, task_field
 from pe_jax.common.values import FLAG, integer, number, several
-from pe_jax.models.config import BertConfig, ModelChanges
+from pe_jax.models.config import ModelChanges
 from pe_jax.trainer.configs.pretraining import EncoderTrainingConfig, StageConfig
 from pe_jax.trainer.configs.training import COUNT_OR_ZERO, OptimizerConfig
 
@@ -37,7 +37,7 @@ class DistillationConfig(EncoderTrainingConfig):
     """
 
     task: str = task_field("distillation")
-    model: BertConfig = subconfig(
+    model: ModelChanges = subconfig(
         ModelChanges, dropout_rate=0.0, attention_dropout_rate=0.0
     )
     stage1: StageConfig = subconfig(StageConfig, length=256, batch_size=4, steps=2_000)

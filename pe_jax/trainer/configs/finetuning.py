@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pe_jax.common.schema import Config, field, subconfig, task_field
 from pe_jax.common.values import SEED, integer, number, one_of, several, text
-from pe_jax.models.config import BertConfig, ModelChanges
+from pe_jax.models.config import ModelChanges
 from pe_jax.trainer.configs.all_tasks import GLUE_TASKS
 from pe_jax.trainer.configs.training import (
     ACCUMULATION,
@@ -47,10 +47,7 @@ class FinetuningDataConfig(Config):
 
 @dataclasses.dataclass(frozen=True)
 class FinetuningConfig(Config):
-    """Fine-tuning on a task of GLUE; what SQuAD's config shares with it.
-
-    `model` holds changes of the pretrained model until `finetuning.resolve` fills in the rest.
-    """
+    """Fine-tuning on a task of GLUE; what SQuAD's config shares with it."""
 
     task: str = task_field(*GLUE_TASKS)
     seeds: tuple[int, ...] = field(
@@ -64,7 +61,7 @@ class FinetuningConfig(Config):
     resize: str = field(
         "", RESIZE, 'Of a table that is too short: "interpolate" or "repeat".'
     )
-    model: BertConfig = subconfig(ModelChanges)
+    model: ModelChanges = subconfig(ModelChanges)
     data: FinetuningDataConfig = subconfig(FinetuningDataConfig)
     epochs: float = field(3.0, EPOCHS, "Passes over the training data.")
     steps: int = field(0, COUNT_OR_ZERO, "If given, instead of epochs.")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from pe_jax.common.schema import Config, field, subconfig, task_field
 from pe_jax.common.values import FLAG, SEED, integer, number, one_of, text
-from pe_jax.models.config import BertConfig, ModelChanges
+from pe_jax.models.config import ModelChanges
 from pe_jax.trainer.configs.training import (
     ACCUMULATION,
     COUNT_OR_ZERO,
@@ -23,9 +23,8 @@ from pe_jax.trainer.configs.training import (
 class StageConfig(Config):
     """A stage of training on text: inputs of one length."""
 
-    length: int = field(
-        512, integer(8, 10**6), "Tokens of an input."
-    )  # Room for two sentences.
+    # The least leaves room for two sentences.
+    length: int = field(512, integer(8, 10**6), "Tokens of an input.")
     batch_size: int = field(64, ROWS, "Inputs of a step, on all devices together.")
     steps: int = field(0, COUNT_OR_ZERO, "0, with no epochs: the stage is left out.")
     epochs: float = field(0.0, EPOCHS, "Instead of steps.")
@@ -143,7 +142,7 @@ class EncoderTrainingConfig(Config):
         'Or "fsdp" (sharded state), "pmap" (mapped per device), "pmap_bfloat16" (which exchanges '
         "gradients in bfloat16).",
     )
-    model: BertConfig = subconfig(ModelChanges)
+    model: ModelChanges = subconfig(ModelChanges)
     data: TextConfig = subconfig(TextConfig)
     stage1: StageConfig = subconfig(StageConfig, length=128)
     stage2: StageConfig = subconfig(StageConfig)

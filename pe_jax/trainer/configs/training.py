@@ -18,9 +18,8 @@ COUNT_OR_ZERO = integer(0, 2**31 - 1)
 EPOCHS = number(0, 10**6)
 LENGTH = integer(3, 10**6)  # Tokens of an input: one between the special ones.
 ROWS = integer(1, 10**7)
-RESIZE = one_of(
-    ("", "interpolate", "repeat")
-)  # Methods of `resize_table` for longer tables.
+# Methods of `resize_table` for longer tables.
+RESIZE = one_of(("", "interpolate", "repeat"))
 HELD_OUT = number(0, 0.5)
 VECTOR = one_of("pe_jax.trainer.figures.style:VECTOR", "")
 FORMATS = '"pdf" or "svg" writes every figure in that format as well.'
@@ -77,8 +76,11 @@ class OptimizerConfig(Config):
     @property
     def ratios(self) -> dict[str, float]:
         """The ratio of the learning rate by pattern of the parameters' paths."""
-        pairs = (rate.rpartition("=") for rate in self.rates)
-        return {pattern: float(ratio) for pattern, _, ratio in pairs}
+        ratios = {}
+        for rate in self.rates:
+            pattern, _, ratio = rate.rpartition("=")
+            ratios[pattern] = float(ratio)
+        return ratios
 
     def errors(self) -> Iterator[str]:
         patterns = [rate.rpartition("=")[0] for rate in self.rates]

@@ -17,7 +17,7 @@ from pe_jax.common.markdown import printable
 from pe_jax.common.schema import Classes, Config, fields_of_task, unknown_key
 from pe_jax.common.values import shown
 from pe_jax.trainer.configs.all_tasks import CONFIGS
-from pe_jax.trainer.console import stopping, streams
+from pe_jax.trainer.console import stopping, terminal
 from pe_jax.trainer.console.config_files import config_values
 from pe_jax.trainer.console.help import help_text
 from pe_jax.trainer.console.terminal import log
@@ -45,7 +45,7 @@ def main(
         config = _config_in(args)
         try:
             if _HELP & set(args):
-                streams.show(
+                terminal.show(
                     help_text(as_called(usage), command_flags, script, config, classes)
                 )
                 raise SystemExit(0)
@@ -55,7 +55,7 @@ def main(
             raise SystemExit(_error(f"in the flags: {message}")) from None
 
     stopping.catch()
-    streams.prepare()
+    terminal.prepare_streams()
     app.run(functools.partial(_run, command), argv=sys.argv, flags_parser=parse)
 
 
@@ -76,7 +76,7 @@ def _run(command: Callable[[], None], args: list[str]) -> None:
         logging.set_verbosity(logging.WARNING)
     try:
         with extra("train", SystemExit):
-            from pe_jax.trainer.console.compile_cache import cache_compiled_programs
+            from pe_jax.trainer.disk_cache import cache_compiled_programs
 
             cache_compiled_programs()
             command()
@@ -107,12 +107,11 @@ def _parse(
     command_flags.append_flag_values(flags.FLAGS)  # absl's: --verbosity and others.
     try:
         rest = command_flags(args)
-    except (
-        flags.Error
-    ) as error:  # Of absl: they name the flag, its value, and similar flags.
-        message = _unparsed_value(
-            args, str(error), command_flags, config, classes
-        ) or str(error)
+    except flags.Error as error:
+        # Of absl: they name the flag, its value, and similar flags.
+        message = str(error)
+        accepted = _unparsed_value(args, message, command_flags, config, classes)
+        message = accepted or message
     except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
         # Of ml_collections, for an unknown key among others.
         message = _unknown_key(args, command_flags, config) or str(error)
@@ -125,10 +124,15 @@ def _parse(
 def _unknown_key(args: list[str], command_flags: flags.FlagValues, config: str) -> str:
     """Return the message for the first `--config.KEY` that the config file lacks, if any."""
     values = config_values(command_flags, config)
-    for arg in args if values else ():
+    if not values:
+        return ""
+    for arg in args:
         match = re.match(r"--?(?:no)?config\.([^=]+)", arg)
-        if match and not any(f"{key}.".startswith(f"{match[1]}.") for key in values):
-            return unknown_key(match[1], values, config)
+        if not match:
+            continue
+        name = match[1]
+        if not any(f"{key}.".startswith(f"{name}.") for key in values):
+            return unknown_key(name, values, config)
     return ""
 
 
@@ -145,18 +149,20 @@ def _unparsed_value(
     )
     if not match:
         return ""
-    name, words = match[1], {"int": "an integer", "float": "a number"}
-    given = [
-        arg.partition("=")[2] for arg in args if re.match(f"--?{re.escape(name)}=", arg)
-    ]
+    name = match[1]
+    value = None
+    for arg in args:
+        flag, equals, text = arg.partition("=")
+        if equals and flag in (f"-{name}", f"--{name}"):
+            value = text
+    words = {"int": "an integer", "float": "a number"}
     accepted = words.get(command_flags[name].flag_type(), "True or False")
     if name.startswith("config."):
-        fields = fields_of_task(
-            config_values(command_flags, config).get("task"), classes
-        )
-        if field := fields.get(name.removeprefix("config.")):
+        task = config_values(command_flags, config).get("task")
+        field = fields_of_task(task, classes).get(name.removeprefix("config."))
+        if field:
             accepted = field.metadata["kind"].describe()
-    return f"--{name} must be {accepted}, got {shown(given[-1] if given else None)}."
+    return f"--{name} must be {accepted}, got {shown(value)}."
 
 
 def _config_in(args: list[str]) -> str:
@@ -168,12 +174,10 @@ def _config_in(args: list[str]) -> str:
 
 def _error(message: str) -> str:
     """Return the line of an error; a value of megabytes in it is cut."""
-    lines = [
-        line
-        if len(line) <= _LONGEST_LINE
-        else f"{line[: _LONGEST_LINE // 2]} ... {line[-200:]}"
-        for line in printable(message, keep="\n\t").split("\n")
-    ]
+    lines = printable(message, keep="\n\t").split("\n")
+    for number, line in enumerate(lines):
+        if len(line) > _LONGEST_LINE:
+            lines[number] = f"{line[: _LONGEST_LINE // 2]} ... {line[-200:]}"
     return "error: " + "\n".join(lines)
 
 
@@ -184,7 +188,10 @@ def _transfer_failure(error: Exception) -> str:
 
 
 def _leave(status: int) -> None:
-    """End without waiting for the other hosts, if any; they are notified that this one is lost."""
+    """End this process if it is one of several hosts, without waiting for the others.
+
+    They would wait for it in the middle of a step; JAX's coordinator notifies them that it is lost.
+    """
     jax = sys.modules.get("jax")
     if jax and jax.distributed.is_initialized():
         sys.stdout.flush()

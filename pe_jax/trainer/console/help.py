@@ -31,9 +31,10 @@ def help_text(
     """
     lines = [usage.strip(), "", "Flags:"]
     for name in command_flags:
-        default = command_flags[name].default
-        ends = f" Default {default}." if default not in (None, "", [], False) else ""
-        lines += _entry(f"--{name}", f"{command_flags[name].help}{ends}")
+        default, description = command_flags[name].default, command_flags[name].help
+        if default not in (None, "", [], False):
+            description += f" Default {default}."
+        lines += _entry(f"--{name}", description)
     if config:
         lines += ["", f"Keys of {config}, each set with --config.KEY=VALUE:"]
         values = config_values(command_flags, config)

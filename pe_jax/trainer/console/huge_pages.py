@@ -25,11 +25,10 @@ _OPTIONS_WITH_VALUE = {"-X", "-W", "--check-hash-based-pycs"}
 
 def tunables(before: str) -> str:
     """Return GLIBC_TUNABLES with huge pages, as it is if it decides on them already."""
-    return (
-        before
-        if _TUNABLE in before
-        else ":".join(filter(None, (before, f"{_TUNABLE}=1")))
-    )
+    if _TUNABLE in before:
+        return before
+    setting = f"{_TUNABLE}=1"
+    return f"{before}:{setting}" if before else setting
 
 
 def use() -> None:
@@ -59,23 +58,22 @@ def use() -> None:
 
 def _starts_equally() -> bool:
     """True if this process runs a script, and the same arguments start it again."""
+    if not sys.argv or sys.gettrace():
+        return False
     count = len(sys.argv)
     options, arguments = sys.orig_argv[1:-count], sys.orig_argv[-count:]
-    if (
-        not sys.argv
-        or arguments != sys.argv
-        or not _are_options(options)
-        or sys.gettrace()
-    ):
+    if arguments != sys.argv or not _are_options(options):
         return False
-    # What was read from standard input or a pipe is gone, and a script in an archive is no file.
     script = getattr(sys.modules["__main__"], "__file__", None) or ""
     try:
-        is_script = os.path.isfile(sys.argv[0]) and os.path.samefile(
-            sys.argv[0], script
-        )
+        # What was read from standard input or a pipe is gone, and a script in an archive is no
+        # file.
+        if not os.path.isfile(sys.argv[0]):
+            return False
+        if not os.path.samefile(sys.argv[0], script):
+            return False
         # `sys.executable` is a guess from the name that the process was started under.
-        return is_script and os.path.samefile(sys.executable or "", "/proc/self/exe")
+        return os.path.samefile(sys.executable or "", "/proc/self/exe")
     except OSError:
         return False
 

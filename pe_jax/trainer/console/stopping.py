@@ -39,9 +39,8 @@ _ANNOUNCEMENT = (
 _PATIENCE = 0.3  # Seconds for the main thread to answer a signal.
 _TWICE = 1.0  # Seconds: signals that come closer together are one.
 
-_handlers_before: dict[
-    signal.Signals, Callable | int | None
-] = {}  # Empty unless ours are there.
+# Empty unless ours are there.
+_handlers_before: dict[signal.Signals, Callable | int | None] = {}
 _released: set[signal.Signals] = set()
 _received = 0  # The exit status that the first signal asks for,
 _first = 0.0  # and when it came.
@@ -161,7 +160,7 @@ def release(number: signal.Signals) -> None:
 
 
 def end() -> None:
-    """Signals have the effect that they had before `catch`."""
+    """Give signals the effect that they had before `catch`."""
     global _received, _hangup_before
     _received = 0
     _restore_handlers()
@@ -172,26 +171,31 @@ def end() -> None:
 
 
 def done() -> None:
-    """The last line of a command: both signals are ignored while the interpreter stops."""
+    """End a command: nothing is left to stop but the interpreter, so both signals are ignored."""
     for number in _handlers_before:
         signal.signal(number, signal.SIG_IGN)
 
 
 def requested(step: int = 0) -> int:
-    """The exit status that a signal asks for, 0 if none came; the same after every step."""
+    """Return the exit status that a signal asks for, 0 if none came; the same after every step."""
     del step
     return _received
 
 
 @contextlib.contextmanager
 def deferred() -> Iterator[Callable[..., int]]:
-    """Signals wait for the end of the context, whether the command catches them elsewhere or not;
-    then, if one came and nothing else is raised, Interrupted is. Yields `requested`."""
+    """Let signals wait for the end of the context, whether the command catches them or not.
+
+    Yields:
+      `requested`.
+
+    Raises:
+      Interrupted: at the end, if a signal came and nothing else is raised.
+    """
     global _deferring
     earlier = _received
-    as_library = not (
-        _handlers_before or _received
-    )  # The caller's handlers return afterwards.
+    # In a library the caller's handlers return afterwards.
+    as_library = not _handlers_before and not _received
     if as_library:
         _install()
     _deferring += 1
@@ -222,9 +226,8 @@ def _note(number: int, frame: FrameType | None) -> None:
         return
     _received, _first = status, time.monotonic()
     _noted.set()
-    if (
-        not _pipe
-    ):  # In a library; a second signal then has the effect that it had before.
+    if not _pipe:
+        # In a library; a second signal then has the effect that it had before.
         _restore_handlers()
     if not _deferring:
         leave(status)

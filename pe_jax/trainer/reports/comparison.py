@@ -18,12 +18,13 @@ from pe_jax.trainer.reports.pages import page
 from pe_jax.trainer.reports.pretraining_report import baseline_scores
 from pe_jax.trainer.reports.tables import Column, Row, number_table, write_report
 from pe_jax.trainer.tasks.pretraining import build
-from pe_jax.trainer.tasks.run import run_config, saved_tokenizer
+from pe_jax.trainer.tasks.run import saved_tokenizer
 from pe_jax.trainer.tasks.text_training import TextRun
 from pe_jax.trainer.training.checkpointing import newest_params
 from pe_jax.trainer.training.pytrees import Batch, Metrics, Params, Scalars
 from pe_jax.trainer.training.sharding import compiled
 from pe_jax.trainer.training.step import make_eval_step
+from pe_jax.trainer.training.workdir import load_config
 
 _LOSS = "masked_lm_loss"
 _NEXT_SENTENCE = "next_sentence_accuracy"  # Packed runs have none.
@@ -95,8 +96,8 @@ def score(folder: Path) -> ScoredRun:
     Raises:
       ValueError: if the folder holds no pretraining run, or none with a checkpoint yet.
     """
-    config = run_config(folder, PretrainingConfig)
-    run = build(config, saved_tokenizer(folder))
+    run = build(load_config(folder, PretrainingConfig), saved_tokenizer(folder))
+    config = run.config
     step, params = newest_params(folder, run.program.shardings_of)
     examples = _score_examples(run, params)
     model = run.program.model

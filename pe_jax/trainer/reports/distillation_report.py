@@ -12,9 +12,9 @@ from pe_jax.trainer.configs.distill_positions import DistillationConfig
 from pe_jax.trainer.reports.pages import page
 from pe_jax.trainer.reports.tables import Column, Row, Value, number_table, write_report
 from pe_jax.trainer.tasks.distillation import NONE, TEACHER
-from pe_jax.trainer.tasks.run import run_config
 from pe_jax.trainer.training import metrics
 from pe_jax.trainer.training.pytrees import Scalars
+from pe_jax.trainer.training.workdir import load_config
 
 # Heading, whose score, its name in the log, and format.
 _ORDER_COLUMNS = (
@@ -33,7 +33,7 @@ def report_distillation(folder: Path, out: Path) -> str:
     Raises:
       ValueError: if the run has not been evaluated since its first step.
     """
-    config = run_config(folder, DistillationConfig)
+    config, model = load_config(folder, DistillationConfig)
     evaluations = metrics.read_evaluations(folder)
     step = max(evaluations, default=0)
     if not step:
@@ -54,7 +54,7 @@ def report_distillation(folder: Path, out: Path) -> str:
         order[name] = {key: x for key, x in scores.items() if key.startswith("order/")}
     numbers: Json = {
         "step": step,
-        "position": config.model.encoding().name,
+        "position": model.encoding().name,
         "teacher": config.init,
         "r2": r2,
         "order": order,

@@ -17,11 +17,12 @@ from pe_jax.trainer.reports.property_report.subjects import trained
 from pe_jax.trainer.reports.property_report.vectors import position_vectors
 from pe_jax.trainer.reports.tables import write_report
 from pe_jax.trainer.tasks.pretraining import build
-from pe_jax.trainer.tasks.run import run_config, saved_tokenizer
+from pe_jax.trainer.tasks.run import saved_tokenizer
 from pe_jax.trainer.tasks.text_training import TextRun
 from pe_jax.trainer.training import sharding
 from pe_jax.trainer.training.checkpointing import newest_params
 from pe_jax.trainer.training.pytrees import Params, Scalars
+from pe_jax.trainer.training.workdir import load_config
 
 # Row, the model's score, the baseline's, and format.
 _ROWS = (
@@ -49,7 +50,7 @@ def report_pretraining(
       ValueError: if the folder holds no run, or none with a checkpoint yet.
     """
     if run is None:
-        run = build(run_config(folder, PretrainingConfig), saved_tokenizer(folder))
+        run = build(load_config(folder, PretrainingConfig), saved_tokenizer(folder))
     step, params = newest_params(folder, run.program.shardings_of)
     numbers: Json = {
         "step": step,
@@ -61,7 +62,7 @@ def report_pretraining(
     if jax.process_index() == 0:  # One host suffices for the rest, and only one writes.
         params = {**params, "bert": {**params["bert"], "position": position}}
         tokenizer = run.data.text.tokenizer
-        subject = trained("", folder, run.config, tokenizer, step, params)
+        subject = trained("", folder, run.resolved, tokenizer, step, params)
         section = render(position_vectors, [subject], PropertiesConfig(), out)
         if section is not None:
             numbers["properties"], lines, pictures = section

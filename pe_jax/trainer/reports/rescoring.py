@@ -15,8 +15,9 @@ from pe_jax.trainer.console.terminal import log
 from pe_jax.trainer.reports.pages import page
 from pe_jax.trainer.reports.tables import mean_and_spread, number_table, write_report
 from pe_jax.trainer.tasks.finetuning import build, fit_length
-from pe_jax.trainer.tasks.run import run_config, saved_tokenizer
+from pe_jax.trainer.tasks.run import saved_tokenizer
 from pe_jax.trainer.training.checkpointing import newest_params
+from pe_jax.trainer.training.workdir import ResolvedConfig, load_config
 
 
 def rescore(
@@ -32,7 +33,7 @@ def rescore(
     Raises:
       ValueError: for a folder without a checkpoint, or if a table is too short without `resize`.
     """
-    config: FinetuningConfig = run_config(folder, FINETUNING)
+    config, model = load_config(folder, FINETUNING)
     lengths = lengths or (config.data.length,)
     # Each length is a bucket of the others: only rows that need the longest are padded to it.
     buckets = tuple(sorted({*config.data.buckets, config.data.length, *lengths}))
@@ -40,14 +41,16 @@ def rescore(
     fitted = []
     for length in lengths:
         values = {"data.length": length, "data.buckets": buckets, "resize": resize}
-        fitted.append(fit_length(changed(config, values), key="config.lengths"))
-    rows = [_score(longer, config.model.max_length, folder, out) for longer in fitted]
+        longer = changed(config, values)
+        longer_model = fit_length(model, longer, key="config.lengths")
+        fitted.append(ResolvedConfig(longer, longer_model))
+    rows = [_score(longer, model.max_length, folder, out) for longer in fitted]
     cells = []
     for row in rows:
         scores = map(mean_and_spread, row["scores"].values())
         cells.append([f"{row['length']:,}", *scores])
     text = page(
-        f"{rows[0]['dataset']}: {config.model.encoding().name}, step {rows[0]['step']:,}",
+        f"{rows[0]['dataset']}: {model.encoding().name}, step {rows[0]['step']:,}",
         f"Scores in points by the length of inputs; mean ± standard deviation over "
         f"{len(config.seeds)} seeds.",
         number_table(["length", *rows[0]["scores"]], cells),
@@ -55,12 +58,15 @@ def rescore(
     return write_report(out, "rescored", rows, text)
 
 
-def _score(config: FinetuningConfig, rows: int, folder: Path, out: Path) -> Json:
-    """Return scores of the run in `folder`, whose model has `rows` positions, under `config`."""
+def _score(
+    resolved: ResolvedConfig[FinetuningConfig], rows: int, folder: Path, out: Path
+) -> Json:
+    """Return scores of the run in `folder`, whose model has `rows` positions, as `resolved`."""
+    config, model = resolved
     log(f"Inputs of {config.data.length} tokens")
-    run = build(config, out / f"length_{config.data.length}", saved_tokenizer(folder))
+    run = build(resolved, out / f"length_{config.data.length}", saved_tokenizer(folder))
     step, params = newest_params(folder, run.program.shardings_of)
-    length = config.model.max_length
+    length = model.max_length
     if length > rows and "position" in params["bert"]:
         encoding = run.program.model.encoding()
         resize = functools.partial(encoding.resize, length=length, method=config.resize)

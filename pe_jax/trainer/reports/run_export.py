@@ -14,8 +14,9 @@ from pe_jax.trainer.configs.finetuning import FinetuningConfig
 from pe_jax.trainer.configs.pretraining import EncoderTrainingConfig
 from pe_jax.trainer.data import load_tokenizer
 from pe_jax.trainer.data.glue import GLUE
-from pe_jax.trainer.tasks.run import run_config, saved_tokenizer
+from pe_jax.trainer.tasks.run import saved_tokenizer
 from pe_jax.trainer.training.checkpointing import newest_params
+from pe_jax.trainer.training.workdir import ResolvedConfig, load_config
 
 
 def export(
@@ -40,7 +41,9 @@ def export(
         raise ValueError(
             f"config.dtype={dtype!r} needs config.format='onnx', not {format!r}."
         )
-    config: EncoderTrainingConfig | FinetuningConfig = run_config(folder, TRAINING)
+    resolved: ResolvedConfig[EncoderTrainingConfig | FinetuningConfig]
+    resolved = load_config(folder, TRAINING)
+    config = resolved.config
     tokenizer = load_tokenizer(saved_tokenizer(folder))
     step, params = newest_params(folder)
     if isinstance(config, FinetuningConfig):
@@ -51,7 +54,7 @@ def export(
             f"{folder} holds a run of seed {config.seed}, but config.seed is {seed}."
         )
     labels = GLUE[config.task].labels if config.task in GLUE else ()
-    model = dataclasses.replace(config.model, vocab_size=tokenizer.get_vocab_size())
+    model = dataclasses.replace(resolved.model, vocab_size=tokenizer.get_vocab_size())
     parts = out, model, jax.device_get(params), tokenizer
     of_run = f"of {folder}, step {step:,}"
     more = f"    (more in {out}/README.md)"

@@ -18,7 +18,6 @@ import numpy as np
 
 from pe_jax.common.schema import changed
 from pe_jax.models import BertConfig
-from pe_jax.models.config import ModelChanges
 from pe_jax.models.flops import forward_flops, train_flops
 from pe_jax.trainer import data
 from pe_jax.trainer.configs.distill_positions import DistillationConfig
@@ -28,7 +27,6 @@ from pe_jax.trainer.data.teacher_windows import window_spec
 from pe_jax.trainer.tasks import text_training
 from pe_jax.trainer.tasks.imitation import (
     Statistics,
-    converged,
     imitation_task,
     measure,
     teacher_digest,
@@ -44,11 +42,12 @@ from pe_jax.trainer.tasks.student_model import (
 from pe_jax.trainer.tasks.text_training import TextData, TextRun
 from pe_jax.trainer.tasks.train import train
 from pe_jax.trainer.training import sharding
-from pe_jax.trainer.training.loop import Stage, evaluate
+from pe_jax.trainer.training.loop import EarlyStopping, Stage, evaluate
 from pe_jax.trainer.training.metrics import HELD_OUT
 from pe_jax.trainer.training.optimizer import make_optimizer
 from pe_jax.trainer.training.pytrees import Params, Scalars
 from pe_jax.trainer.training.transplant import transplant
+from pe_jax.trainer.training.workdir import ResolvedConfig
 
 # Begin the names of scores of a student without positions and of the teacher in a run's log.
 NONE, TEACHER = "none/", "teacher/"
@@ -58,8 +57,8 @@ Run = TextRun[DistillationConfig]
 
 def run(config: DistillationConfig, folder: Path, profile: range = range(0)) -> Run:
     """Distill what `config` describes, or resume the run in `folder`; see `pretraining.run`."""
-    config = resolve(config)
-    run = build(config, text_training.log_start(folder, config))
+    resolved = resolve(config)
+    run = build(resolved, text_training.log_start(folder, resolved))
     train(run, folder, profile)
     return run
 
@@ -74,9 +73,13 @@ def teacher_model(config: DistillationConfig, student: BertConfig) -> BertConfig
     )
 
 
-def resolve(config: DistillationConfig) -> DistillationConfig:
-    """Fill in the sizes of the student from its teacher; see `text_training.resolve`. A ValueError
-    for an invalid value, or without a teacher, which resuming needs as well."""
+def resolve(config: DistillationConfig) -> ResolvedConfig[DistillationConfig]:
+    """Fill in the sizes of the student, and the windows of long inputs, from the teacher.
+
+    Raises:
+      ValueError: for an invalid value, see also `text_training.resolve`; or without a teacher,
+        which resuming needs as well.
+    """
     if not config.init:
         raise ValueError(
             "config.init is required: the model to give other positions, a run's workdir or the "
@@ -84,10 +87,9 @@ def resolve(config: DistillationConfig) -> DistillationConfig:
         )
     teacher = PretrainedSource(config.init).model
     config = dataclasses.replace(config, model=keep_windows(config.model, teacher))
-    config = text_training.resolve(
-        config
-    )  # Without the folder: resuming needs the teacher too.
-    student, layers = config.model, config.model.num_layers
+    # Without the folder: resuming needs the teacher too.
+    student = text_training.resolve(config).model
+    layers = student.num_layers
     if config.layers and len(config.layers) != layers:
         raise ValueError(
             f"config.layers={config.layers} has {len(config.layers)} weights, and the model "
@@ -108,7 +110,7 @@ def resolve(config: DistillationConfig) -> DistillationConfig:
         )
     if rows is not None and not config.window and longest > rows:
         config = dataclasses.replace(config, window=rows)
-    return config
+    return ResolvedConfig(config, student)
 
 
 def make_program(
@@ -163,12 +165,15 @@ def make_examples(
     return data.VariableLengthExamples(rows, config.window, config.differences > 0)
 
 
-def build(config: DistillationConfig, tokenizer: Path | None = None) -> Run:
-    """Build everything that `config` stands for; reads text and teacher, and trains nothing."""
-    if isinstance(
-        config.model, ModelChanges
-    ):  # Otherwise the teacher would be opened once more.
-        config = resolve(config)
+def build(
+    resolved: ResolvedConfig[DistillationConfig], tokenizer: Path | None = None
+) -> Run:
+    """Build everything that a config stands for; reads text and teacher, and trains nothing.
+
+    Args:
+      tokenizer: see `text_training.read_data`.
+    """
+    config = resolved.config
     stages, mesh = [*config.stages.values()], sharding.data_mesh()
     lengths = {stage.length for stage in stages}
     test_stages = [
@@ -180,7 +185,8 @@ def build(config: DistillationConfig, tokenizer: Path | None = None) -> Run:
     text_data = text_training.read_data(
         config, tokenizer, mesh, make, pairs=False, test_stages=test_stages
     )
-    model = dataclasses.replace(config.model, vocab_size=text_data.text.vocabulary.size)
+    vocab_size = text_data.text.vocabulary.size
+    model = dataclasses.replace(resolved.model, vocab_size=vocab_size)
     teacher = teacher_model(config, model)
     shardings_of = functools.partial(sharding.state_shardings, mesh, config.parallel)
     params = PretrainedSource(config.init).params(shardings_of)
@@ -197,7 +203,13 @@ def build(config: DistillationConfig, tokenizer: Path | None = None) -> Run:
     run_stages = [pair.stage(number) for number in range(len(stages))]
     digests = {"config.init": teacher_digest(teacher, params["bert"])}
     return text_training.make_run(
-        config, program, text_data, run_stages, digests, pair.start
+        resolved,
+        program,
+        text_data,
+        run_stages,
+        digests,
+        start=pair.start,
+        initial_scores=pair.initial_scores,
     )
 
 
@@ -239,10 +251,7 @@ class Distillation:
             flops=functools.partial(
                 step_flops, config, self.program.model, self.teacher
             ),
-            converged=functools.partial(
-                converged, patience=config.patience, min_gain=config.min_gain
-            ),
-            initial_scores=self.initial_scores,
+            early_stopping=EarlyStopping("r2", config.patience, config.min_gain),
         )
 
     def scores(

@@ -19,10 +19,8 @@ import jax
 import numpy as np
 
 from pe_jax.common.files import write_text
-from pe_jax.common.schema import changed
 from pe_jax.interop.tokenizer import load_tokenizer
 from pe_jax.models import BertConfig
-from pe_jax.models.config import ModelChanges
 from pe_jax.models.flops import train_flops
 from pe_jax.trainer.configs.finetuning import FinetuningConfig, SquadConfig
 from pe_jax.trainer.console.terminal import Progress, log, log_field
@@ -44,6 +42,7 @@ from pe_jax.trainer.training.optimizer import make_optimizer
 from pe_jax.trainer.training.pytrees import HostBatch, Params, PyTree, Scalars
 from pe_jax.trainer.training.step import Task
 from pe_jax.trainer.training.transplant import Changes, transplant
+from pe_jax.trainer.training.workdir import ResolvedConfig
 
 _SECONDS_A_LINE = 10.0  # For a long evaluation, such as SQuAD's on a CPU.
 
@@ -119,63 +118,64 @@ class FinetuningRun(Run[FinetuningConfig]):
     scorer: Scorer
 
 
-def resolve(config: FinetuningConfig, folder: Path | None = None) -> FinetuningConfig:
+def resolve(
+    config: FinetuningConfig, folder: Path | None = None
+) -> ResolvedConfig[FinetuningConfig]:
     """Fill in the model of `config` from the pretrained one, see `start_model`, and `fit_length`.
 
     Raises:
       ValueError: for an invalid value, or without a pretrained model.
     """
-    model = config.model
-    if isinstance(model, ModelChanges):
-        model = model.applied(start_model(config, folder))
+    model = config.model.resolve(start_model(config, folder))
     if model.implementation == "cudnn":
         raise ValueError(
             "config.model.implementation='cudnn' is not supported in fine-tuning: jax 0.11.2 "
             "cannot vmap it over seeds. Pass --config.model.implementation=auto, which also "
             "overrides the pretrained model's setting."
         )
-    return fit_length(dataclasses.replace(config, model=model))
+    return ResolvedConfig(config, fit_length(model, config))
 
 
 def fit_length(
-    config: FinetuningConfig, key: str = "config.data.length"
-) -> FinetuningConfig:
-    """Make the model of `config` as long as its inputs; `key` is what sets their length.
+    model: BertConfig, config: FinetuningConfig, key: str = "config.data.length"
+) -> BertConfig:
+    """Return a model that is as long as the inputs of `config`; `key` sets their length.
 
     Raises:
       ValueError: for inputs longer than a learned table of positions, if `config.resize` is empty.
     """
-    length, rows = config.data.length, config.model.max_length
+    length, rows = config.data.length, model.max_length
     if length <= rows:
-        return config
-    if config.model.encoding().max_length is not None and not config.resize:
+        return model
+    if model.encoding().max_length is not None and not config.resize:
         raise ValueError(
             f"Inputs of {length} tokens do not fit a learned table of {rows} positions. Set "
             "--config.resize=interpolate or repeat (pe_jax.encodings.resize_table), shorten "
             f"inputs (--{key}), or start from a sinusoidal or relative encoding, which has no "
             "maximum length."
         )
-    return changed(config, {"model.max_length": length})
+    return dataclasses.replace(model, max_length=length)
 
 
 def build(
-    config: FinetuningConfig, folder: Path, tokenizer: Path | None = None
+    resolved: ResolvedConfig[FinetuningConfig],
+    folder: Path,
+    tokenizer: Path | None = None,
 ) -> FinetuningRun:
-    """Build the programs and read the data of `config`; train nothing.
+    """Build the programs and read the data of a config; train nothing.
 
     Args:
       folder: where predictions are written, see `Scorer`.
       tokenizer: the run's own, where it has one already; default the pretrained model's.
     """
-    config = resolve(config)
-    data = config.data
+    config, data = resolved.config, resolved.config.data
     mesh = seed_mesh(len(config.seeds))
     sharding.check_rows(
         "config.data.batch_size", data.batch_size, mesh, config.accumulation
     )
     sharding.check_rows("config.data.eval_batch_size", data.eval_batch_size, mesh)
     words = load_tokenizer(tokenizer or PretrainedSource(config.init).tokenizer())
-    model = dataclasses.replace(config.model, vocab_size=words.get_vocab_size())
+    model = dataclasses.replace(resolved.model, vocab_size=words.get_vocab_size())
     if isinstance(config, SquadConfig):
         problem = squad_problem(config, model, words)
     else:
@@ -208,7 +208,7 @@ def build(
     # By default a kill costs a tenth of the run at most.
     checkpoint_every = config.checkpoint_every or -(-steps // 10)
     return FinetuningRun(
-        config=config,
+        resolved=resolved,
         program=program,
         stages=[stage],
         summary=[
@@ -267,9 +267,9 @@ def run(
     config: FinetuningConfig, folder: Path, profile: range = range(0)
 ) -> FinetuningRun:
     """Fine-tune `config`, or resume; see `pretraining.run`. Adds `predictions/`, see `Scorer`."""
-    config = resolve(config, folder)
-    tokenizer = log_run_header(folder, config)
+    resolved = resolve(config, folder)
+    tokenizer = log_run_header(folder, resolved)
     log_field("Data", f"{config.task}, read and tokenized now")
-    run = build(config, folder, tokenizer)
+    run = build(resolved, folder, tokenizer)
     train(run, folder, profile)
     return run

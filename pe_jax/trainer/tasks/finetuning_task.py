@@ -11,7 +11,8 @@ from pe_jax.trainer.data.rows import Rows
 from pe_jax.trainer.training.pytrees import PyTree, Scalars
 from pe_jax.trainer.training.step import Task
 
-INPUTS = ("tokens", "token_type_ids", "mask")  # What a BERT reads of a batch.
+# What a BERT reads of a batch.
+INPUTS = {"tokens": np.int32, "token_type_ids": np.int32, "mask": np.bool_}
 VALIDATION = "validation"
 HELD_OUT = "held_out"  # The name of the training data that is kept to select by.
 _SPLIT_SEED = 20_210_503

@@ -1,4 +1,4 @@
-"""Imitation of a teacher's hidden states: the loss, its end, and the statistics that it needs.
+"""Imitation of a teacher's hidden states: the loss, and the statistics that it needs.
 
 Shapes: N layers, B rows, L length, P positions, D hidden size.
 """
@@ -21,8 +21,7 @@ from pe_jax.models import BertConfig, BertForPretraining, LayerOutputs, layer_ou
 from pe_jax.models.config import ARCHITECTURE, SIZES
 from pe_jax.trainer.configs.distill_positions import DistillationConfig
 from pe_jax.trainer.training import sharding
-from pe_jax.trainer.training.fingerprints import fingerprint
-from pe_jax.trainer.training.pytrees import Batch, Params, Scalars, Sums
+from pe_jax.trainer.training.pytrees import Batch, Params, Sums, checksum
 from pe_jax.trainer.training.step import Task, cache_by_arguments
 
 
@@ -196,22 +195,6 @@ def _centered(
     return hidden.astype(jnp.float32) - jnp.where(batch["text"][..., None], shift, 0)
 
 
-def converged(
-    evaluations: Sequence[Scalars], *, patience: int, min_gain: float
-) -> bool:
-    """Return whether R² of the last layer has stopped rising.
-
-    Args:
-      evaluations: held-out scores of a stage, oldest first.
-      patience: how many of them have to pass without a rise of at least `min_gain` over the best
-        before them; 0 means that it never stops.
-    """
-    values = [scores["r2"] for scores in evaluations]
-    if not patience or len(values) <= patience:
-        return False
-    return max(values[-patience:]) < max(values[:-patience]) + min_gain
-
-
 def measure(
     config: DistillationConfig,
     teacher: BertConfig,
@@ -302,5 +285,5 @@ def teacher_digest(teacher: BertConfig, params: Params) -> str:
     settings = {
         name: getattr(teacher, name) for name in (*SIZES, *ARCHITECTURE, "max_length")
     }
-    facts = [teacher.encoding().name, settings, fingerprint(params)]
+    facts = [teacher.encoding().name, settings, checksum(params)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

@@ -10,15 +10,16 @@ import jax
 
 from pe_jax.common.files import parse_json, reachable_path
 from pe_jax.models import with_tokens
-from pe_jax.models.config import BertConfig, ModelChanges
+from pe_jax.models.config import BertConfig
 from pe_jax.trainer.configs.all_tasks import ENCODERS, TRAINING
 from pe_jax.trainer.configs.finetuning import FinetuningConfig
 from pe_jax.trainer.configs.pretraining import EncoderTrainingConfig
 from pe_jax.trainer.console.terminal import log
 from pe_jax.trainer.data import load_tokenizer
-from pe_jax.trainer.tasks.run import model_size, run_config, saved_tokenizer
+from pe_jax.trainer.tasks.run import model_size, saved_tokenizer
 from pe_jax.trainer.training.checkpointing import newest_params, saved_steps
 from pe_jax.trainer.training.pytrees import Params, ShardingsOf
+from pe_jax.trainer.training.workdir import load_config
 
 C = TypeVar("C", bound=EncoderTrainingConfig)
 
@@ -44,8 +45,7 @@ class PretrainedSource:
         self._path = reachable_path(init)
         self._is_run = _is_run(self._path)
         if self._is_run:
-            run: EncoderTrainingConfig = run_config(self._path, ENCODERS)
-            self.model = run.model
+            self.model = load_config(self._path, ENCODERS).model
             return
         from pe_jax.interop.bert_import import read_config
 
@@ -114,8 +114,7 @@ def start_model(
         log(
             f"config.init={config.init} cannot be read: the run in {folder} resumes without it."
         )
-        saved: EncoderTrainingConfig | FinetuningConfig = run_config(folder, TRAINING)
-        return saved.model
+        return load_config(folder, TRAINING).model
 
 
 def model_of(
@@ -126,9 +125,8 @@ def model_of(
 
     A learned table of positions that is kept keeps its length, if inputs of length `longest` fit.
     """
-    assert isinstance(config.model, ModelChanges)
     start = start_model(config, folder)
-    model = config.model.applied(start)
+    model = config.model.resolve(start)
     has_table = start.encoding().max_length and model.encoding().max_length
     if has_table and longest <= start.max_length:
         model = dataclasses.replace(model, max_length=start.max_length)

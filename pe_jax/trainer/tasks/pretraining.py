@@ -31,6 +31,7 @@ from pe_jax.trainer.training.loop import Stage, evaluate
 from pe_jax.trainer.training.optimizer import make_optimizer
 from pe_jax.trainer.training.pytrees import Batch, Params, Sums
 from pe_jax.trainer.training.step import Task, cache_by_arguments, make_task
+from pe_jax.trainer.training.workdir import ResolvedConfig
 
 Run = TextRun[PretrainingConfig]
 
@@ -41,8 +42,8 @@ def run(config: PretrainingConfig, folder: Path, profile: range = range(0)) -> R
     Args:
       profile: steps to trace, see `Loop`.
     """
-    config = text_training.resolve(config, folder)
-    run = build(config, text_training.log_start(folder, config))
+    resolved = text_training.resolve(config, folder)
+    run = build(resolved, text_training.log_start(folder, resolved))
     train(run, folder, profile)
     return run
 
@@ -64,7 +65,8 @@ def pretraining_task(config: BertConfig) -> Task:
         }
         return _masked_lm_sums(logits.masked_lm, batch) | pair_sums
 
-    inputs = ("tokens", "masked_positions", "token_type_ids", "mask")
+    names = ("tokens", "masked_positions", "token_type_ids")
+    inputs = {**dict.fromkeys(names, jnp.int32), "mask": jnp.bool_}
     losses = ("masked_lm_loss", "next_sentence_loss")
     return make_task(BertForPretraining(config), inputs, counts, sums, losses)
 
@@ -72,7 +74,8 @@ def pretraining_task(config: BertConfig) -> Task:
 @cache_by_arguments
 def packed_task(config: BertConfig) -> Task:
     """Return the masked-LM loss and accuracy on rows of documents, attention within each."""
-    inputs = ("tokens", "masked_positions", "document_ids", "positions")
+    names = ("tokens", "masked_positions", "document_ids", "positions")
+    inputs = dict.fromkeys(names, jnp.int32)
     losses = ("masked_lm_loss",)
     return make_task(
         BertForMaskedLM(config), inputs, _masked_lm_counts, _masked_lm_sums, losses
@@ -121,15 +124,22 @@ def make_examples(
     return data.PretrainingExamples(corpus, documents, *sizes, config.short_probability)
 
 
-def build(config: PretrainingConfig, tokenizer: Path | None = None) -> Run:
-    """Build everything that `config` stands for; reads the data, and trains nothing."""
-    config = text_training.resolve(config)
+def build(
+    resolved: ResolvedConfig[PretrainingConfig], tokenizer: Path | None = None
+) -> Run:
+    """Build everything that a config stands for; reads the data, and trains nothing.
+
+    Args:
+      tokenizer: see `text_training.read_data`.
+    """
+    config = resolved.config
     mesh, packed = sharding.data_mesh(), config.data.packed
     examples = functools.partial(make_examples, config.data)
     text_data = text_training.read_data(
         config, tokenizer, mesh, examples, pairs=not packed
     )
-    model = dataclasses.replace(config.model, vocab_size=text_data.text.vocabulary.size)
+    vocab_size = text_data.text.vocabulary.size
+    model = dataclasses.replace(resolved.model, vocab_size=vocab_size)
     program = make_program(config, mesh, model, sum(text_data.steps))
     eval_step = program.eval_step()
 
@@ -160,5 +170,5 @@ def build(config: PretrainingConfig, tokenizer: Path | None = None) -> Run:
 
     stages = [make_stage(*numbered) for numbered in enumerate(config.stages.values())]
     return text_training.make_run(
-        config, program, text_data, stages, {}, start if config.init else None
+        resolved, program, text_data, stages, {}, start if config.init else None
     )

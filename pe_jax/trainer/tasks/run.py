@@ -9,19 +9,19 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic
+from typing import Generic
 
 import jax
 import optax
 from jax.sharding import Mesh, NamedSharding
 from tokenizers import Tokenizer
 
-from pe_jax.common.schema import C, Classes
+from pe_jax.common.schema import C
 from pe_jax.models import BertConfig
 from pe_jax.trainer.console.terminal import counted
-from pe_jax.trainer.training import sharding, workdir
+from pe_jax.trainer.training import sharding
 from pe_jax.trainer.training.loop import Stage
-from pe_jax.trainer.training.pytrees import Metrics, Params, PyTree
+from pe_jax.trainer.training.pytrees import Metrics, Params, PyTree, Scalars
 from pe_jax.trainer.training.step import (
     Task,
     TrainState,
@@ -30,6 +30,7 @@ from pe_jax.trainer.training.step import (
     make_train_step,
     state_shapes,
 )
+from pe_jax.trainer.training.workdir import ResolvedConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Run(Generic[C]):
     """A run as a task builds it from its config, before it is trained. A folder's run resumes only
     with the same config and digests."""
 
-    config: C  # Resolved.
+    resolved: ResolvedConfig[C]
     program: Program
     stages: Sequence[Stage]
     summary: Sequence[
@@ -112,18 +113,18 @@ class Run(Generic[C]):
     keep_best: int = 0
     # `start(fresh parameters)` takes some from another model; None trains from scratch.
     start: Callable[[Params], Params] | None = None
+    # `initial_scores(parameters)` are written before the first step.
+    initial_scores: Callable[[Params], Scalars] | None = None
     tokenizer: Tokenizer | None = None  # Of the run's text, kept in its folder.
+
+    @property
+    def config(self) -> C:
+        return self.resolved.config
 
 
 def saved_tokenizer(folder: Path) -> Path:
     """Return the path of the tokenizer of the run in `folder`."""
     return folder / "tokenizer.json"
-
-
-def run_config(folder: Path, classes: Classes[C]) -> C:
-    """Read the config of the run in `folder` by `workdir.load_config`, with a complete `model`."""
-    config: Any = workdir.load_config(folder, classes)
-    return dataclasses.replace(config, model=config.model.applied())
 
 
 def model_size(model: BertConfig) -> str:

@@ -57,15 +57,13 @@ def with_windows(
     )
 
 
-def keep_windows(
-    model: BertConfig | ModelChanges, teacher: BertConfig
-) -> BertConfig | ModelChanges:
-    """Return the `config.model` of a run with the windows of its teacher, unless it is resolved."""
-    if not isinstance(model, ModelChanges):
-        return model
-    encoding = model.applied(teacher).encoding()
+def keep_windows(changes: ModelChanges, teacher: BertConfig) -> ModelChanges:
+    """Return the `config.model` of a run with the windows of its teacher."""
+    encoding = changes.resolve(teacher).encoding()
     joined = with_windows(encoding, teacher.encoding())
-    return model if joined == encoding else changed(model, {"position": joined.name})
+    if joined == encoding:
+        return changes
+    return changed(changes, {"position": joined.name})
 
 
 def without_positions(model: BertConfig) -> BertConfig:

@@ -13,7 +13,6 @@ from typing import NamedTuple, TypeVar
 import jax
 import numpy as np
 
-from pe_jax.models.config import ModelChanges
 from pe_jax.trainer import data
 from pe_jax.trainer.configs.pretraining import EncoderTrainingConfig, StageConfig
 from pe_jax.trainer.console.terminal import log_field
@@ -22,7 +21,8 @@ from pe_jax.trainer.tasks.text_split import TextSplit, load_text
 from pe_jax.trainer.tasks.train import log_run_header
 from pe_jax.trainer.training import sharding
 from pe_jax.trainer.training.loop import Stage
-from pe_jax.trainer.training.pytrees import Batch, HostBatch, Params
+from pe_jax.trainer.training.pytrees import Batch, HostBatch, Params, Scalars
+from pe_jax.trainer.training.workdir import ResolvedConfig
 
 C = TypeVar("C", bound=EncoderTrainingConfig)
 
@@ -57,14 +57,16 @@ class TextRun(Run[C]):
 
 
 def make_run(
-    config: C,
+    resolved: ResolvedConfig[C],
     program: Program,
     text_data: TextData,
     stages: list[Stage],
     digests: dict[str, str],
     start: Callable[[Params], Params] | None,
+    initial_scores: Callable[[Params], Scalars] | None = None,
 ) -> TextRun[C]:
     """Return the run of these parts, with the intervals that `config` gives."""
+    config = resolved.config
     text, size = text_data.text, text_data.text.vocabulary.size
     summary = [("Documents", text.summary()), ("Tokens", f"{size:,} in the vocabulary")]
     for stage, keys, epochs in zip(
@@ -73,7 +75,7 @@ def make_run(
         rows = f"{stage.name}, {keys.batch_size:,} rows"
         summary.append(("Batch", f"{rows}; {stage.steps:,} steps, {epochs:.2g} epochs"))
     return TextRun(
-        config=config,
+        resolved=resolved,
         program=program,
         stages=stages,
         summary=summary,
@@ -82,47 +84,56 @@ def make_run(
         keep_checkpoints=config.keep_checkpoints,
         keep_best=config.keep_best,
         start=start,
+        initial_scores=initial_scores,
         tokenizer=text.tokenizer,
         data=text_data,
     )
 
 
-def log_start(folder: Path, config: EncoderTrainingConfig) -> Path | None:
+def log_start(
+    folder: Path, resolved: ResolvedConfig[EncoderTrainingConfig]
+) -> Path | None:
     """Print where a run is and what it reads, see `log_run_header`."""
-    tokenizer, source = log_run_header(folder, config), config.data.source
+    tokenizer = log_run_header(folder, resolved)
+    source = resolved.config.data.source
     is_text = not source.startswith(data.TOKENIZED)
     log_field("Text", source + "; tokenized now, unless it is in the cache" * is_text)
     return tokenizer
 
 
-def resolve(config: C, folder: Path | None = None) -> C:
-    """Fill in what `config` leaves open of its model from the one that it starts from, see
-    `start_model`; ValueError for an invalid value, or if there is no such model."""
+def resolve(config: C, folder: Path | None = None) -> ResolvedConfig[C]:
+    """Fill in what `config` leaves open of its model.
+
+    Args:
+      folder: of the run, which can resume without the model at `config.init`; see `start_model`.
+
+    Raises:
+      ValueError: if there is nothing to train, no model at `config.init`, or if the model has fewer
+        positions than inputs of a stage.
+    """
     if not config.stages:
         raise ValueError(
             "Nothing to train: set steps or epochs of config.stage1, config.stage2 or "
             "config.stage3."
         )
     longest = max(stage.length for stage in config.stages.values())
-    if isinstance(config.model, ModelChanges):
-        if config.init:
-            from pe_jax.trainer.tasks.pretrained_source import model_of
+    if config.init:
+        from pe_jax.trainer.tasks.pretrained_source import model_of
 
-            model = model_of(config, longest, folder)
-        else:
-            model = config.model.applied()
-        config = dataclasses.replace(config, model=model)
-    rows = config.model.encoding().max_length
+        model = model_of(config, longest, folder)
+    else:
+        model = config.model.resolve()
+    rows = model.encoding().max_length
     if rows is not None and longest > rows:
         name = next(
             name for name, stage in config.stages.items() if stage.length > rows
         )
         raise ValueError(
             f"config.{name}.length={config.stages[name].length} does not fit the {rows} positions "
-            f"of {config.model.position!r}. Raise config.model.max_length, or use a sinusoidal or "
+            f"of {model.position!r}. Raise config.model.max_length, or use a sinusoidal or "
             "relative encoding, which has no maximum length."
         )
-    return config
+    return ResolvedConfig(config, model)
 
 
 def read_data(
@@ -134,7 +145,7 @@ def read_data(
     pairs: bool,
     test_stages: Sequence[StageConfig] = (),
 ) -> TextData:
-    """Read the text of a resolved `config`, once its batches are known to divide among devices.
+    """Read the text of `config`, once its batches are known to divide among devices.
 
     Args:
       tokenizer: the run's own, where it has one already; default that of `config.init`, or

@@ -19,17 +19,17 @@ from pe_jax.interop.tokenizer import load_tokenizer, tokenizer_files
 from pe_jax.trainer.console import stopping
 from pe_jax.trainer.console.terminal import Progress, log, log_field
 from pe_jax.trainer.tasks.run import Program, Run, model_size, saved_tokenizer
-from pe_jax.trainer.training import metrics, sharding, workdir
+from pe_jax.trainer.training import metrics, pytrees, sharding, workdir
 from pe_jax.trainer.training.checkpointing import (
     Checkpoints,
     restore_newest,
     saved_steps,
 )
-from pe_jax.trainer.training.fingerprints import fingerprint
 from pe_jax.trainer.training.loop import Loop, last_step
 from pe_jax.trainer.training.metrics import MetricsWriter
 from pe_jax.trainer.training.pytrees import Params, PyTree
 from pe_jax.trainer.training.step import TrainState
+from pe_jax.trainer.training.workdir import ResolvedConfig
 
 if TYPE_CHECKING:  # A run imports the config of its task alone.
     from pe_jax.trainer.configs.finetuning import FinetuningConfig
@@ -44,7 +44,7 @@ _SCORES = {
 
 
 def log_run_header(
-    folder: Path, config: EncoderTrainingConfig | FinetuningConfig
+    folder: Path, resolved: ResolvedConfig[EncoderTrainingConfig | FinetuningConfig]
 ) -> Path | None:
     """Print where a run is, what it runs on and what it starts from, before anything takes time;
     ValueError if the folder holds a run of another config.
@@ -53,7 +53,8 @@ def log_run_header(
       The run's tokenizer, if it has one and a checkpoint: a run that was killed before may start
       from another model or text.
     """
-    changes = workdir.check(folder, config)
+    config = resolved.config
+    changes = workdir.check(folder, resolved)
     devices, hosts = jax.devices(), jax.process_count()
     log_field("Run", str(folder))
     log_field(
@@ -108,10 +109,10 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
     stop_requests = _stop_requests(tokenizer, run.digests)
     with contextlib.ExitStack() as stack:
         check_folder = stack.enter_context(workdir.lock_workdir(folder))
-        changes = workdir.check(folder, run.config)
+        changes = workdir.check(folder, run.resolved)
         _check_vocabulary(changes, tokenizer, folder)
-        identity = workdir.identity(run.config, tokenizer, resumed=True)
-        state, facts = _start_or_resume(run, folder, shapes, identity, changes)
+        checksum = workdir.run_checksum(run.resolved, tokenizer)
+        state, facts = _start_or_resume(run, folder, shapes, checksum, changes)
         begin, steps = int(state.step), sum(stage.steps for stage in run.stages)
         evaluations = metrics.read_evaluations(folder, begin)
         if begin == last_step(run.stages, facts.get("ends", {})):
@@ -125,12 +126,12 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
             folder,
             keep=run.keep_checkpoints,
             keep_best=run.keep_best,
-            run=identity,
+            run=checksum,
             origin=facts["origin"],
         )
         stack.enter_context(contextlib.closing(checkpoints))
         # Only now is the folder this run's: a config that cannot start does not occupy it.
-        workdir.write_config(folder, run.config)
+        workdir.write_config(folder, run.resolved)
         if run.tokenizer:
             for name, content in tokenizer_files(run.tokenizer).items():
                 write_text(folder / name, content)
@@ -152,6 +153,8 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
             check_folder=check_folder,
             early_ends=facts.get("ends", {}),
         )
+        if run.initial_scores and not begin:
+            loop.writer.write(0, run.initial_scores(state.params))
         return loop.fit(state, run.stages, facts["totals"], evaluations)
 
 
@@ -207,19 +210,19 @@ def _stop_requests(
 
 
 def _start_or_resume(
-    run: Run, folder: Path, shapes: TrainState, identity: str, changes: workdir.Changes
+    run: Run, folder: Path, shapes: TrainState, checksum: str, changes: workdir.Changes
 ) -> tuple[TrainState, Json]:
     """Return the newest state in `folder`, or else the first one, with the facts saved with it."""
     origin: Json = {
         "data": dict(run.digests),
         "stages": [stage.steps for stage in run.stages],
     }
-    restored = restore_newest(folder, shapes, identity)
+    restored = restore_newest(folder, shapes, checksum)
     if restored is None:
         state, origin["start"] = run.program.init(), ""
         if run.start:
             state = state._replace(params=run.start(state.params))
-            origin["start"] = fingerprint(state.params)
+            origin["start"] = pytrees.checksum(state.params)
         return state, {"origin": origin, "totals": {}}
     state, facts = restored
     first_origin, done = facts["origin"], int(state.step)
@@ -229,7 +232,8 @@ def _start_or_resume(
         run.start
         and "init" in changes
         and "config.init" not in run.digests  # Otherwise its digest has been compared.
-        and fingerprint(run.start(run.program.init().params)) != first_origin["start"]
+        and pytrees.checksum(run.start(run.program.init().params))
+        != first_origin["start"]
     ):
         raise ValueError(
             f"config.init={changes['init'][1]} is not the model that the run in {folder} started "

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import logging
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -25,9 +26,14 @@ from orbax.checkpoint import v1 as ocp
 from pe_jax.common.files import Json, is_remote
 from pe_jax.trainer.console import stopping
 from pe_jax.trainer.console.terminal import log
-from pe_jax.trainer.training.fingerprints import combine, examine, fingerprint
-from pe_jax.trainer.training.orbax_settings import orbax_settings
-from pe_jax.trainer.training.pytrees import Params, PyTree, ShardingsOf
+from pe_jax.trainer.training.pytrees import (
+    Params,
+    PyTree,
+    ShardingsOf,
+    checksum,
+    combine_sums,
+    examine_leaves,
+)
 from pe_jax.trainer.training.sharding import abstract
 from pe_jax.trainer.training.step import TrainState
 
@@ -44,8 +50,8 @@ class Checkpoints:
         other run may write there, see `workdir.lock_workdir`.
       keep: how many of the newest to keep.
       keep_best: how many with the lowest held-out loss to keep besides.
-      run: the run's identity, see `workdir.identity`.
-      origin: facts about the run that each checkpoint holds, such as digests of its data.
+      run: the run's checksum, see `workdir.run_checksum`.
+      origin: facts about the run that each checkpoint holds, such as checksums of its data.
     """
 
     def __init__(
@@ -58,7 +64,9 @@ class Checkpoints:
         origin: Json | None = None,
     ):
         self.keep_best = keep_best
-        self._workdir, self._run, self._origin = workdir, run, origin or {}
+        self._workdir = workdir
+        self._run = run
+        self._origin = origin or {}
         self._is_first = not saved_steps(workdir)
         policies = ocp.training.preservation_policies
         best = policies.BestN(
@@ -67,12 +75,11 @@ class Checkpoints:
             n=keep_best,
             keep_checkpoints_without_metrics=False,
         )
+        newest = policies.LatestN(keep)
         self._writer = ocp.training.Checkpointer(
             _folder(workdir),
-            context=orbax_settings(),
-            preservation_policy=policies.AnyPreservationPolicy(
-                [policies.LatestN(keep), best]
-            ),
+            context=_orbax_settings(),
+            preservation_policy=policies.AnyPreservationPolicy([newest, best]),
             cleanup_tmp_directories=True,
         )
 
@@ -81,38 +88,40 @@ class Checkpoints:
         state: TrainState,
         totals: Json,
         held_out_loss: float | None = None,
-        ends: Mapping[str, int] = MappingProxyType({}),
+        early_ends: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """Save the state in the background, but for a run's first one, which is then read back.
 
         Args:
           totals: sums of the metrics since the last line of the log, the same on every host.
           held_out_loss: of this state, if it was measured.
-          ends: see `Loop`.
+          early_ends: see `Loop`.
 
         Raises:
           FloatingPointError: if the state is not finite: it is not saved.
           OSError: if this or the previous one cannot be written, or the first cannot be read back.
         """
-        step, (sums, not_finite) = int(state.step), examine(state)
+        step = int(state.step)
+        sums, not_finite = examine_leaves(state)
         if not_finite:
             raise FloatingPointError(
                 f"The state after step {step:,} is not finite in {len(not_finite)} arrays, such as "
                 f"{not_finite[0]}, and was not saved. Earlier checkpoints are unchanged. A lower "
                 "learning rate or a longer warmup may help, in another --workdir."
             )
+        params_sums = [sums[name] for name in sums if name.startswith("params/")]
         facts: Json = {
-            "params": combine(
-                x for name, x in sums.items() if name.startswith("params/")
-            ),
-            "state": combine(sums.values()),
+            "params": combine_sums(params_sums),
+            "state": combine_sums(sums.values()),
             "run": self._run,
             "origin": self._origin,
             "totals": totals,
-            "ends": dict(ends),
+            "ends": dict(early_ends),
         }
-        facts["checksum"] = _checksum(facts)
-        metrics = None if held_out_loss is None else {_HELD_OUT_LOSS: held_out_loss}
+        facts["checksum"] = _facts_checksum(facts)
+        metrics = None
+        if held_out_loss is not None:
+            metrics = {_HELD_OUT_LOSS: held_out_loss}
         with self._errors_named(f"The checkpoint of step {step:,}"):
             # Without force Orbax may skip it; a step that exists already is an error.
             self._writer.save_checkpointables_async(
@@ -151,7 +160,8 @@ class Checkpoints:
             yield
         except Exception as error:
             way_out = "There is no complete one yet; the same command starts again."
-            if steps := saved_steps(self._workdir):
+            steps = saved_steps(self._workdir)
+            if steps:
                 newest = f"The newest complete one is of step {steps[-1]:,}"
                 way_out = f"{newest}; the same command resumes from there."
             raise OSError(
@@ -161,7 +171,7 @@ class Checkpoints:
 
 
 def saved_steps(workdir: Path) -> list[int]:
-    """The steps that a run has checkpoints of, ascending."""
+    """Return the steps that a run has checkpoints of, ascending."""
     checkpoints = ocp.path.step.standard_name_format().find_all(_folder(workdir))
     return sorted(checkpoint.step for checkpoint in checkpoints)
 
@@ -169,12 +179,15 @@ def saved_steps(workdir: Path) -> list[int]:
 def restore_newest(
     workdir: Path, like: TrainState, run: str = ""
 ) -> tuple[TrainState, Json] | None:
-    """The newest state that can be restored, and the facts that were saved with it: `totals` and
-    `ends`, see `Checkpoints.save`, and `origin`, see `Checkpoints`. None without any checkpoint.
+    """Restore the newest state that can be read; move damaged checkpoints away.
+
+    Returns:
+      The state, and the facts that were saved with it: `totals` and `ends`, see `Checkpoints.save`,
+      and `origin`, see `Checkpoints`. None without any checkpoint.
 
     Args:
       like: a state, or its shapes with shardings, to restore to.
-      run: the run's identity; the checkpoints of another run are not restored.
+      run: the run's checksum; the checkpoints of another run are not restored.
 
     Raises:
       ValueError: if there are checkpoints and none can be read.
@@ -184,19 +197,19 @@ def restore_newest(
         facts = _load(workdir, step, "facts")
         if facts["run"] != run:
             raise ValueError("it is of a run with another config or tokenizer")
-        _compare("list of facts", facts.pop("checksum"), _checksum(facts))
+        _compare("list of facts", facts.pop("checksum"), _facts_checksum(facts))
         state = _load(workdir, step, "state", like)
-        _compare("state", fingerprint(state), facts["state"])
+        _compare("state", checksum(state), facts["state"])
         return state, facts
 
     restored, damaged = _newest(workdir, read)
     if jax.process_index() == 0:
-        for (
-            step
-        ) in damaged:  # Where they are, the run could not save those steps again.
+        # Where they are, the run could not save those steps again.
+        for step in damaged:
             folder = workdir / "damaged"
             folder.mkdir(parents=True, exist_ok=True)
-            target = folder / f"{step}-{1 + sum(1 for _ in folder.iterdir())}"
+            number = 1 + len(list(folder.iterdir()))
+            target = folder / f"{step}-{number}"
             (workdir / "checkpoints" / str(step)).rename(target)
             log(f"The damaged checkpoint was moved to {target}.")
     multihost_utils.sync_global_devices("damaged checkpoints moved")
@@ -206,28 +219,35 @@ def restore_newest(
 def restore_params(
     workdir: Path, step: int, shardings_of: ShardingsOf | None = None
 ) -> Params:
-    """Only the parameters at `step`, whatever their shardings were; any Exception if damaged.
+    """Read the parameters at `step` alone, whatever their shardings were.
 
     Args:
       shardings_of: default: all of each on this host's first device.
+
+    Raises:
+      Exception: of any class, if the checkpoint is damaged.
     """
-    with orbax_settings():
+    with _orbax_settings():
         metadata = ocp.checkpointables_metadata(_folder(workdir) / str(step)).metadata
     shapes = jax.tree.map(
         lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype),
         metadata["state"]["params"],
     )
-    one_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    like = abstract(shapes, shardings_of(shapes) if shardings_of else one_device)
-    params = _load(workdir, step, "state", {"params": like})["params"]
-    _compare("parameters", fingerprint(params), _load(workdir, step, "facts")["params"])
+    if shardings_of:
+        shardings = shardings_of(shapes)
+    else:
+        shardings = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    like = {"params": abstract(shapes, shardings)}
+    params = _load(workdir, step, "state", like)["params"]
+    facts = _load(workdir, step, "facts")
+    _compare("parameters", checksum(params), facts["params"])
     return params
 
 
 def params_by_step(
     workdir: Path, *, skip: Collection[int] = ()
 ) -> Iterator[tuple[int, Params]]:
-    """Step and parameters of the checkpoints of a run, steps ascending, without those in `skip`."""
+    """Yield step and parameters of the checkpoints of a run, steps ascending, but for `skip`."""
     for step in saved_steps(workdir):
         if step not in skip:
             yield step, restore_params(workdir, step)
@@ -236,7 +256,11 @@ def params_by_step(
 def newest_params(
     workdir: Path, shardings_of: ShardingsOf | None = None
 ) -> tuple[int, Params]:
-    """Step and parameters of the newest readable checkpoint; ValueError if there is none."""
+    """Read step and parameters of the newest checkpoint that is not damaged.
+
+    Raises:
+      ValueError: if there is none.
+    """
     newest, _ = _newest(
         workdir, lambda step: (step, restore_params(workdir, step, shardings_of))
     )
@@ -271,12 +295,12 @@ def _newest(workdir: Path, read: Callable[[int], T]) -> tuple[T | None, list[int
 
 def _attempt(read: Callable[[], T]) -> tuple[T | None, Exception | None]:
     """Return the result of `read()`; on every host an error, if it fails on one of them."""
-    content, error = None, None
+    content = None
+    error: Exception | None = None
     try:
         content = read()
-    except (
-        Exception
-    ) as caught:  # Damage shows in many ways: JSON, OCDBT, zstd, files and shapes.
+    except Exception as caught:
+        # Damage shows in many ways: JSON, OCDBT, zstd, files and shapes.
         error = caught
     if multihost_utils.process_allgather(np.bool_(error is None)).all():
         return content, None
@@ -285,18 +309,18 @@ def _attempt(read: Callable[[], T]) -> tuple[T | None, Exception | None]:
 
 def _folder(workdir: Path) -> Path:
     """Return the folder of a run's checkpoints, absolute, as Orbax needs it."""
-    return (workdir if is_remote(workdir) else workdir.absolute()) / "checkpoints"
+    absolute = workdir if is_remote(workdir) else workdir.absolute()
+    return absolute / "checkpoints"
 
 
 def _load(workdir: Path, step: int, name: str, like: PyTree = None) -> PyTree:
     """Return a part of a checkpoint, "state" or "facts"; `like` may hold less than was saved."""
-    with orbax_settings():
-        return ocp.load_checkpointables(_folder(workdir) / str(step), {name: like})[
-            name
-        ]
+    folder = _folder(workdir) / str(step)
+    with _orbax_settings():
+        return ocp.load_checkpointables(folder, {name: like})[name]
 
 
-def _checksum(facts: Json) -> int:
+def _facts_checksum(facts: Json) -> int:
     return zlib.crc32(json.dumps(facts, sort_keys=True).encode())
 
 
@@ -309,3 +333,35 @@ def _brief(error: Exception) -> str:
     """Return an error's first line; of a long one both ends, as the end says the most."""
     text = str(error).strip().split("\n")[0] or type(error).__name__
     return text if len(text) <= 240 else f"{text[:80]} ... {text[-160:]}"
+
+
+def _orbax_settings() -> ocp.Context:
+    """Return the context in which checkpoints are written and read."""
+    _silence_orbax()
+    settings = ocp.Context()
+    settings.checkpointables.registry = ocp.handlers.local_registry().add(
+        ocp.handlers.JsonHandler, checkpointable_name="facts"
+    )
+    # The parameters without the rest of a state.
+    settings.pytree.loading.partial_load = True
+    # Each device with a copy of an array writes a slice of it; not of small arrays, as slicing
+    # hundreds of them takes longer than writing them.
+    settings.array.saving.min_slice_bytes_for_replica_parallel = 2**20
+    return settings
+
+
+@functools.cache  # Once a process.
+def _silence_orbax() -> None:
+    """Hide what Orbax's threads log of exceptions that they raise in the caller's as well.
+
+    All of it shows with --verbosity=1.
+    """
+    if logging.getLogger("absl").isEnabledFor(logging.DEBUG):
+        return
+
+    def is_news(record: logging.LogRecord) -> bool:
+        traceback = record.exc_info and record.exc_info[2]
+        return not traceback or "orbax" not in traceback.tb_frame.f_code.co_filename
+
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).addFilter(is_news)

@@ -33,12 +33,10 @@ from pe_jax.trainer.console import stopping
 from pe_jax.trainer.console.terminal import log
 
 _WAIT = 300  # Seconds, for all hosts to start.
-_VISIBLE = (
-    5.0  # Seconds until a file of one host is there for all, on a network file system.
-)
-_LONGEST_WAIT = (
-    7 * 24 * 3600
-)  # Seconds: one host may tokenize for days while another has a cache.
+# Seconds until a file of one host is there for all, on a network file system.
+_VISIBLE = 5.0
+# Seconds: one host may tokenize for days while another has a cache.
+_LONGEST_WAIT = 7 * 24 * 3600
 _LONGEST_REASON = 300  # Characters of an error of the runtime.
 
 # In errors of the runtime, where a transfer between hosts fails.
@@ -48,22 +46,24 @@ _TRANSFER_ERRORS = re.compile(
     re.IGNORECASE,
 )
 
-_barrier_numbers = (
-    itertools.count()
-)  # Every host passes the same barriers in the same order.
+# Every host passes the same barriers in the same order.
+_barrier_numbers = itertools.count()
 
 
 def connect(
     coordinator: str, hosts: int | None, host: int | None, lost_after: int
 ) -> None:
-    """Join the other hosts; must come before any other use of the devices. ValueError for invalid
-    arguments, or if "auto" finds no cluster.
+    """Join the other hosts; must come before any other use of the devices.
 
     Args:
       coordinator: host 0's address, `HOST:PORT`; with "auto" JAX finds all three on Cloud TPU pods,
         Slurm, Open MPI and Kubernetes.
       hosts, host: how many there are, and the index of this one.
       lost_after: seconds without a heartbeat until a host counts as lost, and the others end.
+
+    Raises:
+      ValueError: for invalid arguments, hosts with different numbers of devices, or if the hosts do
+        not find one another.
     """
     _check(coordinator, hosts, host)
     # JAX ends a process whose others do not come by a stack dump, so this is said before.
@@ -77,20 +77,14 @@ def connect(
             heartbeat_timeout_seconds=lost_after,
             initialization_timeout=_WAIT,
         )
-    except (
-        KeyError,
-        RuntimeError,
-        ValueError,
-    ) as error:  # Each scheduler of "auto" has its own.
-        way_out = " Give --coordinator=HOST:PORT of host 0, --hosts and --host." * (
-            hosts is None
-        )
-        raise ValueError(
-            f"The hosts did not find one another: {error}{way_out}"
-        ) from error
-    stopping.release(
-        signal.SIGTERM
-    )  # The runtime has put a handler in the place of ours.
+    except (KeyError, RuntimeError, ValueError) as error:
+        # Each scheduler of "auto" has its own.
+        message = f"The hosts did not find one another: {error}"
+        if hosts is None:
+            message += " Give --coordinator=HOST:PORT of host 0, --hosts and --host."
+        raise ValueError(message) from error
+    # The runtime has put a handler in the place of ours.
+    stopping.release(signal.SIGTERM)
     check_devices([device.process_index for device in jax.devices()])
 
 
@@ -102,9 +96,8 @@ def _check(coordinator: str, hosts: int | None, host: int | None) -> None:
             "--coordinator=auto finds the hosts; an address HOST:PORT needs --hosts and --host, "
             f"got coordinator={coordinator!r}, hosts={hosts}, host={host}."
         )
-    address = (
-        r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+(?:%\w+)?\]):([0-9]{1,5})"  # IPv6 in brackets.
-    )
+    # IPv6 in brackets.
+    address = r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+(?:%\w+)?\]):([0-9]{1,5})"
     match = re.fullmatch(address, coordinator)
     if not auto and not (match and 1 <= int(match[1]) <= 65535):
         raise ValueError(
@@ -118,8 +111,14 @@ def _check(coordinator: str, hosts: int | None, host: int | None) -> None:
 
 
 def check_devices(process_indices: Sequence[int]) -> None:
-    """Raise ValueError unless hosts have equally many devices, of which `process_indices` are the
-    hosts: arrays of all have equal parts."""
+    """Check that hosts have equally many devices: arrays of all devices have equal parts.
+
+    Args:
+      process_indices: the host of each device.
+
+    Raises:
+      ValueError: if they do not.
+    """
     counts = Counter(process_indices)
     if len(set(counts.values())) > 1:
         devices = ", ".join(
@@ -206,14 +205,18 @@ def settings(config: Config) -> dict[str, str]:
 
 def agree(facts: Mapping[str, str]) -> None:
     """Compare what every host knows of the run, before it trains; every host has to call it.
-    ValueError on every host, if one has other `facts`; the message says which."""
+
+    Raises:
+      ValueError: on every host, if one has other `facts`; the message says which.
+    """
     facts_by_host = _gather_facts(dict(facts))
     names = dict.fromkeys(name for facts in facts_by_host for name in facts)
-    different = [
-        f"{name}: {', '.join(f'host {n} has {value}' for n, value in enumerate(values))}"
-        for name in names
-        if len(set(values := [facts.get(name, "none") for facts in facts_by_host])) > 1
-    ]
+    different = []
+    for name in names:
+        values = [facts.get(name, "none") for facts in facts_by_host]
+        if len(set(values)) > 1:
+            by_host = [f"host {n} has {value}" for n, value in enumerate(values)]
+            different.append(f"{name}: {', '.join(by_host)}")
     if different:
         raise ValueError(
             f"The hosts have different settings ({'; '.join(different)}). Start all of them with "
@@ -224,40 +227,42 @@ def agree(facts: Mapping[str, str]) -> None:
 def check_shared(workdir: Path) -> None:
     """Check that all hosts write into the same folder; every host has to call it.
 
-    The first host writes a file there, which the others look for: ValueError on every host, if one
-    does not see it. Equal paths can be different folders: a relative path, or local disks.
+    The first host writes a file there, which the others look for. Equal paths can be different
+    folders: a relative path, or local disks.
+
+    Raises:
+      ValueError: on every host, if one does not see the file.
     """
-    (token, *_) = (
-        facts["token"] for facts in _gather_facts({"token": secrets.token_hex(8)})
-    )
+    token = _gather_facts({"token": secrets.token_hex(8)})[0]["token"]
     path = workdir / f".hosts-{token}"
     if jax.process_index() == 0:
         workdir.mkdir(parents=True, exist_ok=True)
         path.write_text(token, encoding="utf-8")
     _gather_facts({})  # A barrier.
     deadline = time.monotonic() + _VISIBLE
-    while not (visible := path.exists()) and time.monotonic() < deadline:
+    while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.2)
-    name = str(workdir if is_remote(workdir) else workdir.absolute())
-    facts_by_host = _gather_facts(
-        {"folder": f"{name} on {socket.gethostname()}", "seen": visible}
-    )
+    name = workdir if is_remote(workdir) else workdir.absolute()
+    folder = f"{name} on {socket.gethostname()}"
+    facts_by_host = _gather_facts({"folder": folder, "seen": path.exists()})
     if jax.process_index() == 0:
         path.unlink()
-    if blind := [n for n, facts in enumerate(facts_by_host) if not facts["seen"]]:
-        folders = ", ".join(
-            f"host {n} has {facts_by_host[n]['folder']}" for n in (0, *blind)
-        )
+    blind = [n for n, facts in enumerate(facts_by_host) if not facts["seen"]]
+    if blind:
+        folders = [f"host {n} has {facts_by_host[n]['folder']}" for n in (0, *blind)]
         raise ValueError(
-            f"--workdir is not the same folder on all hosts ({folders}). Give a path on a shared "
-            "file system, or in a bucket."
+            f"--workdir is not the same folder on all hosts ({', '.join(folders)}). Give a path on "
+            "a shared file system, or in a bucket."
         )
 
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[Callable[[int], int]]:
-    """Let SIGTERM or Ctrl-C to any host stop all of them after the same step. Yields
-    `stop_requested` of `Loop`: all hosts ask after every step, and get the same answer."""
+    """Let SIGTERM or Ctrl-C to any host stop all of them after the same step.
+
+    Yields:
+      `stop_requested` of `Loop`: all hosts ask after every step, and get the same answer.
+    """
     forwarded = False
     interrupt = stopping.EXIT_STATUS[signal.SIGINT]
 

@@ -7,6 +7,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -15,12 +16,12 @@ from jax.sharding import NamedSharding
 
 from pe_jax.common.errors import Interrupted
 from pe_jax.common.files import Json
-from pe_jax.trainer.chips import PEAKS
 from pe_jax.trainer.console.terminal import Progress, log
 from pe_jax.trainer.training import sharding
 from pe_jax.trainer.training.checkpointing import Checkpoints
 from pe_jax.trainer.training.metrics import (
     HELD_OUT,
+    PEAKS,
     Meter,
     MetricsWriter,
     Totals,
@@ -33,27 +34,52 @@ from pe_jax.trainer.training.step import TrainState
 _ON_THE_TERMINAL = ("loss", "accuracy", "examples_per_second", "mfu")  # Ends of names.
 
 
+class EarlyStopping(NamedTuple):
+    """The end of a stage whose held-out score has stopped rising.
+
+    Attributes:
+      score: its name among the scores of `Stage.evaluate`.
+      patience: how many evaluations have to pass without a rise of at least `min_gain` over the
+        best before them; 0 means that the stage never ends early.
+      min_gain: the least rise that counts.
+    """
+
+    score: str
+    patience: int
+    min_gain: float
+
+    def is_reached(self, evaluations: Sequence[Scalars]) -> bool:
+        """Return True if a stage with these scores, oldest first, should end."""
+        if not self.patience or len(evaluations) <= self.patience:
+            return False
+        values = [scores[self.score] for scores in evaluations]
+        best_before = max(values[: -self.patience])
+        return max(values[-self.patience :]) < best_before + self.min_gain
+
+
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """A number of steps over one kind of data."""
+    """A number of steps over one kind of data.
+
+    Attributes:
+      name: for messages.
+      steps: how many, unless the stage ends early.
+      batches: `batches(n)` yields this host's NumPy batches without end, starting at batch n of the
+        stage.
+      train_step: `train_step(state, global batch) -> (state, metrics)`.
+      evaluate: `evaluate(step, params)`, scores on held-out data. Those with a `/` in their name
+        are details, for the files alone.
+      flops: `flops(rows, length)` of a step, see `models.flops`.
+      early_stopping: None trains all steps.
+    """
 
     name: str
     steps: int
-    # `batches(n)` yields this host's NumPy batches without end, starting at batch n of the stage.
     batches: Callable[[int], Iterable[HostBatch]]
-    train_step: Callable[
-        [TrainState, Batch], tuple[TrainState, Metrics]
-    ]  # Of global batches.
-    # `evaluate(step, params)`, on held-out data. Names with a `/` are details, for the files alone.
+    train_step: Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
     evaluate: Callable[[int, Params], Scalars]
-    flops: Callable[
-        [int, int], float
-    ]  # `flops(rows, length)` of a step, see `models.flops`.
-    # `converged(scores of the stage so far, oldest first)`, True to end it early.
-    converged: Callable[[Sequence[Scalars]], bool] = lambda evaluations: False
-    initial_scores: Callable[[Params], Scalars] | None = (
-        None  # Written once, if the run begins here.
-    )
+    flops: Callable[[int, int], float]
+    early_stopping: EarlyStopping | None = None
 
 
 def last_step(stages: Sequence[Stage], early_ends: Mapping[str, int]) -> int:
@@ -66,24 +92,33 @@ def last_step(stages: Sequence[Stage], early_ends: Mapping[str, int]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """The loop over the steps of a run in its folder."""
+    """The loop over the steps of a run in its folder.
 
-    # Steps between writing metrics, evaluating and saving; 0 means only at the end of a stage.
+    Attributes:
+      every: steps between writing metrics, evaluating and saving; 0 means only at the end of a
+        stage.
+      batch_sharding: of global batches.
+      schedule: learning rate of a step.
+      folder: of the run.
+      profile: steps to trace, counted from 1, to `folder/profile`, for XProf.
+      trace: open while they run.
+      stop_requested: `stop_requested(step)`, 0 or the exit status of a run that is to stop there.
+      check_folder: called before anything is written; raises if the folder is another run's.
+      early_ends: the last steps of stages that ended early, by the last step before them, as a
+        text: they are saved as JSON.
+    """
+
     every: tuple[int, int, int]
     batch_sharding: NamedSharding
     schedule: optax.Schedule
     folder: Path
-    profile: range  # Steps to trace, counted from 1, to `folder/profile`, for XProf.
-    trace: contextlib.ExitStack  # Open while they run.
+    profile: range
+    trace: contextlib.ExitStack
     checkpoints: Checkpoints
     writer: MetricsWriter
     progress: Progress
-    # `stop_requested(step)`, 0 or the exit status of a run that is to stop there.
     stop_requested: Callable[[int], int]
-    check_folder: Callable[
-        [], None
-    ]  # Before anything is written; raises if it is another run's.
-    # The last steps of stages that ended early, by the last step before them.
+    check_folder: Callable[[], None]
     early_ends: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def fit(
@@ -112,8 +147,6 @@ class Loop:
             ]
             steps = range(max(begin, int(state.step)) + 1, end + 1)
             if steps:
-                if stage.initial_scores and not int(state.step):
-                    self.writer.write(0, stage.initial_scores(state.params))
                 resumed = totals if steps[0] > begin + 1 else {}
                 state = self._fit_stage(state, stage, begin, steps, resumed, scores)
                 end = int(state.step)
@@ -129,7 +162,7 @@ class Loop:
         totals: Json,
         evaluations: list[Scalars],
     ) -> TrainState:
-        """Train `steps` of a stage, whose first step is `begin + 1`, or until it has converged."""
+        """Train `steps` of a stage, whose first step is `begin + 1`, or until it ends early."""
         iterator = iter(stage.batches(steps[0] - 1 - begin))
         devices = self.batch_sharding.mesh.devices
         peak = devices.size * PEAKS.get(devices.flat[0].device_kind, 0)
@@ -141,9 +174,8 @@ class Loop:
             # 1. Fetch. The device is still busy with the step before, so this wait is not idle time
             #    unless the pipeline is the slower of the two.
             if step == self.profile.start:
-                self.trace.enter_context(
-                    jax.profiler.trace(str(self.folder / "profile"))
-                )
+                trace = jax.profiler.trace(str(self.folder / "profile"))
+                self.trace.enter_context(trace)
             fetched = time.perf_counter()
             rows = next(iterator)
             batch = sharding.to_global(rows, self.batch_sharding)
@@ -156,13 +188,11 @@ class Loop:
                 jax.block_until_ready(metrics)
                 self.trace.close()
                 place = self.folder / "profile"
-                log(
-                    f"Profile of steps up to {step:,} in {place}: xprof --logdir=FOLDER"
-                )
+                command = "xprof --logdir=FOLDER"
+                log(f"Profile of steps up to {step:,} in {place}: {command}")
             if step == steps[0]:  # Dispatching the others takes no time: this compiled.
-                log(
-                    f"{stage.name}: compiled in {time.perf_counter() - dispatched:.0f} s"
-                )
+                seconds = time.perf_counter() - dispatched
+                log(f"{stage.name}: compiled in {seconds:.0f} s")
             if unread is not None:
                 self._read(*unread, meter)
             unread = step, metrics, rows
@@ -181,18 +211,21 @@ class Loop:
             if write_log:
                 self._log(step, meter)
             # 4. Evaluate.
-            held_out_loss, converged = None, False
+            held_out_loss = None
+            ends_early = False
             if evaluate:
                 evaluations.append(self._evaluate(step, stage, state.params))
                 held_out_loss = _check_held_out(step, evaluations[-1])
-                converged = step != steps[-1] and stage.converged(evaluations)
-            if converged:  # The stage ends here, as it would with its last step.
+                if stage.early_stopping and step != steps[-1]:
+                    ends_early = stage.early_stopping.is_reached(evaluations)
+            if ends_early:  # As with the last step: a line of the log, and a save.
                 log(
                     f"{stage.name}: no more gain on held-out data, so it ends at step {step:,}"
                 )
                 if not write_log:
                     self._log(step, meter)
-                self.early_ends[str(begin)], save = step, True
+                self.early_ends[str(begin)] = step
+                save = True
             if write_log:
                 meter = Meter(stage.flops, peak, {})
             # 5. Save, last: what a checkpoint's step has written is on disk before it.
@@ -207,7 +240,7 @@ class Loop:
                     stop,
                     on_all_hosts=True,
                 )
-            if converged:
+            if ends_early:
                 break
         return state
 
@@ -223,9 +256,7 @@ class Loop:
 
     def _log(self, step: int, meter: Meter) -> None:
         scalars = meter.scalars(float(self.schedule(step - 1)))
-        self.writer.write(
-            step, {f"train/{name}": value for name, value in scalars.items()}
-        )
+        self.writer.write(step, scalars, prefix="train/")
         shown = {
             name: x for name, x in scalars.items() if name.endswith(_ON_THE_TERMINAL)
         }
@@ -233,9 +264,7 @@ class Loop:
 
     def _evaluate(self, step: int, stage: Stage, params: Params) -> Scalars:
         scalars = stage.evaluate(step, params)
-        self.writer.write(
-            step, {f"{HELD_OUT}{name}": value for name, value in scalars.items()}
-        )
+        self.writer.write(step, scalars, prefix=HELD_OUT)
         shown = {name: value for name, value in scalars.items() if "/" not in name}
         self.progress.report(step, "held out", shown)
         return scalars
@@ -246,7 +275,7 @@ def evaluate(
     params: Params,
     batches: Iterable[Batch],
 ) -> Scalars:
-    """Means of a task's metrics over global batches."""
+    """Return the means of a task's metrics over global batches."""
     totals: Totals = {}
     for batch in batches:
         add(totals, eval_step(params, batch))
@@ -256,9 +285,8 @@ def evaluate(
 def _check_held_out(step: int, scalars: Scalars) -> float | None:
     """Return the sum of the held-out losses, if any; FloatingPointError if one is not finite."""
     losses = {name: value for name, value in scalars.items() if name.endswith("loss")}
-    if wrong := [
-        f"{name} {value}" for name, value in losses.items() if not np.isfinite(value)
-    ]:
+    wrong = [f"{name} {x}" for name, x in losses.items() if not np.isfinite(x)]
+    if wrong:
         raise FloatingPointError(
             f"After step {step:,} the held-out data gives {', '.join(wrong)}; the checkpoints are "
             "from earlier steps. A lower learning rate or a longer warmup may help, in another "

@@ -29,6 +29,22 @@ HELD_OUT = "held_out/"  # Begins the names of scores on held-out data in a run's
 
 _SYNC_EVERY = 10.0  # Seconds, between writes of metrics to the disk or an object store.
 
+# Peak rates of accelerators, for the model FLOPs utilization.
+# Dense bfloat16 FLOP/s by JAX's `device_kind`: Google's Cloud TPU pages, NVIDIA's data sheets.
+PEAKS = {
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5": 459e12,
+    "TPU v6 lite": 918e12,
+    "NVIDIA A100-SXM4-40GB": 312e12,
+    "NVIDIA A100-SXM4-80GB": 312e12,
+    "NVIDIA A100-PCIE-40GB": 312e12,
+    "NVIDIA A100 80GB PCIe": 312e12,
+    "NVIDIA H100 80GB HBM3": 989e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H200": 989e12,
+}
+
 # By the name of a metric, its sum and count over several steps: `[2]`, or `[2, S]` of S seeds.
 Totals = dict[str, np.ndarray]
 
@@ -40,14 +56,17 @@ def add(totals: Totals, metrics: Metrics) -> list[str]:
         pair = np.asarray(pair, np.float64)
         totals[name] = totals.get(name, 0) + pair
         if not np.isfinite(pair).all():
-            wrong.append(f"{name} {pair[0].flat[np.argmin(np.isfinite(pair[0]))]}")
+            sums = pair[0]  # Of all seeds, if there are several.
+            first = np.argmin(np.isfinite(sums))
+            wrong.append(f"{name} {sums.flat[first]}")
     return wrong
 
 
 def means(totals: Totals) -> Scalars:
     """Return sums divided by counts, once; means over seeds, if any."""
     return {
-        name: float(np.mean(s / np.maximum(n, 1))) for name, (s, n) in totals.items()
+        name: float(np.mean(sums / np.maximum(counts, 1)))
+        for name, (sums, counts) in totals.items()
     }
 
 
@@ -69,33 +88,38 @@ class Meter:
 
     def count(self, batch: Batch, waited: float) -> None:
         """Count a step on a global batch, tokens `[..., L]`, fetched in `waited` seconds."""
-        size, length = batch["tokens"].size, batch["tokens"].shape[-1]
-        self._rows += size // length
-        self._tokens += size
-        self._flops += self._flops_of_step(size // length, length) if self._peak else 0
+        tokens, length = batch["tokens"].size, batch["tokens"].shape[-1]
+        rows = tokens // length
+        self._rows += rows
+        self._tokens += tokens
+        if self._peak:
+            self._flops += self._flops_of_step(rows, length)
         self._waited += waited
 
     def scalars(self, learning_rate: float) -> Scalars:
         """Return means of the metrics, of all seeds and `name/i` of each, and rates."""
         seconds = time.perf_counter() - self._start
-        by_seed = {
-            f"{name}/{i}": float(sum_ / max(count, 1))
-            for name, pair in self.totals.items()
-            if pair.ndim == 2
-            for i, (sum_, count) in enumerate(pair.T)
-        }
-        rates = {
-            "learning_rate": learning_rate,
-            "examples_per_second": self._rows / seconds,
-            "tokens_per_second": self._tokens / seconds,
-            "data_wait": self._waited / seconds,
-        }
-        mfu = {"mfu": self._flops / seconds / self._peak} if self._peak else {}
-        return means(self.totals) | by_seed | rates | mfu
+        scalars = means(self.totals)
+        for name, pair in self.totals.items():
+            if pair.ndim < 2:
+                continue
+            for seed, (total, count) in enumerate(pair.T):
+                scalars[f"{name}/{seed}"] = float(total / max(count, 1))
+        scalars["learning_rate"] = learning_rate
+        scalars["examples_per_second"] = self._rows / seconds
+        scalars["tokens_per_second"] = self._tokens / seconds
+        scalars["data_wait"] = self._waited / seconds
+        if self._peak:
+            scalars["mfu"] = self._flops / seconds / self._peak
+        return scalars
 
 
 def read_metrics(workdir: Path) -> list[Json]:
-    """The lines of `metrics.jsonl`: step, and scalars by name; ValueError for a damaged line."""
+    """Read the lines of `metrics.jsonl`: step, and scalars by name.
+
+    Raises:
+      ValueError: for a damaged line.
+    """
     path = workdir / "metrics.jsonl"
     # After the last line break there may be half a line.
     lines = path.read_bytes().decode("utf-8", "replace").split("\n")[:-1]
@@ -118,12 +142,14 @@ def read_evaluations(workdir: Path, step: int | None = None) -> dict[int, Scalar
         return {}
     evaluations = {}
     for line in read_metrics(workdir):
+        if step is not None and line["step"] > step:
+            continue
         scores = {
-            k.removeprefix(HELD_OUT): v
-            for k, v in line.items()
-            if k.startswith(HELD_OUT)
+            name.removeprefix(HELD_OUT): value
+            for name, value in line.items()
+            if name.startswith(HELD_OUT)
         }
-        if scores and (step is None or line["step"] <= step):
+        if scores:
             evaluations[line["step"]] = scores
     return evaluations
 
@@ -148,13 +174,16 @@ class MetricsWriter:
         self._lines = [f"{json.dumps(line)}\n" for line in kept_lines]
         write_text(self._path, "".join(self._lines))
         self._synced = time.monotonic()
-        first = jax.process_index() == 0
-        self._events = _Events(workdir / "tensorboard", step) if first else None
-        self._wandb = (
-            _wandb_run(workdir) if first and os.environ.get("WANDB_PROJECT") else None
-        )
+        self._events = None
+        self._wandb = None
+        if jax.process_index() == 0:
+            self._events = _Events(workdir / "tensorboard", step)
+            if os.environ.get("WANDB_PROJECT"):
+                self._wandb = _wandb_run(workdir)
 
-    def write(self, step: int, scalars: Scalars) -> None:
+    def write(self, step: int, scalars: Scalars, prefix: str = "") -> None:
+        """Write scalars of a step, under names that begin with `prefix`."""
+        scalars = {f"{prefix}{name}": value for name, value in scalars.items()}
         line = json.dumps({"step": step, **scalars}) + "\n"
         if is_remote(self._path):
             self._lines.append(line)
@@ -169,24 +198,21 @@ class MetricsWriter:
             self.sync()
 
     def sync(self) -> None:
-        """Waits until all lines are stored for good, so that a power cut does not lose them."""
+        """Wait until all lines are stored for good, so that a power cut does not lose them."""
         self._synced = time.monotonic()
         if is_remote(self._path):
             write_text(self._path, "".join(self._lines))
         elif jax.process_index() == 0:
-            with contextlib.suppress(
-                FileNotFoundError
-            ):  # Removed: then there is nothing to store.
+            # Removed: then there is nothing to store.
+            with contextlib.suppress(FileNotFoundError):
                 flush_to_disk(self._path)
         if self._events:
             self._events.flush()
 
     def keep_batch(self, step: int, batch: HostBatch) -> Path:
-        """Writes this host's rows of a step's batch; returns the path."""
-        path = (
-            self._path.with_name("failed")
-            / f"step_{step}_host_{jax.process_index()}.npz"
-        )
+        """Write this host's rows of a step's batch; return the path."""
+        name = f"step_{step}_host_{jax.process_index()}.npz"
+        path = self._path.with_name("failed") / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with writing(path), path.open("wb") as file:
             np.savez(file, **batch)  # type: ignore[arg-type]
@@ -251,7 +277,6 @@ class _Events:
             self._file.flush()
 
     def close(self) -> None:
-        with contextlib.suppress(
-            OSError
-        ):  # What could not be written was raised before.
+        # What could not be written was raised before.
+        with contextlib.suppress(OSError):
             self._file.close()

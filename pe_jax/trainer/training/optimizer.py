@@ -6,6 +6,7 @@ import fnmatch
 import functools
 import operator
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,29 +21,28 @@ from pe_jax.trainer.training.pytrees import Params, PyTree, named_leaves
 from pe_jax.trainer.training.step import cache_by_arguments
 
 
-def _adam(
-    config: OptimizerConfig, *, nesterov: bool = False
-) -> optax.GradientTransformation:
-    return optax.scale_by_adam(config.b1, config.b2, config.epsilon, nesterov=nesterov)
+def _direction(config: OptimizerConfig) -> optax.GradientTransformation:
+    """Return how the gradient becomes a step, before weight decay and the learning rate."""
+    match config.name:
+        case "lion":
+            return optax.scale_by_lion(config.b1, config.b2)
+        case "muon":
+            # At a rate of -1 it is the direction alone. Matrices get steps of the size of AdamW's.
+            return optax.contrib.muon(
+                -1.0,
+                eps=config.epsilon,
+                adam_b1=config.b1,
+                adam_b2=config.b2,
+                muon_weight_dimension_numbers=matrices,
+                consistent_rms=0.2,
+            )
+        case "sgd":
+            return optax.trace(config.b1)
+    is_nesterov = config.name == "nadamw"
+    return optax.scale_by_adam(
+        config.b1, config.b2, config.epsilon, nesterov=is_nesterov
+    )
 
-
-# How the gradient becomes a step, before weight decay and the learning rate.
-_DIRECTIONS: dict[str, Callable[[OptimizerConfig], optax.GradientTransformation]] = {
-    "adamw": _adam,
-    "lamb": _adam,
-    "lion": lambda c: optax.scale_by_lion(c.b1, c.b2),
-    # At a rate of -1 it is the direction alone. Matrices get steps of the size of AdamW's.
-    "muon": lambda c: optax.contrib.muon(
-        -1.0,
-        eps=c.epsilon,
-        adam_b1=c.b1,
-        adam_b2=c.b2,
-        muon_weight_dimension_numbers=matrices,
-        consistent_rms=0.2,
-    ),
-    "nadamw": functools.partial(_adam, nesterov=True),
-    "sgd": lambda c: optax.trace(c.b1),
-}
 
 # `mark(params)`: a tree like `params`, True for some of its leaves.
 Mark = Callable[[Params], PyTree]
@@ -53,7 +53,7 @@ _PLAIN = ("bias", "scale")
 
 
 def no_frequencies(params: Params) -> PyTree:
-    """Mark none."""
+    """Mark no parameter."""
     return jax.tree.map(lambda _: False, params)
 
 
@@ -75,10 +75,8 @@ def make_schedule(
       name: of the way down to 0 at `steps`: "linear"; "cosine", half a period; or "wsd" (warmup,
         stable, decay; Hu et al. 2024), `peak` until `decay` steps before the end, then linear.
     """
-    rise, rest = (
-        optax.linear_schedule(0.0, peak, max(warmup, 1)),
-        max(steps - warmup, 1),
-    )
+    rise = optax.linear_schedule(0.0, peak, max(warmup, 1))
+    rest = max(steps - warmup, 1)
     if name == "wsd":
         fall = optax.linear_schedule(peak, 0.0, max(decay, 1))
         stable = optax.constant_schedule(peak)
@@ -91,7 +89,7 @@ def make_schedule(
 
 
 def matrices(params: Params) -> PyTree:
-    """The axes of the inputs and outputs of the kernels of layers, for Muon; None of other leaves.
+    """Return the axes of inputs and outputs of the kernels of layers, for Muon; None elsewhere.
 
     Queries, keys and values, and the two parts of a gated layer, are matrices of their own.
     """
@@ -100,13 +98,16 @@ def matrices(params: Params) -> PyTree:
         path: tuple[jax.tree_util.DictKey, ...], x: jax.Array
     ) -> MuonDimensionNumbers | None:
         names = ["", *(part.key for part in path)]
-        name, leaf = names[-2:]
-        if leaf != "kernel" or not any(each.startswith("layer_") for each in names):
+        module, leaf = names[-2:]
+        in_layer = any(name.startswith("layer_") for name in names)
+        if leaf != "kernel" or not in_layer:
             return None
-        if name == "out":
+        if module == "out":
             return MuonDimensionNumbers((0, 1), 2)
-        parts = name in ("qkv", "key_value") or (name == "up" and x.ndim == 3)
-        return MuonDimensionNumbers(0, tuple(range(2 if parts else 1, x.ndim)))
+        is_gated = module == "up" and x.ndim == 3
+        has_parts = module in ("qkv", "key_value") or is_gated
+        first_output = 2 if has_parts else 1
+        return MuonDimensionNumbers(0, tuple(range(first_output, x.ndim)))
 
     return jax.tree.map_with_path(axes, params)
 
@@ -116,8 +117,10 @@ def update_rule(
     schedule: optax.Schedule,
     frequencies: Mark = no_frequencies,
 ) -> optax.GradientTransformation:
-    """AdamW (Loshchilov & Hutter 2019): x <- x - rate·u with u = m̂ / (√v̂ + ε) + decay·x. The
-    other names in `_DIRECTIONS` have their own first term of u.
+    """Return the optimizer that `config.name` names.
+
+    AdamW (Loshchilov & Hutter 2019): x <- x - rate·u with u = m̂ / (√v̂ + ε) + decay·x. The others
+    have their own first term of u.
 
     There is no decay of biases, LayerNorm scales and frequencies. A ratio of 0 in `config.rates`
     freezes: such parameters have no state, and no part in the norm of the gradient.
@@ -134,46 +137,50 @@ def update_rule(
     ratios, frequency_rate = config.ratios, config.frequency_learning_rate
 
     def decayed(params: Params) -> PyTree:
-        is_decayed = lambda path, x, mark: (
-            x.ndim > 1 and not mark and path[-1].key not in _PLAIN
-        )
+        def is_decayed(path: Any, x: jax.Array, is_frequency: bool) -> bool:
+            return x.ndim > 1 and not is_frequency and path[-1].key not in _PLAIN
+
         return jax.tree.map_with_path(is_decayed, params, frequencies(params))
 
     def rates(params: Params) -> PyTree:
         by_group = by_path(params, ratios)
         if frequency_rate is None:
             return by_group
-        common = frequency_rate / config.learning_rate
+        frequency_ratio = frequency_rate / config.learning_rate
         marks = frequencies(params)
         return jax.tree.map(
-            lambda ratio, mark: common if mark else ratio, by_group, marks
+            lambda ratio, mark: frequency_ratio if mark else ratio, by_group, marks
         )
 
-    clip = [_clip(config.clip_norm)] if config.clip_norm else []
-    direction = _DIRECTIONS[config.name](config)
+    def trained(params: Params) -> PyTree:
+        return jax.tree.map(bool, rates(params))
+
+    def frozen(params: Params) -> PyTree:
+        return jax.tree.map(operator.not_, rates(params))
+
+    def scale(updates: Params, _: Params | None) -> Params:
+        return jax.tree.map(jnp.multiply, updates, rates(updates))
+
+    parts = []
+    direction = _direction(config)
     if ratios:
-        frozen = lambda params: jax.tree.map(operator.not_, rates(params))
-        clip = [optax.masked(optax.set_to_zero(), frozen), *clip]
-        direction = optax.masked(
-            direction, lambda params: jax.tree.map(bool, rates(params))
-        )
-    parts = [
-        *clip,
-        direction,
-        optax.add_decayed_weights(config.weight_decay, mask=decayed),
-    ]
+        parts.append(optax.masked(optax.set_to_zero(), frozen))
+        direction = optax.masked(direction, trained)
+    if config.clip_norm:
+        parts.append(_clip(config.clip_norm))
+    parts.append(direction)
+    parts.append(optax.add_decayed_weights(config.weight_decay, mask=decayed))
     if config.name == "lamb":
         parts.append(optax.masked(optax.scale_by_trust_ratio(), decayed))
     if ratios or frequency_rate is not None:
-        scale = lambda updates, _: jax.tree.map(jnp.multiply, updates, rates(updates))
         parts.append(optax.stateless(scale))
     return optax.chain(*parts, optax.scale_by_learning_rate(schedule))
 
 
 def _clip(largest: float) -> optax.GradientTransformation:
-    """`optax.clip_by_global_norm` as a product with one scalar, which XLA computes again in each of
-    its uses; optax's division is a copy of all gradients, 1.8 times the time of an update on a CPU
-    (docs/measurements.md)."""
+    """Return `optax.clip_by_global_norm` as a product with one scalar, which XLA computes again in
+    each of its uses. optax's division is a copy of all gradients, 1.8 times the time of an update
+    on a CPU (docs/measurements.md)."""
 
     def clipped(gradients: Params, _: Params | None) -> Params:
         factor = jnp.minimum(1.0, largest / optax.tree.norm(gradients))
@@ -184,15 +191,17 @@ def _clip(largest: float) -> optax.GradientTransformation:
 
 def by_path(params: Params, ratios: Mapping[str, float]) -> PyTree:
     """Return the ratio of the last pattern that fits each parameter's path; 1 where none does.
-    ValueError for a pattern that fits no parameter, unless it is one of position parameters or of
-    token types: some encodings, and modern encoders, have none."""
+
+    Raises:
+      ValueError: for a pattern that fits no parameter, unless it is one of position parameters or
+        of token types: some encodings, and modern encoders, have none.
+    """
     paths = [path for path, _ in named_leaves(params)]
     ratio_by_path = dict.fromkeys(paths, 1.0)
     for pattern, ratio in ratios.items():
         fitting = fnmatch.filter(paths, pattern)
-        if not fitting and not pattern.startswith(
-            ("bert/position/", "bert/token_type/")
-        ):
+        may_be_absent = pattern.startswith(("bert/position/", "bert/token_type/"))
+        if not fitting and not may_be_absent:
             groups = sorted({"/".join(path.split("/")[:2]) for path in paths})
             raise ValueError(
                 f"config.optimizer.rates: no parameter matches {pattern!r}. Their paths begin with "
@@ -215,9 +224,8 @@ def make_optimizer(
     schedule = make_schedule(
         config.schedule, config.learning_rate, warmup, steps, decay
     )
-    optimizer = update_rule(
-        config, schedule, functools.partial(frequencies, model.encoding())
-    )
+    is_frequency = functools.partial(frequencies, model.encoding())
+    optimizer = update_rule(config, schedule, is_frequency)
     if model.unused_rows:
         keep = optax.stateless(functools.partial(keep_unused_rows, model.vocab_size))
         optimizer = optax.chain(optimizer, keep)

@@ -29,6 +29,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 AXIS = "data"
+PARALLEL = ("jit", "fsdp", "pmap", "pmap_bfloat16")  # The names of `config.parallel`.
 
 # Smaller leaves stay replicated under `fsdp`: two thirds of the leaves of BERT-base (biases,
 # LayerNorm), each of which would cost a gather and a scatter, and 0.14 % of its parameters.
@@ -36,7 +37,7 @@ _SMALLEST_SPLIT = 2**16  # Elements.
 
 
 def data_mesh(devices: list[jax.Device] | None = None) -> Mesh:
-    """All devices of all hosts along one axis, contiguous by host as the rows of a batch are."""
+    """Return all devices of all hosts along one axis, contiguous by host as rows of a batch are."""
     devices = jax.devices() if devices is None else devices
     return jax.make_mesh(
         (len(devices),), (AXIS,), devices=devices, axis_types=(AxisType.Auto,)
@@ -52,10 +53,11 @@ def by_rows(mesh: Mesh) -> NamedSharding:
 
 
 def to_global(batch: HostBatch, sharding: NamedSharding) -> Batch:
-    """Global arrays of `sharding` from this host's rows of them."""
-    return jax.tree.map(
-        functools.partial(jax.make_array_from_process_local_data, sharding), batch
-    )
+    """Return global arrays of `sharding` from this host's rows of them."""
+    return {
+        name: jax.make_array_from_process_local_data(sharding, rows)
+        for name, rows in batch.items()
+    }
 
 
 def abstract(tree: PyTree, shardings: PyTree) -> PyTree:
@@ -68,18 +70,24 @@ def abstract(tree: PyTree, shardings: PyTree) -> PyTree:
 
 
 def check_rows(name: str, rows: int, mesh: Mesh, accumulation: int = 1) -> None:
-    """Raise ValueError unless `rows`, the key `name`, divide among devices and micro-batches."""
+    """Check that the rows of a batch divide among devices and micro-batches.
+
+    Args:
+      name: the key of the config that gives `rows`, for the message.
+
+    Raises:
+      ValueError: if they do not; the message has the nearest numbers that do.
+    """
     devices = mesh.shape[AXIS]
     unit = devices * accumulation
-    if rows % unit:
-        near = [n for n in (rows // unit * unit, -(-rows // unit) * unit) if n]
-        raise ValueError(
-            f"{name}={rows} is not divisible by {devices} devices times {accumulation} "
-            f"micro-batches. The nearest that is: {' or '.join(f'{n:,}' for n in near)}."
-        )
-
-
-PARALLEL = ("jit", "fsdp", "pmap", "pmap_bfloat16")  # The names of `config.parallel`.
+    if rows % unit == 0:
+        return
+    below = rows // unit * unit
+    nearest = [below, below + unit] if below else [unit]
+    raise ValueError(
+        f"{name}={rows} is not divisible by {devices} devices times {accumulation} "
+        f"micro-batches. The nearest that is: {' or '.join(f'{n:,}' for n in nearest)}."
+    )
 
 
 def state_shardings(mesh: Mesh, parallel: str, state: T) -> T:
@@ -103,7 +111,7 @@ def state_shardings(mesh: Mesh, parallel: str, state: T) -> T:
 def gather(
     function: Callable[Concatenate[Params, P], T], mesh: Mesh, parallel: str
 ) -> Callable[Concatenate[Params, P], T]:
-    """`function(params, ...)`, for parameters with the shardings of `state_shardings`.
+    """Return `function(params, ...)` for parameters with the shardings of `state_shardings`.
 
     Sharded parameters are gathered on every device before `function` uses them; otherwise the
     compiler would shard the activations by features instead of rows. Gradients take the opposite
@@ -128,17 +136,17 @@ def gather(
 def parallelize(
     step: TrainStep, mesh: Mesh, parallel: str, shardings: PyTree, constants: int = 0
 ) -> Wrapped:
-    """`step(state, batch, *constants) -> (state, metrics)`, compiled for a state with shardings of
-    `state_shardings`, and for so many constants; the state is donated."""
+    """Return `step(state, batch, *constants) -> (state, metrics)`, compiled; it donates the state.
+
+    Args:
+      parallel: a name in `PARALLEL`.
+      shardings: of the state, see `state_shardings`.
+      constants: how many the step takes; each keeps the sharding that it comes with.
+    """
     if parallel in ("jit", "fsdp"):
-        arguments = (
-            shardings,
-            by_rows(mesh),
-            *[None] * constants,
-        )  # None: as an array comes.
-        return compiled(
-            step, mesh, arguments, (shardings, replicated(mesh)), donate=(0,)
-        )
+        arguments = (shardings, by_rows(mesh), *[None] * constants)
+        results = (shardings, replicated(mesh))
+        return compiled(step, mesh, arguments, results, donate=(0,))
     dtype = jnp.dtype(jnp.bfloat16) if parallel == "pmap_bfloat16" else None
     return jax.jit(_by_device(step, mesh, dtype, constants), donate_argnums=0)
 
@@ -147,7 +155,8 @@ def parallelize(
 def _by_device(
     step: TrainStep, mesh: Mesh, exchanged: jnp.dtype | None, constants: int
 ) -> TrainStep:
-    # check_vma=False: else shard_map sums gradients of replicated parameters, and the step again.
+    # check_vma=False: with the check, shard_map sums the gradients of replicated parameters over
+    # the devices itself. The step's own psum would then count every device's gradient again.
     return jax.shard_map(
         functools.partial(step, axis=AXIS, exchanged=exchanged),
         mesh=mesh,
@@ -164,19 +173,27 @@ def compiled(
     out_shardings: PyTree = None,
     donate: tuple[int, ...] = (),
 ) -> Wrapped:
-    """`function`, jitted, and traced under the mesh; results are replicated by default."""
+    """Return `function` jitted, and traced under the mesh.
+
+    Args:
+      in_shardings: of the arguments; None keeps the sharding that an array comes with.
+      out_shardings: default: replicated.
+      donate: indices of arguments whose memory the results may take.
+    """
+    if out_shardings is None:
+        out_shardings = replicated(mesh)
     return jax.jit(
         _with_mesh(function, mesh),
         in_shardings=in_shardings,
-        out_shardings=replicated(mesh) if out_shardings is None else out_shardings,
+        out_shardings=out_shardings,
         donate_argnums=donate,
     )
 
 
 @cache_by_arguments
 def _with_mesh(function: Callable[P, T], mesh: Mesh) -> Callable[P, T]:
-    """`function` traced under the mesh: a kernel, which the compiler cannot partition, then runs on
-    each device's own rows."""
+    """Return `function` traced under the mesh, so that a kernel, which the compiler cannot
+    partition, runs on each device's own rows."""
 
     @functools.wraps(function)
     def traced(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -187,5 +204,5 @@ def _with_mesh(function: Callable[P, T], mesh: Mesh) -> Callable[P, T]:
 
 
 def to_numpy(tree: PyTree) -> PyTree:
-    """Global arrays of any sharding as NumPy arrays, all of them on every host."""
+    """Return global arrays of any sharding as NumPy arrays, whole on every host."""
     return multihost_utils.process_allgather(tree, tiled=True)

@@ -9,13 +9,14 @@ gradients of micro-batches and devices simply add up.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import DTypeLike
 
 from pe_jax.trainer.training.pytrees import Batch, Metrics, Params, PyTree, Sums
 
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 
 def cache_by_arguments(build: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function that builds programs: equal arguments return the same object.
+    """Decorate a function that builds programs, so that equal arguments return the same object.
 
     JAX then traces and compiles it once per process, however many runs use it. Arguments that
     cannot be hashed, such as an encoding that holds an array, are built again each time.
@@ -43,17 +44,22 @@ def cache_by_arguments(build: Callable[P, T]) -> Callable[P, T]:
 
 
 class Task(NamedTuple):
-    """A task to train, as pure functions. Counts and sums are scalars under the same names."""
+    """A task to train, as pure functions. Counts and sums are scalars under the same names.
 
-    init: Callable[[jax.Array], Params]  # `init(rng)`.
-    counts: Callable[[Batch], Sums]  # `counts(batch)`: denominators.
-    # `sums(params, batch, rng, *constants)`; `rng` None means no dropout. Most tasks have no
-    # constants: they are trees of arrays that a run does not train, such as a teacher.
+    Attributes:
+      init: `init(rng)` returns parameters.
+      counts: `counts(batch)` returns denominators.
+      sums: `sums(params, batch, rng, *constants)`; `rng` None means no dropout. Constants are trees
+        of arrays that a run does not train, such as a teacher; most tasks have none.
+      losses: the names whose means add up to the objective.
+      outputs: `outputs(params, batch, rng=None)` of the model of `sums`.
+    """
+
+    init: Callable[[jax.Array], Params]
+    counts: Callable[[Batch], Sums]
     sums: Callable[..., Sums]
-    losses: tuple[str, ...]  # The names whose means add up to the objective.
-    outputs: Callable[
-        ..., Any
-    ]  # `outputs(params, batch, rng=None)` of the model of `sums`.
+    losses: tuple[str, ...]
+    outputs: Callable[..., Any]
 
 
 class TrainState(NamedTuple):
@@ -70,23 +76,22 @@ TrainStep = Callable[..., tuple[TrainState, Metrics]]
 
 def make_task(
     model: nn.Module,
-    inputs: tuple[str, ...],
+    inputs: Mapping[str, DTypeLike],
     counts: Callable[[Batch], Sums],
     sums: Callable[[Any, Batch], Sums],
     losses: tuple[str, ...] = ("loss",),
 ) -> Task:
-    """A task of a Flax model.
+    """Return a task of a Flax model.
 
     Args:
-      inputs: names of the arrays of a batch that the model takes, which are also those of its
-        arguments.
+      inputs: dtypes of the arrays of a batch that the model takes, by their names, which are also
+        those of its arguments.
       sums: `sums(outputs of the model, batch) -> {name: sum}`.
     """
 
     def init(rng: jax.Array) -> Params:
-        dtypes = {"mask": jnp.bool_}
         example: dict[str, Any] = {
-            name: jnp.zeros((1, 8), dtypes.get(name, jnp.int32)) for name in inputs
+            name: jnp.zeros((1, 8), dtype) for name, dtype in inputs.items()
         }
         return model.init(rng, **example)["params"]
 
@@ -108,10 +113,11 @@ def make_task(
 def init_state(
     task: Task, optimizer: optax.GradientTransformation, rng: jax.Array
 ) -> TrainState:
-    """The state before the first step."""
-    for_params, for_dropout = jax.random.split(rng)
-    params = task.init(for_params)
-    return TrainState(jnp.int32(0), params, optimizer.init(params), for_dropout)
+    """Return the state before the first step."""
+    params_rng, dropout_rng = jax.random.split(rng)
+    params = task.init(params_rng)
+    opt_state = optimizer.init(params)
+    return TrainState(jnp.int32(0), params, opt_state, dropout_rng)
 
 
 @cache_by_arguments
@@ -138,7 +144,9 @@ def make_train_step(
         axis: str | None = None,
         exchanged: jnp.dtype | None = None,
     ) -> tuple[TrainState, Metrics]:
-        reduce = (lambda x: jax.lax.psum(x, axis)) if axis else (lambda x: x)
+        def reduce(x: PyTree) -> PyTree:
+            return jax.lax.psum(x, axis) if axis else x
+
         counts = reduce(task.counts(batch))
         rng = jax.random.fold_in(state.rng, state.step)
         if axis:
@@ -162,15 +170,11 @@ def make_train_step(
                 new = gradient(state.params, part, jax.random.fold_in(rng, number))
                 return jax.tree.map(jnp.add, total, new), None
 
-            zero = jax.tree.map(
-                lambda x: jnp.zeros(x.shape, x.dtype),
-                jax.eval_shape(
-                    gradient, state.params, jax.tree.map(lambda x: x[0], parts), rng
-                ),
-            )
-            (grads, sums), _ = jax.lax.scan(
-                add, zero, (jnp.arange(accumulation), parts)
-            )
+            first = jax.tree.map(lambda x: x[0], parts)
+            shapes = jax.eval_shape(gradient, state.params, first, rng)
+            zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+            numbered_parts = (jnp.arange(accumulation), parts)
+            (grads, sums), _ = jax.lax.scan(add, zero, numbered_parts)
         narrow = jax.tree.map(lambda x: x.astype(exchanged or x.dtype), grads)
         narrow, sums = reduce((narrow, sums))
         grads = jax.tree.map(lambda x, wide: x.astype(wide.dtype), narrow, grads)
@@ -186,10 +190,11 @@ def make_train_step(
 
 @cache_by_arguments
 def make_eval_step(task: Task) -> Callable[..., Metrics]:
-    """`eval_step(params, batch, *constants) -> {name: (sum, count)}`, without dropout."""
+    """Return `eval_step(params, batch, *constants) -> {name: (sum, count)}`, without dropout."""
 
     def eval_step(params: Params, batch: Batch, *constants: PyTree) -> Metrics:
-        sums, counts = task.sums(params, batch, None, *constants), task.counts(batch)
+        sums = task.sums(params, batch, None, *constants)
+        counts = task.counts(batch)
         return {name: (sums[name], counts[name]) for name in sums}
 
     return eval_step

@@ -23,17 +23,15 @@ class Changes(NamedTuple):
     new: list[str]
 
     def __str__(self) -> str:
-        return (
-            f"kept {len(self.kept)} arrays\n"
-            f"dropped: {', '.join(self.dropped) or 'nothing'}\n"
-            f"new: {', '.join(self.new) or 'nothing'}"
-        )
+        dropped = ", ".join(self.dropped) or "nothing"
+        new = ", ".join(self.new) or "nothing"
+        return f"kept {len(self.kept)} arrays\ndropped: {dropped}\nnew: {new}"
 
 
 def transplant(
     params: Params, old: Params, *, heads: bool = True, position: bool = True
 ) -> tuple[Params, Changes]:
-    """`params` of a fresh model with everything that fits taken from `old`.
+    """Return `params` of a fresh model with everything that fits taken from `old`.
 
     Position parameters are matched by the name of their encoding: those of an encoding that both
     models have are kept, the others are dropped or stay as initialised.
@@ -47,29 +45,32 @@ def transplant(
     Raises:
       ValueError: if parameters that must match differ in name or shape; every mismatch is listed.
     """
-    fresh, had = dict(named_leaves(params)), dict(named_leaves(old))
-    fits = {
-        path
-        for path in fresh.keys() & had.keys()
-        if fresh[path].shape == had[path].shape
-        and (position or not path.startswith(_POSITION))
-    }
-    both = params.keys() & old.keys() if heads else {"bert"}
-    wrong = [
-        f"  {path}: {_shape(had.get(path))} there, {_shape(fresh.get(path))} here"
-        for path in sorted((fresh.keys() | had.keys()) - fits)
-        if not path.startswith(_POSITION) and path.partition("/")[0] in both
-    ]
-    if wrong:
+    new_leaves = dict(named_leaves(params))
+    old_leaves = dict(named_leaves(old))
+    modules_that_match = params.keys() & old.keys() if heads else {"bert"}
+    kept = []
+    mismatches = []
+    for path in sorted(new_leaves.keys() | old_leaves.keys()):
+        is_position = path.startswith(_POSITION)
+        old_shape = _shape(old_leaves.get(path))
+        new_shape = _shape(new_leaves.get(path))
+        if old_shape == new_shape and (position or not is_position):
+            kept.append(path)
+        elif not is_position and path.partition("/")[0] in modules_that_match:
+            mismatches.append(f"  {path}: {old_shape} there, {new_shape} here")
+    if mismatches:
         raise ValueError(
             "The two models differ in more than their position encoding:\n"
-            + "\n".join(wrong)
+            + "\n".join(mismatches)
         )
-    merged = [had[path] if path in fits else leaf for path, leaf in fresh.items()]
     changes = Changes(
-        sorted(fits), sorted(had.keys() - fits), sorted(fresh.keys() - fits)
+        kept=kept,
+        dropped=sorted(old_leaves.keys() - set(kept)),
+        new=sorted(new_leaves.keys() - set(kept)),
     )
-    return jax.tree.unflatten(jax.tree.structure(params), merged), changes
+    merged = new_leaves | {path: old_leaves[path] for path in kept}
+    tree = jax.tree.unflatten(jax.tree.structure(params), merged.values())
+    return tree, changes
 
 
 def _shape(leaf: jax.Array | None) -> str:

@@ -22,8 +22,9 @@ from pe_jax.trainer.reports.property_report.render import Findings
 from pe_jax.trainer.reports.property_report.subjects import MeasuredModel
 from pe_jax.trainer.reports.property_report.texts import texts
 from pe_jax.trainer.tasks.pretrained_source import PretrainedSource
-from pe_jax.trainer.training import sharding, workdir
+from pe_jax.trainer.training import sharding
 from pe_jax.trainer.training.pytrees import Params
+from pe_jax.trainer.training.workdir import load_config
 
 # Of the table; those of the teacher and R² are missing without one.
 _FIELDS = (
@@ -105,7 +106,7 @@ def _teacher(subject: MeasuredModel) -> tuple[BertConfig, Params] | None:
     """Return the teacher of a distilled run; ValueError if it is gone."""
     if subject.folder is None:
         return None
-    config: EncoderTrainingConfig = workdir.load_config(subject.folder, ENCODERS)
+    config: EncoderTrainingConfig = load_config(subject.folder, ENCODERS).config
     if not isinstance(config, DistillationConfig):
         return None
     source = PretrainedSource(config.init)

@@ -12,7 +12,7 @@ import numpy as np
 
 from pe_jax import properties
 from pe_jax.common.files import Json, read_json, to_path, write_text
-from pe_jax.common.schema import as_dict, changed
+from pe_jax.common.schema import changed
 from pe_jax.trainer import figures
 from pe_jax.trainer.configs.pretraining import PretrainingConfig
 from pe_jax.trainer.configs.properties import PropertiesConfig
@@ -24,11 +24,12 @@ from pe_jax.trainer.reports.property_report.render import Figure, Findings
 from pe_jax.trainer.reports.property_report.subjects import MeasuredModel
 from pe_jax.trainer.reports.tables import Row
 from pe_jax.trainer.tasks.pretraining import build
-from pe_jax.trainer.tasks.run import run_config, saved_tokenizer
+from pe_jax.trainer.tasks.run import saved_tokenizer
 from pe_jax.trainer.tasks.text_training import TextRun
 from pe_jax.trainer.training import workdir
 from pe_jax.trainer.training.checkpointing import params_by_step, saved_steps
 from pe_jax.trainer.training.metrics import read_evaluations
+from pe_jax.trainer.training.workdir import ResolvedConfig, load_config
 
 _SCORE = "masked_lm_accuracy"
 
@@ -113,14 +114,15 @@ def score_figure(numbers: Mapping[str, Json]) -> Figure:
 
 def _cached_scores(folder: Path, cache: Path, examples: int) -> Json:
     """Return the cache of a run's scores, after scoring the checkpoints that it lacks."""
-    config = changed(run_config(folder, PretrainingConfig), {"eval_examples": examples})
-    key = json.loads(json.dumps(as_dict(config)))
+    config, model = load_config(folder, PretrainingConfig)
+    resolved = ResolvedConfig(changed(config, {"eval_examples": examples}), model)
+    key = json.loads(json.dumps(resolved.as_dict()))
     cached = read_json(cache, "Remove it to score again.") if cache.exists() else {}
     if cached.get("config") != key:
         cached = {"config": key, "checkpoints": {}}
     if {str(step) for step in saved_steps(folder)} - set(cached["checkpoints"]):
         log(f"Scoring the checkpoints of {folder}")
-        run = build(config, saved_tokenizer(folder))
+        run = build(resolved, saved_tokenizer(folder))
         cached["stages"] = _stages(run)
         scored = [int(step) for step in cached["checkpoints"]]
         for step, params in params_by_step(folder, skip=scored):

@@ -23,10 +23,11 @@ from pe_jax.trainer.configs.pretraining import EncoderTrainingConfig, Pretrainin
 from pe_jax.trainer.configs.properties import PropertiesConfig
 from pe_jax.trainer.data import load_tokenizer
 from pe_jax.trainer.tasks.pretraining import pretraining_task
-from pe_jax.trainer.tasks.run import run_config, saved_tokenizer
+from pe_jax.trainer.tasks.run import saved_tokenizer
 from pe_jax.trainer.training.checkpointing import newest_params
 from pe_jax.trainer.training.pytrees import Params
 from pe_jax.trainer.training.step import init_state
+from pe_jax.trainer.training.workdir import ResolvedConfig, load_config
 
 _FRESH_WORDS = 1_000  # Rows of the token embedding of a model that was never trained.
 
@@ -177,22 +178,23 @@ def from_run(folder: Path) -> MeasuredModel:
     Raises:
       ValueError: if the folder holds no run, or none with a checkpoint yet.
     """
-    config: EncoderTrainingConfig = run_config(folder, ENCODERS)
+    resolved: ResolvedConfig[EncoderTrainingConfig] = load_config(folder, ENCODERS)
     step, params = newest_params(folder)
     tokenizer = load_tokenizer(saved_tokenizer(folder))
-    return trained(folder.name, folder, config, tokenizer, step, params)
+    return trained(folder.name, folder, resolved, tokenizer, step, params)
 
 
 def trained(
     name: str,
     folder: Path,
-    config: EncoderTrainingConfig,
+    resolved: ResolvedConfig[EncoderTrainingConfig],
     tokenizer: Tokenizer,
     step: int,
     params: Params,
 ) -> MeasuredModel:
     """Return a run that is already read: `params` are those of the model with its heads."""
-    model = dataclasses.replace(config.model, vocab_size=tokenizer.get_vocab_size())
+    config = resolved.config
+    model = dataclasses.replace(resolved.model, vocab_size=tokenizer.get_vocab_size())
     position = params["bert"].get("position", {})
     start = None
     keeps_position = isinstance(config, PretrainingConfig) and config.keep_position

@@ -35,8 +35,8 @@ from pe_jax.trainer.reports.property_report.subjects import MeasuredModel, once
 from pe_jax.trainer.tasks.losses import cross_entropy
 from pe_jax.trainer.tasks.run import saved_tokenizer
 from pe_jax.trainer.tasks.text_split import load_text
-from pe_jax.trainer.training import workdir
 from pe_jax.trainer.training.pytrees import Params
+from pe_jax.trainer.training.workdir import load_config
 
 _MASKED = 0.15  # The share of tokens that are masked, BERT's.
 _BATCH = 16  # Texts whose hidden states are computed together.
@@ -113,7 +113,7 @@ def _corpus(
 ) -> tuple[data.TokenizedCorpus, np.ndarray, str]:
     """Return a corpus, the documents of it to read, and its description."""
     if subject.folder is not None and not source:
-        config: EncoderTrainingConfig = workdir.load_config(subject.folder, ENCODERS)
+        config: EncoderTrainingConfig = load_config(subject.folder, ENCODERS).config
         pairs = (
             isinstance(config.data, PretrainingDataConfig) and not config.data.packed
         )

@@ -1,10 +1,13 @@
-"""Computing under explicit sharding, where shardings are part of an array's type.
+"""Computing on mesh axes that are explicit or manual, where an array's type says how it is sharded.
 
 On mesh axes that are `AxisType.Explicit`, JAX refuses results whose sharding does not follow from
 that of their operands. Position encodings have many: terms without a batch axis that are added to
 logits with one, gradients that are sums over the batch, hooks that know of no mesh. A function
 decorated with `automatic_sharding` is computed as on axes that are `AxisType.Auto`, where the
 compiler chooses shardings, and its results get the sharding that its caller expects.
+
+Inside `jax.shard_map`, whose axes are manual, the type of an array says over which of them it
+varies; see `vary_alike`.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from pe_jax.common.shapes import Array
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+Tree = TypeVar("Tree")
 
 
 def automatic_sharding(
@@ -142,3 +146,28 @@ def _explicit(
         return explicit(*args)
 
     return call
+
+
+def vary_alike(arrays: Tree, *others: object) -> Tree:
+    """Let all arrays of a tree vary over the mesh axes that any of them, or of `others`, does.
+
+    JAX does so for the operands of its own operations, and sums the gradients of an array over the
+    axes that it was cast to. A function with a derivative of its own has to do it first. Outside of
+    `shard_map`, or with `check_vma=False`, nothing changes.
+    """
+    axes = frozenset().union(*map(_varying_axes, jax.tree.leaves((arrays, others))))
+    return jax.tree.map(lambda x: _cast(x, axes), arrays) if axes else arrays
+
+
+def varies(*arrays: Array) -> bool:
+    """True if any array varies over a mesh axis, as inside `shard_map` with its default check."""
+    return any(map(_varying_axes, arrays))
+
+
+def _cast(x: Array, axes: frozenset[str]) -> Array:
+    missing = tuple(sorted(axes - _varying_axes(x)))
+    return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+
+def _varying_axes(x: Array) -> frozenset[str]:
+    return jax.typeof(x).manual_axis_type.varying

@@ -3,8 +3,7 @@
 import jax
 import pytest
 
-from pe_jax.trainer.console.compile_cache import cache_compiled_programs
-from pe_jax.trainer.disk_cache import make_once
+from pe_jax.trainer.disk_cache import cache_compiled_programs, make_once
 
 
 @pytest.fixture
