@@ -19,13 +19,13 @@ def report_finetuning(run: FinetuningRun, folder: Path) -> str:
     """Write `results.json`, `report.md` and `.html` of a finished run; return the page."""
     numbers = results(run, folder)
     write_json(folder / "results.json", numbers)
-    return write_page(folder / "report.md", _readable(numbers, run.problem.notes))
+    return write_page(folder / "report.md", _readable(numbers, run.task.notes))
 
 
 def results(run: FinetuningRun, folder: Path) -> Json:
     """Return scores of each seed in points, at the step that `config.select` chooses."""
-    config, problem = run.config, run.problem
-    metric = problem.held_out_metric if config.select == "held_out" else problem.metric
+    config, task = run.config, run.task
+    metric = task.held_out_metric if config.select == "held_out" else task.metric
     scored = read_evaluations(folder)
     last = max(scored)
     steps = dict.fromkeys(config.seeds, last)
@@ -40,10 +40,10 @@ def results(run: FinetuningRun, folder: Path) -> Json:
         if "/" not in name
     }
     return {
-        "dataset": problem.dataset, "trained_on": problem.trained_on,
+        "dataset": task.dataset, "trained_on": task.trained_on,
         "position": run.program.model.encoding().name, "init": config.init,
-        "select": config.select, "metric": problem.metric, "seeds": list(steps),
-        "steps": list(steps.values()), "scores": scores, "baseline": problem.baseline,
+        "select": config.select, "metric": task.metric, "seeds": list(steps),
+        "steps": list(steps.values()), "scores": scores, "baseline": task.baseline,
     }  # fmt: skip
 
 

@@ -78,6 +78,6 @@ def _score(config: FinetuningConfig, rows: int, folder: Path, out: Path) -> Json
         if "/" not in name
     }
     return {
-        "step": step, "length": config.data.length, "dataset": run.problem.dataset,
+        "step": step, "length": config.data.length, "dataset": run.task.dataset,
         "seeds": list(config.seeds), "scores": by_seed,
     }  # fmt: skip

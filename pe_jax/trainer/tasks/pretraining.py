@@ -29,7 +29,7 @@ from pe_jax.trainer.tasks.train import train
 from pe_jax.trainer.training import sharding
 from pe_jax.trainer.training.loop import Stage, evaluate
 from pe_jax.trainer.training.optimizer import make_optimizer
-from pe_jax.trainer.training.pytrees import Batch, Params, Sums
+from pe_jax.trainer.training.pytrees import Batch, Params, Scalars, Sums
 from pe_jax.trainer.training.step import Task, cache_by_arguments, make_task
 
 Run = TextRun[PretrainingConfig]
@@ -40,6 +40,10 @@ def run(config: PretrainingConfig, folder: Path, profile: range = range(0)) -> R
 
     Args:
       profile: steps to trace, see `Loop`.
+
+    Raises:
+      ValueError: for a config that cannot run; the message names the key and the way out. For
+        what else may happen, see `train`.
     """
     config = text_training.resolve(config, folder)
     run = build(config, text_training.log_start(folder, config))
@@ -74,15 +78,13 @@ def packed_task(config: BertConfig) -> Task:
     """Return the masked-LM loss and accuracy on rows of documents, attention within each."""
     inputs = ("tokens", "masked_positions", "document_ids", "positions")
     losses = ("masked_lm_loss",)
-    return make_task(
-        BertForMaskedLM(config), inputs, _masked_lm_counts, _masked_lm_sums, losses
-    )
+    model = BertForMaskedLM(config)
+    return make_task(model, inputs, _masked_lm_counts, _masked_lm_sums, losses)
 
 
 def _masked_lm_counts(batch: Batch) -> Sums:
-    return dict.fromkeys(
-        ("masked_lm_loss", "masked_lm_accuracy"), batch["masked_weights"].sum()
-    )
+    count = batch["masked_weights"].sum()
+    return {"masked_lm_loss": count, "masked_lm_accuracy": count}
 
 
 def _masked_lm_sums(logits: jax.Array, batch: Batch) -> Sums:
@@ -99,10 +101,16 @@ def make_program(
 ) -> Program:
     """Return what `config` runs on the devices of `mesh` in `steps` steps, without data."""
     schedule, optimizer = make_optimizer(config.optimizer, steps, model)
-    task = (packed_task if config.data.packed else pretraining_task)(model)
+    task = packed_task(model) if config.data.packed else pretraining_task(model)
     task = task._replace(sums=sharding.gather(task.sums, mesh, config.parallel))
     return Program(
-        model, task, optimizer, schedule, mesh, (config.seed,), config.parallel
+        model=model,
+        task=task,
+        optimizer=optimizer,
+        schedule=schedule,
+        mesh=mesh,
+        seeds=(config.seed,),
+        parallel=config.parallel,
     )
 
 
@@ -115,10 +123,24 @@ def make_examples(
 ) -> data.Examples:
     """Return the examples of a stage: packed documents, or sentence pairs."""
     assert isinstance(stage, PretrainingStageConfig)
-    sizes = (vocabulary, stage.length, stage.max_predictions, config.mask_rate)
     if config.packed:
-        return data.PackedExamples(corpus, documents, *sizes)
-    return data.PretrainingExamples(corpus, documents, *sizes, config.short_probability)
+        return data.PackedExamples(
+            corpus,
+            documents,
+            vocabulary,
+            length=stage.length,
+            max_predictions=stage.max_predictions,
+            mask_rate=config.mask_rate,
+        )
+    return data.PretrainingExamples(
+        corpus,
+        documents,
+        vocabulary,
+        length=stage.length,
+        max_predictions=stage.max_predictions,
+        mask_rate=config.mask_rate,
+        short_probability=config.short_probability,
+    )
 
 
 def build(config: PretrainingConfig, tokenizer: Path | None = None) -> Run:
@@ -134,14 +156,15 @@ def build(config: PretrainingConfig, tokenizer: Path | None = None) -> Run:
     eval_step = program.eval_step()
 
     def make_stage(number: int, stage: PretrainingStageConfig) -> Stage:
+        def scores(step: int, params: Params) -> Scalars:
+            return evaluate(eval_step, params, text_data.held_out[number])
+
         return Stage(
             name=f"length {stage.length}",
             steps=text_data.steps[number],
             batches=text_data.batches[number],
             train_step=program.train_step(stage.accumulation),
-            evaluate=lambda step, params: evaluate(
-                eval_step, params, text_data.held_out[number]
-            ),
+            evaluate=scores,
             flops=functools.partial(
                 train_flops, model, predictions=stage.max_predictions
             ),
@@ -158,7 +181,9 @@ def build(config: PretrainingConfig, tokenizer: Path | None = None) -> Run:
         log(f"Parameters from {config.init}:\n{changes}")
         return params
 
-    stages = [make_stage(*numbered) for numbered in enumerate(config.stages.values())]
+    stages = [
+        make_stage(number, stage) for number, stage in enumerate(config.stages.values())
+    ]
     return text_training.make_run(
         config, program, text_data, stages, {}, start if config.init else None
     )
