@@ -26,7 +26,6 @@ from pe_jax.testing.subject import (
     ROWS,
     Layer,
     Mask,
-    Result,
     Subject,
     apply,
     half,
@@ -61,7 +60,7 @@ def formula(s: Subject) -> Problems:
     if s.reference is None:
         raise NotApplicable("no reference was given")
     for name, (positions, mask) in two_layouts(s).items():
-        values = s.naive(s.layer, s.tokens, positions, mask, s.to)
+        values = s.result(positions, mask)
         expected = s.formula(s.layer, s.tokens, positions, mask, s.to)
         yield from result_differences(name, values, expected, 2e-5, of_grads=2e-4)
 
@@ -73,7 +72,7 @@ def implementations(s: Subject) -> Problems:
     has_terms = any(terms.has_terms for terms in offsets)
     positions, mask = two_layouts(s)["any positions"]
     consecutive = range(LENGTH) if s.encoding.axes == 1 else s.positions[0]
-    expected = s.naive(s.layer, s.tokens, s.positions, mask, s.to)
+    expected = s.result(mask=mask)
     for name in ("fused", "table") if has_terms else ("fused",):
         run = s.compiled(name, positions=consecutive)
         try:
@@ -88,7 +87,7 @@ def implementations(s: Subject) -> Problems:
             values = run(s.layer, s.tokens, positions, mask, s.to)
         except UnsupportedError:
             return
-        expected = s.naive(s.layer, s.tokens, positions, mask, s.to)
+        expected = s.result(positions, mask)
         yield from result_differences("any positions", values, expected, 1e-4)
 
 
@@ -124,7 +123,7 @@ def padding(s: Subject) -> Problems:
             if kind != "at 0" and s.encoding.max_length is not None:
                 continue  # A table has no rows for them.
             name = f"{side} padding {kind}"
-            out, grads = s.naive(s.layer, s.tokens, s.at(positions), mask, to)
+            out, grads = s.result(s.at(positions), mask, to=to)
             yield from differences(name, out[:, valid], alone(s, first), 1e-4)
             stray = np.abs(grads.x[:, ~valid]).max()
             if not stray < 1e-4:
@@ -294,7 +293,7 @@ def vmap(s: Subject) -> Problems:
     run = jax.jit(jax.vmap(s.compiled("auto"), (0, None, None, None, None)))
     values = run(stacked, s.tokens, s.positions, s.everything, s.to)
     for i, layer in enumerate(layers):
-        expected = s.naive(layer, s.tokens, s.positions, s.everything, s.to)
+        expected = s.result(layer=layer)
         pick = jax.tree.map(lambda x: x[i], values)  # noqa: B023
         yield from result_differences(f"model {i}", pick, expected, 1e-4)
 
@@ -319,14 +318,10 @@ def scan(s: Subject) -> Problems:
     grads, out = jax.jit(jax.grad(loss, has_aux=True))(stacked)
     # The same, layer after layer and back by the program of a single one.
     first, second = layers
-
-    def naive(layer: Layer, to: Array) -> Result:
-        return s.naive(layer, s.tokens, s.positions, s.everything, to)
-
-    between = np.asarray(naive(first, s.to).out).reshape(flat)
-    last, second_grads = naive(second._replace(x=between), s.to)
+    between = np.asarray(s.result(layer=first).out).reshape(flat)
+    last, second_grads = s.result(layer=second._replace(x=between))
     to_first = np.asarray(second_grads.x).reshape(s.to.shape)
-    first_grads = naive(first, to_first).grads
+    first_grads = s.result(layer=first, to=to_first).grads
     yield from differences("out", out, last.reshape(flat), 1e-4)
     for i, expected in enumerate((first_grads, second_grads)):
         layer_grads = jax.tree.map(lambda x: x[i], grads)._replace(x=expected.x)  # noqa: B023
@@ -373,7 +368,7 @@ def derivatives(s: Subject) -> Problems:
     w = tangent(2)
     slope, of_u = run(u)
     _, of_w = run(w)
-    _, grads = s.naive(s.layer, s.tokens, s.positions, s.everything, s.to)
+    grads = s.result().grads
     along = dot(grads, u)
     if not abs(slope - along) <= 1e-4 * size(grads) * size(u):
         yield f"forward mode: a slope of {slope:.6g}, reverse mode: {along:.6g}"

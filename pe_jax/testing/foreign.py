@@ -100,9 +100,14 @@ class Attention:
         return _normal(0, ROWS, LENGTH, self.width)
 
     @functools.cached_property
+    def out(self) -> Float[Array, "B L *E"]:
+        """Outputs for `x` at consecutive positions."""
+        return np.asarray(self.run(self.x, POSITIONS, CAUSAL))
+
+    @functools.cached_property
     def to(self) -> Float[Array, "B L *E"]:
         """A cotangent of the output."""
-        return _normal(1, *self.run(self.x, POSITIONS, CAUSAL).shape)
+        return _normal(1, *self.out.shape)
 
 
 CHECKS: Checks = {}
@@ -148,11 +153,10 @@ def _alone(a: Attention, first: int) -> Float[Array, "B l *E"]:
 @_check
 def shift(a: Attention) -> Problems:
     """A shift of all positions changes nothing."""
-    expected = a.run(a.x, POSITIONS, CAUSAL)
-    if np.array_equal(a.run(a.x, 2 * POSITIONS, CAUSAL), expected):
+    if np.array_equal(a.run(a.x, 2 * POSITIONS, CAUSAL), a.out):
         raise NotApplicable("positions make no difference")
     values = a.run(a.x, POSITIONS + FAR, CAUSAL)
-    yield from differences(f"shifted by {FAR}", values, expected, 1e-3)
+    yield from differences(f"shifted by {FAR}", values, a.out, 1e-3)
 
 
 @_check
@@ -226,7 +230,7 @@ def _decoded(
 def decoding(a: Attention) -> Problems:
     """A prompt and then token by token with a cache gives what the full pass gives."""
     out = _decoded(a, 3, POSITIONS, CAUSAL)
-    yield from differences("outputs", out, a.run(a.x, POSITIONS, CAUSAL), 1e-4)
+    yield from differences("outputs", out, a.out, 1e-4)
 
 
 @_check
@@ -290,7 +294,7 @@ def window(a: Attention) -> Problems:
         raise ValueError(f"window must be from 1 to {LENGTH - 1} keys, got {a.window}.")
     other = a.x.copy()
     other[:, 0] += 1
-    before = np.asarray(a.run(a.x, POSITIONS, CAUSAL))
+    before = a.out
     after = np.asarray(a.run(other, POSITIONS, CAUSAL))
     beyond = slice(a.window, None)
     yield from differences(
@@ -306,16 +310,15 @@ def sinks(a: Attention) -> Problems:
     """A sink of -1e9 or -inf changes nothing; one of 1e4 takes all the weight."""
     if a.with_sink is None:
         raise NotApplicable("no with_sink was given")
-    plain = a.run(a.x, POSITIONS, CAUSAL)
     for logit in (-1e9, -np.inf):
         values = jax.jit(a.with_sink(logit))(a.x, POSITIONS, CAUSAL)
-        yield from differences(f"a sink of {logit:g}", values, plain, 1e-5)
+        yield from differences(f"a sink of {logit:g}", values, a.out, 1e-5)
     # Without weight, all tokens have the same output.
     out = np.asarray(jax.jit(a.with_sink(1e4))(a.x, POSITIONS, CAUSAL))
     first = np.broadcast_to(out[:1, :1], out.shape)
     yield from differences("a sink of 1e4", out, first, 1e-5)
     half = np.asarray(jax.jit(a.with_sink(0.0))(a.x, POSITIONS, CAUSAL))
-    if np.abs(half - plain).max() < 1e-3 or np.abs(half - out).max() < 1e-3:
+    if np.abs(half - a.out).max() < 1e-3 or np.abs(half - out).max() < 1e-3:
         yield "a sink of 0 takes no part of the weight"
 
 
@@ -325,7 +328,7 @@ def capping(a: Attention) -> Problems:
     if a.with_cap is None:
         raise NotApplicable("no with_cap was given")
     values = jax.jit(a.with_cap(1e6))(a.x, POSITIONS, CAUSAL)
-    yield from differences("a cap of 1e6", values, a.run(a.x, POSITIONS, CAUSAL), 1e-3)
+    yield from differences("a cap of 1e6", values, a.out, 1e-3)
     capped = jax.jit(a.with_cap(1e-6))
 
     def changed(token: int) -> Array:

@@ -161,13 +161,24 @@ class Subject:
         layers = [self.layer, self.draw(1)]
         return layers, jax.tree.map(lambda *x: np.stack(x), *layers)
 
+    def result(
+        self,
+        positions: Positions | None = None,
+        mask: Mask | None = None,
+        layer: Layer | None = None,
+        to: Array | None = None,
+    ) -> Result:
+        """Outputs and gradients of the naive implementation, by default of the subject's arrays."""
+        positions = self.positions if positions is None else positions
+        mask = self.everything if mask is None else mask
+        to = self.to if to is None else to
+        return self.naive(layer or self.layer, self.tokens, positions, mask, to)
+
     def run(
         self, positions: Positions | None = None, mask: Mask | None = None
     ) -> jax.Array:
         """Outputs of the naive implementation."""
-        positions = self.positions if positions is None else positions
-        mask = self.everything if mask is None else mask
-        return self.naive(self.layer, self.tokens, positions, mask, self.to).out
+        return self.result(positions, mask).out
 
     def taken(self, some: Callable[[Array], Array]) -> Layer:
         """The layer with some of its tokens."""
@@ -201,8 +212,7 @@ class Subject:
 
         def precise(layer, tokens, positions, mask, to):
             with jax.enable_x64(True):
-                arrays = to_float64((layer, positions, to))
-                layer, positions, to = arrays
+                layer, positions, to = to_float64((layer, positions, to))
                 grads, out = run(layer, tokens, positions, mask, to)
                 return jax.tree.map(np.asarray, Result(out, grads))
 
