@@ -52,12 +52,13 @@ def prediction_plot(
     margin = 0.25 * (high - low)
     for axes, (name, predicted) in zip(grid, panels, strict=True):
         axes.plot([low, high], [low, high], color="0.5", lw=1, label="exact", zorder=0)
-        blue, orange, *_ = style.COLOURS
-        test = ~train
-        options = {"ms": 2.5, "color": orange, "label": "test"}
-        axes.plot(positions[test], predicted[test], "o", **options)
-        options = {"ms": 2.5, "color": blue, "label": "train"}
-        axes.plot(positions[train], predicted[train], ".", **options)
+        for label, chosen, marker, colour in (
+            ("test", ~train, "o", style.COLOURS[1]),
+            ("train", train, ".", style.COLOURS[0]),
+        ):
+            x = positions[chosen]
+            y = predicted[chosen]
+            axes.plot(x, y, marker, ms=2.5, color=colour, label=label)
         axes.set_ylim(low - margin, high + margin)
         is_outside = (predicted < low - margin) | (predicted > high + margin)
         if is_outside.any():

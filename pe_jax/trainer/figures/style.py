@@ -105,8 +105,10 @@ def _family(name: str) -> tuple[str, int]:
     # Decoders add causal, which is no position; words before "=" are options.
     words = re.findall(r"\w+\b(?!\s*=)", name.removesuffix("+causal"))
     families = {word: _folder(word) for word in words if word in ENCODINGS}
-    shown = set(families.values()) - {"none"}
-    shown = shown - {"modifiers"} or shown or set(families.values())
+    shown = set(families.values())
+    for minor in ("none", "modifiers"):  # They count where there is nothing else.
+        if shown != {minor}:
+            shown.discard(minor)
     family = "joined" if len(shown) > 1 else next(iter(shown), "own")
     alone = len(families) == 1
     places = [other for other in ENCODINGS if not alone or _folder(other) == family]
