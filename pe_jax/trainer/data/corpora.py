@@ -1,13 +1,13 @@
 """Sources of text: the embedded default, local files, or a tfds dataset.
 
-A corpus is a stream of documents (strings) and a fingerprint of its content. Sources, as
+A corpus is a stream of documents (strings) and a checksum of its content. Sources, as
 `config.data.source` writes them:
 
 - `pydoc`: the prose of Python 3.11's language reference, shipped with this package (PSF license);
 - `tfds:NAME:SPLIT`, e.g. `tfds:wiki40b/en:train[:1%]`: any prepared tfds text dataset, read without
   TensorFlow;
 - anything else is a path or glob of `.txt` or `.jsonl` files, each also as `.gz` or `.xz`. Files of
-  an object store such as `gs://` are read whole at every start, for the fingerprint.
+  an object store such as `gs://` are read whole at every start, for the checksum.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from pe_jax.trainer.data.tfds import decode, examples, open_dataset
 
 
 class Corpus(NamedTuple):
-    """A stream of documents; `fingerprint()` changes whenever their content may have."""
+    """A stream of documents; `checksum()` changes whenever their content may have."""
 
     source: str
     documents: Callable[[], Iterator[str]]
-    fingerprint: Callable[[], str]
+    checksum: Callable[[], str]
 
 
 def open_corpus(source: str, *, feature: str = "text", data_dir: str = "") -> Corpus:
@@ -98,12 +98,12 @@ def _file_corpus(pattern: str, feature: str) -> Corpus:
             else:
                 yield from _read_json_lines(path, feature)
 
-    def fingerprint() -> str:
+    def checksum() -> str:
         # Of the compressed files: hashing takes a fraction of the time of decompressing.
         # With their types, by which the same bytes are other documents.
-        return digest(feature, *map(sha256, paths), *kinds)
+        return checksum_of(feature, *map(sha256, paths), *kinds)
 
-    return Corpus(pattern, documents, fingerprint)
+    return Corpus(pattern, documents, checksum)
 
 
 def _kind(path: Path) -> str:
@@ -204,15 +204,15 @@ def _tfds_corpus(source: str, feature: str, data_dir: str) -> Corpus:
             text = decode(example, feature, place)
             yield _WIKI40B_MARKUP.sub("\n", text) if has_markup else text
 
-    def fingerprint() -> str:
+    def checksum() -> str:
         info = builder.info
         count = str(info.splits[split].num_examples)
         size = str(info.dataset_size)  # A slice of a split has no size in bytes.
-        return digest(info.full_name, split, feature, count, size)
+        return checksum_of(info.full_name, split, feature, count, size)
 
-    return Corpus(source, documents, fingerprint)
+    return Corpus(source, documents, checksum)
 
 
-def digest(*facts: str) -> str:
-    """Return the digest of some texts, in hexadecimal."""
+def checksum_of(*facts: str) -> str:
+    """Return the SHA-256 of some texts, in hexadecimal."""
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()

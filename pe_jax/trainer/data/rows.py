@@ -36,12 +36,12 @@ class Rows(NamedTuple):
         """`[N]` int64: number of tokens of each row."""
         return np.diff(self.bounds)
 
-    def digest(self) -> str:
-        """The digest of all inputs and labels."""
-        digest = hashlib.sha256(json.dumps([self.pad, *self.targets]).encode())
+    def checksum(self) -> str:
+        """The checksum of all inputs and labels."""
+        content = hashlib.sha256(json.dumps([self.pad, *self.targets]).encode())
         for array in (self.tokens, self.bounds, self.second, *self.targets.values()):
-            digest.update(array.tobytes())
-        return digest.hexdigest()[:16]
+            content.update(array.tobytes())
+        return content.hexdigest()[:16]
 
 
 def concatenate(

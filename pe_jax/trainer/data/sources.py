@@ -1,6 +1,6 @@
 """The values of `config.data.source`: text, tokenized into a cache, or a folder of tokenized text.
 
-Folders of the cache are named after a hash of their inputs (the text's fingerprint, the tokenizer,
+Folders of the cache are named after a hash of their inputs (the text's checksum, the tokenizer,
 the format): a second start finds them, and a changed input never finds an old copy.
 """
 
@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from pe_jax.common.files import is_remote, read_json, to_path
 from pe_jax.interop.tokenizer import load_tokenizer, tokenizer_files, train_tokenizer
-from pe_jax.trainer.data.corpora import Corpus, digest, open_corpus
+from pe_jax.trainer.data.corpora import Corpus, checksum_of, open_corpus
 from pe_jax.trainer.data.tokenized import (
     TokenizedCorpus,
     token_dtype,
@@ -95,7 +95,7 @@ def prepare_tokenizer(
         (folder / "tokenizer.json").write_text(text, encoding="utf-8")
 
     options = (str(vocab_size), str(strip_accents))
-    inputs = digest(_FORMAT, corpus.fingerprint(), *options)[:20]
+    inputs = checksum_of(_FORMAT, corpus.checksum(), *options)[:20]
     folder = make_once(cache_dir / f"tokenizer-{inputs}", write)
     return load_tokenizer(folder / "tokenizer.json")
 
@@ -108,7 +108,7 @@ def tokenize(corpus: Corpus, tokenizer: Tokenizer, cache_dir: Path) -> Tokenized
     """
     # The names of special tokens are among its files: a text has none of them.
     files = tokenizer_files(tokenizer).values()
-    inputs = digest(_FORMAT, corpus.fingerprint(), *files)[:20]
+    inputs = checksum_of(_FORMAT, corpus.checksum(), *files)[:20]
     write = functools.partial(_write, corpus, tokenizer)
     return TokenizedCorpus(make_once(cache_dir / f"corpus-{inputs}", write))
 

@@ -143,14 +143,14 @@ def max_context(windows: Windows) -> np.ndarray:
     """
     count = len(windows.question)
     sizes = windows.context_sizes
-    row = np.repeat(np.arange(count), sizes)  # The window of each context token,
-    within = np.arange(len(row)) - np.repeat(
-        np.cumsum(sizes) - sizes, sizes
-    )  # its place,
-    # and its index over the context tokens of all questions.
+    # Of each context token in a window: the window, its place there, and its index over the context
+    # tokens of all questions.
+    row = np.repeat(np.arange(count), sizes)
+    starts = np.cumsum(sizes) - sizes
+    within = np.arange(len(row)) - starts[row]
     lengths = np.array([len(offsets) for offsets in windows.offsets])
-    question_start = np.cumsum(lengths) - lengths
-    token = question_start[windows.question[row]] + windows.first[row] + within
+    question_starts = np.cumsum(lengths) - lengths
+    token = question_starts[windows.question[row]] + windows.first[row] + within
     # In hundredths, to compare integers; the row as the lowest digits breaks ties.
     value = 100 * np.minimum(within, sizes[row] - 1 - within) + sizes[row]
     value = value * count + (count - 1 - row)

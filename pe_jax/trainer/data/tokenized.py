@@ -82,11 +82,11 @@ class TokenizedCorpus:
         return json.loads((self.folder / "about.json").read_text("utf-8"))["empty"]
 
     @property
-    def digest(self) -> str:
-        """The digest of the arrays, wherever their text was read from."""
-        digests = json.loads((self.folder / DIGESTS).read_text("utf-8"))
+    def checksum(self) -> str:
+        """The checksum of the arrays, wherever their text was read from."""
+        checksums = json.loads((self.folder / DIGESTS).read_text("utf-8"))
         files = ("tokens.npy", "sentences.npy", "documents.npy")
-        arrays = [digests[file] for file in files]
+        arrays = [checksums[file] for file in files]
         return hashlib.sha256(json.dumps(arrays).encode()).hexdigest()[:16]
 
     @property

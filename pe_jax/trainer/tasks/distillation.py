@@ -31,7 +31,7 @@ from pe_jax.trainer.tasks.imitation import (
     converged,
     imitation_task,
     measure,
-    teacher_digest,
+    teacher_checksum,
 )
 from pe_jax.trainer.tasks.order_scores import order_scores
 from pe_jax.trainer.tasks.pretrained_source import PretrainedSource
@@ -221,9 +221,9 @@ def build(config: DistillationConfig, tokenizer: Path | None = None) -> Run:
         constants.append((params["bert"], on_all_hosts))
     pair = Distillation(config, program, teacher, params, constants, text_data)
     run_stages = [pair.stage(number) for number in range(len(stages))]
-    digests = {"config.init": teacher_digest(teacher, params["bert"])}
+    checksums = {"config.init": teacher_checksum(teacher, params["bert"])}
     return text_training.make_run(
-        config, program, text_data, run_stages, digests, pair.start
+        config, program, text_data, run_stages, checksums, pair.start
     )
 
 

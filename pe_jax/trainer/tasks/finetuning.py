@@ -222,15 +222,15 @@ def build(
     # By default a kill costs a tenth of the run at most.
     checkpoint_every = config.checkpoint_every or -(-steps // 10)
     batch = f"{data.batch_size:,} rows of each of {len(config.seeds)} seeds"
-    digests = {f"{config.task}, training data": task.train.digest()}
+    checksums = {f"{config.task}, training data": task.train.checksum()}
     for name, rows in task.held_out.items():
-        digests[f"{config.task}, {name} data"] = rows.digest()
+        checksums[f"{config.task}, {name} data"] = rows.checksum()
     return FinetuningRun(
         config=config,
         program=program,
         stages=[stage],
         summary=[("Batch", f"{batch}; {steps:,} steps")],
-        digests=digests,
+        checksums=checksums,
         every=(config.log_every, config.eval_every, checkpoint_every),
         keep_checkpoints=config.keep_checkpoints,
         start=lambda fresh: start_from(config, program, fresh)[0],

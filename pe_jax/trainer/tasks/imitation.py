@@ -322,8 +322,8 @@ def _centre(batches: Sequence[dict[str, np.ndarray]]) -> np.ndarray:
     return centre.astype(np.float32)
 
 
-def teacher_digest(teacher: BertConfig, params: Params) -> str:
-    """Return a digest of all that the teacher's hidden states depend on."""
+def teacher_checksum(teacher: BertConfig, params: Params) -> str:
+    """Return a checksum of all that the teacher's hidden states depend on."""
     names = (*SIZES, *ARCHITECTURE, "max_length")
     settings = {name: getattr(teacher, name) for name in names}
     facts = [teacher.encoding().name, settings, fingerprint(params)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -123,24 +124,15 @@ def make_examples(
 ) -> data.Examples:
     """Return the examples of a stage: packed documents, or sentence pairs."""
     assert isinstance(stage, PretrainingStageConfig)
+    options: dict[str, Any] = {
+        "length": stage.length,
+        "max_predictions": stage.max_predictions,
+        "mask_rate": config.mask_rate,
+    }
     if config.packed:
-        return data.PackedExamples(
-            corpus,
-            documents,
-            vocabulary,
-            length=stage.length,
-            max_predictions=stage.max_predictions,
-            mask_rate=config.mask_rate,
-        )
-    return data.PretrainingExamples(
-        corpus,
-        documents,
-        vocabulary,
-        length=stage.length,
-        max_predictions=stage.max_predictions,
-        mask_rate=config.mask_rate,
-        short_probability=config.short_probability,
-    )
+        return data.PackedExamples(corpus, documents, vocabulary, **options)
+    options["short_probability"] = config.short_probability
+    return data.PretrainingExamples(corpus, documents, vocabulary, **options)
 
 
 def build(config: PretrainingConfig, tokenizer: Path | None = None) -> Run:

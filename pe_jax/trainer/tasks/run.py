@@ -88,7 +88,7 @@ class Program:
 class Run(Generic[C]):
     """A run as a task builds it from its config, before it is trained.
 
-    A folder's run resumes only with the same config and digests.
+    A folder's run resumes only with the same config and checksums.
     """
 
     config: C  # Resolved.
@@ -97,7 +97,7 @@ class Run(Generic[C]):
     # To print before it trains, see `log_field`.
     summary: Sequence[tuple[str, str]] = ()
     # Of its data, by name.
-    digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    checksums: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # Steps between logs, evaluations, saves: see `Loop`.
     every: tuple[int, int, int] = (0, 0, 0)
     keep_checkpoints: int = 1  # See `Checkpoints`, as `keep_best`.

@@ -96,19 +96,17 @@ def load_squad_task(
 def _notes(
     train: Windows, skipped: dict[str, int], held_out: dict[str, Windows]
 ) -> list[str]:
-    note = f"{_counts(train, 'training questions')} windows"
+    questions = f"{len(train.questions):,} training questions"
+    note = f"{questions} in {len(train.question):,} windows"
     if skipped:
         reasons = ", ".join(f"{reason}: {count:,}" for reason, count in skipped.items())
         note += f"; left out: {reasons}"
     notes = [note]
     for name, windows in held_out.items():
+        questions = f"{len(windows.questions):,} questions"
         purpose = "to select by" if name == HELD_OUT else "to answer"
-        notes.append(f"{_counts(windows, 'questions')} windows {purpose}")
+        notes.append(f"{questions} in {len(windows.question):,} windows {purpose}")
     return notes
-
-
-def _counts(windows: Windows, questions: str) -> str:
-    return f"{len(windows.questions):,} {questions} in {len(windows.question):,}"
 
 
 def _split(

@@ -45,12 +45,12 @@ class TextSplit:
             text += f"; dropped {empty:,}, empty"
         return text
 
-    def digests(self) -> dict[str, str]:
-        """Return the digests of the texts, by the key of the config."""
-        digests = {"config.data.source": self.train.digest}
+    def checksums(self) -> dict[str, str]:
+        """Return the checksums of the texts, by the key of the config."""
+        checksums = {"config.data.source": self.train.checksum}
         if self.held_out is not self.train:
-            digests["config.data.validation"] = self.held_out.digest
-        return digests
+            checksums["config.data.validation"] = self.held_out.checksum
+        return checksums
 
     @functools.cached_property
     def vocabulary(self) -> data.Vocabulary:

@@ -59,7 +59,7 @@ def make_run(
     program: Program,
     text_data: TextData,
     stages: list[Stage],
-    digests: dict[str, str],
+    checksums: dict[str, str],
     start: Callable[[Params], Params] | None,
 ) -> TextRun[C]:
     """Return the run of these parts, with the intervals that `config` gives."""
@@ -75,7 +75,7 @@ def make_run(
         program=program,
         stages=stages,
         summary=summary,
-        digests={**text.digests(), **digests},
+        checksums={**text.checksums(), **checksums},
         every=(config.log_every, config.eval_every, config.checkpoint_every),
         keep_checkpoints=config.keep_checkpoints,
         keep_best=config.keep_best,

@@ -104,7 +104,7 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
     for name, value in (*run.summary, *_model_summary(program, shapes.params)):
         log_field(name, value)
     tokenizer = run.tokenizer.to_str() if run.tokenizer else "{}"
-    stop_requests = _stop_requests(tokenizer, run.digests)
+    stop_requests = _stop_requests(tokenizer, run.checksums)
     with contextlib.ExitStack() as stack:
         check_folder = stack.enter_context(workdir.lock_workdir(folder))
         changes = workdir.check(folder, run.config)
@@ -190,15 +190,15 @@ def _checked_kernel() -> KernelCheck:
 
 
 def _stop_requests(
-    tokenizer: str, digests: Mapping[str, str]
+    tokenizer: str, checksums: Mapping[str, str]
 ) -> contextlib.AbstractContextManager[Callable[[int], int]]:
     """Return the context of `Loop.stop_requested`, once all hosts read the same."""
     if jax.process_count() == 1:
         return stopping.deferred()
     from pe_jax.trainer.training import hosts
 
-    digest = hashlib.sha256(tokenizer.encode()).hexdigest()[:12]
-    hosts.agree({"the tokenizer": digest, **digests})
+    checksum = hashlib.sha256(tokenizer.encode()).hexdigest()[:12]
+    hosts.agree({"the tokenizer": checksum, **checksums})
     return hosts.stop_requests()
 
 
@@ -207,7 +207,7 @@ def _start_or_resume(
 ) -> tuple[TrainState, Json]:
     """Return the newest state in `folder`, or else the first one, with the facts saved with it."""
     origin: Json = {
-        "data": dict(run.digests),
+        "data": dict(run.checksums),
         "stages": [stage.steps for stage in run.stages],
     }
     restored = restore_newest(folder, shapes, identity)
@@ -221,10 +221,10 @@ def _start_or_resume(
     state, facts = restored
     first_origin = facts["origin"]
     done = int(state.step)
-    _check_data(first_origin["data"], run.digests, folder)
+    _check_data(first_origin["data"], run.checksums, folder)
     _check_steps(first_origin["stages"], origin["stages"], done, folder)
-    # With "config.init" among the digests, `_check_data` has compared the model.
-    if run.start and "init" in changes and "config.init" not in run.digests:
+    # With "config.init" among the checksums, `_check_data` has compared the model.
+    if run.start and "init" in changes and "config.init" not in run.checksums:
         start = run.start(run.program.init().params)
         if fingerprint(start) != first_origin["start"]:
             raise ValueError(
@@ -263,7 +263,7 @@ def _check_vocabulary(changes: workdir.Changes, tokenizer: str, folder: Path) ->
 
 
 def _check_data(old: Mapping[str, str], new: Mapping[str, str], folder: Path) -> None:
-    """Raise ValueError if a digest differs from that of the data that a run has trained on."""
+    """Raise ValueError if a checksum differs from that of the data that a run has trained on."""
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
             raise ValueError(
