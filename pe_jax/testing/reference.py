@@ -109,15 +109,15 @@ def joined(references: Mapping[str, Reference]) -> Reference:
 
     def score(params: Params, p: Pair) -> jax.Array:
         plain = content({}, p)
-        added = 0.0
+        added: ArrayLike = 0.0
         for key, part in references.items():
-            added += part.score(params.get(key, {}), p) - plain
+            added = added + (part.score(params.get(key, {}), p) - plain)
         return plain + added
 
     def of_value(params: Params, p: Pair) -> jax.Array:
-        added = 0.0
+        added: ArrayLike = 0.0
         for key, part in references.items():
-            added += part.value(params.get(key, {}), p) - p.v
+            added = added + (part.value(params.get(key, {}), p) - p.v)
         return p.v + added
 
     def embed(

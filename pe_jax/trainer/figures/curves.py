@@ -197,7 +197,7 @@ def layer_shares(
     )
     bars = {}
     for axes, (model, shares) in zip(grid, panels, strict=True):
-        below = 0.0
+        below: float | np.ndarray = 0.0
         for number, (name, share) in enumerate(shares.items()):
             layers = range(len(share))
             color = style.COLOURS[number]

@@ -90,8 +90,9 @@ class PretrainedSource:
                 log(f"Not read from {self._path}: {', '.join(encoder.unread)}")
             params = jax.device_get(encoder.params)
         bert = params["bert"]
-        resizes = max_length not in (None, self.model.max_length)
-        if resizes and "position" in bert:
+        if max_length is None:
+            max_length = self.model.max_length
+        if max_length != self.model.max_length and "position" in bert:
             encoding = self.model.encoding()
             position = encoding.resize(bert["position"], max_length, resize)
             params = {**params, "bert": {**bert, "position": position}}

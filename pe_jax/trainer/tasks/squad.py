@@ -115,8 +115,8 @@ def _split(
     """Return questions to train on, and questions to select by; no context is in both."""
     contexts = list(dict.fromkeys(question.context for question in questions))
     is_kept = dict(zip(contexts, split_off(len(contexts), fraction), strict=True))
-    train = []
-    kept = []
+    train: list[Question] = []
+    kept: list[Question] = []
     for question in questions:
         (kept if is_kept[question.context] else train).append(question)
     return train, kept
