@@ -43,7 +43,7 @@ def check(
 
     Raises:
       AssertionError: lists all faults with their numbers.
-      ValueError: if `excused` names an unknown check.
+      ValueError: if `excused` names an unknown check, or `sizes` do not fit each other.
     """
     return check_all(Subject(encoding, reference, sizes), CHECKS, excused or {})
 
@@ -59,6 +59,13 @@ def table(
 
     Args:
       references, excused: by the encoding's name, see `check`.
+
+    Raises:
+      ValueError: for `sizes` that do not fit each other.
     """
-    subjects = (Subject(e, (references or {}).get(e.name), sizes) for e in encodings)
+    references = references or {}
+    subjects = (
+        Subject(encoding, references.get(encoding.name), sizes)
+        for encoding in encodings
+    )
     return check_table("encoding", subjects, CHECKS, excused or {})

@@ -22,8 +22,5 @@ if __name__ == "__main__":
     except ValueError as error:
         parser.error(str(error))
     print(for_terminal(table(subjects)))
-    print(
-        for_terminal(
-            "\n".join(f"- {name}: {check.__doc__}" for name, check in CHECKS.items())
-        )
-    )
+    for name, check in CHECKS.items():
+        print(for_terminal(f"- {name}: {check.__doc__}"))

@@ -42,10 +42,10 @@ def two_layouts(s: Subject) -> dict[str, tuple[Array, Mask]]:
     """Positions and masks: consecutive positions, and any at all, of each row its own, in order if
     the encoding needs that; keys masked at random, a query that attends to nothing."""
     rng = np.random.default_rng(3)
-    index = np.stack(
-        [rng.permutation(s.sizes["max_length"])[:LENGTH] for _ in range(ROWS)]
-    )
-    index = np.sort(index) if s.ordered else index
+    rows = [rng.permutation(s.sizes["max_length"])[:LENGTH] for _ in range(ROWS)]
+    index = np.stack(rows)
+    if s.ordered:
+        index = np.sort(index)
     mask = rng.random(s.everything.shape) < 0.7
     mask[0, :, 2] = False
     return {
@@ -60,39 +60,35 @@ def formula(s: Subject) -> Problems:
     if s.reference is None:
         raise NotApplicable("no reference was given")
     for name, (positions, mask) in two_layouts(s).items():
-        arguments = s.layer, s.tokens, positions, mask, s.to
-        values, expected = s.naive(*arguments), s.formula(*arguments)
-        yield from result_differences(name, values, expected, 2e-5, 2e-4)
+        values = s.result(positions, mask)
+        expected = s.formula(s.layer, s.tokens, positions, mask, s.to)
+        yield from result_differences(name, values, expected, 2e-5, of_grads=2e-4)
 
 
 @check
 def implementations(s: Subject) -> Problems:
     """Every implementation of attention has the outputs and gradients of the naive."""
-    terms = any(part.offsets and part.offsets.has_terms for part in s.encoding.parts)
-    layouts = two_layouts(s)
-    positions, mask = layouts["any positions"]
+    offsets = [part.offsets for part in s.encoding.parts if part.offsets]
+    has_terms = any(terms.has_terms for terms in offsets)
+    positions, mask = two_layouts(s)["any positions"]
     consecutive = range(LENGTH) if s.encoding.axes == 1 else s.positions[0]
-    expected = s.naive(s.layer, s.tokens, s.positions, mask, s.to)
-    for name in ("fused", "table") if terms else ("fused",):
+    expected = s.result(mask=mask)
+    for name in ("fused", "table") if has_terms else ("fused",):
         run = s.compiled(name, positions=consecutive)
         try:
             values = run(s.layer, s.tokens, mask=mask, to=s.to)
         except UnsupportedError:
             continue
         yield from result_differences(name, values, expected, 1e-4)
-    if terms:
-        clipped = any(
-            part.offsets and part.offsets.max_distance for part in s.encoding.parts
-        )
-        run = s.compiled("table" if clipped else "fused")
-        arguments = s.layer, s.tokens, positions, mask, s.to
+    if has_terms:
+        is_clipped = any(terms.max_distance for terms in offsets)
+        run = s.compiled("table" if is_clipped else "fused")
         try:
-            values = run(*arguments)
+            values = run(s.layer, s.tokens, positions, mask, s.to)
         except UnsupportedError:
             return
-        yield from result_differences(
-            "any positions", values, s.naive(*arguments), 1e-4
-        )
+        expected = s.result(positions, mask)
+        yield from result_differences("any positions", values, expected, 1e-4)
 
 
 # --- documents in rows, padding, tokens that come one at a time ---
@@ -127,7 +123,7 @@ def padding(s: Subject) -> Problems:
             if kind != "at 0" and s.encoding.max_length is not None:
                 continue  # A table has no rows for them.
             name = f"{side} padding {kind}"
-            out, grads = s.naive(s.layer, s.tokens, s.at(positions), mask, to)
+            out, grads = s.result(s.at(positions), mask, to=to)
             yield from differences(name, out[:, valid], alone(s, first), 1e-4)
             stray = np.abs(grads.x[:, ~valid]).max()
             if not stray < 1e-4:
@@ -144,7 +140,7 @@ def decoding(s: Subject) -> Problems:
     in_attention = s.encoding.in_attention
     if in_attention.axes == 1 and not in_attention.is_causal:
         in_attention = in_attention + causal()
-    empty = init_cache(
+    cache = init_cache(
         in_attention,
         ROWS,
         LENGTH,
@@ -162,23 +158,21 @@ def decoding(s: Subject) -> Problems:
 
         layer = s.taken(slice_of)
         position = slice_of(jnp.asarray(s.positions[0]), axis=0)
-        _, (q, k, v), context = projected(
-            s.encoding, layer, slice_of(s.tokens), position
-        )
+        token = slice_of(s.tokens)
+        _, (q, k, v), context = projected(s.encoding, layer, token, position)
         # Positions of several axes are those of the input alone.
         if not s.encoding.in_attention.parts:
             context = context.replace(positions_q=None)
         return cached_attention(q, k, v, cache, in_attention, layer.params, context)
 
-    cache, outputs = empty, []
+    outputs = []
     for t in range(LENGTH):
         out, cache = step(cache, jnp.asarray(t))
         outputs.append(out)
+    values = np.concatenate(outputs, axis=1)
     earlier = np.tril(np.ones((LENGTH, LENGTH), bool))
     expected = s.run(mask=np.broadcast_to(earlier, s.everything.shape))
-    yield from differences(
-        "token by token", np.concatenate(outputs, axis=1), expected, 1e-4
-    )
+    yield from differences("token by token", values, expected, 1e-4)
 
 
 # --- positions ---
@@ -198,39 +192,39 @@ def shift(s: Subject) -> Problems:
     if by < 1:
         raise NotApplicable(f"the encoding has only {s.encoding.max_length} positions")
     claimed = all(part.metadata.invariant for part in s.encoding.parts if part.metadata)
-    outputs, shifted = s.run(), s.run(s.positions + by)
+    outputs = s.run()
+    shifted = s.run(s.positions + by)
     if not claimed:
-        apart = np.abs(outputs - shifted).max()
-        if not apart > 1e-3:
+        moved = np.abs(outputs - shifted).max()
+        if not moved > 1e-3:
             yield (
-                f"Metadata.invariant is False, but a shift by {by} moves outputs by {apart:.2g} "
+                f"Metadata.invariant is False, but a shift by {by} moves outputs by {moved:.2g} "
                 "only"
             )
         return
     yield from differences(f"shifted by {by}", shifted, outputs, 1e-3)
-    both = s.positions, s.positions + by
-    outputs, shifted = (
-        s.outputs(half(s.layer), s.tokens, positions) for positions in both
-    )
-    yield from differences(f"bfloat16, shifted by {by}", shifted, outputs, 0.03)
+    low = half(s.layer)
+    low_outputs = s.outputs(low, s.tokens, s.positions)
+    low_shifted = s.outputs(low, s.tokens, s.positions + by)
+    yield from differences(f"bfloat16, shifted by {by}", low_shifted, low_outputs, 0.03)
     if s.encoding.axes == 1:
         far = range(by, by + LENGTH)
         values = jax.jit(lambda layer: apply(s.encoding, layer, s.tokens, far))(s.layer)
-        yield from differences(f"range from {by}", values, s.run(), 1e-3)
+        yield from differences(f"range from {by}", values, outputs, 1e-3)
 
 
 @check
 def permutation(s: Subject) -> Problems:
     """The order of tokens in memory does not matter; with `Traits.ordered` others give NaN."""
     order = np.random.default_rng(1).permutation(LENGTH)
-    moved, tokens = s.taken(lambda x: x[:, order]), s.tokens[:, order]
+    layer = s.taken(lambda x: x[:, order])
+    tokens = s.tokens[:, order]
     expected = s.run()[:, order]
-
-    for name, positions in (
-        ("tokens permuted with their positions", s.positions[:, order]),
-        *(() if s.encoding.parts else (("tokens permuted", s.positions),)),
-    ):
-        out, _ = s.naive(moved, tokens, positions, s.everything, s.to)
+    cases = {"tokens permuted with their positions": s.positions[:, order]}
+    if not s.encoding.parts:
+        cases["tokens permuted"] = s.positions
+    for name, positions in cases.items():
+        out, _ = s.naive(layer, tokens, positions, s.everything, s.to)
         if not s.ordered:
             yield from differences(name, out, expected, 1e-4)
         elif np.isfinite(out).any():
@@ -299,7 +293,7 @@ def vmap(s: Subject) -> Problems:
     run = jax.jit(jax.vmap(s.compiled("auto"), (0, None, None, None, None)))
     values = run(stacked, s.tokens, s.positions, s.everything, s.to)
     for i, layer in enumerate(layers):
-        expected = s.naive(layer, s.tokens, s.positions, s.everything, s.to)
+        expected = s.result(layer=layer)
         pick = jax.tree.map(lambda x: x[i], values)  # noqa: B023
         yield from result_differences(f"model {i}", pick, expected, 1e-4)
 
@@ -323,16 +317,13 @@ def scan(s: Subject) -> Problems:
 
     grads, out = jax.jit(jax.grad(loss, has_aux=True))(stacked)
     # The same, layer after layer and back by the program of a single one.
-    arguments = s.tokens, s.positions, s.everything
-    between, _ = s.naive(layers[0], *arguments, s.to)
-    last, of_second = s.naive(
-        layers[1]._replace(x=np.asarray(between).reshape(flat)), *arguments, s.to
-    )
-    _, of_first = s.naive(
-        layers[0], *arguments, np.asarray(of_second.x).reshape(s.to.shape)
-    )
+    first, second = layers
+    between = np.asarray(s.result(layer=first).out).reshape(flat)
+    last, second_grads = s.result(layer=second._replace(x=between))
+    to_first = np.asarray(second_grads.x).reshape(s.to.shape)
+    first_grads = s.result(layer=first, to=to_first).grads
     yield from differences("out", out, last.reshape(flat), 1e-4)
-    for i, expected in enumerate((of_first, of_second)):
+    for i, expected in enumerate((first_grads, second_grads)):
         layer_grads = jax.tree.map(lambda x: x[i], grads)._replace(x=expected.x)  # noqa: B023
         yield from differences(f"layer {i}: gradient of ", layer_grads, expected, 2e-4)
 
@@ -354,15 +345,18 @@ def derivatives(s: Subject) -> Problems:
 
     def tangent(seed: int) -> Layer:
         rng = np.random.default_rng(seed)
-        return jax.tree.map(
-            lambda x: rng.normal(size=x.shape).astype(np.float32), s.layer
-        )
+
+        def normal(leaf: Array) -> Array:
+            return rng.normal(size=leaf.shape).astype(np.float32)
+
+        return jax.tree.map(normal, s.layer)
 
     @jax.jit
     def run(along: Layer) -> tuple[Array, Layer]:
         """The slope along a tangent by forward mode alone, and the Hessian times it."""
-        push = lambda function: jax.jvp(function, (s.layer,), (along,))[1]
-        return push(loss), push(jax.grad(loss))
+        _, slope = jax.jvp(loss, (s.layer,), (along,))
+        _, product = jax.jvp(jax.grad(loss), (s.layer,), (along,))
+        return slope, product
 
     def dot(a: Layer, b: Layer) -> float:
         return float(sum(map(np.vdot, jax.tree.leaves(a), jax.tree.leaves(b))))
@@ -370,13 +364,16 @@ def derivatives(s: Subject) -> Problems:
     def size(a: Layer) -> float:
         return np.sqrt(dot(a, a))
 
-    u, w = tangent(1), tangent(2)
-    (slope, of_u), (_, of_w) = run(u), run(w)
-    _, grads = s.naive(s.layer, s.tokens, s.positions, s.everything, s.to)
+    u = tangent(1)
+    w = tangent(2)
+    slope, of_u = run(u)
+    _, of_w = run(w)
+    grads = s.result().grads
     along = dot(grads, u)
     if not abs(slope - along) <= 1e-4 * size(grads) * size(u):
         yield f"forward mode: a slope of {slope:.6g}, reverse mode: {along:.6g}"
-    of_w_u, of_u_w = dot(w, of_u), dot(u, of_w)
+    of_w_u = dot(w, of_u)
+    of_u_w = dot(u, of_w)
     if not abs(of_w_u - of_u_w) <= 1e-4 * size(w) * size(of_u):
         yield f"the Hessian is not symmetric: {of_w_u:.6g} and {of_u_w:.6g}"
 
@@ -392,7 +389,9 @@ def draws(s: Subject) -> Problems:
     if not any(used is traced.invars[0] for eqn in traced.eqns for used in eqn.invars):
         raise NotApplicable("training draws no random numbers")
     compiled = jax.jit(run)
-    first, again, other = (np.asarray(compiled(jax.random.key(n))) for n in (0, 0, 1))
+    first = np.asarray(compiled(jax.random.key(0)))
+    again = np.asarray(compiled(jax.random.key(0)))
+    other = np.asarray(compiled(jax.random.key(1)))
     if not np.isfinite(first).all():
         yield "outputs are not finite"
     if not np.array_equal(first, again):
@@ -412,19 +411,19 @@ def parameters(s: Subject) -> Problems:
     if count != parameter_count(s.encoding):
         yield f"init made {count} parameters, its shapes say {parameter_count(s.encoding)}"
     parts = {part.key: part for part in s.encoding.parts}
-    if strange := [
+    strange = [
         k for k, values in params.items() if k not in parts or type(values) is not dict
-    ]:
+    ]
+    if strange:
         yield f"parameters are nested by name, {sorted(parts)}; {strange} are not"
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if leaf.dtype != jnp.float32:
             yield f"{jax.tree_util.keystr(path)} is {leaf.dtype}, not float32"
     for key, part in parts.items():
-        leaves = {
-            path[-1].key
-            for path, _ in jax.tree_util.tree_leaves_with_path(params.get(key))
-        }
-        if strange := sorted(set(part.traits.frequency_params) - leaves):
+        paths = jax.tree_util.tree_leaves_with_path(params.get(key))
+        leaves = {path[-1].key for path, _ in paths}
+        strange = sorted(set(part.traits.frequency_params) - leaves)
+        if strange:
             yield f"frequency_params has {strange}; the parameters are {sorted(leaves)}"
 
 
@@ -437,8 +436,7 @@ def name(s: Subject) -> Problems:
     again = from_name(s.name, **s.sizes)
     if again.name != s.name:
         yield f"the name parses to {again.name!r}"
-    shapes, expected = (
-        jax.eval_shape(e.init, jax.random.key(0)) for e in (again, s.encoding)
-    )
+    shapes = jax.eval_shape(again.init, jax.random.key(0))
+    expected = jax.eval_shape(s.encoding.init, jax.random.key(0))
     if shapes != expected:
         yield f"what the name parses to has parameters {shapes}, not {expected}"

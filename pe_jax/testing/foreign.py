@@ -100,9 +100,14 @@ class Attention:
         return _normal(0, ROWS, LENGTH, self.width)
 
     @functools.cached_property
+    def out(self) -> Float[Array, "B L *E"]:
+        """Outputs for `x` at consecutive positions."""
+        return np.asarray(self.run(self.x, POSITIONS, CAUSAL))
+
+    @functools.cached_property
     def to(self) -> Float[Array, "B L *E"]:
         """A cotangent of the output."""
-        return _normal(1, *self.run(self.x, POSITIONS, CAUSAL).shape)
+        return _normal(1, *self.out.shape)
 
 
 CHECKS: Checks = {}
@@ -112,7 +117,18 @@ _check = functools.partial(add_check, CHECKS)
 def check(
     attention: Attention, excused: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Run every check in `CHECKS` on attention, as `pe_jax.testing.check` does on an encoding."""
+    """Run every check in `CHECKS` on attention, as `pe_jax.testing.check` does on an encoding.
+
+    Args:
+      excused: reasons of checks that cannot hold, by name. They must fail.
+
+    Returns:
+      By the name of the check, `"ok"` or the reason why it does not apply.
+
+    Raises:
+      AssertionError: lists all faults with their numbers.
+      ValueError: if `excused` names an unknown check.
+    """
     return check_all(attention, CHECKS, excused or {})
 
 
@@ -137,11 +153,10 @@ def _alone(a: Attention, first: int) -> Float[Array, "B l *E"]:
 @_check
 def shift(a: Attention) -> Problems:
     """A shift of all positions changes nothing."""
-    expected = a.run(a.x, POSITIONS, CAUSAL)
-    if np.array_equal(a.run(a.x, 2 * POSITIONS, CAUSAL), expected):
+    if np.array_equal(a.run(a.x, 2 * POSITIONS, CAUSAL), a.out):
         raise NotApplicable("positions make no difference")
     values = a.run(a.x, POSITIONS + FAR, CAUSAL)
-    yield from differences(f"shifted by {FAR}", values, expected, 1e-3)
+    yield from differences(f"shifted by {FAR}", values, a.out, 1e-3)
 
 
 @_check
@@ -202,11 +217,12 @@ def _decoded(
         raise NotApplicable("no decode was given")
     step = a.decode(ROWS, LENGTH)
     outputs = []
-    for start, stop in [(0, prompt), *((i, i + 1) for i in range(prompt, LENGTH))]:
+    start = 0
+    for stop in range(prompt, LENGTH + 1):
         part = slice(start, stop)
-        outputs.append(
-            np.asarray(step(a.x[:, part], positions[:, part], mask[:, :, part]))
-        )
+        out = step(a.x[:, part], positions[:, part], mask[:, :, part])
+        outputs.append(np.asarray(out))
+        start = stop
     return np.concatenate(outputs, axis=1)
 
 
@@ -214,7 +230,7 @@ def _decoded(
 def decoding(a: Attention) -> Problems:
     """A prompt and then token by token with a cache gives what the full pass gives."""
     out = _decoded(a, 3, POSITIONS, CAUSAL)
-    yield from differences("outputs", out, a.run(a.x, POSITIONS, CAUSAL), 1e-4)
+    yield from differences("outputs", out, a.out, 1e-4)
 
 
 @_check
@@ -225,11 +241,12 @@ def padded_decoding(a: Attention) -> Problems:
     valid = np.arange(LENGTH) >= pads[:, None]
     out = _decoded(a, 4, positions, CAUSAL & valid[:, None, None])
     # Tokens moved to the front, where later ones are not seen.
-    moved = np.stack([np.roll(row, -n, axis=0) for row, n in zip(a.x, pads)])
-    expected = a.run(moved, POSITIONS, CAUSAL)
-    for row, n in enumerate(pads):
-        values = out[row, n:], expected[row, : LENGTH - n]
-        yield from differences(f"row {row}, {n} of padding", *values, 1e-4)
+    rows = [np.roll(row, -pad, axis=0) for row, pad in zip(a.x, pads, strict=True)]
+    expected = a.run(np.stack(rows), POSITIONS, CAUSAL)
+    for row, pad in enumerate(pads):
+        name = f"row {row}, {pad} of padding"
+        values = out[row, pad:]
+        yield from differences(name, values, expected[row, : LENGTH - pad], 1e-4)
 
 
 @_check
@@ -257,16 +274,15 @@ def derivatives(a: Attention) -> Problems:
     def push(function: Callable[[Array], Array], x: Array) -> Array:
         return jax.jvp(function, (x,), (along,))[1]
 
+    def gradient(move: float) -> Array:
+        return a.gradient(a.to, a.x + move * along, POSITIONS, CAUSAL)
+
     slope, curvature = jax.jit(lambda x: (push(loss, x), push(jax.grad(loss), x)))(a.x)
+    expected = (gradient(0.0) * along).sum()
+    yield from differences("forward mode", slope, expected, 1e-3)
     step = 1e-2
-    below, at, above = (
-        a.gradient(a.to, a.x + move * along, POSITIONS, CAUSAL)
-        for move in (-step, 0.0, step)
-    )
-    yield from differences("forward mode", slope, (at * along).sum(), 1e-3)
-    yield from differences(
-        "second derivative", curvature, (above - below) / (2 * step), 0.02
-    )
+    expected = (gradient(step) - gradient(-step)) / (2 * step)
+    yield from differences("second derivative", curvature, expected, 0.02)
 
 
 @_check
@@ -278,9 +294,11 @@ def window(a: Attention) -> Problems:
         raise ValueError(f"window must be from 1 to {LENGTH - 1} keys, got {a.window}.")
     other = a.x.copy()
     other[:, 0] += 1
-    before, after = (np.asarray(a.run(x, POSITIONS, CAUSAL)) for x in (a.x, other))
+    before = a.out
+    after = np.asarray(a.run(other, POSITIONS, CAUSAL))
+    beyond = slice(a.window, None)
     yield from differences(
-        "beyond the window", after[:, a.window :], before[:, a.window :], 1e-5
+        "beyond the window", after[:, beyond], before[:, beyond], 1e-5
     )
     last = a.window - 1
     if np.abs(after[:, last] - before[:, last]).max() < 1e-5:
@@ -292,16 +310,15 @@ def sinks(a: Attention) -> Problems:
     """A sink of -1e9 or -inf changes nothing; one of 1e4 takes all the weight."""
     if a.with_sink is None:
         raise NotApplicable("no with_sink was given")
-    plain = a.run(a.x, POSITIONS, CAUSAL)
     for logit in (-1e9, -np.inf):
         values = jax.jit(a.with_sink(logit))(a.x, POSITIONS, CAUSAL)
-        yield from differences(f"a sink of {logit:g}", values, plain, 1e-5)
+        yield from differences(f"a sink of {logit:g}", values, a.out, 1e-5)
+    # Without weight, all tokens have the same output.
     out = np.asarray(jax.jit(a.with_sink(1e4))(a.x, POSITIONS, CAUSAL))
-    yield from differences(
-        "a sink of 1e4", out, np.broadcast_to(out[:1, :1], out.shape), 1e-5
-    )
+    first = np.broadcast_to(out[:1, :1], out.shape)
+    yield from differences("a sink of 1e4", out, first, 1e-5)
     half = np.asarray(jax.jit(a.with_sink(0.0))(a.x, POSITIONS, CAUSAL))
-    if np.abs(half - plain).max() < 1e-3 or np.abs(half - out).max() < 1e-3:
+    if np.abs(half - a.out).max() < 1e-3 or np.abs(half - out).max() < 1e-3:
         yield "a sink of 0 takes no part of the weight"
 
 
@@ -311,21 +328,23 @@ def capping(a: Attention) -> Problems:
     if a.with_cap is None:
         raise NotApplicable("no with_cap was given")
     values = jax.jit(a.with_cap(1e6))(a.x, POSITIONS, CAUSAL)
-    yield from differences("a cap of 1e6", values, a.run(a.x, POSITIONS, CAUSAL), 1e-3)
+    yield from differences("a cap of 1e6", values, a.out, 1e-3)
     capped = jax.jit(a.with_cap(1e-6))
-    other = a.x.copy()
-    other[:, -1] += 1
-    before, after = (np.asarray(capped(x, POSITIONS, CAUSAL)) for x in (a.x, other))
+
+    def changed(token: int) -> Array:
+        """Outputs after a change of one token."""
+        other = a.x.copy()
+        other[:, token] += 1
+        return np.asarray(capped(other, POSITIONS, CAUSAL))
+
+    before = np.asarray(capped(a.x, POSITIONS, CAUSAL))
+    after = changed(-1)
     yield from differences(
         "before a changed token", after[:, :-1], before[:, :-1], 1e-5
     )
-    other = a.x.copy()
-    other[:, 0] += 1
-    after = np.asarray(capped(other, POSITIONS, CAUSAL))
     # Of the mean over n tokens, n times: a change of the first is the same in all later outputs.
     count = np.arange(1, LENGTH + 1).reshape(-1, *[1] * (before.ndim - 2))
-    moved = count * (after - before)
+    moved = count * (changed(0) - before)
     if a.window is None:
-        yield from differences(
-            "means", moved, np.broadcast_to(moved[:, :1], moved.shape), 1e-3
-        )
+        first = np.broadcast_to(moved[:, :1], moved.shape)
+        yield from differences("means", moved, first, 1e-3)

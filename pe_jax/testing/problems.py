@@ -27,7 +27,10 @@ class NotApplicable(Exception):
 def add_check(
     checks: Checks, problems: Callable[[Any], Problems]
 ) -> Callable[..., str]:
-    """Turn a function that yields the problems of a subject into a check, added by its name."""
+    """Turn a function that yields the problems of a subject into a check, added by its name.
+
+    The check raises AssertionError with all problems, or if an excuse is not needed.
+    """
     claim = " ".join(str(problems.__doc__).split())
 
     @functools.wraps(problems)
@@ -37,27 +40,20 @@ def add_check(
             lines = list(problems(subject))
         except NotApplicable as reason:
             return str(reason)
-        except (
-            Exception
-        ) as error:  # An encoding that fails is reported like any other mistake.
-            notes = [
-                note
-                for note in getattr(error, "__notes__", ())
-                if note.startswith("In ")
-            ]
-            lines, cause = (
-                [": ".join([type(error).__name__, str(error), *notes])],
-                error,
-            )
+        except Exception as error:
+            # An encoding that fails is reported like any other mistake.
+            cause = error
+            notes = getattr(error, "__notes__", ())
+            places = [note for note in notes if note.startswith("In ")]
+            lines = [": ".join([type(error).__name__, str(error), *places])]
         if excuse:
             assert lines, (
                 f"{subject.name} is excused from {claim!r} ({excuse}), but has it."
             )
             return excuse
         if lines:
-            raise AssertionError(
-                "\n  ".join([f"{subject.name}: {claim} But:", *lines])
-            ) from cause
+            message = "\n  ".join([f"{subject.name}: {claim} But:", *lines])
+            raise AssertionError(message) from cause
         return "ok"
 
     run.__doc__ = claim
@@ -73,14 +69,17 @@ def differences(name: str, values: Any, expected: Any, tolerance: float) -> Prob
     """
 
     def difference(path: tuple, a: Array, b: Array) -> str:
-        a, b = (np.asarray(x, np.float64) for x in (a, b))
+        a = np.asarray(a, np.float64)
+        b = np.asarray(b, np.float64)
         leaf = name + jax.tree_util.keystr(path)
         if a.shape != b.shape:
             return f"{leaf}: shape {a.shape}, expected {b.shape}"
-        apart, allowed = np.abs(a - b), tolerance * np.abs(b).max(initial=0.0) + 1e-5
-        if (apart <= allowed).all():
+        distance = np.abs(a - b)
+        allowed = tolerance * np.abs(b).max(initial=0.0) + 1e-5
+        if (distance <= allowed).all():
             return ""
-        index = np.unravel_index(np.argmax(np.nan_to_num(apart, nan=np.inf)), a.shape)
+        worst = np.argmax(np.nan_to_num(distance, nan=np.inf))
+        index = np.unravel_index(worst, a.shape)
         place = ", ".join(map(str, index))
         return f"{leaf}[{place}]: {a[index]:.6g}, expected {b[index]:.6g} within {allowed:.2g}"
 
@@ -96,17 +95,23 @@ def result_differences(
     of_grads: float | None = None,
 ) -> Problems:
     """Yield what differs between two results of a layer."""
-    yield from differences(f"{name}: out", values[0], expected[0], tolerance)
+    yield from differences(f"{name}: out", values.out, expected.out, tolerance)
     yield from differences(
-        f"{name}: gradient of ", values[1], expected[1], of_grads or tolerance
+        f"{name}: gradient of ", values.grads, expected.grads, of_grads or tolerance
     )
 
 
 def check_all(
     subject: Any, checks: Checks, excused: Mapping[str, str]
 ) -> dict[str, str]:
-    """Run all checks on a subject; see `pe_jax.testing.check`."""
-    if unknown := [name for name in excused if name not in checks]:
+    """Run all checks on a subject; see `pe_jax.testing.check`.
+
+    Raises:
+      AssertionError: lists all faults with their numbers.
+      ValueError: if `excused` names an unknown check.
+    """
+    unknown = [name for name in excused if name not in checks]
+    if unknown:
         raise ValueError(
             f"excused lists checks that do not exist, {unknown}. The checks are "
             f"{', '.join(checks)}."
@@ -129,24 +134,22 @@ def check_table(
         reasons = excused.get(subject.name, {})
         results, wrong = _results(subject, checks, reasons)
         words = {"ok": "ok", **dict.fromkeys(reasons.values(), "no")}
-        cells = [
-            "WRONG" if c in wrong else words.get(results[c].strip(), "–")
-            for c in checks
-        ]
-        rows.append([f"`{subject.name}`", *cells])
-        notes += [
-            f"`{subject.name}`, {name}: {reason}." for name, reason in reasons.items()
-        ]
-        notes += wrong.values()
-    return "\n".join(
-        [*markdown([title, *checks], rows), *(f"\n{note}" for note in notes)]
-    )
+        row = [f"`{subject.name}`"]
+        for check in checks:
+            is_wrong = check in wrong
+            row.append("WRONG" if is_wrong else words.get(results[check].strip(), "–"))
+        rows.append(row)
+        for check, reason in reasons.items():
+            notes.append(f"\n`{subject.name}`, {check}: {reason}.")
+        notes += [f"\n{fault}" for fault in wrong.values()]
+    return "\n".join([*markdown([title, *checks], rows), *notes])
 
 
 def _results(
     subject: Any, checks: Checks, excused: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    results, wrong = {}, {}
+    results = {}
+    wrong = {}
     for name, check in checks.items():
         try:
             results[name] = check(subject, excused.get(name, ""))

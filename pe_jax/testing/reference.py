@@ -109,15 +109,16 @@ def joined(references: Mapping[str, Reference]) -> Reference:
 
     def score(params: Params, p: Pair) -> jax.Array:
         plain = content({}, p)
-        return plain + sum(
-            part.score(params.get(key, {}), p) - plain
-            for key, part in references.items()
-        )
+        added: ArrayLike = 0.0
+        for key, part in references.items():
+            added = added + (part.score(params.get(key, {}), p) - plain)
+        return plain + added
 
     def of_value(params: Params, p: Pair) -> jax.Array:
-        return p.v + sum(
-            part.value(params.get(key, {}), p) - p.v for key, part in references.items()
-        )
+        added: ArrayLike = 0.0
+        for key, part in references.items():
+            added = added + (part.value(params.get(key, {}), p) - p.v)
+        return p.v + added
 
     def embed(
         params: Params, x: jax.Array, position: jax.Array, token: jax.Array
@@ -160,14 +161,14 @@ def attend(
 
 def _row(reference, layer, x, q, k, v, tokens, positions, mask):
     """One row of tokens: x [L, D]; q, k, v [L, H, d]."""
-    params, positions = layer.params, reference.positions(positions)
+    params = layer.params
+    positions = reference.positions(positions)
     length, heads, _ = q.shape
     x = jax.vmap(lambda *token: reference.embed(params, *token))(x, positions, tokens)
     x = reference.embed_row(params, x, positions)
-    q, k, v = (
-        offset + jnp.einsum("lD,Dhd->lhd", x, w)
-        for offset, w in ((q, layer.w_q), (k, layer.w_k), (v, layer.w_v))
-    )
+    q = q + jnp.einsum("lD,Dhd->lhd", x, layer.w_q)
+    k = k + jnp.einsum("lD,Dhd->lhd", x, layer.w_k)
+    v = v + jnp.einsum("lD,Dhd->lhd", x, layer.w_v)
 
     def query(head, at_q, mask_q, q_i, position_q, key_arrays):
         def key(at_k, k_j, v_j, position_k):
@@ -197,19 +198,18 @@ def _row(reference, layer, x, q, k, v, tokens, positions, mask):
         allowed = mask_q & (scores > -jnp.inf)
         # A row without any key gives zeros; both selections keep its gradient from being NaN.
         finite_scores = jnp.where(allowed, scores, 0.0)
-        raised = jnp.where(allowed, jnp.exp(finite_scores - finite_scores.max()), 0.0)
-        total = raised.sum() + jnp.exp(
-            reference.sink(params, head) - finite_scores.max()
-        )
+        largest = finite_scores.max()
+        raised = jnp.where(allowed, jnp.exp(finite_scores - largest), 0.0)
+        sink = jnp.exp(reference.sink(params, head) - largest)
+        total = raised.sum() + sink
         return raised @ values / jnp.where(allowed.any(), total, 1.0)
 
     # Mapped over arrays: to index them would compile slowly, above all for gradients.
     index = jnp.arange(length)
 
     def of_head(head, q_h, k_h, v_h):
-        key_arrays = index, k_h, v_h, positions
-        return jax.vmap(query, (None, 0, 0, 0, 0, None))(
-            head, index, mask, q_h, positions, key_arrays
-        )
+        queries = jax.vmap(query, (None, 0, 0, 0, 0, None))
+        key_arrays = (index, k_h, v_h, positions)
+        return queries(head, index, mask, q_h, positions, key_arrays)
 
     return jax.vmap(of_head, (0, 1, 1, 1), 1)(jnp.arange(heads), q, k, v)

@@ -41,6 +41,8 @@ def padded(first: int) -> tuple[Bool[Array, " L"], dict[str, Int[Array, "B L"]]]
     index = np.arange(LENGTH) - first
     valid = (index >= 0) & (index < ALONE)
     kinds = {"at 0": 0 * index, "counted on": index, "far away": 1000 * index}
-    return valid, {
-        k: np.tile(np.where(valid, index, x), (ROWS, 1)) for k, x in kinds.items()
-    }
+    positions = {}
+    for kind, of_padding in kinds.items():
+        row = np.where(valid, index, of_padding)
+        positions[kind] = np.tile(row, (ROWS, 1))
+    return valid, positions

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,30 +23,39 @@ from pe_jax.testing.reference import Layer, Reference, attend
 # Small enough to compile fast; D = H·d, so that layers follow one another.
 Sizes = Mapping[str, int]
 SIZES: Sizes = {"hidden_size": 8, "head_size": 4, "num_heads": 2, "max_length": 16}
-LENGTH, ROWS = 8, 2
+LENGTH = 8
+ROWS = 2
 _BLOCK_SIZE = 3  # Queries at a time in "fused": several blocks, the last one short.
 
 Mask = Bool[Array, "B 1 L L"]
 
 
-Result = tuple[
-    Array, Layer
-]  # A layer's output `[B, L, H, d]`, and the gradients of <out, to>.
+class Result(NamedTuple):
+    """What a layer computes."""
+
+    out: Float[Array, "B L H d"]
+    grads: Layer  # Of <out, to>.
 
 
 def _sizes_of(encoding: PositionEncoding) -> Sizes:
     """Return the sizes that an encoding was built for, and those of `SIZES` that it leaves open."""
-    names = ("hidden_size", "head_size", "num_heads")
-    values = {
-        n: v for part in encoding.parts for n in names if (v := getattr(part.traits, n))
+    width = size = heads = None
+    for part in encoding.parts:
+        width = part.traits.hidden_size or width
+        size = part.traits.head_size or size
+        heads = part.traits.num_heads or heads
+    if width and not size:
+        size = width // (heads or SIZES["num_heads"])
+    size = size or SIZES["head_size"]
+    if width and not heads:
+        heads = width // size
+    heads = heads or SIZES["num_heads"]
+    return {
+        "hidden_size": size * heads,
+        "head_size": size,
+        "num_heads": heads,
+        "max_length": encoding.max_length or SIZES["max_length"],
     }
-    width, size, heads = map(values.get, names)
-    size = size or (
-        width // (heads or SIZES["num_heads"]) if width else SIZES["head_size"]
-    )
-    heads = heads or (width // size if width else SIZES["num_heads"])
-    longest = encoding.max_length or SIZES["max_length"]
-    return dict(zip(SIZES, (size * heads, size, heads, longest), strict=True))
 
 
 class Subject:
@@ -72,22 +81,24 @@ class Subject:
         sizes: Sizes | None = None,
     ):
         sizes = sizes or _sizes_of(encoding)
-        self.width, self.head_size, self.heads, longest = (
-            sizes[name] for name in SIZES
-        )
-        if self.width != self.heads * self.head_size or longest < LENGTH:
+        self.width = sizes["hidden_size"]
+        self.head_size = sizes["head_size"]
+        self.heads = sizes["num_heads"]
+        fits = self.width == self.heads * self.head_size
+        if not fits or sizes["max_length"] < LENGTH:
             raise ValueError(
                 f"sizes must have hidden_size = num_heads * head_size and max_length >= {LENGTH}, "
                 f"got {sizes}."
             )
-        self.encoding, self.reference, self.sizes = encoding, reference, sizes
+        self.encoding = encoding
+        self.reference = reference
+        self.sizes = sizes
         self.name = encoding.name
         self.layer = self.draw(0)
         rng = np.random.default_rng(9)
         self.tokens = rng.integers(0, 8, (ROWS, LENGTH))
-        self.to = rng.normal(size=(ROWS, LENGTH, self.heads, self.head_size)).astype(
-            np.float32
-        )
+        shape = (ROWS, LENGTH, self.heads, self.head_size)
+        self.to = rng.normal(size=shape).astype(np.float32)
         self.positions = self.at(np.tile(np.arange(LENGTH), (ROWS, 1)))
         self.everything: Mask = np.ones((ROWS, 1, LENGTH, LENGTH), bool)
 
@@ -127,9 +138,10 @@ class Subject:
 
     def at(self, index: Int[Array, "*B"]) -> Int[np.ndarray, "..."]:
         """Positions of tokens at these indices of a sequence; a grid for more axes than one."""
-        axes, side = self.encoding.axes, 3
+        axes = self.encoding.axes
         if axes == 1:
             return np.asarray(index)
+        side = 3
         return np.stack([index // side**axis % side for axis in range(axes)], axis=-1)
 
     @functools.cached_property
@@ -149,20 +161,31 @@ class Subject:
         layers = [self.layer, self.draw(1)]
         return layers, jax.tree.map(lambda *x: np.stack(x), *layers)
 
+    def result(
+        self,
+        positions: Positions | None = None,
+        mask: Mask | None = None,
+        layer: Layer | None = None,
+        to: Array | None = None,
+    ) -> Result:
+        """Outputs and gradients of the naive implementation, by default of the subject's arrays."""
+        positions = self.positions if positions is None else positions
+        mask = self.everything if mask is None else mask
+        to = self.to if to is None else to
+        return self.naive(layer or self.layer, self.tokens, positions, mask, to)
+
     def run(
         self, positions: Positions | None = None, mask: Mask | None = None
     ) -> jax.Array:
         """Outputs of the naive implementation."""
-        positions = self.positions if positions is None else positions
-        mask = self.everything if mask is None else mask
-        return self.naive(self.layer, self.tokens, positions, mask, self.to)[0]
+        return self.result(positions, mask).out
 
     def taken(self, some: Callable[[Array], Array]) -> Layer:
         """The layer with some of its tokens."""
-        arrays = {
-            name: some(getattr(self.layer, name)) for name in ("x", "q", "k", "v")
-        }
-        return self.layer._replace(**arrays)
+        layer = self.layer
+        return layer._replace(
+            x=some(layer.x), q=some(layer.q), k=some(layer.k), v=some(layer.v)
+        )
 
     @functools.cached_property
     def outputs(self) -> Callable[..., jax.Array]:
@@ -173,26 +196,25 @@ class Subject:
     def formula(self) -> Callable[..., Result]:
         """`naive` by the reference, in float64."""
         assert self.reference is not None
-        reference, parts = self.reference, self.encoding.parts
+        reference = self.reference
+        parts = self.encoding.parts
 
         def loss(layer, tokens, positions, mask, to):
-            params = (
-                layer.params.get(parts[0].key, {}) if len(parts) == 1 else layer.params
-            )
-            layer = layer._replace(params=params)
+            if len(parts) == 1:
+                layer = layer._replace(params=layer.params.get(parts[0].key, {}))
             out = attend(reference, layer, tokens, positions, mask)
             return (out * to).sum(), out
 
         run = jax.jit(jax.grad(loss, has_aux=True))
 
+        def to_float64(tree):
+            return jax.tree.map(lambda x: jnp.asarray(np.asarray(x), jnp.float64), tree)
+
         def precise(layer, tokens, positions, mask, to):
             with jax.enable_x64(True):
-                layer, positions, to = jax.tree.map(
-                    lambda x: jnp.asarray(np.asarray(x), jnp.float64),
-                    (layer, positions, to),
-                )
+                layer, positions, to = to_float64((layer, positions, to))
                 grads, out = run(layer, tokens, positions, mask, to)
-                return jax.tree.map(np.asarray, (out, grads))
+                return jax.tree.map(np.asarray, Result(out, grads))
 
         return precise
 
@@ -217,7 +239,7 @@ def result(
 
     with implementations.queries_per_block(_BLOCK_SIZE):
         grads, out = jax.grad(loss, has_aux=True)(layer)
-    return out, grads
+    return Result(out, grads)
 
 
 def apply(
@@ -247,25 +269,18 @@ def projected(
     rng: jax.Array | None = None,
 ) -> tuple[Array, tuple[Array, ...], Context]:
     """The input of the projections; queries, keys and values; all that an encoding may ask for."""
-    x = embed(
-        layer.x,
-        encoding,
-        layer.params,
-        Context(positions_q=positions, tokens=jnp.asarray(tokens), position_rng=rng),
+    context = Context(
+        positions_q=positions, tokens=jnp.asarray(tokens), position_rng=rng
     )
-    maps = [functools.partial(_project, w) for w in (layer.w_q, layer.w_k, layer.w_v)]
-    offsets = layer.q, layer.k, layer.v
-    heads = tuple(project(x) + offset for project, offset in zip(maps, offsets))
-    return (
-        x,
-        heads,
-        Context(
-            positions_q=positions,
-            x_q=x,
-            projections=(maps[0], maps[1]),
-            position_rng=rng,
-        ),
+    x = embed(layer.x, encoding, layer.params, context)
+    to_q = functools.partial(_project, layer.w_q)
+    to_k = functools.partial(_project, layer.w_k)
+    to_v = functools.partial(_project, layer.w_v)
+    heads = (to_q(x) + layer.q, to_k(x) + layer.k, to_v(x) + layer.v)
+    context = Context(
+        positions_q=positions, x_q=x, projections=(to_q, to_k), position_rng=rng
     )
+    return x, heads, context
 
 
 def _project(

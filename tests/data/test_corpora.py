@@ -47,11 +47,11 @@ def test_text_and_json_lines(tmp_path, open_as):
 def test_fingerprints_follow_content(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("One.")
-    first = data.open_corpus(str(path)).fingerprint()
+    first = data.open_corpus(str(path)).checksum()
     path.write_text("Two.")
-    assert data.open_corpus(str(path)).fingerprint() != first
+    assert data.open_corpus(str(path)).checksum() != first
     path.write_text("One.")
-    assert data.open_corpus(str(path)).fingerprint() == first
+    assert data.open_corpus(str(path)).checksum() == first
 
 
 def test_text_in_a_bucket(tmp_path, monkeypatch):
@@ -80,7 +80,7 @@ def test_text_in_a_bucket(tmp_path, monkeypatch):
         assert (
             [*corpus.documents()] == [*local.documents()] == ["One.", "Two.", "Three."]
         )
-        assert corpus.fingerprint() == local.fingerprint()
+        assert corpus.checksum() == local.checksum()
         with pytest.raises(ValueError, match="works for local files only"):
             data.open_corpus("gs://bucket/**/*.txt")
     monkeypatch.setattr(files, "_STORES", {"gs": "not_installed"})
@@ -97,7 +97,7 @@ def test_fingerprints_follow_the_type_of_the_file(tmp_path):
     text, lines = (
         data.open_corpus(str(tmp_path / name)) for name in ("a.txt", "a.jsonl")
     )
-    assert text.fingerprint() != lines.fingerprint()
+    assert text.checksum() != lines.checksum()
 
 
 def test_sources_that_do_not_exist(tmp_path):
@@ -133,7 +133,7 @@ def test_tfds_without_tensorflow(tmp_path):
     source = "tfds:tiny_text:train"
     corpus = data.open_corpus(source, feature="body", data_dir=str(tmp_path))
     assert sorted(corpus.documents()) == ["First text. Again.", "Ünïcode."]
-    assert corpus.fingerprint() == corpus.fingerprint()
+    assert corpus.checksum() == corpus.checksum()
     with pytest.raises(ValueError, match="the feature 'number' is .*, not text"):
         data.open_corpus(source, feature="number", data_dir=str(tmp_path))
     with pytest.raises(

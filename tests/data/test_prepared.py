@@ -49,7 +49,7 @@ def test_files_are_those_of_the_cache(prepared):
     for name in ("tokens.npy", "sentences.npy", "documents.npy"):
         assert (folder / name).read_bytes() == (local.folder / name).read_bytes()
     corpus = data.TokenizedCorpus(folder)
-    assert corpus.digest == local.digest and corpus.empty == 0
+    assert corpus.checksum == local.checksum and corpus.empty == 0
     tokens = np.array(local.tokens)
     np.save(folder.parent / "saved.npy", tokens)  # What NumPy itself writes.
     assert (folder.parent / "saved.npy").read_bytes() == (
@@ -139,7 +139,7 @@ def test_a_preparation_that_was_stopped_starts_again(prepared, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         data.prepare(stopped, tokenizer, out)
     assert not out.exists()
-    assert data.prepare(corpus, tokenizer, out).digest == local.digest
+    assert data.prepare(corpus, tokenizer, out).checksum == local.checksum
     with pytest.raises(ValueError, match="must be a new folder"):
         data.prepare(corpus, tokenizer, out)
     empty = corpus._replace(documents=lambda: iter(["  "]))

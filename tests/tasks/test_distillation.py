@@ -691,10 +691,13 @@ def test_the_digest_of_a_teacher_covers_its_positions_and_constants():
         dataclasses.replace(teacher, layer_norm_epsilon=1e-5),
         dataclasses.replace(teacher, activation="relu"),
     ]
-    digests = [distillation.teacher_digest(each, params) for each in (*same, *others)]
-    assert len(set(digests[:2])) == 1 and len(set(digests)) == 1 + len(others)
+    checksums = [
+        distillation.teacher_checksum(each, params) for each in (*same, *others)
+    ]
+    assert len(set(checksums[:2])) == 1 and len(set(checksums)) == 1 + len(others)
     assert (
-        distillation.teacher_digest(teacher, {"a": jax.numpy.zeros(2)}) not in digests
+        distillation.teacher_checksum(teacher, {"a": jax.numpy.zeros(2)})
+        not in checksums
     )
 
 

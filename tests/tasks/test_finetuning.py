@@ -194,11 +194,11 @@ def test_training_data_kept_to_select_by(pretrained, tmp_path, cola):
     kept = []
     for position in ("learned_absolute", "learned_relative"):
         c = finetuning.resolve(config(pretrained, position, **{"data.held_out": 0.25}))
-        problem = finetuning.build(c, tmp_path).problem
-        assert problem.held_out_metric == "matthews_held_out"
-        rows = problem.train, problem.held_out["held_out"]
+        task = finetuning.build(c, tmp_path).task
+        assert task.held_out_metric == "matthews_held_out"
+        rows = task.train, task.held_out["held_out"]
         assert [len(some.sizes()) for some in rows] == [33, 11]
-        assert set(problem.held_out) == {"validation", "held_out"}
+        assert set(task.held_out) == {"validation", "held_out"}
         of_each = [np.split(some.tokens, some.bounds[1:-1]) for some in rows]
         train, held_out = ([one.tolist() for one in some] for some in of_each)
         assert not [one for one in held_out if one in train]
@@ -334,11 +334,11 @@ def test_empty_texts_are_counted(pretrained, tmp_path, cola, capsys):
     cola["validation"][0]["sentence"] = b""
     experiment = finetuning.build(finetuning.resolve(config(pretrained)), tmp_path)
     with pytest.raises(ValueError, match="1 of 21 predictions are not finite"):
-        experiment.problem.score(
+        experiment.task.score(
             "validation", np.array([[0.0, 1.0]] * 20 + [[np.nan, 1.0]])
         )
-    assert len(experiment.problem.train.sizes()) == 43
-    assert len(experiment.problem.held_out["validation"].sizes()) == 21
+    assert len(experiment.task.train.sizes()) == 43
+    assert len(experiment.task.held_out["validation"].sizes()) == 21
     printed = capsys.readouterr().err
     assert "43 training examples; 1 with an empty text were left out" in printed
     assert "21 examples in validation, 1 of them with an empty text" in printed
@@ -404,7 +404,7 @@ def test_the_best_step_of_each_seed(tmp_path):
     )
     made = types.SimpleNamespace(
         config=types.SimpleNamespace(select="best", init="RUN", seeds=(1, 2)),
-        problem=types.SimpleNamespace(
+        task=types.SimpleNamespace(
             metric="f1",
             held_out_metric="exact",
             dataset="A",

@@ -1,13 +1,13 @@
 """Sources of text: the embedded default, local files, or a tfds dataset.
 
-A corpus is a stream of documents (strings) and a fingerprint of its content. Sources, as
+A corpus is a stream of documents (strings) and a checksum of its content. Sources, as
 `config.data.source` writes them:
 
 - `pydoc`: the prose of Python 3.11's language reference, shipped with this package (PSF license);
 - `tfds:NAME:SPLIT`, e.g. `tfds:wiki40b/en:train[:1%]`: any prepared tfds text dataset, read without
   TensorFlow;
 - anything else is a path or glob of `.txt` or `.jsonl` files, each also as `.gz` or `.xz`. Files of
-  an object store such as `gs://` are read whole at every start, for the fingerprint.
+  an object store such as `gs://` are read whole at every start, for the checksum.
 """
 
 from __future__ import annotations
@@ -33,22 +33,24 @@ from pe_jax.trainer.data.tfds import decode, examples, open_dataset
 
 
 class Corpus(NamedTuple):
-    """A stream of documents; `fingerprint()` changes whenever their content may have."""
+    """A stream of documents; `checksum()` changes whenever their content may have."""
 
     source: str
     documents: Callable[[], Iterator[str]]
-    fingerprint: Callable[[], str]
+    checksum: Callable[[], str]
 
 
 def open_corpus(source: str, *, feature: str = "text", data_dir: str = "") -> Corpus:
     """Open the corpus that `source` names (see above).
 
     Args:
+      source: as `config.data.source` writes it.
       feature: the key of the text in JSON lines and tfds examples.
       data_dir: the folder of tfds datasets; empty means tfds's own default.
 
     Raises:
-      ValueError: for a source that does not exist, or that has no such feature.
+      ValueError: for a source that does not exist or has no such feature; while its documents are
+        read, for a file that is damaged or not UTF-8.
     """
     if source.startswith("tfds:"):
         return _tfds_corpus(source, feature, data_dir)
@@ -78,11 +80,10 @@ def _matches(pattern: str) -> list[Path]:
 
 
 def _file_corpus(pattern: str, feature: str) -> Corpus:
-    paths = (
-        [_PYDOC]
-        if pattern == "pydoc"
-        else [x for x in _matches(pattern) if x.is_file()]
-    )
+    if pattern == "pydoc":
+        paths = [_PYDOC]
+    else:
+        paths = [path for path in _matches(pattern) if path.is_file()]
     if not paths:
         raise ValueError(
             f"source={pattern!r} matches no file. Give a path or glob of .txt or .jsonl "
@@ -92,23 +93,23 @@ def _file_corpus(pattern: str, feature: str) -> Corpus:
 
     def documents() -> Iterator[str]:
         for path, kind in zip(paths, kinds, strict=True):
-            yield from (
-                _read_text(path) if kind == ".txt" else _read_json_lines(path, feature)
-            )
+            if kind == ".txt":
+                yield from _read_text(path)
+            else:
+                yield from _read_json_lines(path, feature)
 
-    def fingerprint() -> str:
+    def checksum() -> str:
         # Of the compressed files: hashing takes a fraction of the time of decompressing.
         # With their types, by which the same bytes are other documents.
-        return digest(feature, *map(sha256, paths), *kinds)
+        return checksum_of(feature, *map(sha256, paths), *kinds)
 
-    return Corpus(pattern, documents, fingerprint)
+    return Corpus(pattern, documents, checksum)
 
 
 def _kind(path: Path) -> str:
     """Return the suffix without that of a compression: `.txt` or `.jsonl`."""
-    kind = next(
-        (suffix for suffix in path.suffixes[::-1] if suffix not in _OPENERS), ""
-    )
+    suffixes = [suffix for suffix in path.suffixes if suffix not in _OPENERS]
+    kind = suffixes[-1] if suffixes else ""
     if kind not in _KINDS:
         raise ValueError(
             f"Unknown file type: {path}. Its name must end in {', '.join(_KINDS)}, optionally "
@@ -118,14 +119,14 @@ def _kind(path: Path) -> str:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield lines and their numbers, from 1."""
     number = 0
     try:
         # Decoded line by line: text files are decoded in blocks, so their errors name no line.
         opener = _OPENERS.get(path.suffix, contextlib.nullcontext)
         with path.open("rb") as stored, opener(stored) as file:
-            for number, line in enumerate(
-                iter(lambda: file.readline(_LONGEST_LINE + 1), b""), 1
-            ):
+            while line := file.readline(_LONGEST_LINE + 1):
+                number += 1
                 if len(line) > _LONGEST_LINE:
                     raise ValueError(
                         f"{path}, line {number}: longer than {_LONGEST_LINE:,} bytes, the most "
@@ -133,7 +134,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                         "100000."
                     )
                 text = line.decode("utf-8").removesuffix("\n").removesuffix("\r")
-                yield from ((number, part) for part in text.split("\r"))
+                for part in text.split("\r"):
+                    yield number, part
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path}, line {number}: not UTF-8 ({error.reason}). Convert the file, for example "
@@ -164,8 +166,9 @@ def _read_json_lines(path: Path, feature: str) -> Iterator[str]:
             raise ValueError(
                 f"{path}, line {number}: not valid JSON ({error})."
             ) from error
-        if not isinstance(record, dict) or not isinstance(record.get(feature), str):
-            keys = sorted(record) if isinstance(record, dict) else type(record).__name__
+        is_object = isinstance(record, dict)
+        if not is_object or not isinstance(record.get(feature), str):
+            keys = sorted(record) if is_object else type(record).__name__
             raise ValueError(
                 f"{path}, line {number}: no text under the key {feature!r}; it has {shown(keys)}. "
                 "Set the key with --config.data.feature=..."
@@ -201,14 +204,15 @@ def _tfds_corpus(source: str, feature: str, data_dir: str) -> Corpus:
             text = decode(example, feature, place)
             yield _WIKI40B_MARKUP.sub("\n", text) if has_markup else text
 
-    def fingerprint() -> str:
-        info = builder.info  # A slice of a split has no size in bytes, the dataset has.
-        examples, size = info.splits[split].num_examples, info.dataset_size
-        return digest(info.full_name, split, feature, str(examples), str(size))
+    def checksum() -> str:
+        info = builder.info
+        count = str(info.splits[split].num_examples)
+        size = str(info.dataset_size)  # A slice of a split has no size in bytes.
+        return checksum_of(info.full_name, split, feature, count, size)
 
-    return Corpus(source, documents, fingerprint)
+    return Corpus(source, documents, checksum)
 
 
-def digest(*facts: str) -> str:
-    """Return the digest of some texts, in hexadecimal."""
+def checksum_of(*facts: str) -> str:
+    """Return the SHA-256 of some texts, in hexadecimal."""
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()

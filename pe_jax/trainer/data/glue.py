@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,52 +15,79 @@ from pe_jax.trainer.data.tfds import decode, examples, open_dataset
 
 
 class GlueTask(NamedTuple):
-    texts: tuple[str, ...]  # Names of the one or two text features.
-    labels: tuple[str, ...]  # Names of the classes; empty for a regression.
-    metrics: tuple[
-        str, ...
-    ]  # Names of the scores; checkpoints are selected by the first one.
-    validation: tuple[tuple[str, str], ...] = (
-        ("", "validation"),
-    )  # Name in the scores and split.
+    """A task: the names of its data in tfds, and of its official scores."""
+
+    texts: tuple[str, ...]  # Of the one or two text features.
+    labels: tuple[str, ...]  # Of the classes; empty for a regression.
+    metrics: tuple[str, ...]  # Checkpoints are selected by the first one.
+    # Name in the scores, and split, of each validation set.
+    validation: tuple[tuple[str, str], ...] = (("validation", "validation"),)
 
 
-_ENTAILMENT = ("entailment", "not_entailment")
-
-# Metrics are the official ones; where there are two, that of the paper's table 2 comes first.
+# Where a task has two metrics, that of the paper's table 2 comes first.
 GLUE: dict[str, GlueTask] = {
-    "cola": GlueTask(("sentence",), ("unacceptable", "acceptable"), ("matthews",)),
-    "sst2": GlueTask(("sentence",), ("negative", "positive"), ("accuracy",)),
-    "mrpc": GlueTask(
-        ("sentence1", "sentence2"), ("not_equivalent", "equivalent"), ("f1", "accuracy")
+    "cola": GlueTask(
+        texts=("sentence",),
+        labels=("unacceptable", "acceptable"),
+        metrics=("matthews",),
     ),
-    "stsb": GlueTask(("sentence1", "sentence2"), (), ("spearman", "pearson")),
+    "sst2": GlueTask(
+        texts=("sentence",),
+        labels=("negative", "positive"),
+        metrics=("accuracy",),
+    ),
+    "mrpc": GlueTask(
+        texts=("sentence1", "sentence2"),
+        labels=("not_equivalent", "equivalent"),
+        metrics=("f1", "accuracy"),
+    ),
+    "stsb": GlueTask(
+        texts=("sentence1", "sentence2"),
+        labels=(),
+        metrics=("spearman", "pearson"),
+    ),
     "qqp": GlueTask(
-        ("question1", "question2"), ("not_duplicate", "duplicate"), ("f1", "accuracy")
+        texts=("question1", "question2"),
+        labels=("not_duplicate", "duplicate"),
+        metrics=("f1", "accuracy"),
     ),
     "mnli": GlueTask(
-        ("premise", "hypothesis"),
-        ("entailment", "neutral", "contradiction"),
-        ("accuracy",),
-        (("mismatched", "validation_mismatched"), ("matched", "validation_matched")),
+        texts=("premise", "hypothesis"),
+        labels=("entailment", "neutral", "contradiction"),
+        metrics=("accuracy",),
+        validation=(
+            ("mismatched", "validation_mismatched"),
+            ("matched", "validation_matched"),
+        ),
     ),
-    "qnli": GlueTask(("question", "sentence"), _ENTAILMENT, ("accuracy",)),
-    "rte": GlueTask(("sentence1", "sentence2"), _ENTAILMENT, ("accuracy",)),
+    "qnli": GlueTask(
+        texts=("question", "sentence"),
+        labels=("entailment", "not_entailment"),
+        metrics=("accuracy",),
+    ),
+    "rte": GlueTask(
+        texts=("sentence1", "sentence2"),
+        labels=("entailment", "not_entailment"),
+        metrics=("accuracy",),
+    ),
     "wnli": GlueTask(
-        ("sentence1", "sentence2"), ("not_entailment", "entailment"), ("accuracy",)
+        texts=("sentence1", "sentence2"),
+        labels=("not_entailment", "entailment"),
+        metrics=("accuracy",),
     ),
 }
 
 
 class Examples(NamedTuple):
+    """The N examples of a split."""
+
     texts: tuple[list[str], ...]  # `[N]` strings for each text feature of the task.
     labels: np.ndarray  # `[N]` int32 classes, or float32 values of a regression.
 
     def empty(self) -> np.ndarray:
         """Return `[N]` bool: True where one of the texts is empty or only white space."""
-        return np.array(
-            [not all(map(str.strip, texts)) for texts in zip(*self.texts)], bool
-        )
+        rows = zip(*self.texts, strict=True)
+        return np.array([not all(text.strip() for text in row) for row in rows], bool)
 
     def select(self, chosen: np.ndarray) -> Examples:
         """Return the examples where `chosen`, `[N]` bool, is True."""
@@ -70,7 +96,11 @@ class Examples(NamedTuple):
 
 
 def load_glue(name: str, split: str, data_dir: str = "") -> Examples:
-    """Load examples of the prepared tfds dataset `glue/NAME`, NAME a key of `GLUE`.
+    """Load examples of the prepared tfds dataset `glue/NAME`, read without TensorFlow.
+
+    Args:
+      name: a key of `GLUE`.
+      data_dir: the folder of tfds datasets; empty means tfds's own default.
 
     Raises:
       ValueError: if there is no such dataset or split, or an example lacks a text or has an
@@ -82,21 +112,20 @@ def load_glue(name: str, split: str, data_dir: str = "") -> Examples:
     texts: tuple[list[str], ...] = tuple([] for _ in task.texts)
     labels = []
     for place, example in examples(builder, dataset, split):
-        for column, name in zip(texts, task.texts):
-            column.append(decode(example, name, place))
+        for column, feature in zip(texts, task.texts, strict=True):
+            column.append(decode(example, feature, place))
         labels.append(_label(example.get("label"), task, place))
     return Examples(texts, np.array(labels, np.int32 if task.labels else np.float32))
 
 
 def _label(value: float | None, task: GlueTask, place: str) -> float:
-    if task.labels and value is not None and 0 <= value < len(task.labels):
-        return int(value)
-    if not task.labels and value is not None and 0 <= value <= 5:  # STS-B's scale.
-        return float(value)
-    classes = f"0 to {len(task.labels) - 1} ({', '.join(task.labels)})"
-    accepted = classes if task.labels else "0 to 5"
+    largest = len(task.labels) - 1 if task.labels else 5  # STS-B's scale ends at 5.
+    if value is not None and 0 <= value <= largest:
+        return value
+    classes = f" ({', '.join(task.labels)})" if task.labels else ""
     raise ValueError(
-        f"{place} has the label {value!r}, but labels are {accepted}. Is it a test split?"
+        f"{place} has the label {value!r}, but labels are 0 to {largest}{classes}. Is it a test "
+        "split?"
     )
 
 
@@ -108,12 +137,16 @@ def encode_examples(examples: Examples, tokenizer: Tokenizer, length: int) -> Ro
 
     Args:
       length: the largest number of tokens of a row, special tokens included.
+
+    Raises:
+      ValueError: if `length` leaves no token for a text, or the tokenizer has no [CLS].
     """
-    special, encoder = vocabulary(tokenizer), text_tokenizer(tokenizer)
-    encode = functools.partial(encoder.encode_batch_fast, add_special_tokens=False)
-    columns = [
-        [np.array(x.ids, np.int32) for x in encode(texts)] for texts in examples.texts
-    ]
+    special = vocabulary(tokenizer)
+    encoder = text_tokenizer(tokenizer)
+    columns = []
+    for texts in examples.texts:
+        encodings = encoder.encode_batch_fast(texts, add_special_tokens=False)
+        columns.append([np.array(encoding.ids, np.int32) for encoding in encodings])
     template = require_cls(special.pair if len(columns) > 1 else special.single)
     room = length - template.size
     if room < len(columns):
@@ -121,11 +154,13 @@ def encode_examples(examples: Examples, tokenizer: Tokenizer, length: int) -> Ro
             f"config.data.length={length} is too short for {len(columns)} text(s): it must be at "
             f"least {template.size + len(columns)}."
         )
-    rows, second = [], []
-    for parts in zip(*columns):
+    rows = []
+    second = []
+    for parts in zip(*columns, strict=True):
         sizes = _truncated_sizes([len(part) for part in parts], room)
-        rows.append(template.join(*(part[:size] for part, size in zip(parts, sizes))))
-        second.append(template.type_start(sizes[0], len(rows[-1])))
+        row = template.join(*(part[:size] for part, size in zip(parts, sizes)))
+        rows.append(row)
+        second.append(template.type_start(sizes[0], len(row)))
     return concatenate(rows, second, special.pad, {"label": examples.labels})
 
 

@@ -63,11 +63,10 @@ def mask_words(
     masked = tokens.copy()
     masked[positions] = np.where(draw >= 0.9, random, replaced)
     pad = (0, max_predictions - len(positions))
+    weights = np.ones(len(positions), np.float32)
     return {
         "tokens": masked,
         "masked_positions": np.pad(positions, pad).astype(np.int32),
         "masked_tokens": np.pad(labels, pad).astype(np.int32),
-        "masked_weights": (np.arange(max_predictions) < len(positions)).astype(
-            np.float32
-        ),
+        "masked_weights": np.pad(weights, pad),
     }

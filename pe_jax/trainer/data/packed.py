@@ -4,18 +4,31 @@ The tokens of the documents follow one another and are cut into rows `[CLS] text
 tokenizer puts around a text. Only the last row of a corpus is padded. Rows of a masked language
 model keep documents apart: `[SEP] [CLS]` between two of them, positions that restart in each, and a
 number for each, so that attention can stay within it.
+
+A row may end in the middle of a document. The next row continues it as another document, with
+positions from 0, since attention cannot reach what another row holds.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import NamedTuple
 
 import numpy as np
 
 from pe_jax.interop.special_tokens import Vocabulary
 from pe_jax.trainer.data.masking import ElementSpec, mask_words, masked_spec
 from pe_jax.trainer.data.tokenized import TokenizedCorpus
+
+
+class _Text(NamedTuple):
+    """Consecutive tokens of the documents and of the special tokens between them, `[n]` each."""
+
+    ids: np.ndarray  # int32.
+    begins: np.ndarray  # bool, True where a word begins.
+    owner: np.ndarray  # The index in `documents` of each token's document.
+    is_text: np.ndarray  # bool, False between documents.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,11 +51,15 @@ class PackedExamples:
     mask_rate: float = 0.15
 
     @functools.cached_property
-    def _ends(self) -> tuple[np.ndarray, np.ndarray]:
-        """`[N]` end of each document in the corpus, and in the tokens of all documents and gaps."""
-        starts = self.corpus.sentences[self.corpus.documents]
-        stops = starts[self.documents + 1]
-        return stops, np.cumsum(stops - starts[self.documents] + len(self._gap))
+    def _stops(self) -> np.ndarray:
+        """`[N]` one past each document's last token in the corpus."""
+        return self.corpus.sentences[self.corpus.documents[self.documents + 1]]
+
+    @functools.cached_property
+    def _ends(self) -> np.ndarray:
+        """`[N]` the end of each document, and of the gap after it, in the tokens of all rows."""
+        starts = self.corpus.sentences[self.corpus.documents[self.documents]]
+        return np.cumsum(self._stops - starts + len(self._gap))
 
     @staticmethod
     def element_spec(length: int, max_predictions: int) -> ElementSpec:
@@ -67,7 +84,7 @@ class PackedExamples:
 
     @property
     def _total(self) -> int:
-        return int(self._ends[1][-1]) - len(self._gap)
+        return int(self._ends[-1]) - len(self._gap)
 
     def __len__(self) -> int:
         return -(-self._total // self._room)
@@ -76,59 +93,51 @@ class PackedExamples:
         """Return a row, arrays `[L]`.
 
         With masks: int32 positions, from 0 in each document; int32 document_ids, 1 for the first in
-        this row, 0 at padding; and what `mask_words` returns. Without: int32 tokens; bool valid,
+        this row, 0 at padding; and what `mask_words` returns. Without: int32 tokens; bool mask,
         False at padding; and bool begins, True where a word begins.
         """
-        begin, template = number * self._room, self.vocabulary.single
-        text, begins, owner, is_text = self._text(
-            begin, min(begin + self._room, self._total)
-        )
-        row = template.join(text)
+        template = self.vocabulary.single
+        begin = number * self._room
+        text = self._text(begin, min(begin + self._room, self._total))
+        row = template.join(text.ids)
         tokens = np.full(self.length, self.vocabulary.pad, np.int32)
         tokens[: len(row)] = row
-        valid = np.arange(self.length) < len(row)
-        pad = (len(template.before), self.length - len(template.before) - len(text))
+        is_token = np.arange(self.length) < len(row)
+        pad = (len(template.before), self.length - len(template.before) - len(text.ids))
+        begins = np.pad(text.begins, pad)
         if not self.max_predictions:
-            return {"tokens": tokens, "mask": valid, "begins": np.pad(begins, pad)}
-        document_ids = np.where(
-            valid, np.pad(owner, pad, mode="edge") - owner[0] + 1, 0
+            return {"tokens": tokens, "mask": is_token, "begins": begins}
+        owner = np.pad(text.owner, pad, mode="edge")  # [CLS] is of the first document.
+        document_ids = np.where(is_token, owner - text.owner[0] + 1, 0)
+        starts = np.searchsorted(document_ids[is_token], document_ids)
+        positions = np.where(is_token, np.arange(self.length) - starts, 0)
+        masked = mask_words(
+            tokens,
+            begins,
+            maskable=np.pad(text.is_text, pad),
+            vocabulary=self.vocabulary,
+            rng=rng,
+            max_predictions=self.max_predictions,
+            rate=self.mask_rate,
         )
-        starts = np.searchsorted(document_ids[valid], document_ids)
-        words = (np.pad(begins, pad), np.pad(is_text, pad), self.vocabulary)
         return {
-            **mask_words(tokens, *words, rng, self.max_predictions, self.mask_rate),
-            "positions": np.where(valid, np.arange(self.length) - starts, 0).astype(
-                np.int32
-            ),
+            **masked,
+            "positions": positions.astype(np.int32),
             "document_ids": document_ids.astype(np.int32),
         }
 
-    def _text(
-        self, begin: int, end: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return tokens `begin` to `end` over the documents: their ids, True where they begin a
-        word, the index in `documents` of each one's document, and False between documents."""
-        gap, (stops, ends) = self._gap, self._ends
+    def _text(self, begin: int, end: int) -> _Text:
+        """Return the tokens `begin` to `end` of all documents and the gaps after them."""
+        gap = self._gap
         place = np.arange(begin, end)
-        owner = np.searchsorted(ends, place, side="right")
-        left = (
-            ends[owner] - place
-        )  # Tokens up to the document's end, this one included.
+        owner = np.searchsorted(self._ends, place, side="right")
+        left = self._ends[owner] - place  # Tokens to the end of the gap, with this one.
         is_text = left > len(gap)
-        last = stops[owner] - 1
-        # By slices, which is how shards are read: one of each document.
-        parts = np.split(
-            np.where(is_text, last + 1 + len(gap) - left, last),
-            np.flatnonzero(np.diff(owner)) + 1,
-        )
-        tokens = np.concatenate(
-            [
-                self.corpus.tokens[part[0] : part[-1] + 1][part - part[0]]
-                for part in parts
-            ]
-        )
+        # In a gap, the last token of its document stands in for the special ones, set below.
+        to_stop = np.where(is_text, left - len(gap), 1)
+        tokens = self.corpus.tokens[self._stops[owner] - to_stop]
         ids = tokens["id"].astype(np.int32)
-        ids[~is_text] = gap[(len(gap) - left)[~is_text]]
-        # [CLS] is of the next document.
-        owner = owner + (~is_text & (left <= len(self.vocabulary.single.before)))
-        return ids, tokens["begins"], owner, is_text
+        ids[~is_text] = gap[len(gap) - left[~is_text]]
+        # The last part of a gap is the [CLS] of the next document.
+        is_next = ~is_text & (left <= len(self.vocabulary.single.before))
+        return _Text(ids, tokens["begins"], owner + is_next, is_text)

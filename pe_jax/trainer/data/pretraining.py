@@ -30,7 +30,18 @@ IS_NEXT, IS_RANDOM = 0, 1  # Labels, as in the original BERT.
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingExamples:
-    """Examples of one length: a random map for grain, from a chunk's index and a generator."""
+    """Examples of one length: a random map for grain, from a chunk's index and a generator.
+
+    Attributes:
+      documents: the documents of `corpus` to take chunks from.
+      length: L, tokens of an example.
+      max_predictions: P, the most tokens of an example to predict.
+      mask_rate: the fraction of tokens to predict.
+      short_probability: the fraction of examples that are cut to a random size.
+
+    Raises:
+      ValueError: if no document has two sentences, or the tokenizer has no [CLS].
+    """
 
     corpus: TokenizedCorpus
     documents: np.ndarray
@@ -73,30 +84,37 @@ class PretrainingExamples:
 
     def __call__(self, number: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return an example: tokens such as `[CLS] first [SEP] second [SEP]`, masked; targets."""
-        v, template = self.vocabulary, self.vocabulary.pair
-        first, second, label = self.pair(number, rng)
-        texts = [self.corpus.tokens[part.start : part.stop] for part in (first, second)]
-        row = template.join(*(text["id"] for text in texts))
-        tokens = np.full(self.length, v.pad, np.int32)
+        template = self.vocabulary.pair
+        first_place, second_place, label = self.pair(number, rng)
+        first = self.corpus.tokens[first_place.start : first_place.stop]
+        second = self.corpus.tokens[second_place.start : second_place.stop]
+        row = template.join(first["id"], second["id"])
+        tokens = np.full(self.length, self.vocabulary.pad, np.int32)
         tokens[: len(row)] = row
-        maskable, begins = np.zeros((2, self.length), bool)
-        for start, text in zip(
-            (len(template.before), template.second_start(len(first))),
-            texts,
-            strict=True,
-        ):
-            maskable[start : start + len(text)] = True
-            begins[start : start + len(text)] = text["begins"]
+        maskable = np.zeros(self.length, bool)
+        begins = np.zeros(self.length, bool)
+        starts = (len(template.before), template.second_start(len(first)))
+        for start, text in zip(starts, (first, second), strict=True):
+            stop = start + len(text)
+            maskable[start:stop] = True
+            begins[start:stop] = text["begins"]
             begins[start] = True
         position = np.arange(self.length)
-        valid = position < len(row)
-        token_type_ids = (position >= template.type_start(len(first), len(row))) & valid
+        is_token = position < len(row)
+        is_second = position >= template.type_start(len(first), len(row))
+        masked = mask_words(
+            tokens,
+            begins,
+            maskable,
+            vocabulary=self.vocabulary,
+            rng=rng,
+            max_predictions=self.max_predictions,
+            rate=self.mask_rate,
+        )
         return {
-            **mask_words(
-                tokens, begins, maskable, v, rng, self.max_predictions, self.mask_rate
-            ),
-            "token_type_ids": token_type_ids.astype(np.int32),
-            "mask": valid,
+            **masked,
+            "token_type_ids": (is_second & is_token).astype(np.int32),
+            "mask": is_token,
             "next_sentence": np.array(label, np.int32),
         }
 
@@ -113,7 +131,8 @@ class PretrainingExamples:
         if label == IS_NEXT:
             second = self._text(middle, stop)
         else:
-            # As long as the part that it replaces, so that the lengths do not tell the label.
+            # As long as the part that it replaces: neither the lengths nor the place of [SEP] may
+            # tell the label.
             whole = int(self.corpus.sentences[stop] - self.corpus.sentences[begin])
             size = max(1, min(whole, max_tokens) - len(first))
             second = self._random_text(document, begin, stop, size, rng)
@@ -121,9 +140,14 @@ class PretrainingExamples:
         excess = len(first) + len(second) - max_tokens
         if excess > 0:
             longer = min(excess, abs(len(first) - len(second)))
-            drops = [(excess - longer) // 2, (excess - longer + 1) // 2]
-            drops[0 if len(first) > len(second) else 1] += longer
-            first, second = _drop(first, drops[0], rng), _drop(second, drops[1], rng)
+            drop_first = (excess - longer) // 2
+            drop_second = excess - longer - drop_first
+            if len(first) > len(second):
+                drop_first += longer
+            else:
+                drop_second += longer
+            first = _drop(first, drop_first, rng)
+            second = _drop(second, drop_second, rng)
         return first, second, label
 
     def _text(self, begin: int, stop: int) -> range:
@@ -135,25 +159,27 @@ class PretrainingExamples:
     ) -> range:
         """Draw sentences of at least `size` tokens, fewer where a document ends, at random from
         another document, or where there is none from outside the chunk."""
-        starts, others = self.corpus.sentences, self.documents
-        if len(others) > 1:
-            other = int(others[rng.integers(len(others) - 1)])
+        starts = self.corpus.sentences
+        if len(self.documents) > 1:
+            other = int(self.documents[rng.integers(len(self.documents) - 1)])
             if other == document:
-                other = int(others[-1])
+                other = int(self.documents[-1])
             low, high = self.corpus.documents[other : other + 2].tolist()
             # If the document is long enough, at least `size` tokens before its end.
             last = int(np.searchsorted(starts, starts[high] - size, side="right")) - 1
             first = int(rng.integers(low, max(low, min(last, high - 1)) + 1))
         else:
             low, high = self.corpus.documents[document : document + 2].tolist()
-            outside = high - low - (stop - begin)
+            inside = stop - begin
+            outside = high - low - inside
             if outside < 1:
                 raise ValueError(
                     "Next-sentence pairs need a second document, or one longer than an example. "
                     "This corpus has a single short document."
                 )
             first = low + int(rng.integers(outside))
-            first += (stop - begin) if first >= begin else 0
+            if first >= begin:
+                first += inside
         end = int(np.searchsorted(starts, starts[first] + size))
         return self._text(first, min(max(end, first + 1), high))
 
@@ -185,17 +211,16 @@ def batches(
       batch_size: rows of the global batch, over all hosts; a multiple of their number.
       host, hosts: this one, which makes its rows only, and how many there are.
       workers: processes, see `in_workers`.
+
+    Raises:
+      ChildProcessError: while it is read, if a worker process is killed.
     """
-    dataset = (
-        grain.MapDataset.range(len(examples))
-        .seed(seed)
-        .shuffle()
-        .repeat()
-        .random_map(examples)
-        .batch(batch_size // hosts, drop_remainder=True)[host::hosts][begin:]
-        .to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=8))
-    )
-    return in_workers(dataset, workers)
+    dataset = grain.MapDataset.range(len(examples)).seed(seed)
+    dataset = dataset.shuffle().repeat().random_map(examples)
+    blocks = dataset.batch(batch_size // hosts, drop_remainder=True)
+    host_batches = blocks[host::hosts][begin:]
+    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=8)
+    return in_workers(host_batches.to_iter_dataset(options), workers)
 
 
 def chunks(
@@ -206,19 +231,24 @@ def chunks(
     A chunk has at least `max_tokens` tokens if its document has them, and at least two sentences,
     so that every chunk can be split and the labels stay balanced.
     """
-    starts, numbers = corpus.sentences, np.arange(len(documents))
-    begin, stop = corpus.documents[documents], corpus.documents[documents + 1]
+    starts = corpus.sentences
+    numbers = np.arange(len(documents))
+    begin = corpus.documents[documents]
+    stop = corpus.documents[documents + 1]
     rows = [np.zeros((0, 3), np.int64)]
     # One chunk of each document per iteration: there are millions of documents, few are long.
-    while len(unfinished := np.flatnonzero(stop - begin >= 2)):
-        numbers, begin, stop = numbers[unfinished], begin[unfinished], stop[unfinished]
+    unfinished = stop - begin >= 2
+    while unfinished.any():
+        numbers = numbers[unfinished]
+        begin = begin[unfinished]
+        stop = stop[unfinished]
         end = np.searchsorted(starts, starts[begin] + max_tokens)
-        end = np.minimum(np.maximum(end, begin + 2), stop)
-        end = np.where(
-            stop - end < 2, stop, end
-        )  # A single sentence cannot be split: it joins.
+        end = np.clip(end, begin + 2, stop)
+        # A single sentence cannot be split: it joins.
+        end = np.where(stop - end < 2, stop, end)
         rows.append(np.stack([numbers, begin, end], axis=-1))
         begin = end
+        unfinished = stop - begin >= 2
     table = np.concatenate(rows)
     table = table[np.lexsort((table[:, 1], table[:, 0]))]
     table[:, 0] = documents[table[:, 0]]

@@ -33,7 +33,7 @@ def read_questions(source: str, data_dir: str) -> list[Question]:
     """Questions of a source: `NAME:SPLIT` or `NAME:SPLIT+SPLIT` of tfds, or an official JSON file.
 
     Raises:
-      ValueError: for a source that does not exist.
+      ValueError: for a source that does not exist or has another format.
     """
     if source.endswith(".json"):
         return read_official(source)
@@ -43,9 +43,10 @@ def read_questions(source: str, data_dir: str) -> list[Question]:
             "A source of questions must be NAME:SPLIT (tfds), such as squad/v1.1:train, or a "
             f".json file in SQuAD's format; got {source!r}."
         )
-    return [
-        q for split in splits.split("+") for q in load_questions(name, split, data_dir)
-    ]
+    questions: list[Question] = []
+    for split in splits.split("+"):
+        questions += load_questions(name, split, data_dir)
+    return questions
 
 
 def load_questions(name: str, split: str, data_dir: str = "") -> list[Question]:
@@ -66,16 +67,16 @@ def load_questions(name: str, split: str, data_dir: str = "") -> list[Question]:
     contexts: dict[str, str] = {}  # One string shared by all questions on a context.
     questions = []
     for place, example in examples(builder, name, split):
-        number, question, context = (
-            decode(example, key, place) for key in _FEATURES[:3]
-        )
-        texts, starts = (example["answers"][key] for key in ("text", "answer_start"))
-        answers = tuple(
-            Answer(decode({"text": text}, "text", f"{place}, answers"), int(start))
-            for text, start in zip(texts, starts, strict=True)
-        )
+        number = decode(example, "id", place)
+        question = decode(example, "question", place)
+        context = decode(example, "context", place)
         context = contexts.setdefault(context, context)
-        questions.append(Question(number, question, context, answers))
+        answers = []
+        gold = example["answers"]
+        for text, start in zip(gold["text"], gold["answer_start"], strict=True):
+            text = decode({"text": text}, "text", f"{place}, answers")
+            answers.append(Answer(text, int(start)))
+        questions.append(Question(number, question, context, tuple(answers)))
     return questions
 
 
@@ -87,26 +88,7 @@ def read_official(path: str | Path) -> list[Question]:
     """
     try:
         record = parse_json(Path(path).read_text(encoding="utf-8"))
-        return [
-            Question(
-                _field(qa, "id", str, qa_place),
-                _field(qa, "question", str, qa_place),
-                context,
-                tuple(
-                    Answer(
-                        _field(a, "text", str, place),
-                        _field(a, "answer_start", int, place),
-                    )
-                    for a, place in _entries(qa, "answers", qa_place)
-                ),
-            )
-            for article, article_place in _entries(record, "data")
-            for paragraph, paragraph_place in _entries(
-                article, "paragraphs", article_place
-            )
-            for context in [_field(paragraph, "context", str, paragraph_place)]
-            for qa, qa_place in _entries(paragraph, "qas", paragraph_place)
-        ]
+        return list(_official_questions(record))
     except OSError as error:
         raise ValueError(
             f"Cannot read the questions of {path}: {error.strerror}."
@@ -118,6 +100,23 @@ def read_official(path: str | Path) -> list[Question]:
         ) from error
 
 
+def _official_questions(record: object) -> Iterator[Question]:
+    for article, article_place in _entries(record, "data"):
+        for paragraph, place in _entries(article, "paragraphs", article_place):
+            context = _field(paragraph, "context", str, place)
+            for qa, qa_place in _entries(paragraph, "qas", place):
+                number = _field(qa, "id", str, qa_place)
+                question = _field(qa, "question", str, qa_place)
+                answers = tuple(_official_answers(qa, qa_place))
+                yield Question(number, question, context, answers)
+
+
+def _official_answers(qa: object, qa_place: str) -> Iterator[Answer]:
+    for answer, place in _entries(qa, "answers", qa_place):
+        text = _field(answer, "text", str, place)
+        yield Answer(text, _field(answer, "answer_start", int, place))
+
+
 _T = TypeVar("_T")
 
 
@@ -127,11 +126,9 @@ def _field(record: object, name: str, kind: type[_T], place: str) -> _T:
         raise ValueError(f"{place or 'the file'} is {_shown(record)}, not an object")
     value = record.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
-        fault = (
-            f"is {_shown(value)}, not {_KINDS[kind]}"
-            if name in record
-            else "is missing"
-        )
+        fault = "is missing"
+        if name in record:
+            fault = f"is {_shown(value)}, not {_KINDS[kind]}"
         raise ValueError(f"{_path(place, name)} {fault}")
     return value
 

@@ -26,9 +26,8 @@ class Rows(NamedTuple):
     """Inputs of one or two texts, concatenated, and their labels."""
 
     tokens: np.ndarray  # `[T]` int32, special tokens included, without padding.
-    bounds: (
-        np.ndarray
-    )  # `[N + 1]` int64, index in `tokens` of each input's first token, then T.
+    # `[N + 1]` int64, index in `tokens` of each input's first token, then T.
+    bounds: np.ndarray
     second: np.ndarray  # `[N]` int32, position in the input where token type 1 begins.
     pad: int  # Id of the padding token.
     targets: dict[str, np.ndarray]  # `[N]` each, by their names in a batch.
@@ -37,12 +36,12 @@ class Rows(NamedTuple):
         """`[N]` int64: number of tokens of each row."""
         return np.diff(self.bounds)
 
-    def digest(self) -> str:
-        """The digest of all inputs and labels."""
-        digest = hashlib.sha256(json.dumps([self.pad, *self.targets]).encode())
+    def checksum(self) -> str:
+        """The checksum of all inputs and labels."""
+        content = hashlib.sha256(json.dumps([self.pad, *self.targets]).encode())
         for array in (self.tokens, self.bounds, self.second, *self.targets.values()):
-            digest.update(array.tobytes())
-        return digest.hexdigest()[:16]
+            content.update(array.tobytes())
+        return content.hexdigest()[:16]
 
 
 def concatenate(
@@ -60,20 +59,21 @@ def concatenate(
 
 def pad_rows(rows: Rows, numbers: np.ndarray, length: int) -> dict[str, np.ndarray]:
     """Return the rows `numbers` `[*B]`, none longer than `length`, as a batch: tokens and
-    token_type_ids `[*B, L]` int32, valid `[*B, L]` bool (False at padding), targets `[*B]`.
+    token_type_ids `[*B, L]` int32, mask `[*B, L]` bool (False at padding), targets `[*B]`.
     """
     position = np.arange(length)
-    begin, end = rows.bounds[numbers][..., None], rows.bounds[numbers + 1][..., None]
-    valid = begin + position < end
-    tokens = rows.tokens[np.minimum(begin + position, len(rows.tokens) - 1)]
-    return {
-        "tokens": np.where(valid, tokens, rows.pad).astype(np.int32),
-        "token_type_ids": (
-            (position >= rows.second[numbers][..., None]) & valid
-        ).astype(np.int32),
-        "mask": valid,
-        **{name: values[numbers] for name, values in rows.targets.items()},
+    index = rows.bounds[numbers][..., None] + position
+    mask = index < rows.bounds[numbers + 1][..., None]
+    tokens = rows.tokens[np.minimum(index, len(rows.tokens) - 1)]
+    is_second = position >= rows.second[numbers][..., None]
+    batch = {
+        "tokens": np.where(mask, tokens, rows.pad).astype(np.int32),
+        "token_type_ids": (is_second & mask).astype(np.int32),
+        "mask": mask,
     }
+    for name, values in rows.targets.items():
+        batch[name] = values[numbers]
+    return batch
 
 
 class TrainingBatches:
@@ -83,9 +83,15 @@ class TrainingBatches:
     longer one; those that remain in the last are dropped, different ones in each epoch.
 
     Args:
+      rows: the training data.
       lengths: of the buckets, ascending; no row is longer than the last.
       batch_size: B, rows of the global batch of one seed; a multiple of the number of hosts.
+      seeds: each step has one batch per seed.
+      steps: the number of steps.
       host, hosts: this one, which makes its rows only, and how many there are.
+
+    Raises:
+      ValueError: for fewer rows than a batch has.
     """
 
     def __init__(
@@ -104,8 +110,11 @@ class TrainingBatches:
                 f"{len(sizes)} examples are too few for a batch of {batch_size}. Lower "
                 "config.data.batch_size."
             )
-        self._rows, self._lengths, self._size = rows, lengths, batch_size
-        self._seeds, self._steps = seeds, steps
+        self._rows = rows
+        self._lengths = lengths
+        self._size = batch_size
+        self._seeds = seeds
+        self._steps = steps
         self._part = slice(host * batch_size // hosts, (host + 1) * batch_size // hosts)
         self._bucket_of = np.searchsorted(lengths, sizes)
         self.steps_per_epoch = len(sizes) // batch_size
@@ -115,34 +124,29 @@ class TrainingBatches:
         return self._steps
 
     def __getitem__(self, step: int) -> dict[str, np.ndarray]:
-        """Return this host's tokens, token_type_ids, valid `[S, B, L]` and targets `[S, B]`."""
+        """Return this host's tokens, token_type_ids, mask `[S, B, L]` and targets `[S, B]`."""
         epoch, number = divmod(step, self.steps_per_epoch)
         length, numbers = self._epoch(epoch)[number]
         return pad_rows(self._rows, numbers[:, self._part], length)
 
     def _make_epoch(self, epoch: int) -> list[tuple[int, np.ndarray]]:
         """Return length and row indices `[S, B]` of each batch."""
-        by_seed = [self._make_batches(epoch, seed) for seed in self._seeds]
+        numbers = np.stack([self._make_batches(epoch, seed) for seed in self._seeds], 1)
         # Ascending, the same for every seed.
         filled = np.cumsum(np.bincount(self._bucket_of, minlength=len(self._lengths)))
-        lengths = np.repeat(
-            self._lengths, np.diff(filled // self._size, prepend=0)
-        ).tolist()
-        batches = [
-            (length, np.stack(numbers))
-            for length, *numbers in zip(lengths, *by_seed, strict=True)
-        ]
-        order = np.random.default_rng([_ORDER_SEED, epoch]).permutation(len(batches))
-        return [batches[n] for n in order]
+        batches_of_bucket = np.diff(filled // self._size, prepend=0)
+        lengths = np.repeat(self._lengths, batches_of_bucket).tolist()
+        order = np.random.default_rng([_ORDER_SEED, epoch]).permutation(len(lengths))
+        return [(lengths[n], numbers[n]) for n in order]
 
     def _make_batches(self, epoch: int, seed: int) -> np.ndarray:
         """Return row indices `[batches, B]` of one seed, buckets ascending."""
         rng = np.random.default_rng([seed, epoch])
-        batches, remainder = [], np.empty(0, np.int64)
+        batches = []
+        remainder = np.empty(0, np.int64)
         for bucket in range(len(self._lengths)):
-            pool = np.concatenate(
-                [remainder, np.flatnonzero(self._bucket_of == bucket)]
-            )
+            in_bucket = np.flatnonzero(self._bucket_of == bucket)
+            pool = np.concatenate([remainder, in_bucket])
             rng.shuffle(pool)
             whole = len(pool) // self._size * self._size
             batches.append(pool[:whole].reshape(-1, self._size))

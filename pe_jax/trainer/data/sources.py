@@ -1,6 +1,6 @@
 """The values of `config.data.source`: text, tokenized into a cache, or a folder of tokenized text.
 
-Folders of the cache are named after a hash of their inputs (the text's fingerprint, the tokenizer,
+Folders of the cache are named after a hash of their inputs (the text's checksum, the tokenizer,
 the format): a second start finds them, and a changed input never finds an old copy.
 """
 
@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from pe_jax.common.files import is_remote, read_json, to_path
 from pe_jax.interop.tokenizer import load_tokenizer, tokenizer_files, train_tokenizer
-from pe_jax.trainer.data.corpora import Corpus, digest, open_corpus
+from pe_jax.trainer.data.corpora import Corpus, checksum_of, open_corpus
 from pe_jax.trainer.data.tokenized import (
     TokenizedCorpus,
     token_dtype,
@@ -73,36 +73,42 @@ def prepare_tokenizer(
     *,
     strip_accents: bool = False,
 ) -> Tokenizer:
-    """Return the tokenizer at path `vocab`; if that is empty, train one on the corpus (cached)."""
+    """Return the tokenizer at path `vocab`; if that is empty, train one on the corpus (cached).
+
+    Raises:
+      ValueError: for a file that is no tokenizer, or a `vocab_size` below the number of characters
+        and special tokens.
+    """
     if vocab:
         return load_tokenizer(vocab)
 
     def write(folder: Path) -> None:
         texts = _Texts(corpus, "vocabulary")
         tokenizer = train_tokenizer(texts, vocab_size, strip_accents=strip_accents)
-        if (size := tokenizer.get_vocab_size()) > vocab_size:
+        size = tokenizer.get_vocab_size()
+        if size > vocab_size:
             raise ValueError(
                 f"--config.data.vocab_size={vocab_size} is too small for {corpus.source}: its "
                 f"characters and the special tokens alone are {size:,} tokens. Set at least that."
             )
-        (folder / "tokenizer.json").write_text(
-            tokenizer.to_str(pretty=True), encoding="utf-8"
-        )
+        text = tokenizer.to_str(pretty=True)
+        (folder / "tokenizer.json").write_text(text, encoding="utf-8")
 
-    inputs = digest(_FORMAT, corpus.fingerprint(), str(vocab_size), str(strip_accents))[
-        :20
-    ]
-    return load_tokenizer(
-        make_once(cache_dir / f"tokenizer-{inputs}", write) / "tokenizer.json"
-    )
+    options = (str(vocab_size), str(strip_accents))
+    inputs = checksum_of(_FORMAT, corpus.checksum(), *options)[:20]
+    folder = make_once(cache_dir / f"tokenizer-{inputs}", write)
+    return load_tokenizer(folder / "tokenizer.json")
 
 
 def tokenize(corpus: Corpus, tokenizer: Tokenizer, cache_dir: Path) -> TokenizedCorpus:
-    """Return the corpus as token ids, from the cache if it is there; ValueError if it is empty."""
+    """Return the corpus as token ids, from the cache if it is there.
+
+    Raises:
+      ValueError: if the corpus holds no text.
+    """
     # The names of special tokens are among its files: a text has none of them.
-    inputs = digest(
-        _FORMAT, corpus.fingerprint(), *tokenizer_files(tokenizer).values()
-    )[:20]
+    files = tokenizer_files(tokenizer).values()
+    inputs = checksum_of(_FORMAT, corpus.checksum(), *files)[:20]
     write = functools.partial(_write, corpus, tokenizer)
     return TokenizedCorpus(make_once(cache_dir / f"corpus-{inputs}", write))
 
@@ -137,9 +143,11 @@ def _open_prepared(
             f"{folder} holds no tokenized text: there is no local file {about}. Write it with "
             "pe-jax prepare, or copy all of the folder to this machine."
         )
-    if (file := damaged_file(folder)) is not None:
+    file = damaged_file(folder)
+    if file is not None:
         raise ValueError(f"{folder / file} is missing or damaged. {_WAY_OUT}")
-    if (version := read_json(about, _WAY_OUT).get("format")) != _FORMAT:
+    version = read_json(about, _WAY_OUT).get("format")
+    if version != _FORMAT:
         raise ValueError(
             f"{about} has format {version!r}, but this version reads {_FORMAT!r}. Prepare the text "
             "again."
@@ -156,20 +164,16 @@ def _open_prepared(
 
 def _write(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> None:
     """Write the files of a `TokenizedCorpus`, with the sizes of sentences alone in memory."""
-    documents, dtype = _Texts(corpus, "tokenizing"), token_dtype(tokenizer)
-    count, sizes = 0, []
+    documents = _Texts(corpus, "tokenizing")
+    header = {
+        "descr": np.lib.format.dtype_to_descr(token_dtype(tokenizer)),
+        "fortran_order": False,
+    }
+    count = 0
+    sizes = []
     with (folder / "tokens.npy").open("wb") as file:
-
-        def write_header() -> (
-            None
-        ):  # NumPy pads it, so that any count fits into its place.
-            header = {
-                "descr": np.lib.format.dtype_to_descr(dtype),
-                "fortran_order": False,
-            }
-            np.lib.format.write_array_header_1_0(file, header | {"shape": (count,)})
-
-        write_header()
+        # NumPy pads the header, so that the final count fits into the place of 0.
+        np.lib.format.write_array_header_1_0(file, header | {"shape": (0,)})
         for tokens, tokens_of_sentences in tokenize_documents(documents, tokenizer):
             file.write(tokens.tobytes())
             count += len(tokens)
@@ -177,13 +181,16 @@ def _write(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> None:
         if not sizes:
             raise ValueError(f"The corpus {corpus.source!r} contains no text.")
         file.seek(0)
-        write_header()
+        np.lib.format.write_array_header_1_0(file, header | {"shape": (count,)})
     np.save(folder / "sentences.npy", _starts(np.concatenate(sizes)))
     np.save(folder / "documents.npy", _starts([len(size) for size in sizes]))
     about = {
-        "format": _FORMAT, "source": corpus.source, "tokens": count, "documents": len(sizes),
+        "format": _FORMAT,
+        "source": corpus.source,
+        "tokens": count,
+        "documents": len(sizes),
         "empty": documents.count - len(sizes),
-    }  # fmt: skip
+    }
     (folder / "about.json").write_text(json.dumps(about, indent=2), encoding="utf-8")
 
 
@@ -196,15 +203,18 @@ class _Texts:
     """The documents of a corpus as an iterable that can be read several times, and their number."""
 
     def __init__(self, corpus: Corpus, purpose: str):
-        self._corpus, self._purpose, self.count = corpus, purpose, 0
+        self._corpus = corpus
+        self._purpose = purpose
+        self.count = 0
 
     def __iter__(self) -> Iterator[str]:
-        show = {
-            "desc": self._purpose,
-            "unit": " documents",
-            "disable": not sys.stderr.isatty(),
-        }
         self.count = 0
-        for text in tqdm(self._corpus.documents(), **show):
+        documents = tqdm(
+            self._corpus.documents(),
+            desc=self._purpose,
+            unit=" documents",
+            disable=not sys.stderr.isatty(),
+        )
+        for text in documents:
             self.count += 1
             yield text

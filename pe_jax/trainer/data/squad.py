@@ -16,14 +16,18 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
-from pe_jax.interop.special_tokens import require_cls, text_tokenizer, vocabulary
+from pe_jax.interop.special_tokens import (
+    Vocabulary,
+    require_cls,
+    text_tokenizer,
+    vocabulary,
+)
 from pe_jax.trainer.data.questions import Question
 from pe_jax.trainer.data.rows import Rows, concatenate
 from pe_jax.trainer.data.words import trim_offsets
 
-_BATCH = (
-    2_000  # Texts per call: the tokenizer's offsets take far more memory than arrays.
-)
+# Texts per call: the tokenizer's offsets take far more memory than arrays.
+_BATCH = 2_000
 
 
 class Windows(NamedTuple):
@@ -56,11 +60,20 @@ def evaluation_windows(
       length: of an input; at least one token longer than special tokens and `max_query` together.
       max_query: questions are truncated to this many tokens.
       stride: tokens from the start of a window to the start of the next (BERT's `doc_stride`), if
-        it has room for so many.
+        it has room for so many; otherwise the next one follows without a gap.
+
+    Raises:
+      ValueError: if there is no question, `length` is too short, or the tokenizer has no [CLS].
     """
     if not questions:
         raise ValueError("There are no questions. Check the split.")
-    return _windows(_encode(questions, tokenizer), tokenizer, length, max_query, stride)
+    return _windows(
+        _encode(questions, tokenizer),
+        vocabulary(tokenizer),
+        length=length,
+        max_query=max_query,
+        stride=stride,
+    )
 
 
 def training_windows(
@@ -77,30 +90,49 @@ def training_windows(
     question`, `empty context` or `empty answer` (all: without a token), or a `misplaced answer`
     (the context has another text there) are skipped.
 
+    Args:
+      length, max_query, stride: as for `evaluation_windows`.
+
     Returns:
       The windows, see `evaluation_windows`, whose rows have the targets `start` and `end`:
       positions of the answer's first and last token, or 0, that of [CLS], if it is not entirely
-      inside the window; and the number of skipped questions, by reason. All is a ValueError.
+      inside the window; and the number of skipped questions, by reason.
+
+    Raises:
+      ValueError: if every question is skipped, or as `evaluation_windows`.
     """
-    encoded = _encode(questions, tokenizer)
-    spans = [
-        _answer_span(question, ids, offsets) for question, ids, _, offsets in encoded
-    ]
-    skipped = dict(Counter(span for span in spans if isinstance(span, str)))
-    used = [number for number, span in enumerate(spans) if not isinstance(span, str)]
+    used = []
+    spans = []
+    skipped = Counter[str]()
+    for question in _encode(questions, tokenizer):
+        span = _answer_span(question)
+        if isinstance(span, str):
+            skipped[span] += 1
+        else:
+            used.append(question)
+            spans.append(span)
     if not used:
         raise ValueError(
-            f"None of the {len(questions)} questions can be used for training; skipped: {skipped}."
+            f"None of the {len(questions)} questions can be used for training; skipped: "
+            f"{dict(skipped)}."
         )
-    windows = _windows([encoded[n] for n in used], tokenizer, length, max_query, stride)
-    used_spans = np.array([spans[number] for number in used], np.int32)
-    first, last = used_spans[windows.question].T - windows.first
+    windows = _windows(
+        used,
+        vocabulary(tokenizer),
+        length=length,
+        max_query=max_query,
+        stride=stride,
+    )
+    of_window = np.array(spans, np.int32)[windows.question]
+    first = of_window[:, 0] - windows.first
+    last = of_window[:, 1] - windows.first
     is_inside = (first >= 0) & (last < windows.context_sizes)
     targets = {
         "start": np.where(is_inside, first + windows.context_start, 0),
         "end": np.where(is_inside, last + windows.context_start, 0),
     }
-    return windows._replace(rows=windows.rows._replace(targets=targets)), skipped
+    rows = windows.rows._replace(targets=targets)
+    return windows._replace(rows=rows), dict(skipped)
 
 
 def max_context(windows: Windows) -> np.ndarray:
@@ -109,16 +141,16 @@ def max_context(windows: Windows) -> np.ndarray:
     BERT's rule: the smaller of the numbers of tokens to the left and right within the window, plus
     a hundredth of the window's size; ties go to the first window.
     """
-    sizes, count = windows.context_sizes, len(windows.question)
+    count = len(windows.question)
+    sizes = windows.context_sizes
+    # Of each context token in a window: the window, its place there, and its index over the context
+    # tokens of all questions.
     row = np.repeat(np.arange(count), sizes)
-    within = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    # Index over the context tokens of all questions.
+    starts = np.cumsum(sizes) - sizes
+    within = np.arange(len(row)) - starts[row]
     lengths = np.array([len(offsets) for offsets in windows.offsets])
-    token = (
-        (np.cumsum(lengths) - lengths)[windows.question[row]]
-        + windows.first[row]
-        + within
-    )
+    question_starts = np.cumsum(lengths) - lengths
+    token = question_starts[windows.question[row]] + windows.first[row] + within
     # In hundredths, to compare integers; the row as the lowest digits breaks ties.
     value = 100 * np.minimum(within, sizes[row] - 1 - within) + sizes[row]
     value = value * count + (count - 1 - row)
@@ -129,23 +161,35 @@ def max_context(windows: Windows) -> np.ndarray:
     return marked
 
 
-# A question, its token ids, and ids `[n]` and offsets `[n, 2]` of its context.
-_Encoded = tuple[Question, np.ndarray, np.ndarray, np.ndarray]
+class _Tokens(NamedTuple):
+    """A tokenized text."""
+
+    ids: np.ndarray  # `[n]` int32.
+    offsets: np.ndarray  # `[n, 2]` int32, first and one past the last character.
+
+
+class _Encoded(NamedTuple):
+    """A question and its tokens."""
+
+    question: Question
+    query: np.ndarray  # Ids of the question's tokens, `[n]` int32.
+    context: _Tokens
 
 
 def _encode(questions: Sequence[Question], tokenizer: Tokenizer) -> list[_Encoded]:
     """Return the questions with their tokens; each distinct context is tokenized once."""
     encoder = text_tokenizer(tokenizer)
     texts = list(dict.fromkeys(question.context for question in questions))
-    contexts = dict(zip(texts, _tokens(texts, encoder)))
-    queries = _tokens([question.question for question in questions], encoder)
-    return [(q, ids, *contexts[q.context]) for q, (ids, _) in zip(questions, queries)]
+    contexts = dict(zip(texts, _tokenize(texts, encoder), strict=True))
+    queries = _tokenize([question.question for question in questions], encoder)
+    return [
+        _Encoded(question, query.ids, contexts[question.context])
+        for question, query in zip(questions, queries, strict=True)
+    ]
 
 
-def _tokens(
-    texts: list[str], tokenizer: Tokenizer
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the ids `[n]` and offsets `[n, 2]` of each text, for a tokenizer of `text_tokenizer`.
+def _tokenize(texts: list[str], tokenizer: Tokenizer) -> list[_Tokens]:
+    """Return the tokens of each text, for a tokenizer of `text_tokenizer`.
 
     White space is trimmed by the text. RobBERT's pre-tokenizers put a space before each word, and
     its post-processor would trim it from offsets that do not include it: every word would lose its
@@ -156,40 +200,42 @@ def _tokens(
         part = texts[first : first + _BATCH]
         encodings = tokenizer.encode_batch(part, add_special_tokens=False)
         for text, encoding in zip(part, encodings, strict=True):
+            ids = np.array(encoding.ids, np.int32)
             offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
-            tokens.append(
-                (np.array(encoding.ids, np.int32), trim_offsets(offsets, text))
-            )
+            tokens.append(_Tokens(ids, trim_offsets(offsets, text)))
     return tokens
 
 
-def _answer_span(
-    question: Question, ids: np.ndarray, offsets: np.ndarray
-) -> tuple[int, int] | str:
+def _answer_span(encoded: _Encoded) -> tuple[int, int] | str:
     """Return the first and last token of the first answer, -1 without one; or why there is none."""
-    if not len(ids):
+    question = encoded.question
+    offsets = encoded.context.offsets
+    if not len(encoded.query):
         return "empty question"
     if not len(offsets):
         return "empty context"
     if not question.answers:
         return -1, -1
     text, begin = question.answers[0]
-    if text and (begin < 0 or question.context[begin : begin + len(text)] != text):
+    if not text:
+        return "empty answer"
+    end = begin + len(text)
+    if begin < 0 or question.context[begin:end] != text:
         return "misplaced answer"
-    shared = np.flatnonzero(
-        (offsets[:, 1] > begin) & (offsets[:, 0] < begin + len(text))
-    )
-    return (int(shared[0]), int(shared[-1])) if text and len(shared) else "empty answer"
+    shared = np.flatnonzero((offsets[:, 1] > begin) & (offsets[:, 0] < end))
+    if not len(shared):
+        return "empty answer"
+    return int(shared[0]), int(shared[-1])
 
 
 def _windows(
     encoded: Sequence[_Encoded],
-    tokenizer: Tokenizer,
+    special: Vocabulary,
+    *,
     length: int,
     max_query: int,
     stride: int,
 ) -> Windows:
-    special = vocabulary(tokenizer)
     template = require_cls(special.pair)
     if length - template.size <= max_query:
         raise ValueError(
@@ -197,20 +243,28 @@ def _windows(
             f"{max_query} tokens and {template.size} special ones: raise it, or lower "
             "config.data.max_query."
         )
-    inputs, seconds, facts = [], [], []
-    for number, (_, ids, text, _) in enumerate(encoded):
+    inputs = []
+    second = []
+    columns = []
+    for number, (_, ids, context) in enumerate(encoded):
         query = ids[:max_query]
         room = length - template.size - len(query)
         start = template.second_start(len(query))
         step = min(stride, room)
-        for begin in range(0, max(1, len(text) - room + step), step):
-            part = text[begin : begin + room]
-            inputs.append(template.join(query, part))
-            seconds.append(template.type_start(len(query), len(inputs[-1])))
-            facts.append((number, start, len(part), begin))
-    questions, *_, offsets = map(list, zip(*encoded))
-    rows = concatenate(inputs, seconds, special.pad, {})
-    question, context_start, sizes, first = np.array(facts, np.int32).T
+        for first in range(0, max(1, len(context.ids) - room + step), step):
+            part = context.ids[first : first + room]
+            row = template.join(query, part)
+            inputs.append(row)
+            second.append(template.type_start(len(query), len(row)))
+            columns.append((number, start, len(part), first))
+    question, context_start, context_sizes, first_token = np.array(columns, np.int32).T
     return Windows(
-        questions, length, rows, question, context_start, sizes, first, offsets
+        questions=[question.question for question in encoded],
+        length=length,
+        rows=concatenate(inputs, second, special.pad, targets={}),
+        question=question,
+        context_start=context_start,
+        context_sizes=context_sizes,
+        first=first_token,
+        offsets=[question.context.offsets for question in encoded],
     )

@@ -12,17 +12,16 @@ def window_spec(length: int, width: int) -> ElementSpec:
     """Return shape and dtype of each array of `teacher_windows` of a row of `length` tokens."""
     # An input of n > W tokens has at most 2 n / W windows. Of two neighbouring rows of short inputs
     # at least one is half full.
-    shape = (2 * length // width + 1, width)
-    arrays = {
-        "windows": shape,
-        "window_document_ids": shape,
-        "window_places": (length,),
+    windows = ((2 * length // width + 1, width), np.int32)
+    return {
+        "windows": windows,
+        "window_document_ids": windows,
+        "window_places": ((length,), np.int32),
     }
-    return {name: (shape, np.int32) for name, shape in arrays.items()}
 
 
 def teacher_windows(
-    documents: Int[np.ndarray, " L"], width: int
+    document_ids: Int[np.ndarray, " L"], width: int
 ) -> dict[str, np.ndarray]:
     """Cut the inputs of a row into windows for a model that reads at most `width` tokens at a time.
 
@@ -32,7 +31,7 @@ def teacher_windows(
     its hidden state from the window whose middle is nearest to it, the earlier of two.
 
     Args:
-      documents: the number of each token's input, from 1 in the order of the row; 0 at padding.
+      document_ids: the number of each token's input, from 1 in the order of the row; 0 at padding.
       width: W, at least 4.
 
     Returns:
@@ -40,22 +39,25 @@ def teacher_windows(
       token is. window_document_ids `[R, W]`: a number for each window, 0 at padding. window_places
       `[L]`: where in the R · W tokens the state of each token of the row is.
     """
-    spec, stride = window_spec(len(documents), width), -(-width // 2)
+    stride = -(-width // 2)
+    spec = window_spec(len(document_ids), width)
     arrays = {name: np.zeros(shape, dtype) for name, (shape, dtype) in spec.items()}
-    windows, numbers, places = (x.reshape(-1) for x in arrays.values())
-    full = free = count = (
-        0  # Tokens in rows begun; where the row of short inputs has room.
-    )
-    for document in range(1, documents.max(initial=0) + 1):
-        inside = np.flatnonzero(documents == document)
+    windows = arrays["windows"].reshape(-1)  # Views.
+    numbers = arrays["window_document_ids"].reshape(-1)
+    places = arrays["window_places"]
+    full = 0  # Tokens in the rows that have been begun.
+    free = 0  # Where the row of short inputs has room.
+    count = 0  # Windows.
+    for document in range(1, document_ids.max(initial=0) + 1):
+        inside = np.flatnonzero(document_ids == document)
         size = len(inside)
         last = max(size - width, 0) + 1
-        starts = np.minimum(
-            np.arange(1, last + stride, stride), last
-        )  # After the first token.
+        # Of what follows the first token in each window.
+        starts = np.minimum(np.arange(1, last + stride, stride), last)
         begin = free
         if size > width or size > -free % width:
-            begin, full = full, full + len(starts) * width
+            begin = full
+            full += len(starts) * width
         if size <= width:
             free = begin + size
         for number, start in enumerate(starts):

@@ -10,6 +10,7 @@ import operator
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
@@ -59,13 +60,18 @@ class TokenizedCorpus:
     def _load(self, name: str) -> np.ndarray:
         return np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
 
-    tokens = functools.cached_property(lambda self: self._load("tokens"))
-    sentences = functools.cached_property(
-        lambda self: np.asarray(self._load("sentences"))
-    )
-    documents = functools.cached_property(
-        lambda self: np.asarray(self._load("documents"))
-    )
+    @functools.cached_property
+    def tokens(self) -> np.ndarray:
+        return self._load("tokens")
+
+    # Indexing a memmap makes a memmap, which is slow for the small pieces of these.
+    @functools.cached_property
+    def sentences(self) -> np.ndarray:
+        return np.asarray(self._load("sentences"))
+
+    @functools.cached_property
+    def documents(self) -> np.ndarray:
+        return np.asarray(self._load("documents"))
 
     def __reduce__(self):
         return type(self), (self.folder,)  # Worker processes map the files themselves.
@@ -76,12 +82,11 @@ class TokenizedCorpus:
         return json.loads((self.folder / "about.json").read_text("utf-8"))["empty"]
 
     @property
-    def digest(self) -> str:
-        """The digest of the arrays, wherever their text was read from."""
-        digests = json.loads((self.folder / DIGESTS).read_text("utf-8"))
-        arrays = [
-            digests[f"{name}.npy"] for name in ("tokens", "sentences", "documents")
-        ]
+    def checksum(self) -> str:
+        """The checksum of the arrays, wherever their text was read from."""
+        checksums = json.loads((self.folder / DIGESTS).read_text("utf-8"))
+        files = ("tokens.npy", "sentences.npy", "documents.npy")
+        arrays = [checksums[file] for file in files]
         return hashlib.sha256(json.dumps(arrays).encode()).hexdigest()[:16]
 
     @property
@@ -117,15 +122,14 @@ def pieces(
     `count` of them. Their ids, without special tokens, and where words and where sentences begin.
     """
     starts = corpus.sentences[corpus.documents]
-    first, last = starts[documents], starts[documents + 1]
-    whole = (last - first) // size
+    first = starts[documents]
+    whole = (starts[documents + 1] - first) // size
     number = np.concatenate([np.arange(n) for n in whole])
     begin = np.repeat(first, whole) + size * number
-    chosen = begin[
-        np.linspace(0, len(begin) - 1, min(count, len(begin))).round().astype(int)
-    ]
-    places = chosen[:, None] + np.arange(size)
-    tokens, begins_sentence = corpus.tokens[places], np.isin(places, corpus.sentences)
+    chosen = np.linspace(0, len(begin) - 1, min(count, len(begin))).round().astype(int)
+    places = begin[chosen][:, None] + np.arange(size)
+    tokens = corpus.tokens[places]
+    begins_sentence = np.isin(places, corpus.sentences)
     return tokens["id"], np.stack([tokens["begins"], begins_sentence])
 
 
@@ -141,26 +145,24 @@ def sentences(document: str) -> list[str]:
     # Looking for the general ends takes most of the time, and each has a stop or a line break.
     if 2 * (len(parts) - 1) < sum(map(document.count, _ENDS)):
         general = _strip(_split(document))
-        parts = parts if 2 * (len(parts) - 1) >= len(general) - 1 else general
+        if 2 * (len(parts) - 1) < len(general) - 1:
+            parts = general
     longest = _LONGEST_SENTENCE if _STOP.search(document) else _LONGEST_LINE
     if len(document) > longest * max(1, len(parts)):
         return _strip(_WINDOW.findall(document))
-    limited = (
-        [x] if len(x) <= _MOST_CHARACTERS else _strip(_WINDOW.findall(x)) for x in parts
-    )
-    return list(itertools.chain.from_iterable(limited))
+    limited = []
+    for part in parts:
+        is_short = len(part) <= _MOST_CHARACTERS
+        limited += [part] if is_short else _strip(_WINDOW.findall(part))
+    return limited
 
 
 def _split(document: str) -> Iterator[str]:
-    has_capitals, begin = document != document.lower(), 0
+    has_capitals = document != document.lower()
+    begin = 0
     for end in _END.finditer(document):
-        is_inside = (
-            has_capitals
-            and "\n" not in end[0]
-            and end[1] is not None
-            and end[1].islower()
-        )
-        if not is_inside:
+        next_letter = "" if "\n" in end[0] else end[1] or ""
+        if not (has_capitals and next_letter.islower()):
             yield document[begin : end.start()]
             begin = end.end()
     yield document[begin:]
@@ -176,6 +178,14 @@ def token_dtype(tokenizer: Tokenizer) -> np.dtype:
     return np.dtype([("id", ids), ("begins", np.bool_)])
 
 
+class _Part(NamedTuple):
+    """A part of a document that one call of the tokenizer takes."""
+
+    document: int  # Its number.
+    text: str
+    starts: list[int]  # Of its sentences.
+
+
 def tokenize_documents(
     documents: Iterable[str], tokenizer: Tokenizer
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -184,74 +194,75 @@ def tokenize_documents(
     The ids are those of the whole document, without special tokens. A token belongs to the sentence
     of its last character. Sentences and documents without a token are dropped.
     """
-    dtype = token_dtype(tokenizer)
     encoder = text_tokenizer(tokenizer)
-    find_words = word_rule(encoder)
-    parts = (
-        (number, *part)
-        for number, document in enumerate(documents)
-        for part in _parts(document, is_word_piece(encoder))
-    )
-
-    def tokenized() -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        for batch in _batches(parts):
-            texts = [text for _, text, _ in batch]
-            encodings = encoder.encode_batch(texts, add_special_tokens=False)
-            for (number, text, starts), encoding in zip(batch, encodings, strict=True):
-                begins = find_words(encoding, text)
-                yield number, *_tokens(encoding, starts, begins, dtype)
-
-    for _, group in itertools.groupby(tokenized(), operator.itemgetter(0)):
-        _, tokens, sizes = zip(*group)
+    tokenized = _tokenize(documents, encoder, token_dtype(tokenizer))
+    for _, parts in itertools.groupby(tokenized, operator.itemgetter(0)):
+        _, tokens, sizes = zip(*parts, strict=True)
         counts = np.concatenate(sizes)
         if counts.any():
             yield np.concatenate(tokens), counts[counts > 0]
 
 
-def _parts(document: str, only_at_spaces: bool) -> Iterator[tuple[str, list[int]]]:
-    """Yield a document in parts of at most `_BATCH` characters, and where their sentences start.
+def _tokenize(
+    documents: Iterable[str], encoder: Tokenizer, dtype: np.dtype
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield the number of the document of each part, its tokens, and how many sentences have."""
+    find_words = word_rule(encoder)
+    for batch in _batches(_parts(documents, is_word_piece(encoder))):
+        texts = [part.text for part in batch]
+        encodings = encoder.encode_batch(texts, add_special_tokens=False)
+        for part, encoding in zip(batch, encodings, strict=True):
+            tokens = np.empty(len(encoding), dtype)
+            tokens["id"] = encoding.ids
+            tokens["begins"] = find_words(encoding, part.text)
+            yield part.document, tokens, _sentence_sizes(encoding, part.starts)
 
-    With `only_at_spaces` it is also cut before sentences that no space precedes: WordPiece takes
-    words of 100 characters at most.
+
+def _parts(documents: Iterable[str], only_at_spaces: bool) -> Iterator[_Part]:
+    """Yield documents in parts of whole sentences, of at most `_BATCH` characters if they allow it.
+
+    With `only_at_spaces` documents are also cut before sentences that no space precedes: WordPiece
+    takes words of 100 characters at most.
     """
-    begin, end, starts = 0, 0, list[int]()
-    for sentence in sentences(document):
-        start = document.find(sentence, end)
-        is_cut = (only_at_spaces and start == end) or start + len(
-            sentence
-        ) - begin > _BATCH
-        if starts and is_cut:
-            yield document[begin:end], starts
-            begin, starts = end, []
-        starts.append(start - begin)
-        end = start + len(sentence)
-    if starts:
-        yield document[begin:], starts
+    for number, document in enumerate(documents):
+        begin = 0
+        end = 0
+        starts: list[int] = []
+        for sentence in sentences(document):
+            start = document.find(sentence, end)
+            glued = only_at_spaces and start == end
+            too_long = start + len(sentence) - begin > _BATCH
+            if starts and (glued or too_long):
+                yield _Part(number, document[begin:end], starts)
+                begin = end
+                starts = []
+            starts.append(start - begin)
+            end = start + len(sentence)
+        if starts:
+            yield _Part(number, document[begin:], starts)
 
 
-def _batches(parts: Iterable[tuple[int, str, list[int]]]) -> Iterator[list]:
-    """Yield parts for one call of the tokenizer each, of `_BATCH` characters together."""
-    total = 0
+def _batches(parts: Iterable[_Part]) -> Iterator[list[_Part]]:
+    """Yield parts for one call of the tokenizer each, of about `_BATCH` characters together."""
+    batch: list[_Part] = []
+    size = 0
+    for part in parts:
+        batch.append(part)
+        size += len(part.text)
+        if size >= _BATCH:
+            yield batch
+            batch = []
+            size = 0
+    if batch:
+        yield batch
 
-    def call(part: tuple[int, str, list[int]]) -> int:
-        nonlocal total
-        total += len(part[1])
-        return total // _BATCH
 
-    return (list(batch) for _, batch in itertools.groupby(parts, call))
-
-
-def _tokens(
-    encoding: Encoding, starts: list[int], begins: np.ndarray, dtype: np.dtype
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the stored tokens of a part, and how many each of its sentences has."""
-    tokens = np.empty(len(encoding), dtype)
-    tokens["id"], tokens["begins"] = encoding.ids, begins
+def _sentence_sizes(encoding: Encoding, starts: list[int]) -> np.ndarray:
+    """Return `[s]` uint32, how many tokens each sentence of a part has."""
     if len(starts) == 1:
-        return tokens, np.array([len(tokens)], np.uint32)
+        return np.array([len(encoding)], np.uint32)
+    ends = np.array([end for _, end in encoding.offsets], np.int64)
     # Ends never decrease, but where a normalizer reorders characters.
-    ends = np.maximum.accumulate(
-        np.array([end for _, end in encoding.offsets], np.int64)
-    )
+    ends = np.maximum.accumulate(ends)
     firsts = np.searchsorted(ends, starts[1:], side="right")
-    return tokens, np.diff(firsts, prepend=0, append=len(tokens)).astype(np.uint32)
+    return np.diff(firsts, prepend=0, append=len(encoding)).astype(np.uint32)

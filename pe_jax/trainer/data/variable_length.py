@@ -16,9 +16,8 @@ from pe_jax.trainer.data.masking import ElementSpec
 from pe_jax.trainer.data.packed import PackedExamples
 from pe_jax.trainer.data.teacher_windows import teacher_windows, window_spec
 
-_SHORTEST = (
-    8  # Tokens of an input, special ones included; at least two of them are text.
-)
+# Tokens of an input, special ones included; at least two of them are text.
+_SHORTEST = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,33 +42,39 @@ class VariableLengthExamples:
         length: int, window: int = 0, shuffle: bool = False
     ) -> ElementSpec:
         """Return shape and dtype of each array of a row."""
-        names = (
-            "tokens",
-            "token_type_ids",
-            "document_ids",
-            *(["order"] if shuffle else []),
-        )
-        windows = window_spec(length, window) if 0 < window < length else {}
-        arrays = {
-            **dict.fromkeys(names, ((length,), np.int32)),
+        row = ((length,), np.int32)
+        arrays: ElementSpec = {
+            "tokens": row,
+            "token_type_ids": row,
+            "document_ids": row,
             "text": ((length,), np.bool_),
         }
-        return {**arrays, **windows}
+        if 0 < window < length:
+            arrays |= window_spec(length, window)
+        if shuffle:
+            arrays["order"] = row
+        return arrays
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __call__(self, number: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return a row, arrays `[L]`: int32 tokens; token_type_ids, 1 in the second part of a pair,
-        if the tokenizer has types; document_ids, 1 in the first input of the row and 0 at padding;
-        bool text, False at special tokens and padding; `teacher_windows`; and order: the shuffled
-        row has at place i the row's token at `order[i]`, words in their part of an input."""
+        """Return a row, arrays `[L]`, int32 but for `text`:
+
+        - tokens;
+        - token_type_ids, 1 in the second part of a pair, if the tokenizer has types;
+        - document_ids, 1 in the first input of the row and 0 at padding;
+        - bool text, False at special tokens and padding;
+        - those of `teacher_windows`, if there is a window;
+        - order, if rows are shuffled: the shuffled row has at place i the row's token at
+          `order[i]`. Words stay in their part of an input.
+        """
         row = self.rows(number, rng)
-        tokens, size = row["tokens"].copy(), int(row["mask"].sum())
-        words = self.rows.vocabulary
-        shortest = max(
-            _SHORTEST, 2 + words.pair.size
-        )  # Of an input, if its row is not shorter.
+        tokens = row["tokens"].copy()
+        size = int(row["mask"].sum())
+        vocabulary = self.rows.vocabulary
+        # Of an input, if its row is not shorter.
+        shortest = max(_SHORTEST, 2 + vocabulary.pair.size)
         token_type_ids = np.zeros_like(tokens)
         document_ids = np.zeros_like(tokens)
         is_text = np.zeros_like(row["mask"])
@@ -77,18 +82,19 @@ class VariableLengthExamples:
         for document, (begin, end) in enumerate(itertools.pairwise(bounds), 1):
             document_ids[begin:end] = document
             is_pair = end - begin >= shortest and rng.random() < 0.5
-            template = words.pair if is_pair else words.single
-            first, stop = begin + len(template.before), end - len(template.after)
-            tokens[begin:first], tokens[stop:end] = template.before, template.after
+            template = vocabulary.pair if is_pair else vocabulary.single
+            first = begin + len(template.before)
+            stop = end - len(template.after)
+            tokens[begin:first] = template.before
+            tokens[stop:end] = template.after
             is_text[first:stop] = True
             if is_pair:
                 between = len(template.between)
                 split = int(rng.integers(first + 1, stop - between))
                 tokens[split : split + between] = template.between
                 is_text[split : split + between] = False
-                token_type_ids[
-                    begin + template.type_start(split - first, end - begin) : end
-                ] = 1
+                type_start = template.type_start(split - first, end - begin)
+                token_type_ids[begin + type_start : end] = 1
         arrays = {
             "tokens": tokens,
             "token_type_ids": token_type_ids,
@@ -123,8 +129,8 @@ def _bounds(
     """Return where each input of a row of `size` tokens begins, and `size`."""
     bounds = [0]
     if rng.random() < 0.5:
-        while (
-            place := bounds[-1] + int(rng.integers(shortest, length + 1))
-        ) <= size - shortest:
-            bounds.append(place)
+        begin = int(rng.integers(shortest, length + 1))
+        while begin <= size - shortest:
+            bounds.append(begin)
+            begin += int(rng.integers(shortest, length + 1))
     return [*bounds, size]

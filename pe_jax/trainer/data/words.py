@@ -19,9 +19,8 @@ def word_rule(tokenizer: Tokenizer) -> Callable[[Encoding, str], np.ndarray]:
     Words are those of the pre-tokenizer. If it leaves a text whole, as Gemma's does, they begin at
     spaces.
     """
-    splits_spaces, splits_punctuation = (
-        _splits(tokenizer, text) for text in ("a a", "a,b")
-    )
+    splits_spaces = _splits(tokenizer, "a a")
+    splits_punctuation = _splits(tokenizer, "a,b")
 
     def begins(encoding: Encoding, text: str) -> np.ndarray:
         words = np.array(encoding.word_ids, float)
@@ -47,17 +46,16 @@ def _splits(tokenizer: Tokenizer, text: str) -> bool:
 def trim_offsets(offsets: np.ndarray, text: str) -> np.ndarray:
     """Return offsets `[n, 2]` without white space at either end; a token of white space alone is
     empty, at its end."""
-    is_space = _spaces(text)[1]
+    _, is_space = _spaces(text)
     place = np.arange(len(text) + 1)
     # By place: the next character from there on, and the end of the last one before, without space.
     next_begin = np.append(np.where(is_space, len(text), place[:-1]), len(text))
     next_begin = np.minimum.accumulate(next_begin[::-1])[::-1]
     last_end = np.maximum.accumulate(np.append(0, np.where(is_space, 0, place[1:])))
-    begin, end = offsets[:, 0], offsets[:, 1]
-    begin = np.minimum(next_begin[begin], end)
-    return np.stack([begin, np.maximum(last_end[end], begin)], axis=1).astype(
-        offsets.dtype
-    )
+    end = offsets[:, 1]
+    begin = np.minimum(next_begin[offsets[:, 0]], end)
+    trimmed = np.stack([begin, np.maximum(last_end[end], begin)], axis=1)
+    return trimmed.astype(offsets.dtype)
 
 
 def _spaces(text: str) -> tuple[np.ndarray, np.ndarray]:
@@ -70,7 +68,8 @@ def _at_spaces(offsets: np.ndarray, text: str) -> np.ndarray:
     """Return True at tokens that begin with white space, of several at the first, or that follow a
     line break or tab."""
     codes, is_space = _spaces(f"{text} ")
-    first, last = offsets[:, 0], np.maximum(offsets[:, 1] - 1, offsets[:, 0])
+    first = offsets[:, 0]
+    last = np.maximum(offsets[:, 1] - 1, first)
     before = np.roll(last, 1)
     after_break = is_space[before] & (codes[before] != ord(" "))
     begins = np.where(is_space[first], ~is_space[before], after_break)

@@ -19,7 +19,11 @@ from pe_jax.common import cpu
 def in_workers(
     dataset: grain.IterDataset, workers: int
 ) -> Iterable[dict[str, np.ndarray]]:
-    """Make the same batches in the same order in worker processes; without workers, threads."""
+    """Make the same batches in the same order in worker processes; without workers, threads.
+
+    Raises:
+      ChildProcessError: while they are read, if a worker process is killed.
+    """
     if not workers:
         return dataset
     options = grain.MultiprocessingOptions(num_workers=min(workers, cpu.cores()))
@@ -27,7 +31,7 @@ def in_workers(
 
 
 def _received(dataset: grain.IterDataset) -> Iterator[dict[str, np.ndarray]]:
-    """Yield the batches of worker processes; ChildProcessError if one of them is killed."""
+    """Yield the batches of worker processes."""
     try:
         with _safe_path():
             batches = iter(dataset)
@@ -37,11 +41,11 @@ def _received(dataset: grain.IterDataset) -> Iterator[dict[str, np.ndarray]]:
     except RuntimeError as error:
         if "terminated unexpectedly" not in str(error):  # An error within a worker.
             raise
-        code = re.search(r"exit code (-?\d+)", str(error))
+        found = re.search(r"exit code (-?\d+)", str(error))
+        code = found[1] if found else "unknown"
         raise ChildProcessError(
-            "A process that makes batches was killed (exit code "
-            f"{code[1] if code else 'unknown'}), often because memory ran out. Lower "
-            "config.data.workers. The same command resumes."
+            f"A process that makes batches was killed (exit code {code}), often because memory ran "
+            "out. Lower config.data.workers. The same command resumes."
         ) from error
 
 

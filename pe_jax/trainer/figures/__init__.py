@@ -20,6 +20,15 @@ from pe_jax.trainer.figures.maps import (
 from pe_jax.trainer.figures.style import save
 
 __all__ = [
-    "Curve", "Panel", "correlation_map", "head_profiles", "layer_shares", "matrix_grid",
-    "model_curves", "offset_curves", "prediction_plot", "save", "sweep_map",
-]  # fmt: skip
+    "Curve",
+    "Panel",
+    "correlation_map",
+    "head_profiles",
+    "layer_shares",
+    "matrix_grid",
+    "model_curves",
+    "offset_curves",
+    "prediction_plot",
+    "save",
+    "sweep_map",
+]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator, PercentFormatter
 
 from pe_jax.trainer.figures import style
@@ -19,15 +20,12 @@ class Curve(NamedTuple):
     panel: str  # The quantity with its unit, the label of the y axis.
     label: str  # Of the x axis.
     model: str  # In the legend.
-    encoding: (
-        str  # Its position encoding, for colour and dashes; empty for other lines.
-    )
+    encoding: str  # For colour and dashes; empty for a line of no encoding.
     x: np.ndarray  # `[N]`, as the next two.
     y: np.ndarray
     error: np.ndarray | None = None  # Standard errors.
-    least: float = (
-        0.0  # Range of y: rounding errors are not drawn as if they were a shape.
-    )
+    # Range of y: rounding errors are not drawn as if they were a shape.
+    least: float = 0.0
     mark: int | None = None  # Index of a point to mark.
 
 
@@ -55,16 +53,17 @@ def prediction_plot(
     for axes, (name, predicted) in zip(grid, panels, strict=True):
         axes.plot([low, high], [low, high], color="0.5", lw=1, label="exact", zorder=0)
         for label, chosen, marker, colour in (
-            ("test", ~train, "o", 1),
-            ("train", train, ".", 0),
+            ("test", ~train, "o", style.COLOURS[1]),
+            ("train", train, ".", style.COLOURS[0]),
         ):
-            axes.plot(
-                positions[chosen], predicted[chosen], marker, ms=2.5, color=style.COLOURS[colour],
-                label=label,
-            )  # fmt: skip
+            x = positions[chosen]
+            y = predicted[chosen]
+            axes.plot(x, y, marker, ms=2.5, color=colour, label=label)
         axes.set_ylim(low - margin, high + margin)
-        outside = int(((predicted < low - margin) | (predicted > high + margin)).sum())
-        axes.set_title(name + (f"\n({outside} out of range)" if outside else ""))
+        is_outside = (predicted < low - margin) | (predicted > high + margin)
+        if is_outside.any():
+            name += f"\n({is_outside.sum()} out of range)"
+        axes.set_title(name)
         axes.set(xlabel=f"true {quantity}", ylabel=f"predicted {quantity}")
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8, markerscale=2)
@@ -89,8 +88,10 @@ def offset_curves(
     for axes, (name, mean, spread, heads) in zip(grid, panels, strict=True):
         offsets = np.arange(len(mean)) - len(mean) // 2
         axes.plot(offsets, heads.T, color="0.7", lw=0.6)
-        blue, low, high = style.COLOURS[0], mean - spread, mean + spread
-        axes.fill_between(offsets, low, high, color=blue, alpha=0.25, lw=0)
+        blue = style.COLOURS[0]
+        axes.fill_between(
+            offsets, mean - spread, mean + spread, color=blue, alpha=0.25, lw=0
+        )
         axes.plot(offsets, mean, color=blue, lw=1.4)
         axes.set_title(style.wrapped(name))
         axes.grid(alpha=0.3)
@@ -120,24 +121,13 @@ def model_curves(
     for curve in curves:
         panels.setdefault(curve.panel, []).append(curve)
     models = {curve.model: curve.encoding for curve in curves}
-    looks = dict(zip(models, style.encoding_styles([*models.values()])))
+    looks = dict(zip(models, style.encoding_styles(list(models.values()))))
     size = (5.8, 3.6) if len(panels) == 1 else (3.0, 2.5)
     figure, grid = style.new_panels(len(panels), size, (0.6, 0.6), title)
     drawn = {}
     for axes, (panel, lines) in zip(grid, panels.items(), strict=True):
         for curve in lines:
-            _, _, model, _, x, y, error, _, mark = curve
-            look = looks[model]
-            dots = (
-                "o" if len(x) <= 40 else ""
-            )  # Those of many points would hide the dashes.
-            (drawn[model],) = axes.plot(x, y, marker=dots, ms=2.5, lw=1.2, **look)
-            if error is not None:
-                axes.fill_between(
-                    x, y - error, y + error, color=look["color"], alpha=0.15, lw=0
-                )
-            if mark is not None:
-                axes.plot(x[mark], y[mark], "o", ms=5, color=look["color"])
+            drawn[curve.model] = _draw_curve(axes, curve, looks[curve.model])
         low, high = axes.get_ylim()
         least = lines[0].least
         if high - low < least:
@@ -149,9 +139,15 @@ def model_curves(
         for place, annotation in (switches or {}).items():
             axes.axvline(place, color="0.6", lw=1, zorder=0)
             axes.annotate(
-                annotation, (place, 1), xycoords=("data", "axes fraction"), xytext=(3, -3),
-                textcoords="offset points", va="top", fontsize=8, color="0.35",
-            )  # fmt: skip
+                annotation,
+                (place, 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(3, -3),
+                textcoords="offset points",
+                va="top",
+                fontsize=8,
+                color="0.35",
+            )
         if powers:
             _scale_by_powers(axes, max(line.x.max() for line in lines))
         else:
@@ -161,12 +157,28 @@ def model_curves(
     return figure
 
 
+def _draw_curve(axes: Axes, curve: Curve, look: style.LineStyle) -> Line2D:
+    x = curve.x
+    y = curve.y
+    dots = "o" if len(x) <= 40 else ""  # Those of many points would hide the dashes.
+    (line,) = axes.plot(x, y, marker=dots, ms=2.5, lw=1.2, **look)
+    color = look["color"]
+    if curve.error is not None:
+        low = y - curve.error
+        high = y + curve.error
+        axes.fill_between(x, low, high, color=color, alpha=0.15, lw=0)
+    if curve.mark is not None:
+        axes.plot(x[curve.mark], y[curve.mark], "o", ms=5, color=color)
+    return line
+
+
 def _scale_by_powers(axes: Axes, last: float) -> None:
     """Set a scale of 0, 1, 2, 4, ...; every other power has its number where there are many."""
     axes.set_xscale("symlog", base=2, linthresh=1, linscale=1)
     axes.set_xlim(-0.2, 1.25 * max(last, 1))
     count = int(np.log2(max(last, 1))) + 1
-    ticks = [0, *(2**i for i in range(0, count, 1 if count < 8 else 2))]
+    powers = range(0, count, 1 if count < 8 else 2)
+    ticks = [0, *(2**power for power in powers)]
     axes.set_xticks(ticks, list(map(str, ticks)), fontsize=8)
     axes.xaxis.set_minor_locator(NullLocator())
 
@@ -185,14 +197,12 @@ def layer_shares(
     )
     bars = {}
     for axes, (model, shares) in zip(grid, panels, strict=True):
-        below = np.zeros(len(next(iter(shares.values()))))
+        below: float | np.ndarray = 0.0
         for number, (name, share) in enumerate(shares.items()):
+            layers = range(len(share))
+            color = style.COLOURS[number]
             bars[name], *_ = axes.bar(
-                range(len(share)),
-                share,
-                bottom=below,
-                width=0.85,
-                color=style.COLOURS[number],
+                layers, share, bottom=below, width=0.85, color=color
             )
             below = below + share
         axes.set(title=style.wrapped(model, 30), xlabel="layers passed")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import re
 import textwrap
@@ -25,8 +24,11 @@ if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
 
 STYLE: dict[RcKeyType, float | str] = {
-    "font.size": 9, "axes.titlesize": 9, "figure.titlesize": 11, "svg.fonttype": "none",
-}  # fmt: skip
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "figure.titlesize": 11,
+    "svg.fonttype": "none",
+}
 
 # Decorates every function that draws or saves: the style is restored after the call.
 applied = matplotlib.rc_context(STYLE)
@@ -39,21 +41,26 @@ _DASHES = ("-", "--", ":", "-.", (0, (7, 1, 1, 1, 1, 1)), (0, (2, 1)), (0, (3, 4
 # Of encodings, by the folder of `pe_jax.encodings` that has them. An encoding that joins several
 # families is "joined"; "own" is one of another package.
 FAMILIES: dict[str, str] = {
-    "none": "#000000", "absolute": "#0072B2", "relative": "#D55E00", "bias": "#009E73",
-    "rotary": "#CC79A7", "content": "#E69F00", "modifiers": "#7F7F7F", "joined": "#56B4E9",
+    "none": "#000000",
+    "absolute": "#0072B2",
+    "relative": "#D55E00",
+    "bias": "#009E73",
+    "rotary": "#CC79A7",
+    "content": "#E69F00",
+    "modifiers": "#7F7F7F",
+    "joined": "#56B4E9",
     "own": "#8C564B",
-}  # fmt: skip
-_SHADES = (
-    0.0,
-    -0.35,
-    0.35,
-)  # Towards black or white; with 7 dashes, 21 of a family are different.
+}
+# Towards black or white; with 7 dashes, 21 of a family are different.
+_SHADES = (0.0, -0.35, 0.35)
 VECTOR = ("pdf", "svg")
 
 _COLUMNS = 4  # Of panels, at most.
 
 # Mean widths in inches, with some room: of a title's characters, of a legend's, of its line.
-_TITLE_CHARACTER, _LEGEND_CHARACTER, _LEGEND_HANDLE = 0.085, 0.068, 0.6
+_TITLE_CHARACTER = 0.085
+_LEGEND_CHARACTER = 0.068
+_LEGEND_HANDLE = 0.6
 _LEGEND_ROW = 0.2  # Height.
 
 
@@ -71,13 +78,17 @@ def encoding_styles(names: Sequence[str]) -> list[LineStyle]:
     """
     styles: list[LineStyle] = []
     for place, name in enumerate(names):
+        if not name:
+            dashes = _DASHES[place % len(_DASHES)]
+            styles.append({"color": to_hex(COLOURS[place]), "linestyle": dashes})
+            continue
         family, number = _family(name)
+        rgb = np.array(to_rgb(FAMILIES[family]))
         shade = _SHADES[number % len(_SHADES)]
-        rgb = np.array(to_rgb(FAMILIES[family] if name else COLOURS[place]))
-        mixed = rgb + (1 - rgb) * shade if shade > 0 else rgb * (1 + shade)
+        rgb = rgb + (1 - rgb) * shade if shade > 0 else rgb * (1 + shade)
         for other in range(len(_DASHES)):
-            dashes = _DASHES[(number + other if name else place) % len(_DASHES)]
-            style: LineStyle = {"color": to_hex(tuple(mixed)), "linestyle": dashes}
+            dashes = _DASHES[(number + other) % len(_DASHES)]
+            style: LineStyle = {"color": to_hex(tuple(rgb)), "linestyle": dashes}
             if style not in styles:
                 break
         styles.append(style)
@@ -91,18 +102,20 @@ def encoding_family(name: str) -> str:
 
 def _family(name: str) -> tuple[str, int]:
     """Return the family of an encoding and its place there; of combinations, a sum over places."""
-    words = re.findall(
-        r"\w+\b(?!\s*=)", name.removesuffix("+causal")
-    )  # As decoders have it.
+    # Decoders add causal, which is no position; words before "=" are options.
+    words = re.findall(r"\w+\b(?!\s*=)", name.removesuffix("+causal"))
     families = {word: _folder(word) for word in words if word in ENCODINGS}
-    shown = set(families.values()) - {"none"}
-    shown = shown - {"modifiers"} or shown or set(families.values())
+    shown = set(families.values())
+    for minor in ("none", "modifiers"):  # They count where there is nothing else.
+        if shown != {minor}:
+            shown.discard(minor)
     family = "joined" if len(shown) > 1 else next(iter(shown), "own")
     alone = len(families) == 1
     places = [other for other in ENCODINGS if not alone or _folder(other) == family]
-    return family, functools.reduce(
-        lambda n, word: 5 * n + places.index(word), families, 0
-    )
+    number = 0
+    for word in families:
+        number = 5 * number + places.index(word)
+    return family, number
 
 
 def _folder(name: str) -> str:
@@ -113,7 +126,11 @@ def _folder(name: str) -> str:
 
 
 def colour_map(limits: tuple[float, float]) -> str:
-    """For a scale with these ends: signed quantities have a neutral colour at 0, its middle."""
+    """For a scale with these ends: signed quantities have a neutral colour at 0, its middle.
+
+    Raises:
+      ValueError: for a signed scale whose middle is not 0.
+    """
     low, high = limits
     if low < 0 and low != -high:
         raise ValueError(f"A signed scale must be symmetric, got {limits}.")
@@ -138,8 +155,11 @@ def new_panels(
     least_width: float = 4.6,
     sharey: bool = False,
 ) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure with panels in balanced rows: six are two rows of three. `size` and
-    `margins` are width and height, in inches, of a panel and of all that is around them."""
+    """Return an empty figure with panels in balanced rows: six are two rows of three.
+
+    Args:
+      size, margins: width and height, in inches, of a panel and of all that is around them.
+    """
     rows = -(-count // _COLUMNS)
     columns = -(-count // rows)
     width = max(size[0] * columns + margins[0], least_width)
@@ -161,13 +181,16 @@ def legend_below(figure: Figure, lines: Mapping[str, Artist]) -> None:
     """One legend for all panels, as many names beside each other as fit; the figure grows."""
     column = _LEGEND_CHARACTER * max(map(len, lines)) + _LEGEND_HANDLE
     beside = max(1, min(int(figure.get_figwidth() / column), len(lines)))
-    figure.set_figheight(
-        figure.get_figheight() + _LEGEND_ROW * -(-len(lines) // beside)
-    )
+    rows = -(-len(lines) // beside)
+    figure.set_figheight(figure.get_figheight() + _LEGEND_ROW * rows)
     figure.legend(
-        list(lines.values()), list(lines), loc="outside lower center",
-        ncols=beside, fontsize=8, handlelength=3,
-    )  # fmt: skip
+        list(lines.values()),
+        list(lines),
+        loc="outside lower center",
+        ncols=beside,
+        fontsize=8,
+        handlelength=3,
+    )
 
 
 def _take_names_for_text(figure: Figure) -> None:
@@ -182,7 +205,11 @@ def _take_names_for_text(figure: Figure) -> None:
 
 @applied
 def save(figure: Figure, path: str | Path, vector: str = "") -> Path:
-    """Write a figure as PNG to `path`, and beside it as `vector` ("pdf" or "svg") if given."""
+    """Write a figure as PNG to `path`, and beside it as `vector` ("pdf" or "svg") if given.
+
+    Raises:
+      OSError: if it cannot be written.
+    """
     path = to_path(path)
     _take_names_for_text(figure)
     drawn = io.BytesIO()

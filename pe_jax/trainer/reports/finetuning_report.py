@@ -19,14 +19,14 @@ def report_finetuning(run: FinetuningRun, folder: Path) -> str:
     """Write `results.json`, `report.md` and `.html` of a finished run; return the page."""
     numbers = results(run, folder)
     write_json(folder / "results.json", numbers)
-    return write_page(folder / "report.md", _readable(numbers, run.problem.notes))
+    return write_page(folder / "report.md", _readable(numbers, run.task.notes))
 
 
 def results(run: FinetuningRun, folder: Path) -> Json:
     """Return scores of each seed in points, at the step that `config.select` chooses."""
     config = run.config
-    problem = run.problem
-    metric = problem.held_out_metric if config.select == "held_out" else problem.metric
+    task = run.task
+    metric = task.held_out_metric if config.select == "held_out" else task.metric
     scored = read_evaluations(folder)
     last = max(scored)
     steps = {}
@@ -42,16 +42,16 @@ def results(run: FinetuningRun, folder: Path) -> Json:
                 scored[step][f"{name}/seed_{seed}"] for seed, step in steps.items()
             ]
     return {
-        "dataset": problem.dataset,
-        "trained_on": problem.trained_on,
+        "dataset": task.dataset,
+        "trained_on": task.trained_on,
         "position": run.program.model.encoding().name,
         "init": config.init,
         "select": config.select,
-        "metric": problem.metric,
+        "metric": task.metric,
         "seeds": list(steps),
         "steps": list(steps.values()),
         "scores": scores,
-        "baseline": problem.baseline,
+        "baseline": task.baseline,
     }
 
 

@@ -80,7 +80,7 @@ def _score(
     return {
         "step": step,
         "length": config.data.length,
-        "dataset": run.problem.dataset,
+        "dataset": run.task.dataset,
         "seeds": list(config.seeds),
         "scores": by_seed,
     }

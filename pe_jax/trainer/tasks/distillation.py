@@ -29,7 +29,7 @@ from pe_jax.trainer.tasks.imitation import (
     Statistics,
     imitation_task,
     measure,
-    teacher_digest,
+    teacher_checksum,
 )
 from pe_jax.trainer.tasks.order_scores import order_scores
 from pe_jax.trainer.tasks.pretrained_source import PretrainedSource
@@ -45,7 +45,8 @@ from pe_jax.trainer.training import sharding
 from pe_jax.trainer.training.loop import EarlyStopping, Stage, evaluate
 from pe_jax.trainer.training.metrics import HELD_OUT
 from pe_jax.trainer.training.optimizer import make_optimizer
-from pe_jax.trainer.training.pytrees import Params, Scalars
+from pe_jax.trainer.training.pytrees import Batch, Metrics, Params, Scalars
+from pe_jax.trainer.training.step import TrainState
 from pe_jax.trainer.training.transplant import transplant
 from pe_jax.trainer.training.workdir import ResolvedConfig
 
@@ -64,7 +65,11 @@ def run(config: DistillationConfig, folder: Path, profile: range = range(0)) -> 
 
 
 def teacher_model(config: DistillationConfig, student: BertConfig) -> BertConfig:
-    """Return the model at `config.init`, with the dtype of `student`."""
+    """Return the model at `config.init`, with the dtype and the vocabulary of `student`.
+
+    Raises:
+      ValueError: if there is no such model.
+    """
     return dataclasses.replace(
         PretrainedSource(config.init).model,
         vocab_size=student.vocab_size,
@@ -123,15 +128,28 @@ def make_program(
 ) -> Program:
     """Return what `config` runs on the devices of `mesh` in `steps` steps, without data."""
     frozen = [f"{head}/*=0" for head in heads]
-    optimizer_config = changed(
-        config.optimizer, {"rates": (*config.optimizer.rates, *frozen)}
-    )
+    rates = (*config.optimizer.rates, *frozen)
+    optimizer_config = changed(config.optimizer, {"rates": rates})
     schedule, optimizer = make_optimizer(optimizer_config, steps, model)
-    weights = config.layers, config.attention, config.differences
-    task = imitation_task(model, teacher, mesh, config.parallel, *weights, heads)
-    seeds, constants = (config.seed,), 2  # Those of `imitation_task`.
+    task = imitation_task(
+        model,
+        teacher,
+        mesh,
+        config.parallel,
+        layers=config.layers,
+        attention=config.attention,
+        differences=config.differences,
+        heads=heads,
+    )
     return Program(
-        model, task, optimizer, schedule, mesh, seeds, config.parallel, constants
+        model=model,
+        task=task,
+        optimizer=optimizer,
+        schedule=schedule,
+        mesh=mesh,
+        seeds=(config.seed,),
+        parallel=config.parallel,
+        constants=2,  # Those of `imitation_task`.
     )
 
 
@@ -143,14 +161,14 @@ def step_flops(
     length: int,
 ) -> float:
     """Return the model FLOPs of a step, with shuffled rows and the teacher's windows."""
-    rows, window = rows * (2 if config.differences else 1), config.window
-    shape = (
-        window_spec(length, window)["windows"][0]
-        if 0 < window < length
-        else (1, length)
-    )
-    teacher_flops = rows * forward_flops(teacher, *shape, 0)
-    return train_flops(student, rows, length, 0) + teacher_flops
+    if config.differences:
+        rows *= 2
+    windows = 1
+    width = length
+    if 0 < config.window < length:
+        windows, width = window_spec(length, config.window)["windows"][0]
+    teacher_flops = rows * forward_flops(teacher, windows, width, predictions=0)
+    return train_flops(student, rows, length, predictions=0) + teacher_flops
 
 
 def make_examples(
@@ -162,7 +180,9 @@ def make_examples(
 ) -> data.Examples:
     """Return rows of documents of which some are shorter than the stage's inputs."""
     rows = data.PackedExamples(corpus, documents, vocabulary, stage.length)
-    return data.VariableLengthExamples(rows, config.window, config.differences > 0)
+    return data.VariableLengthExamples(
+        rows, window=config.window, shuffle=config.differences > 0
+    )
 
 
 def build(
@@ -175,15 +195,19 @@ def build(
     """
     config = resolved.config
     stages, mesh = [*config.stages.values()], sharding.data_mesh()
-    lengths = {stage.length for stage in stages}
+    trained_lengths = {stage.length for stage in stages}
     test_stages = [
-        changed(stages[-1], {"length": n})
-        for n in config.test_lengths
-        if n not in lengths
+        changed(stages[-1], {"length": length})
+        for length in config.test_lengths
+        if length not in trained_lengths
     ]
-    make = functools.partial(make_examples, config)
     text_data = text_training.read_data(
-        config, tokenizer, mesh, make, pairs=False, test_stages=test_stages
+        config,
+        tokenizer,
+        mesh,
+        functools.partial(make_examples, config),
+        pairs=False,
+        test_stages=test_stages,
     )
     vocab_size = text_data.text.vocabulary.size
     model = dataclasses.replace(resolved.model, vocab_size=vocab_size)
@@ -191,23 +215,25 @@ def build(
     shardings_of = functools.partial(sharding.state_shardings, mesh, config.parallel)
     params = PretrainedSource(config.init).params(shardings_of)
     heads = tuple(name for name in params if name != "bert")
-    program = make_program(config, mesh, model, teacher, sum(text_data.steps), heads)
-    constants = [
-        # On every host's devices.
-        (params["bert"], jax.device_put(statistics, shardings_of(statistics)))
-        for statistics in measure(
-            config, teacher, mesh, params["bert"], text_data.held_out
-        )
-    ]
+    program = make_program(
+        config, mesh, model, teacher, steps=sum(text_data.steps), heads=heads
+    )
+    constants = []
+    stage_statistics = measure(
+        config, teacher, mesh, params["bert"], text_data.held_out
+    )
+    for statistics in stage_statistics:
+        on_all_hosts = jax.device_put(statistics, shardings_of(statistics))
+        constants.append((params["bert"], on_all_hosts))
     pair = Distillation(config, program, teacher, params, constants, text_data)
     run_stages = [pair.stage(number) for number in range(len(stages))]
-    digests = {"config.init": teacher_digest(teacher, params["bert"])}
+    checksums = {"config.init": teacher_checksum(teacher, params["bert"])}
     return text_training.make_run(
         resolved,
         program,
         text_data,
         run_stages,
-        digests,
+        checksums,
         start=pair.start,
         initial_scores=pair.initial_scores,
     )
@@ -221,16 +247,14 @@ class Distillation:
     program: Program  # Of the student.
     teacher: BertConfig
     params: Params  # Of the teacher, with its heads.
-    constants: list[
-        tuple[Params, Statistics]
-    ]  # Of `imitation_task`, for each of `data.held_out`.
+    # Of `imitation_task`, for each of `data.held_out`.
+    constants: list[tuple[Params, Statistics]]
     data: TextData
 
     def start(self, fresh: Params) -> Params:
         """Return the student's first parameters: the teacher's, and `fresh` positions."""
-        copies = jax.tree.map(
-            jnp.copy, self.params
-        )  # A step donates its state; the teacher stays.
+        # A step donates its state; the teacher stays.
+        copies = jax.tree.map(jnp.copy, self.params)
         student, changes = transplant(fresh, copies, position=False)
         log(f"Parameters from {self.config.init}:\n{changes}")
         student = {**student, "bert": self._keep_mean(student["bert"])}
@@ -238,16 +262,23 @@ class Distillation:
 
     def stage(self, number: int) -> Stage:
         """Return a stage of the run."""
-        config, keys = self.config, [*self.config.stages.values()][number]
-        step = self.program.train_step(keys.accumulation)
+        config = self.config
+        stage = list(config.stages.values())[number]
+        step = self.program.train_step(stage.accumulation)
+
+        def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+            return step(state, batch, *self.constants[number])
+
+        def stage_scores(step: int, params: Params) -> Scalars:
+            student_order, _ = self._order
+            return self.scores(number, params) | student_order(params)
+
         return Stage(
-            name=f"length {keys.length}",
+            name=f"length {stage.length}",
             steps=self.data.steps[number],
             batches=self.data.batches[number],
-            train_step=lambda state, batch: step(state, batch, *self.constants[number]),
-            evaluate=lambda step, params: (
-                self.scores(number, params) | self._order[0](params)
-            ),
+            train_step=train_step,
+            evaluate=stage_scores,
             flops=functools.partial(
                 step_flops, config, self.program.model, self.teacher
             ),
@@ -257,52 +288,60 @@ class Distillation:
     def scores(
         self, number: int, params: Params, program: Program | None = None
     ) -> Scalars:
-        """Return the held-out scores of a stage, and R² at the lengths of the others."""
-        eval_step, held_out = (program or self.program).eval_step(), self.data.held_out
+        """Return the held-out scores of a stage, and R² at the lengths of the others.
+
+        Args:
+          program: evaluates the parameters; by default that of the student.
+        """
+        eval_step = (program or self.program).eval_step()
+        held_out = self.data.held_out
 
         def stage_scores(i: int) -> Scalars:
-            step = lambda params, batch: eval_step(params, batch, *self.constants[i])
+            def step(params: Params, batch: Batch) -> Metrics:
+                return eval_step(params, batch, *self.constants[i])
+
             return evaluate(step, params, held_out[i])
 
         scores = stage_scores(number)
         lengths = [batches[0]["tokens"].shape[1] for batches in held_out]
         for i, length in enumerate(lengths):
-            if length != lengths[number]:
-                others = stage_scores(i).items()
-                scores |= {
-                    f"length_{length}/{name}": x for name, x in others if name != "loss"
-                }
+            if length == lengths[number]:
+                continue
+            for name, value in stage_scores(i).items():
+                if name != "loss":
+                    scores[f"length_{length}/{name}"] = value
         return scores
 
     def initial_scores(self, params: Params) -> Scalars:
         """Return the scores before training, of a student without positions, and of the teacher."""
-        bert = {
-            name: leaf
-            for name, leaf in self.params["bert"].items()
-            if name != "position"
-        }
-        untrained = changed(
-            self.config, {"optimizer.rates": ()}
-        )  # They may name the heads.
+        bert = dict(self.params["bert"])
+        bert.pop("position", None)
+        # Nothing trains, and the rates may name heads that this model does not have.
+        untrained = changed(self.config, {"optimizer.rates": ()})
         model = without_positions(self.program.model)
-        without = make_program(untrained, self.program.mesh, model, self.teacher, 1)
+        without = make_program(
+            untrained, self.program.mesh, model, self.teacher, steps=1
+        )
         student_order, teacher_order = self._order
         groups = {
             HELD_OUT: self.scores(0, params) | student_order(params),
             NONE: self.scores(0, {"bert": self._keep_mean(bert)}, without),
             TEACHER: teacher_order,
         }
-        return {
-            f"{group}{name}": x
-            for group, scores in groups.items()
-            for name, x in scores.items()
-        }
+        named_scores = {}
+        for group, scores in groups.items():
+            for name, value in scores.items():
+                named_scores[f"{group}{name}"] = value
+        return named_scores
 
     @functools.cached_property
     def _order(self) -> tuple[Callable[[Params], Scalars], Scalars]:
-        teacher, text = self.params["bert"], self.data.text
         return order_scores(
-            self.program, self.teacher, teacher, text, self._start_length
+            self.program,
+            self.teacher,
+            self.params["bert"],
+            text=self.data.text,
+            longest=self._start_length,
         )
 
     def _keep_mean(self, bert: Params) -> Params:
@@ -313,4 +352,5 @@ class Distillation:
     @property
     def _start_length(self) -> int:
         """The most tokens that the teacher reads at a time in the first stage."""
-        return min(filter(None, (self.config.lengths[0], self.config.window)))
+        first = self.config.lengths[0]
+        return min(first, self.config.window) if self.config.window else first

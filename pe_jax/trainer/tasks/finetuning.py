@@ -30,11 +30,11 @@ from pe_jax.trainer.data.rows import (
     training_batches,
 )
 from pe_jax.trainer.tasks.finetuning_task import FinetuningTask, score_name
-from pe_jax.trainer.tasks.glue import glue_problem
+from pe_jax.trainer.tasks.glue import load_glue_task
 from pe_jax.trainer.tasks.pretrained_source import PretrainedSource, start_model
 from pe_jax.trainer.tasks.run import Run
 from pe_jax.trainer.tasks.seeds import SeedsProgram, seed_mesh
-from pe_jax.trainer.tasks.squad import squad_problem
+from pe_jax.trainer.tasks.squad import load_squad_task
 from pe_jax.trainer.tasks.train import log_run_header, train
 from pe_jax.trainer.training import sharding
 from pe_jax.trainer.training.loop import Stage
@@ -53,10 +53,9 @@ class Scorer:
 
     folder: Path  # Of the run, where predictions are written.
     seeds: tuple[int, ...]
-    problem: FinetuningTask
-    outputs: Callable[
-        [Params, HostBatch], PyTree
-    ]  # Of all seeds: leaves `[S, B, ...]`.
+    task: FinetuningTask
+    # Of all seeds: leaves `[S, B, ...]`.
+    outputs: Callable[[Params, HostBatch], PyTree]
     # Batches by held-out set, each with the numbers of its rows.
     held_out: dict[str, list[tuple[HostBatch, np.ndarray]]]
     length: int  # Of the longest inputs.
@@ -68,16 +67,18 @@ class Scorer:
         folder = self.folder / "predictions" / f"step_{step}"
         for held_out, outputs in self.held_out_outputs(params).items():
             leaves, tree = jax.tree.flatten(outputs)
-            for seed, seed_leaves in zip(self.seeds, zip(*leaves)):
+            for number, seed in enumerate(self.seeds):
+                seed_leaves = [leaf[number] for leaf in leaves]
                 seed_outputs = jax.tree.unflatten(tree, seed_leaves)
-                scores, predictions = self.problem.score(held_out, seed_outputs)
+                scores, predictions = self.task.score(held_out, seed_outputs)
                 for metric, value in scores.items():
                     by_seed[score_name(metric, held_out)].append(value)
                 for name, values in predictions.items():
                     write_text(folder / f"seed_{seed}_{name}.json", json.dumps(values))
         scalars = {name: float(np.mean(values)) for name, values in by_seed.items()}
         for name, values in by_seed.items():
-            scalars |= {f"{name}/seed_{seed}": x for seed, x in zip(self.seeds, values)}
+            for seed, value in zip(self.seeds, values, strict=True):
+                scalars[f"{name}/seed_{seed}"] = value
         return scalars
 
     def held_out_outputs(self, params: Params) -> dict[str, PyTree]:
@@ -93,9 +94,8 @@ class Scorer:
                 parts.append(jax.tree.map(cut, outputs))
                 progress.advance()
             order = np.argsort(np.concatenate([numbers for _, numbers in batches]))
-            return jax.tree.map(
-                lambda *xs: np.concatenate(xs, axis=1)[:, order], *parts
-            )
+            joined = jax.tree.map(lambda *xs: np.concatenate(xs, axis=1), *parts)
+            return jax.tree.map(lambda x: x[:, order], joined)
 
         outputs = {name: collect(batches) for name, batches in self.held_out.items()}
         progress.close()
@@ -103,7 +103,7 @@ class Scorer:
 
     def _cut_and_pad(self, x: np.ndarray, count: int) -> np.ndarray:
         """Return outputs `[S, count, L]` of a short batch `[S, B, ...]`, padded to `length`."""
-        more = self.length - x.shape[2] if self.problem.per_token else 0
+        more = self.length - x.shape[2] if self.task.per_token else 0
         padding = [(0, 0), (0, 0), (0, more)]
         return np.pad(x[:, :count], padding, constant_values=np.finfo(x.dtype).min)
 
@@ -113,7 +113,7 @@ class FinetuningRun(Run[FinetuningConfig]):
     """A run that fine-tunes several seeds."""
 
     program: SeedsProgram
-    problem: FinetuningTask
+    task: FinetuningTask
     batches: TrainingBatches
     scorer: Scorer
 
@@ -167,6 +167,9 @@ def build(
     Args:
       folder: where predictions are written, see `Scorer`.
       tokenizer: the run's own, where it has one already; default the pretrained model's.
+
+    Raises:
+      ValueError: for a config that cannot run; the message names the key and the way out.
     """
     config, data = resolved.config, resolved.config.data
     mesh = seed_mesh(len(config.seeds))
@@ -177,25 +180,37 @@ def build(
     words = load_tokenizer(tokenizer or PretrainedSource(config.init).tokenizer())
     model = dataclasses.replace(resolved.model, vocab_size=words.get_vocab_size())
     if isinstance(config, SquadConfig):
-        problem = squad_problem(config, model, words)
+        task = load_squad_task(config, model, words)
     else:
-        problem = glue_problem(config, model, words)
-    for note in problem.notes:
+        task = load_glue_task(config, model, words)
+    for note in task.notes:
         log(note)
-    lengths = (*(size for size in data.buckets if size < data.length), data.length)
-    rows = data.batch_size
-    steps = config.steps or max(
-        1, round(config.epochs * (len(problem.train.sizes()) // rows))
+    lengths = [size for size in data.buckets if size < data.length]
+    lengths.append(data.length)
+    steps_an_epoch = len(task.train.sizes()) // data.batch_size
+    steps = config.steps or max(1, round(config.epochs * steps_an_epoch))
+    batches = TrainingBatches(
+        task.train,
+        lengths,
+        batch_size=data.batch_size,
+        seeds=config.seeds,
+        steps=steps,
+        host=jax.process_index(),
+        hosts=jax.process_count(),
     )
-    hosts = jax.process_index(), jax.process_count()
-    batches = TrainingBatches(problem.train, lengths, rows, config.seeds, steps, *hosts)
-    program = make_program(config, mesh, model, problem.task, steps)
+    program = make_program(config, mesh, model, task.objective, steps)
     held_out = {
         name: evaluation_batches(rows, lengths, data.eval_batch_size)
-        for name, rows in problem.held_out.items()
+        for name, rows in task.held_out.items()
     }
-    outputs = program.outputs(problem.task.outputs)
-    scorer = Scorer(folder, config.seeds, problem, outputs, held_out, data.length)
+    scorer = Scorer(
+        folder=folder,
+        seeds=config.seeds,
+        task=task,
+        outputs=program.outputs(task.objective.outputs),
+        held_out=held_out,
+        length=data.length,
+    )
     stage = Stage(
         name=config.task,
         steps=steps,
@@ -204,28 +219,23 @@ def build(
         evaluate=scorer.score,
         flops=functools.partial(train_flops, model, predictions=0),
     )
-
     # By default a kill costs a tenth of the run at most.
     checkpoint_every = config.checkpoint_every or -(-steps // 10)
+    batch = f"{data.batch_size:,} rows of each of {len(config.seeds)} seeds"
+    checksums = {f"{config.task}, training data": task.train.checksum()}
+    for name, rows in task.held_out.items():
+        checksums[f"{config.task}, {name} data"] = rows.checksum()
     return FinetuningRun(
         resolved=resolved,
         program=program,
         stages=[stage],
-        summary=[
-            (
-                "Batch",
-                f"{rows:,} rows of each of {len(config.seeds)} seeds; {steps:,} steps",
-            )
-        ],
-        digests={
-            f"{config.task}, {name} data": each.digest()
-            for name, each in {"training": problem.train, **problem.held_out}.items()
-        },
+        summary=[("Batch", f"{batch}; {steps:,} steps")],
+        checksums=checksums,
         every=(config.log_every, config.eval_every, checkpoint_every),
         keep_checkpoints=config.keep_checkpoints,
         start=lambda fresh: start_from(config, program, fresh)[0],
         tokenizer=words,
-        problem=problem,
+        task=task,
         batches=batches,
         scorer=scorer,
     )
@@ -247,20 +257,28 @@ def start_from(
     config: FinetuningConfig, program: SeedsProgram, fresh: Params
 ) -> tuple[Params, Changes]:
     """Return `fresh` parameters with everything that fits taken from the model at `config.init`,
-    and log it; ValueError if the model has no parameters yet, or its encoder does not fit."""
+    and what was taken, which is also printed.
+
+    Raises:
+      ValueError: if the model has no parameters yet, or its encoder does not fit.
+    """
     replicated = sharding.replicated(program.mesh)
     old = PretrainedSource(config.init).params(
         lambda tree: jax.tree.map(lambda _: replicated, tree),
         program.model.max_length,
         config.resize,
     )
-    merge = functools.partial(transplant, heads=False)
-    _, changes = merge(jax.eval_shape(program.task.init, jax.random.key(0)), old)
+    shapes = jax.eval_shape(program.task.init, jax.random.key(0))
+    _, changes = transplant(shapes, old, heads=False)
     log(f"Parameters from {config.init}:\n{changes}")
-    merge_seeds = jax.vmap(lambda params, old: merge(params, old)[0], in_axes=(0, None))
-    return jax.jit(merge_seeds, out_shardings=program.shardings.params)(
-        fresh, old
-    ), changes
+
+    def merge(params: Params, old: Params) -> Params:
+        merged, _ = transplant(params, old, heads=False)
+        return merged
+
+    merge_seeds = jax.vmap(merge, in_axes=(0, None))
+    merge_seeds = jax.jit(merge_seeds, out_shardings=program.shardings.params)
+    return merge_seeds(fresh, old), changes
 
 
 def run(

@@ -23,7 +23,8 @@ class FinetuningTask(NamedTuple):
 
     dataset: str  # What it is scored on.
     trained_on: str
-    task: Task  # The head's losses; its outputs are logits `[B, C]`, or `[B, L]` if `per_token`.
+    # The head and its losses; its outputs are logits `[B, C]`, or `[B, L]` if `per_token`.
+    objective: Task
     per_token: bool
     train: Rows
     held_out: dict[str, Rows]  # The rows to score, by name.
@@ -33,9 +34,7 @@ class FinetuningTask(NamedTuple):
     score: Callable[[str, PyTree], tuple[Scalars, dict[str, Any]]]
     baseline: Scalars  # Scores of a trivial answer.
     metric: str  # The score to select by.
-    held_out_metric: (
-        str  # That of training data that was kept for it, empty if none was.
-    )
+    held_out_metric: str  # That of training data kept to select by; empty if none was.
     notes: list[str]  # What a reader should know about the data.
 
 
@@ -45,9 +44,18 @@ def score_name(metric: str, held_out: str) -> str:
 
 
 def split_off(count: int, fraction: float) -> np.ndarray:
-    """Choose examples, or groups of them, to keep from training: `[count]` bool, the same for all
-    seeds and models. At least one is kept, and one left to train on."""
-    mask = np.zeros(count, bool)
-    size = min(max(1, round(fraction * count)), count - 1) if fraction else 0
-    mask[np.random.default_rng(_SPLIT_SEED).permutation(count)[:size]] = True
-    return mask
+    """Choose examples, or groups of them, to keep from training, the same for all seeds and models.
+
+    Args:
+      fraction: of them to keep; 0 keeps none. Otherwise at least one is kept, and one left to train
+        on.
+
+    Returns:
+      `[count]` bool, True where one is kept from training.
+    """
+    is_kept = np.zeros(count, bool)
+    if fraction:
+        size = min(max(1, round(fraction * count)), count - 1)
+        order = np.random.default_rng(_SPLIT_SEED).permutation(count)
+        is_kept[order[:size]] = True
+    return is_kept

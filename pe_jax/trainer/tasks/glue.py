@@ -17,7 +17,6 @@ from pe_jax.trainer.data.rows import Rows
 from pe_jax.trainer.tasks.finetuning_task import (
     HELD_OUT,
     INPUTS,
-    VALIDATION,
     FinetuningTask,
     score_name,
     split_off,
@@ -31,12 +30,14 @@ from pe_jax.trainer.training.step import Task, cache_by_arguments, make_task
 def classification_task(model: BertConfig, outputs: int) -> Task:
     """Cross-entropy over classes and accuracy in points, or with one output the squared error.
 
-    Batches: tokens, token_type_ids `[B, L]` int32, valid `[B, L]` bool, label `[B]`.
+    Batches: tokens, token_type_ids `[B, L]` int32, mask `[B, L]` bool, label `[B]`.
     """
 
     def counts(batch: Batch) -> Sums:
         rows = jnp.float32(len(batch["label"]))
-        return {"loss": rows} if outputs == 1 else {"loss": rows, "accuracy": rows}
+        if outputs == 1:
+            return {"loss": rows}
+        return {"loss": rows, "accuracy": rows}
 
     def sums(logits: jax.Array, batch: Batch) -> Sums:
         if outputs == 1:
@@ -53,51 +54,58 @@ def glue_task(config: FinetuningConfig, model: BertConfig) -> Task:
 
 
 def glue_score(metric: str, labels: np.ndarray, predictions: np.ndarray) -> float:
-    """An official metric of GLUE in points: 100 times that of scikit-learn or scipy. ValueError for
-    predictions that are not finite, or if scikit-learn is not installed.
+    """An official metric of GLUE in points: 100 times that of scikit-learn or scipy.
 
     Args:
       metric: accuracy, f1, matthews, pearson or spearman.
       labels, predictions: `[N]` classes, or values of a regression.
+
+    Raises:
+      ValueError: for predictions that are not finite, or if scikit-learn is not installed.
     """
     _check_finite(predictions)
     if metric in ("pearson", "spearman"):
-        from scipy import (
-            stats,
-        )  # As long to import as all of JAX, and only needed here.
+        # As long to import as all of JAX, and only needed here.
+        from scipy import stats
 
         correlation = stats.pearsonr if metric == "pearson" else stats.spearmanr
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", stats.ConstantInputWarning)
             value = float(correlation(labels, predictions).statistic)
-        return (
-            0.0 if np.isnan(value) else 100 * value
-        )  # Constant answers do not correlate.
+        if np.isnan(value):  # Constant answers do not correlate.
+            return 0.0
+        return 100 * value
     with extra("finetuning", ValueError):
         from sklearn import metrics
     if metric == "f1":
-        return 100 * float(metrics.f1_score(labels, predictions, zero_division=0.0))
-    score = (
-        metrics.matthews_corrcoef if metric == "matthews" else metrics.accuracy_score
-    )
-    return 100 * float(score(labels, predictions))
+        value = metrics.f1_score(labels, predictions, zero_division=0.0)
+    elif metric == "matthews":
+        value = metrics.matthews_corrcoef(labels, predictions)
+    else:
+        value = metrics.accuracy_score(labels, predictions)
+    return 100 * float(value)
 
 
 def _check_finite(predictions: np.ndarray) -> None:
-    if broken := int(
-        (~np.isfinite(predictions.reshape(len(predictions), -1))).any(-1).sum()
-    ):
+    is_finite = np.isfinite(predictions.reshape(len(predictions), -1)).all(-1)
+    broken = int((~is_finite).sum())
+    if broken:
         raise ValueError(
             f"{broken} of {len(predictions)} predictions are not finite, so they cannot be scored. "
             "The model's weights are broken."
         )
 
 
-def glue_problem(
+def load_glue_task(
     config: FinetuningConfig, model: BertConfig, tokenizer: Tokenizer
 ) -> FinetuningTask:
-    """Return the GLUE task of `config`; ValueError if its data is missing or has other labels."""
-    glue, dataset = GLUE[config.task], f"glue/{config.task}"
+    """Return the data, head and scores of the GLUE task that `config.task` names.
+
+    Raises:
+      ValueError: if its data is missing or has other labels, or inputs are too short for a text.
+    """
+    glue = GLUE[config.task]
+    dataset = f"glue/{config.task}"
 
     def read(split: str) -> Examples:
         return load_glue(config.task, split, config.data.data_dir)
@@ -107,13 +115,15 @@ def glue_problem(
 
     whole = read("train")
     train = whole.select(~whole.empty())
-    held_out = {suffix or VALIDATION: read(split) for suffix, split in glue.validation}
+    held_out = {name: read(split) for name, split in glue.validation}
+    first_metric = glue.metrics[0]
+    first_set = glue.validation[0][0]
+    held_out_metric = ""
     if config.data.held_out:
-        held_out_rows = split_off(len(train.labels), config.data.held_out)
-        train, held_out[HELD_OUT] = (
-            train.select(~held_out_rows),
-            train.select(held_out_rows),
-        )
+        is_kept = split_off(len(train.labels), config.data.held_out)
+        held_out[HELD_OUT] = train.select(is_kept)
+        train = train.select(~is_kept)
+        held_out_metric = score_name(first_metric, HELD_OUT)
 
     def scores(name: str, answers: np.ndarray) -> Scalars:
         labels = held_out[name].labels
@@ -125,25 +135,22 @@ def glue_problem(
         return scores(name, answers), {name: answers.tolist()}
 
     trivial = np.bincount(train.labels).argmax() if glue.labels else train.labels.mean()
+    baseline = {}
+    for name, examples in held_out.items():
+        answers = np.full_like(examples.labels, trivial)
+        for metric, value in scores(name, answers).items():
+            baseline[score_name(metric, name)] = value
     return FinetuningTask(
         dataset=dataset,
         trained_on=dataset,
-        task=glue_task(config, model),
+        objective=glue_task(config, model),
         per_token=False,
         train=encode(train),
         held_out={name: encode(examples) for name, examples in held_out.items()},
         score=score,
-        baseline={
-            score_name(metric, name): value
-            for name, examples in held_out.items()
-            for metric, value in scores(
-                name, np.full_like(examples.labels, trivial)
-            ).items()
-        },
-        metric=score_name(glue.metrics[0], glue.validation[0][0] or VALIDATION),
-        held_out_metric=score_name(glue.metrics[0], HELD_OUT)
-        if config.data.held_out
-        else "",
+        baseline=baseline,
+        metric=score_name(first_metric, first_set),
+        held_out_metric=held_out_metric,
         notes=_notes(whole, train, held_out),
     )
 
@@ -151,12 +158,16 @@ def glue_problem(
 def _notes(
     whole: Examples, train: Examples, held_out: dict[str, Examples]
 ) -> list[str]:
-    notes = [f"{len(train.labels):,} training examples"]
-    if count := whole.empty().sum():
-        notes[0] += f"; {count:,} with an empty text were left out"
+    note = f"{len(train.labels):,} training examples"
+    empty = whole.empty().sum()
+    if empty:
+        note += f"; {empty:,} with an empty text were left out"
+    notes = [note]
     for name, examples in held_out.items():
         source = "training data kept to select by" if name == HELD_OUT else name
-        notes.append(f"{len(examples.labels):,} examples in {source}")
-        if count := examples.empty().sum():
-            notes[-1] += f", {count:,} of them with an empty text"
+        note = f"{len(examples.labels):,} examples in {source}"
+        empty = examples.empty().sum()
+        if empty:
+            note += f", {empty:,} of them with an empty text"
+        notes.append(note)
     return notes

@@ -5,7 +5,6 @@ Shapes: N layers, B rows, L length, P positions, D hidden size.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 from collections.abc import Callable, Sequence
@@ -26,8 +25,10 @@ from pe_jax.trainer.training.step import Task, cache_by_arguments
 
 
 class Statistics(NamedTuple):
-    """Statistics of the teacher's outputs on held-out text, float32. A variance is the mean squared
-    distance of a token's vector from the mean vector."""
+    """Statistics of the teacher's outputs on held-out text, float32.
+
+    A variance is the mean squared distance of a token's vector from the mean vector.
+    """
 
     hidden: Float[Array, " N"]  # Variance of each layer's output.
     attention: Float[Array, " N"]  # Variance of each layer's output of attention.
@@ -68,9 +69,8 @@ def imitation_task(
 
     def init(rng: jax.Array) -> Params:
         tokens = jnp.zeros((1, 8), jnp.int32)
-        params = BertForPretraining(student).init(rng, tokens, masked_positions=tokens)[
-            "params"
-        ]
+        model = BertForPretraining(student)
+        params = model.init(rng, tokens, masked_positions=tokens)["params"]
         return {name: params[name] for name in ("bert", *heads)}
 
     def counts(batch: Batch) -> Sums:
@@ -90,12 +90,13 @@ def imitation_task(
         statistics: Statistics,
     ) -> Sums:
         read = _with_shuffles(batch) if differences else batch
-        ours, theirs = outputs(params, read, rng), teacher_outputs(teacher_params, read)
-        hidden, targets = ours.hidden[1:], theirs.hidden[1:]
-        rows = len(batch["tokens"])
-        error = (
-            _distance(hidden[:, :rows], targets[:, :rows], batch) / statistics.hidden
-        )
+        ours = outputs(params, read, rng)
+        theirs = teacher_outputs(teacher_params, read)
+        hidden = ours.hidden[1:]
+        targets = theirs.hidden[1:]
+        rows = len(batch["tokens"])  # Those that are not shuffled come first.
+        error = _distance(hidden[:, :rows], targets[:, :rows], batch)
+        error = error / statistics.hidden
         if statistics.centre is not None:
             targets = _centered(targets, statistics.centre, read)
         loss = _distance(hidden, targets, read) / statistics.hidden
@@ -103,8 +104,9 @@ def imitation_task(
             attention_loss = _distance(ours.attention, theirs.attention, read)
             loss = loss + attention * attention_loss / statistics.attention
         if differences:
-            changes = _change(hidden, batch["order"]), _change(targets, batch["order"])
-            change_loss = _distance(*changes, batch) / statistics.hidden
+            change = _change(hidden, batch["order"])
+            target_change = _change(targets, batch["order"])
+            change_loss = _distance(change, target_change, batch) / statistics.hidden
             loss = (loss + differences * change_loss) / 2
         r2 = _real(batch).sum() - error
         by_layer = dict(zip(names, r2, strict=True))
@@ -122,9 +124,13 @@ def outputs_of(
     def outputs(
         params: Params, batch: Batch, rng: jax.Array | None = None
     ) -> LayerOutputs:
-        inputs = batch["tokens"], batch["token_type_ids"]
         return layer_outputs(
-            model, params, *inputs, rng=rng, document_ids=batch["document_ids"]
+            model,
+            params,
+            batch["tokens"],
+            batch["token_type_ids"],
+            rng=rng,
+            document_ids=batch["document_ids"],
         )
 
     return sharding.gather(outputs, mesh, parallel)
@@ -141,12 +147,17 @@ def _targets_of(
         if "windows" not in batch:
             return outputs(params, batch)
         rows, _, width = batch["windows"].shape
-        sources, places = batch["windows"].reshape(rows, -1), batch["window_places"]
+        sources = batch["windows"].reshape(rows, -1)
+        places = batch["window_places"]
+
+        def by_window(x: Int[Array, "B L"]) -> Int[Array, "B*R W"]:
+            return jnp.take_along_axis(x, sources, 1).reshape(-1, width)
+
         windows = {
-            name: jnp.take_along_axis(batch[name], sources, 1).reshape(-1, width)
-            for name in ("tokens", "token_type_ids")
+            "tokens": by_window(batch["tokens"]),
+            "token_type_ids": by_window(batch["token_type_ids"]),
+            "document_ids": batch["window_document_ids"].reshape(-1, width),
         }
-        windows["document_ids"] = batch["window_document_ids"].reshape(-1, width)
 
         def by_token(x: Float[Array, "N R W D"]) -> Float[Array, "N B L D"]:
             x = x.reshape(len(x), rows, -1, x.shape[-1])
@@ -167,9 +178,8 @@ def _distance(
 
 def _with_shuffles(batch: Batch) -> Batch:
     """The rows of a batch, and the same with their words in another order."""
-    shuffled = batch | {
-        "tokens": jnp.take_along_axis(batch["tokens"], batch["order"], 1)
-    }
+    tokens = jnp.take_along_axis(batch["tokens"], batch["order"], 1)
+    shuffled = batch | {"tokens": tokens}
     return jax.tree.map(lambda *both: jnp.concatenate(both), batch, shuffled)
 
 
@@ -202,21 +212,34 @@ def measure(
     params: Params,
     held_out: Sequence[Sequence[Batch]],
 ) -> list[Statistics]:
-    """Return the statistics of a teacher on held-out batches, for each stage; `params` are those of
-    its `Bert`, with the shardings of `sharding.state_shardings`."""
+    """Return the statistics of a teacher on held-out batches, for each stage.
+
+    Args:
+      params: of the teacher's `Bert`, with the shardings of `sharding.state_shardings`.
+      held_out: batches of each stage.
+    """
     sums = _statistics_of(_targets_of(teacher, mesh, config.parallel), config.centered)
-    step = sharding.compiled(
-        sums, mesh, (None, None)
-    )  # With the shardings that both come with.
-    wide = functools.partial(jax.tree.map, lambda x: np.asarray(x, np.float64))
-    stages = [[wide(step(params, batch)) for batch in batches] for batches in held_out]
+    # With the shardings that both arguments come with.
+    step = sharding.compiled(sums, mesh, (None, None))
+    stages = []
+    for batches in held_out:
+        stages.append([_to_float64(step(params, batch)) for batch in batches])
     centre = None
     if config.centered:
-        centre = _centre(max(stages, key=lambda batches: len(batches[0]["texts"])))
+        longest = max(stages, key=lambda totals: len(totals[0]["texts"]))
+        centre = _centre(longest)
     return [
-        Statistics(_variance(s, "hidden"), _variance(s, "attention"), centre)
-        for s in stages
+        Statistics(
+            hidden=_variance(totals, "hidden"),
+            attention=_variance(totals, "attention"),
+            centre=centre,
+        )
+        for totals in stages
     ]
+
+
+def _to_float64(sums: Sums) -> dict[str, np.ndarray]:
+    return {name: np.asarray(x, np.float64) for name, x in sums.items()}
 
 
 @cache_by_arguments
@@ -226,10 +249,10 @@ def _statistics_of(
     """Return the function that adds up what `measure` needs of a batch, also by position or not."""
 
     def sums(params: Params, batch: Batch) -> Sums:
-        theirs, real = outputs(params, batch), _real(batch)
-        hidden, attention = (
-            x.astype(jnp.float32) for x in (theirs.hidden[1:], theirs.attention)
-        )
+        theirs = outputs(params, batch)
+        real = _real(batch)
+        hidden = theirs.hidden[1:].astype(jnp.float32)
+        attention = theirs.attention.astype(jnp.float32)
         totals = {
             "tokens": real.sum(),
             **_mean_and_spread(hidden, real, "hidden"),
@@ -237,14 +260,14 @@ def _statistics_of(
         }
         if not by_position:
             return totals
-        text, positions = batch["text"], document_positions(batch["document_ids"])
-        zeros, hidden = (
-            jnp.zeros_like(hidden[:, 0]),
-            jnp.where(text[..., None], hidden, 0),
-        )
+        text = batch["text"]
+        positions = document_positions(batch["document_ids"])
+        counts = jnp.zeros(text.shape[1], jnp.int32)
+        vectors = jnp.zeros_like(hidden[:, 0])
+        of_text = jnp.where(text[..., None], hidden, 0)
         return totals | {
-            "texts": jnp.zeros(text.shape[1], jnp.int32).at[positions].add(text),
-            "by_position": zeros.at[:, positions].add(hidden),
+            "texts": counts.at[positions].add(text),
+            "by_position": vectors.at[:, positions].add(of_text),
         }
 
     return sums
@@ -261,10 +284,13 @@ def _mean_and_spread(x: Float[Array, "N B L D"], real: Array, name: str) -> Sums
 
 def _variance(batches: Sequence[dict[str, np.ndarray]], name: str) -> np.ndarray:
     """The variance of all tokens, within batches and between them."""
-    keys = "tokens", f"{name}_mean", f"{name}_spread"
-    tokens, means, spreads = (
-        np.stack([batch[key] for batch in batches]) for key in keys
-    )
+
+    def stacked(key: str) -> np.ndarray:
+        return np.stack([batch[key] for batch in batches])
+
+    tokens = stacked("tokens")
+    means = stacked(f"{name}_mean")
+    spreads = stacked(f"{name}_spread")
     mean = np.average(means, axis=0, weights=tokens)
     between = np.average(((means - mean) ** 2).sum(-1), axis=0, weights=tokens)
     return (spreads.sum(0) / tokens.sum() + between).astype(np.float32)
@@ -275,15 +301,13 @@ def _centre(batches: Sequence[dict[str, np.ndarray]]) -> np.ndarray:
     counts = np.sum([batch["texts"] for batch in batches], axis=0)[:, None]
     by_position = np.sum([batch["by_position"] for batch in batches], axis=0)
     mean = by_position.sum(1, keepdims=True) / counts.sum()
-    return np.where(counts > 0, by_position / np.maximum(counts, 1) - mean, 0).astype(
-        np.float32
-    )
+    centre = np.where(counts > 0, by_position / np.maximum(counts, 1) - mean, 0)
+    return centre.astype(np.float32)
 
 
-def teacher_digest(teacher: BertConfig, params: Params) -> str:
-    """Return a digest of all that the teacher's hidden states depend on."""
-    settings = {
-        name: getattr(teacher, name) for name in (*SIZES, *ARCHITECTURE, "max_length")
-    }
+def teacher_checksum(teacher: BertConfig, params: Params) -> str:
+    """Return a checksum of all that the teacher's hidden states depend on."""
+    names = (*SIZES, *ARCHITECTURE, "max_length")
+    settings = {name: getattr(teacher, name) for name in names}
     facts = [teacher.encoding().name, settings, checksum(params)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -18,18 +19,22 @@ from pe_jax.trainer.training import sharding
 from pe_jax.trainer.training.pytrees import Batch, Params, Scalars
 from pe_jax.trainer.training.step import cache_by_arguments
 
-_TEXTS, _LONGEST = 32, 128
+_TEXTS = 32
+_LONGEST = 128
 
 
 def order_scores(
     program: Program, teacher: BertConfig, params: Params, text: TextSplit, longest: int
 ) -> tuple[Callable[[Params], Scalars], Scalars]:
-    """Return `scores(params)` of the student of `program`, and the scores of its teacher, whose
-    `Bert` has `params`; inputs have at most `longest` tokens.
+    """Return `scores(params)` of the student of `program`, and the scores of its teacher.
 
     They are the fields of `OrderSensitivity` by kind of shuffle, `order/words/pooled` and so on, of
     at most 32 texts of at most 128 tokens. Those that are not defined are left out, such as of
     sentences where every text is one.
+
+    Args:
+      params: of the teacher's `Bert`.
+      longest: the most tokens of an input.
     """
     template = text.vocabulary.single
     starts = text.held_out.sentences[text.held_out.documents]
@@ -37,9 +42,8 @@ def order_scores(
     size = min(size, min(longest, _LONGEST) - template.size)
     inside, begins = data.pieces(text.held_out, text.held_out_documents, _TEXTS, size)
     tokens = np.stack([template.join(piece) for piece in inside])
-    orders = properties.shuffled_orders(
-        begins, ends=(len(template.before), len(template.after))
-    )
+    ends = (len(template.before), len(template.after))
+    orders = properties.shuffled_orders(begins, ends=ends)
 
     def states(outputs: Callable[..., LayerOutputs], params: Params) -> jax.Array:
         everywhere = sharding.replicated(program.mesh)
@@ -64,19 +68,21 @@ def _states_of(
 
     def last(params: Params, tokens: jax.Array) -> jax.Array:
         inputs = {
+            "tokens": tokens,
             "token_type_ids": jnp.zeros_like(tokens),
             "document_ids": jnp.ones_like(tokens),
         }
-        return outputs(params, {"tokens": tokens, **inputs}).hidden[-1]
+        return outputs(params, inputs).hidden[-1]
 
-    return lambda *args: properties.states_by_order(last, *args)
+    return functools.partial(properties.states_by_order, last)
 
 
 def _scalars(sensitivity: properties.OrderSensitivity) -> Scalars:
-    return {
-        f"order/{kind}/{field}": float(value)
-        for field, values in vars(sensitivity).items()
-        if values is not None
-        for kind, value in zip(properties.SHUFFLES, np.asarray(values), strict=True)
-        if np.isfinite(value)
-    }
+    scores = {}
+    for field, values in vars(sensitivity).items():
+        if values is None:
+            continue
+        for kind, value in zip(properties.SHUFFLES, np.asarray(values), strict=True):
+            if np.isfinite(value):
+                scores[f"order/{kind}/{field}"] = float(value)
+    return scores

@@ -29,10 +29,13 @@ class PretrainedSource:
 
     Args:
       init: the workdir of a run of pretraining or distillation, or a published BERT, see
-        `open_checkpoint`; a ValueError if there is neither.
+        `open_checkpoint`.
 
     Attributes:
       model: its config, whose `position` is a name.
+
+    Raises:
+      ValueError: if there is neither.
     """
 
     def __init__(self, init: str):
@@ -72,6 +75,9 @@ class PretrainedSource:
         Args:
           max_length: of the model that takes them, to which tables of positions are resized.
           resize: the method for tables that limit positions; empty leaves them as they are.
+
+        Raises:
+          ValueError: for a run without a checkpoint, or weights that cannot be read or resized.
         """
         if self._is_run:
             params = newest_params(self._path, shardings_of)[1]
@@ -79,37 +85,43 @@ class PretrainedSource:
             from pe_jax.interop import load_encoder
             from pe_jax.interop.bert_import import PRETRAINING_HEADS
 
-            bert = load_encoder(self._path, heads=PRETRAINING_HEADS)
-            if bert.unread:
-                log(f"Not read from {self._path}: {', '.join(bert.unread)}")
-            params = jax.device_get(bert.params)
-        if (
-            max_length not in (None, self.model.max_length)
-            and "position" in params["bert"]
-        ):
+            encoder = load_encoder(self._path, heads=PRETRAINING_HEADS)
+            if encoder.unread:
+                log(f"Not read from {self._path}: {', '.join(encoder.unread)}")
+            params = jax.device_get(encoder.params)
+        bert = params["bert"]
+        if max_length is None:
+            max_length = self.model.max_length
+        if max_length != self.model.max_length and "position" in bert:
             encoding = self.model.encoding()
-            position = encoding.resize(params["bert"]["position"], max_length, resize)
-            params = {**params, "bert": {**params["bert"], "position": position}}
+            position = encoding.resize(bert["position"], max_length, resize)
+            params = {**params, "bert": {**bert, "position": position}}
         return jax.device_put(params, shardings_of(params))
 
     def tokenizer(self) -> Path:
         """Return the file of its tokenizer; raises as `published_tokenizer`."""
-        return (saved_tokenizer if self._is_run else published_tokenizer)(self._path)
+        if self._is_run:
+            return saved_tokenizer(self._path)
+        return published_tokenizer(self._path)
 
 
 def start_model(
     config: EncoderTrainingConfig | FinetuningConfig, folder: Path | None
 ) -> BertConfig:
-    """Return the config of the model at `config.init`. Where it is gone, a run with a checkpoint in
-    `folder` resumes with its own config; without one that is a ValueError."""
+    """Return the config of the model at `config.init`.
+
+    A run with a checkpoint in `folder` resumes without that model: where it is gone, the run's own
+    config describes it.
+
+    Raises:
+      ValueError: if there is no such model, and no such run.
+    """
     try:
         return PretrainedSource(config.init).model
     except ValueError:
-        if (
-            folder is None
-            or not (folder / "config.json").exists()
-            or not saved_steps(folder)
-        ):
+        if folder is None or not (folder / "config.json").exists():
+            raise
+        if not saved_steps(folder):
             raise
         log(
             f"config.init={config.init} cannot be read: the run in {folder} resumes without it."
@@ -121,9 +133,12 @@ def model_of(
     config: EncoderTrainingConfig, longest: int, folder: Path | None = None
 ) -> BertConfig:
     """Return the model at `config.init`, see `start_model`, with the values that `config.model`
-    gives; ValueError if they do not fit.
+    gives.
 
     A learned table of positions that is kept keeps its length, if inputs of length `longest` fit.
+
+    Raises:
+      ValueError: if the values do not fit each other, or as `start_model`.
     """
     start = start_model(config, folder)
     model = config.model.resolve(start)
@@ -137,21 +152,23 @@ def model_of(
 
 
 def tokenizer_file(config: EncoderTrainingConfig) -> str:
-    """Return the tokenizer for a run of `config`, empty where the run trains its own; ValueError if
-    it starts from a model with another vocabulary."""
+    """Return the tokenizer for a run of `config`, empty where the run trains its own.
+
+    Raises:
+      ValueError: if the run starts from a model with another vocabulary, or without a tokenizer.
+    """
     vocab = config.data.vocab
     if not config.init:
         return vocab
-    started = PretrainedSource(config.init).tokenizer()
-    if (
-        vocab
-        and load_tokenizer(vocab).get_vocab() != load_tokenizer(started).get_vocab()
-    ):
-        raise ValueError(
-            f"config.data.vocab={vocab} has other tokens than {started}, which the model at "
-            f"{config.init} was trained with. Leave config.data.vocab empty."
-        )
-    return str(started)
+    start = PretrainedSource(config.init).tokenizer()
+    if vocab:
+        tokens = load_tokenizer(vocab).get_vocab()
+        if tokens != load_tokenizer(start).get_vocab():
+            raise ValueError(
+                f"config.data.vocab={vocab} has other tokens than {start}, which the model at "
+                f"{config.init} was trained with. Leave config.data.vocab empty."
+            )
+    return str(start)
 
 
 def _is_run(path: Path) -> bool:
@@ -163,7 +180,11 @@ def _is_run(path: Path) -> bool:
 
 
 def published_tokenizer(path: Path) -> Path:
-    """Return the tokenizer file of a published checkpoint; ValueError if there is none."""
+    """Return the tokenizer file of a published checkpoint.
+
+    Raises:
+      ValueError: if there is none.
+    """
     from pe_jax.interop.checkpoint_files import open_checkpoint
 
     folder = open_checkpoint(path).folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +30,7 @@ from pe_jax.trainer.tasks.train import train
 from pe_jax.trainer.training import sharding
 from pe_jax.trainer.training.loop import Stage, evaluate
 from pe_jax.trainer.training.optimizer import make_optimizer
-from pe_jax.trainer.training.pytrees import Batch, Params, Sums
+from pe_jax.trainer.training.pytrees import Batch, Params, Scalars, Sums
 from pe_jax.trainer.training.step import Task, cache_by_arguments, make_task
 from pe_jax.trainer.training.workdir import ResolvedConfig
 
@@ -41,6 +42,10 @@ def run(config: PretrainingConfig, folder: Path, profile: range = range(0)) -> R
 
     Args:
       profile: steps to trace, see `Loop`.
+
+    Raises:
+      ValueError: for a config that cannot run; the message names the key and the way out. For
+        what else may happen, see `train`.
     """
     resolved = text_training.resolve(config, folder)
     run = build(resolved, text_training.log_start(folder, resolved))
@@ -77,15 +82,13 @@ def packed_task(config: BertConfig) -> Task:
     names = ("tokens", "masked_positions", "document_ids", "positions")
     inputs = dict.fromkeys(names, jnp.int32)
     losses = ("masked_lm_loss",)
-    return make_task(
-        BertForMaskedLM(config), inputs, _masked_lm_counts, _masked_lm_sums, losses
-    )
+    model = BertForMaskedLM(config)
+    return make_task(model, inputs, _masked_lm_counts, _masked_lm_sums, losses)
 
 
 def _masked_lm_counts(batch: Batch) -> Sums:
-    return dict.fromkeys(
-        ("masked_lm_loss", "masked_lm_accuracy"), batch["masked_weights"].sum()
-    )
+    count = batch["masked_weights"].sum()
+    return {"masked_lm_loss": count, "masked_lm_accuracy": count}
 
 
 def _masked_lm_sums(logits: jax.Array, batch: Batch) -> Sums:
@@ -102,10 +105,16 @@ def make_program(
 ) -> Program:
     """Return what `config` runs on the devices of `mesh` in `steps` steps, without data."""
     schedule, optimizer = make_optimizer(config.optimizer, steps, model)
-    task = (packed_task if config.data.packed else pretraining_task)(model)
+    task = packed_task(model) if config.data.packed else pretraining_task(model)
     task = task._replace(sums=sharding.gather(task.sums, mesh, config.parallel))
     return Program(
-        model, task, optimizer, schedule, mesh, (config.seed,), config.parallel
+        model=model,
+        task=task,
+        optimizer=optimizer,
+        schedule=schedule,
+        mesh=mesh,
+        seeds=(config.seed,),
+        parallel=config.parallel,
     )
 
 
@@ -118,10 +127,15 @@ def make_examples(
 ) -> data.Examples:
     """Return the examples of a stage: packed documents, or sentence pairs."""
     assert isinstance(stage, PretrainingStageConfig)
-    sizes = (vocabulary, stage.length, stage.max_predictions, config.mask_rate)
+    options: dict[str, Any] = {
+        "length": stage.length,
+        "max_predictions": stage.max_predictions,
+        "mask_rate": config.mask_rate,
+    }
     if config.packed:
-        return data.PackedExamples(corpus, documents, *sizes)
-    return data.PretrainingExamples(corpus, documents, *sizes, config.short_probability)
+        return data.PackedExamples(corpus, documents, vocabulary, **options)
+    options["short_probability"] = config.short_probability
+    return data.PretrainingExamples(corpus, documents, vocabulary, **options)
 
 
 def build(
@@ -144,14 +158,15 @@ def build(
     eval_step = program.eval_step()
 
     def make_stage(number: int, stage: PretrainingStageConfig) -> Stage:
+        def scores(step: int, params: Params) -> Scalars:
+            return evaluate(eval_step, params, text_data.held_out[number])
+
         return Stage(
             name=f"length {stage.length}",
             steps=text_data.steps[number],
             batches=text_data.batches[number],
             train_step=program.train_step(stage.accumulation),
-            evaluate=lambda step, params: evaluate(
-                eval_step, params, text_data.held_out[number]
-            ),
+            evaluate=scores,
             flops=functools.partial(
                 train_flops, model, predictions=stage.max_predictions
             ),
@@ -168,7 +183,9 @@ def build(
         log(f"Parameters from {config.init}:\n{changes}")
         return params
 
-    stages = [make_stage(*numbered) for numbered in enumerate(config.stages.values())]
+    stages = [
+        make_stage(number, stage) for number, stage in enumerate(config.stages.values())
+    ]
     return text_training.make_run(
         resolved, program, text_data, stages, {}, start if config.init else None
     )

@@ -42,13 +42,11 @@ class Program:
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule  # Learning rate of a step.
     mesh: Mesh
-    seeds: tuple[
-        int, ...
-    ]  # Of parameters, dropout and data order; several train side by side.
+    # Of parameters, dropout and data order; several train side by side.
+    seeds: tuple[int, ...]
     parallel: str  # A name in `sharding.PARALLEL`.
-    constants: int = (
-        0  # How many the task has, see `Task.sums`; they come with their shardings.
-    )
+    # How many the task has, see `Task.sums`; they come with their shardings.
+    constants: int = 0
 
     @functools.cached_property
     def shardings(self) -> TrainState:
@@ -82,33 +80,27 @@ class Program:
 
     def eval_step(self) -> Callable[..., Metrics]:
         """Return the jitted evaluation: `(params, global batch, *constants) -> metrics`."""
-        arguments = (
-            self.shardings.params,
-            self.batch_sharding,
-            *[None] * self.constants,
-        )
+        constants = [None] * self.constants
+        arguments = (self.shardings.params, self.batch_sharding, *constants)
         return sharding.compiled(make_eval_step(self.task), self.mesh, arguments)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run(Generic[C]):
-    """A run as a task builds it from its config, before it is trained. A folder's run resumes only
-    with the same config and digests."""
+    """A run as a task builds it from its config, before it is trained.
+
+    A folder's run resumes only with the same config and checksums.
+    """
 
     resolved: ResolvedConfig[C]
     program: Program
     stages: Sequence[Stage]
-    summary: Sequence[
-        tuple[str, str]
-    ] = ()  # To print before it trains, see `log_field`.
-    digests: Mapping[str, str] = dataclasses.field(
-        default_factory=dict
-    )  # Of its data, by name.
-    every: tuple[int, int, int] = (
-        0,
-        0,
-        0,
-    )  # Steps between logs, evaluations, saves: see `Loop`.
+    # To print before it trains, see `log_field`.
+    summary: Sequence[tuple[str, str]] = ()
+    # Of its data, by name.
+    checksums: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # Steps between logs, evaluations, saves: see `Loop`.
+    every: tuple[int, int, int] = (0, 0, 0)
     keep_checkpoints: int = 1  # See `Checkpoints`, as `keep_best`.
     keep_best: int = 0
     # `start(fresh parameters)` takes some from another model; None trains from scratch.

@@ -41,12 +41,15 @@ SEED_AXES = TrainState(step=None, params=_EACH, opt_state=_EACH, rng=_EACH)  # t
 
 def seed_mesh(seeds: int, devices: list[jax.Device] | None = None) -> Mesh:
     """All devices, by seeds and rows."""
-    devices = jax.devices() if devices is None else devices
+    if devices is None:
+        devices = jax.devices()
     devices = sorted(devices, key=lambda device: device.process_index)
     hosts = len({device.process_index for device in devices})
     split = math.gcd(seeds, len(devices) // hosts)
-    grid = np.array(devices).reshape(hosts, split, -1).swapaxes(0, 1).reshape(split, -1)
-    return Mesh(grid, (SEEDS, sharding.AXIS), axis_types=(AxisType.Auto, AxisType.Auto))
+    by_host = np.array(devices).reshape(hosts, split, -1)
+    grid = by_host.swapaxes(0, 1).reshape(split, -1)
+    auto = (AxisType.Auto, AxisType.Auto)
+    return Mesh(grid, (SEEDS, sharding.AXIS), axis_types=auto)
 
 
 def in_turn(mesh: Mesh) -> bool:
@@ -101,16 +104,14 @@ class SeedsProgram(Program):
         that every host has all rows of: leaves `[S, B, ...]`, replicated."""
         mapped = _outputs_by_seed(function, self.mesh, in_turn(self.mesh))
         by_rows = sharding.by_rows(self.mesh)
-        compiled = sharding.compiled(
-            mapped, self.mesh, (self.shardings.params, by_rows)
-        )
+        arguments = (self.shardings.params, by_rows)
+        compiled = sharding.compiled(mapped, self.mesh, arguments)
+
+        def to_global(x: np.ndarray) -> jax.Array:
+            return jax.make_array_from_callback(x.shape, by_rows, x.__getitem__)
 
         def outputs(params: Params, batch: HostBatch) -> PyTree:
-            rows = jax.tree.map(
-                lambda x: jax.make_array_from_callback(x.shape, by_rows, x.__getitem__),
-                batch,
-            )
-            return compiled(params, rows)
+            return compiled(params, jax.tree.map(to_global, batch))
 
         return outputs
 
@@ -118,9 +119,8 @@ class SeedsProgram(Program):
 def _init_seeds(
     task: Task, optimizer: optax.GradientTransformation, rngs: jax.Array
 ) -> TrainState:
-    return jax.vmap(functools.partial(init_state, task, optimizer), out_axes=SEED_AXES)(
-        rngs
-    )
+    init = functools.partial(init_state, task, optimizer)
+    return jax.vmap(init, out_axes=SEED_AXES)(rngs)
 
 
 @cache_by_arguments
@@ -131,9 +131,9 @@ def _step_by_seed(train_step: TrainStep, mesh: Mesh, in_turn: bool) -> TrainStep
         new, metrics = train_step(state, batch)
         return new[1:], metrics  # The number of steps has no axis of seeds.
 
-    step_of_seeds = jax.vmap(
-        sequential_vmap(seed_step) if in_turn else seed_step, (SEED_AXES, 0)
-    )
+    if in_turn:
+        seed_step = sequential_vmap(seed_step)
+    step_of_seeds = jax.vmap(seed_step, (SEED_AXES, 0))
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         seed_states, metrics = step_of_seeds(state, batch)
@@ -148,9 +148,11 @@ def _step_by_seed(train_step: TrainStep, mesh: Mesh, in_turn: bool) -> TrainStep
 def _outputs_by_seed(
     outputs: Callable[[Params, Batch], PyTree], mesh: Mesh, in_turn: bool
 ) -> Callable[[Params, Batch], PyTree]:
+    if in_turn:
+        outputs = sequential_vmap(outputs)
     seeds = PartitionSpec(SEEDS)
-    seed_outputs = jax.vmap(sequential_vmap(outputs) if in_turn else outputs, (0, None))
-    return _by_seed(seed_outputs, mesh, (seeds, PartitionSpec()), seeds)
+    outputs_of_seeds = jax.vmap(outputs, (0, None))
+    return _by_seed(outputs_of_seeds, mesh, (seeds, PartitionSpec()), seeds)
 
 
 def _by_seed(

@@ -34,7 +34,7 @@ SpanLogits = tuple[Array, Array]  # Of the first and of the last token, `[B, L]`
 def span_task(model: BertConfig) -> Task:
     """The mean of the cross-entropies of an answer's first and last token, over all positions.
 
-    Batches: tokens, token_type_ids `[B, L]` int32, valid `[B, L]` bool, start, end `[B]` int32.
+    Batches: tokens, token_type_ids `[B, L]` int32, mask `[B, L]` bool, start, end `[B]` int32.
     """
 
     def counts(batch: Batch) -> Sums:
@@ -53,51 +53,60 @@ def span_task(model: BertConfig) -> Task:
     return make_task(BertForSpans(model), INPUTS, counts, sums)
 
 
-def squad_problem(
+def load_squad_task(
     config: SquadConfig, model: BertConfig, tokenizer: Tokenizer
 ) -> FinetuningTask:
-    """The questions of `config.data.train` and `config.data.validation`; ValueError if they do not
-    exist, or none of them can be trained on."""
+    """Return the questions of `config.data.train` and `config.data.validation`, a head, and scores.
+
+    Raises:
+      ValueError: if the questions do not exist, or none of them can be trained on.
+    """
     data = config.data
     sizes = {"max_query": data.max_query, "stride": data.stride}
     train, held_out = _split(read_questions(data.train, data.data_dir), data.held_out)
     train_windows, skipped = training_windows(train, tokenizer, data.length, **sizes)
-    questions = read_questions(data.validation, data.data_dir)
-    question_sets = {
-        VALIDATION: questions,
-        **({HELD_OUT: held_out} if held_out else {}),
-    }
+    validation = read_questions(data.validation, data.data_dir)
+    question_sets = {VALIDATION: validation}
+    if held_out:
+        question_sets[HELD_OUT] = held_out
     windows = {
-        name: evaluation_windows(some, tokenizer, data.length, **sizes)
-        for name, some in question_sets.items()
+        name: evaluation_windows(questions, tokenizer, data.length, **sizes)
+        for name, questions in question_sets.items()
     }
 
     def score(name: str, logits: SpanLogits) -> tuple[Scalars, dict[str, Any]]:
         scores, predictions = _score(config, windows[name], logits)
         return scores, predictions if name == VALIDATION else {}
 
-    used, count = len(train_windows.questions), len(train_windows.question)
-    notes = [f"{used:,} training questions in {count:,} windows"]
-    if skipped:
-        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in skipped.items())
-        notes[0] += f"; left out: {reasons}"
-    for name, some in question_sets.items():
-        purpose = "to select by" if name == HELD_OUT else "to answer"
-        count = len(windows[name].question)
-        notes.append(f"{len(some):,} questions in {count:,} windows {purpose}")
     return FinetuningTask(
         dataset=_short_name(data.validation, "validation"),
         trained_on=_short_name(data.train, "train"),
-        task=span_task(model),
+        objective=span_task(model),
         per_token=True,
         train=train_windows.rows,
-        held_out={name: some.rows for name, some in windows.items()},
+        held_out={name: each.rows for name, each in windows.items()},
         score=score,
-        baseline=_baseline(questions, config.version),
+        baseline=_baseline(validation, config.version),
         metric="f1",
         held_out_metric=score_name("f1", HELD_OUT) if held_out else "",
-        notes=notes,
+        notes=_notes(train_windows, skipped, windows),
     )
+
+
+def _notes(
+    train: Windows, skipped: dict[str, int], held_out: dict[str, Windows]
+) -> list[str]:
+    questions = f"{len(train.questions):,} training questions"
+    note = f"{questions} in {len(train.question):,} windows"
+    if skipped:
+        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in skipped.items())
+        note += f"; left out: {reasons}"
+    notes = [note]
+    for name, windows in held_out.items():
+        questions = f"{len(windows.questions):,} questions"
+        purpose = "to select by" if name == HELD_OUT else "to answer"
+        notes.append(f"{questions} in {len(windows.question):,} windows {purpose}")
+    return notes
 
 
 def _split(
@@ -106,10 +115,11 @@ def _split(
     """Return questions to train on, and questions to select by; no context is in both."""
     contexts = list(dict.fromkeys(question.context for question in questions))
     is_kept = dict(zip(contexts, split_off(len(contexts), fraction), strict=True))
-    return (
-        [question for question in questions if not is_kept[question.context]],
-        [question for question in questions if is_kept[question.context]],
-    )
+    train: list[Question] = []
+    kept: list[Question] = []
+    for question in questions:
+        (kept if is_kept[question.context] else train).append(question)
+    return train, kept
 
 
 def _score(
@@ -117,22 +127,24 @@ def _score(
 ) -> tuple[Scalars, dict[str, Any]]:
     """Return the scores of the answers from the logits `[W, L]` of one seed, and the answers."""
     null_threshold = config.null_threshold if config.version == "v2.0" else None
+    start_logits, end_logits = logits
     predictions = best_answers(
         windows,
-        *logits,
+        start_logits,
+        end_logits,
         n_best=config.n_best,
         max_answer_tokens=config.max_answer_tokens,
         null_threshold=null_threshold,
     )
     texts = {prediction.id: prediction.text for prediction in predictions}
-    scores = squad_scores.score(windows.questions, texts, config.version)
     files: dict[str, Any] = {"answers": texts}
     if null_threshold is not None:
         largest = float(np.finfo(np.float64).max)  # JSON has no infinity.
-        files["null_differences"] = {
-            p.id: min(p.null_difference, largest) for p in predictions
-        }
-    return {k: v for k, v in scores.items() if k != "total"}, files
+        differences = {p.id: min(p.null_difference, largest) for p in predictions}
+        files["null_differences"] = differences
+    scores = squad_scores.score(windows.questions, texts, config.version)
+    del scores["total"]
+    return scores, files
 
 
 def _short_name(source: str, split: str) -> str:
@@ -143,9 +155,9 @@ def _short_name(source: str, split: str) -> str:
 
 def _baseline(questions: list[Question], version: str) -> Scalars:
     """Scores of answering with the first sentence of the context, or in v2.0 with no answer."""
-    first = {
-        q.id: "" if version == "v2.0" else q.context.partition(". ")[0]
-        for q in questions
-    }
-    scores = squad_scores.score(questions, first, version)
-    return {name: scores[name] for name in ("f1", "exact")}
+    answers = {}
+    for question in questions:
+        sentence, _, _ = question.context.partition(". ")
+        answers[question.id] = "" if version == "v2.0" else sentence
+    scores = squad_scores.score(questions, answers, version)
+    return {"f1": scores["f1"], "exact": scores["exact"]}

@@ -18,9 +18,8 @@ class Prediction(NamedTuple):
 
     id: str  # Of the question.
     text: str  # Empty for "unanswerable", or if there is no span.
-    null_difference: (
-        float  # Score of "unanswerable" minus that of the best span; else infinite.
-    )
+    # Score of "unanswerable" minus that of the best span; infinite if there is no span.
+    null_difference: float
 
 
 def best_answers(
@@ -52,25 +51,21 @@ def best_answers(
             raise ValueError(
                 f"{name} logits contain NaN or infinity. Has training diverged?"
             )
-    start_logits, end_logits = (
-        start_logits.astype(np.float64),
-        end_logits.astype(np.float64),
-    )
+    start_logits = start_logits.astype(np.float64)
+    end_logits = end_logits.astype(np.float64)
     null = np.full(len(windows.questions), np.inf)
     np.minimum.at(null, windows.question, start_logits[:, 0] + end_logits[:, 0])
     predictions = [
         Prediction(question.id, "", np.inf) for question in windows.questions
     ]
     spans = _best_spans(windows, start_logits, end_logits, n_best, max_answer_tokens)
-    for number, score, first, last in zip(*spans):
-        question, offsets = windows.questions[number], windows.offsets[number]
+    for number, score, first, last in zip(*spans, strict=True):
+        question = windows.questions[number]
+        offsets = windows.offsets[number]
         difference = float(null[number] - score)
-        is_null = null_threshold is not None and difference > null_threshold
-        text = (
-            ""
-            if is_null
-            else _text(question.context, offsets[first, 0], offsets[last, 1])
-        )
+        text = ""
+        if null_threshold is None or difference <= null_threshold:
+            text = _text(question.context, offsets[first, 0], offsets[last, 1])
         predictions[number] = Prediction(question.id, text, difference)
     return predictions
 
@@ -83,11 +78,8 @@ def _best_spans(
     max_answer_tokens: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Question, score, first and last context token of the best span of each that has one."""
-    position = np.arange(windows.length)
-    begin = windows.context_start[:, None]
-    in_context = (position >= begin) & (
-        position < begin + windows.context_sizes[:, None]
-    )
+    within = np.arange(windows.length) - windows.context_start[:, None]
+    in_context = (within >= 0) & (within < windows.context_sizes[:, None])
     starts, start_scores = _top(start_logits, max_context(windows), n_best)  # [W, N]
     ends, end_scores = _top(end_logits, in_context, n_best)
     scores = start_scores[:, :, None] + end_scores[:, None, :]  # [W, N, N]
@@ -96,10 +88,13 @@ def _best_spans(
     is_best = (scores == scores.max((1, 2), keepdims=True)) & (scores > -np.inf)
     row, start, end = np.nonzero(is_best)  # Several in a window where scores are equal.
     to_context = windows.first[row] - windows.context_start[row]
-    first, last = starts[row, start] + to_context, ends[row, end] + to_context
-    question, score = windows.question[row], scores[row, start, end]
+    first = starts[row, start] + to_context
+    last = ends[row, end] + to_context
+    question = windows.question[row]
+    score = scores[row, start, end]
     order = np.lexsort((last, first, -score, question))
-    best = order[np.unique(question[order], return_index=True)[1]]
+    _, first_of_question = np.unique(question[order], return_index=True)
+    best = order[first_of_question]
     return question[best], score[best], first[best], last[best]
 
 
@@ -114,9 +109,8 @@ def _top(
 
 
 def _text(context: str, begin: int, end: int) -> str:
-    # A token ends before the combining accents that were stripped from its last letter.
+    # A token ends before the combining accents that were stripped from its last letter, and tokens
+    # of byte-level BPE begin with the space before them.
     while end < len(context) and unicodedata.category(context[end]) == "Mn":
         end += 1
-    return context[
-        begin:end
-    ].strip()  # Tokens of byte-level BPE begin with the space before them.
+    return context[begin:end].strip()

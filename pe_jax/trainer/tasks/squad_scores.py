@@ -6,6 +6,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from pe_jax.trainer.data.questions import Question
 
@@ -24,14 +25,22 @@ def f1(prediction: str, gold: str, *, empty: int = 1) -> float:
     Args:
       empty: the value if neither has a word: 1 in v2.0, 0 in v1.1.
     """
-    predicted, wanted = normalise(prediction).split(), normalise(gold).split()
+    predicted = normalise(prediction).split()
+    wanted = normalise(gold).split()
     if not predicted and not wanted:
         return empty
     same = (Counter(predicted) & Counter(wanted)).total()
     if not same:
         return 0
-    precision, recall = same / len(predicted), same / len(wanted)
+    precision = same / len(predicted)
+    recall = same / len(wanted)
     return 2 * precision * recall / (precision + recall)
+
+
+class _ScoredAnswer(NamedTuple):
+    exact: float
+    f1: float
+    has_gold: bool  # False for an unanswerable question.
 
 
 def score(
@@ -52,27 +61,31 @@ def score(
       ValueError: for an unanswerable question in v1.1.
     """
     is_v2 = version == "v2.0"
-    exact, overlap = dict[str | int, float](), dict[str | int, float]()
-    answerable: dict[str | int, bool] = {}
+    answers: dict[str | int, _ScoredAnswer] = {}
     for number, q in enumerate(questions):
         if not q.answers and not is_v2:
             raise ValueError(
                 f"The question {q.id!r} has no answer, which v1.1 does not allow: score it as "
                 "'v2.0'."
             )
-        key, answer = q.id if is_v2 else number, predictions[q.id]
+        key = q.id if is_v2 else number
+        answer = predictions[q.id]
         golds = [gold for gold, _ in q.answers if not is_v2 or normalise(gold)] or [""]
-        exact[key] = max(normalise(answer) == normalise(gold) for gold in golds)
-        overlap[key] = max(f1(answer, gold, empty=int(is_v2)) for gold in golds)
-        answerable[key] = bool(q.answers)
-    groups: dict[str, list[str | int]] = {"": [*exact]}
+        answers[key] = _ScoredAnswer(
+            exact=max(normalise(answer) == normalise(gold) for gold in golds),
+            f1=max(f1(answer, gold, empty=int(is_v2)) for gold in golds),
+            has_gold=bool(q.answers),
+        )
+    everything = list(answers.values())
+    groups = {"": everything}
     if is_v2:
-        groups["HasAns_"] = [key for key, value in answerable.items() if value]
-        groups["NoAns_"] = [key for key, value in answerable.items() if not value]
+        groups["HasAns_"] = [answer for answer in everything if answer.has_gold]
+        groups["NoAns_"] = [answer for answer in everything if not answer.has_gold]
     scores = {}
-    for prefix, keys in groups.items():
-        if keys:
-            scores[f"{prefix}exact"] = 100 * sum(exact[key] for key in keys) / len(keys)
-            scores[f"{prefix}f1"] = 100 * sum(overlap[key] for key in keys) / len(keys)
-            scores[f"{prefix}total"] = len(keys)
+    for prefix, group in groups.items():
+        if group:
+            total = len(group)
+            scores[f"{prefix}exact"] = 100 * sum(each.exact for each in group) / total
+            scores[f"{prefix}f1"] = 100 * sum(each.f1 for each in group) / total
+            scores[f"{prefix}total"] = total
     return scores

@@ -30,10 +30,9 @@ def windows_of(encoding: PositionEncoding) -> PositionEncoding:
     layers = tuple(
         PositionEncoding(parts=only(layer.parts)) for layer in encoding.layers
     )
-    return PositionEncoding(
-        parts=only(encoding.parts),
-        layers=layers if any(layer.parts for layer in layers) else (),
-    )
+    if not any(layer.parts for layer in layers):
+        layers = ()
+    return PositionEncoding(parts=only(encoding.parts), layers=layers)
 
 
 def with_windows(
@@ -82,13 +81,11 @@ def keep_table_mean(
     should keep it.
     """
     zeros = jnp.zeros((1, length, teacher.hidden_size))
-    positions, tokens = (
-        teacher_params.get("position", {}),
-        jnp.zeros((1, length), jnp.int32),
-    )
+    tokens = jnp.zeros((1, length), jnp.int32)
     context = Context(positions_q=range(length), tokens=tokens)
-    vectors = embed(zeros, teacher.encoding(), positions, context)
+    position_params = teacher_params.get("position", {})
+    vectors = embed(zeros, teacher.encoding(), position_params, context)
     name = "token_type" if "token_type" in student_params else "token"
     table = student_params[name]["embedding"]
-    moved = table + vectors.mean((0, 1)).astype(table.dtype)
-    return {**student_params, name: {"embedding": moved}}
+    shifted = table + vectors.mean((0, 1)).astype(table.dtype)
+    return {**student_params, name: {"embedding": shifted}}

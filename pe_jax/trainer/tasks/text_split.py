@@ -20,37 +20,37 @@ _MUCH_UNKNOWN = 0.03  # Of English by a vocabulary for it, 0.1 % is [UNK].
 
 @dataclasses.dataclass(frozen=True)
 class TextSplit:
-    """Tokenized corpora, and which of their documents are for training and which are held out; for
-    `pairs` of sentences, of which documents of one sentence make none."""
+    """Tokenized corpora, and which of their documents are for training and which are held out."""
 
     tokenizer: Tokenizer
     train: data.TokenizedCorpus
     train_documents: np.ndarray
-    held_out: data.TokenizedCorpus
+    held_out: data.TokenizedCorpus  # The same object as `train`, if that is split.
     held_out_documents: np.ndarray
-    pairs: bool = True
+    pairs: bool  # Of sentences; a document of one sentence makes none.
 
     def summary(self) -> str:
         """Return how many documents there are, how many are used, and why the others are not."""
         single = int(self.train.single_sentences.sum()) if self.pairs else 0
         empty = self.train.empty
         read = len(self.train.documents) - 1 + empty
-        reasons = {"of a single sentence, which makes no pair": single, "empty": empty}
-        dropped = "".join(f"; dropped {n:,}, {why}" for why, n in reasons.items() if n)
-        counts = len(self.train_documents), len(self.held_out_documents)
-        split = (
-            f" ({counts[1] / sum(counts):.1%} held out)"
-            if self.train is self.held_out
-            else ""
-        )
-        return f"{read:,} read, {read - single - empty:,} used{split}{dropped}"
+        text = f"{read:,} read, {read - single - empty:,} used"
+        if self.train is self.held_out:
+            held_out = len(self.held_out_documents)
+            share = held_out / (len(self.train_documents) + held_out)
+            text += f" ({share:.1%} held out)"
+        if single:
+            text += f"; dropped {single:,}, of a single sentence, which makes no pair"
+        if empty:
+            text += f"; dropped {empty:,}, empty"
+        return text
 
-    def digests(self) -> dict[str, str]:
-        """Return the digests of the texts, by the key of the config."""
-        digests = {"config.data.source": self.train.digest}
+    def checksums(self) -> dict[str, str]:
+        """Return the checksums of the texts, by the key of the config."""
+        checksums = {"config.data.source": self.train.checksum}
         if self.held_out is not self.train:
-            digests["config.data.validation"] = self.held_out.digest
-        return digests
+            checksums["config.data.validation"] = self.held_out.checksum
+        return checksums
 
     @functools.cached_property
     def vocabulary(self) -> data.Vocabulary:
@@ -65,7 +65,8 @@ def load_text(config: TextConfig, vocab: str, *, pairs: bool = True) -> TextSpli
       pairs: whether examples are sentence pairs.
 
     Raises:
-      ValueError: for a source, feature or tokenizer that does not exist, or see `_check`.
+      ValueError: for a source, feature or tokenizer that does not exist, a text most of which is
+        [UNK] to the tokenizer, or, for pairs, one whose documents are mostly of one sentence.
     """
     open_source = functools.partial(
         _open_source,
@@ -73,18 +74,30 @@ def load_text(config: TextConfig, vocab: str, *, pairs: bool = True) -> TextSpli
         data_dir=config.data_dir,
         cache_dir=cache_folder(config.cache_dir),
     )
-    training = {"vocab_size": config.vocab_size, "strip_accents": config.strip_accents}
-    train, tokenizer = open_source("source", config.source, vocab=vocab, **training)
+    train, tokenizer = open_source(
+        "source",
+        config.source,
+        vocab=vocab,
+        vocab_size=config.vocab_size,
+        strip_accents=config.strip_accents,
+    )
     _check(config.source, train, tokenizer, pairs)
-    if not config.validation:
+    if config.validation:
+        held_out, _ = open_source("validation", config.validation, tokenizer=tokenizer)
+        _check(config.validation, held_out, tokenizer, pairs)
+        train_documents = train.all_documents()
+        held_out_documents = held_out.all_documents()
+    else:
+        held_out = train
         train_documents, held_out_documents = train.split(config.held_out)
-        return TextSplit(
-            tokenizer, train, train_documents, train, held_out_documents, pairs
-        )
-    held_out, _ = open_source("validation", config.validation, tokenizer=tokenizer)
-    _check(config.validation, held_out, tokenizer, pairs)
-    documents = train.all_documents(), held_out.all_documents()
-    return TextSplit(tokenizer, train, documents[0], held_out, documents[1], pairs)
+    return TextSplit(
+        tokenizer=tokenizer,
+        train=train,
+        train_documents=train_documents,
+        held_out=held_out,
+        held_out_documents=held_out_documents,
+        pairs=pairs,
+    )
 
 
 def _open_source(
@@ -106,10 +119,8 @@ def _check(
     source: str, corpus: data.TokenizedCorpus, tokenizer: Tokenizer, pairs: bool
 ) -> None:
     """Raise ValueError for a text of [UNK], or without pairs if needed; warn of much [UNK]."""
-    tokens, single = (
-        np.diff(corpus.sentences[corpus.documents]),
-        corpus.single_sentences,
-    )
+    tokens = np.diff(corpus.sentences[corpus.documents])
+    single = corpus.single_sentences
     lost = tokens[single].sum() / tokens.sum()
     if pairs and lost > 0.5:
         raise ValueError(
@@ -132,12 +143,11 @@ def _check(
 
 def _unknown_rate(corpus: data.TokenizedCorpus, unknown: int | None) -> float:
     """Return the fraction of [UNK], of at most a million tokens all over the corpus."""
-    total, size = len(corpus.tokens), 10_000
-    starts = np.linspace(
-        0, max(0, total - size), min(100, -(-total // size)), dtype=int
-    )
-    parts = [
-        corpus.tokens[start : start + size]["id"] == unknown
-        for start in starts.tolist()
-    ]
+    total = len(corpus.tokens)
+    size = 10_000
+    count = min(100, -(-total // size))
+    parts = []
+    for start in np.linspace(0, max(0, total - size), count, dtype=int).tolist():
+        part = corpus.tokens[start : start + size]
+        parts.append(part["id"] == unknown)
     return float(np.concatenate(parts).mean())

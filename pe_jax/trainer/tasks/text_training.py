@@ -28,9 +28,8 @@ C = TypeVar("C", bound=EncoderTrainingConfig)
 
 _HELD_OUT_SEED = 20_210_503  # Held-out examples are the same for every run and seed.
 
-Batches = Callable[
-    [int], Iterable[HostBatch]
-]  # From n to this host's batches from batch n on.
+# From n to this host's batches from batch n on.
+Batches = Callable[[int], Iterable[HostBatch]]
 # `make_examples(vocabulary, stage, corpus, numbers of its documents)`.
 MakeExamples = Callable[
     [data.Vocabulary, StageConfig, data.TokenizedCorpus, np.ndarray], data.Examples
@@ -44,9 +43,8 @@ class TextData(NamedTuple):
     steps: list[int]  # Of each stage, as are epochs and batches.
     epochs: list[float]  # Passes over its examples.
     batches: list[Batches]
-    held_out: list[
-        list[Batch]
-    ]  # Global batches for each stage, then for further lengths.
+    # Global batches for each stage, then for further lengths.
+    held_out: list[list[Batch]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,7 +59,7 @@ def make_run(
     program: Program,
     text_data: TextData,
     stages: list[Stage],
-    digests: dict[str, str],
+    checksums: dict[str, str],
     start: Callable[[Params], Params] | None,
     initial_scores: Callable[[Params], Scalars] | None = None,
 ) -> TextRun[C]:
@@ -69,17 +67,17 @@ def make_run(
     config = resolved.config
     text, size = text_data.text, text_data.text.vocabulary.size
     summary = [("Documents", text.summary()), ("Tokens", f"{size:,} in the vocabulary")]
-    for stage, keys, epochs in zip(
-        stages, config.stages.values(), text_data.epochs, strict=True
-    ):
-        rows = f"{stage.name}, {keys.batch_size:,} rows"
+    stage_configs = config.stages.values()
+    parts = zip(stages, stage_configs, text_data.epochs, strict=True)
+    for stage, stage_config, epochs in parts:
+        rows = f"{stage.name}, {stage_config.batch_size:,} rows"
         summary.append(("Batch", f"{rows}; {stage.steps:,} steps, {epochs:.2g} epochs"))
     return TextRun(
         resolved=resolved,
         program=program,
         stages=stages,
         summary=summary,
-        digests={**text.digests(), **digests},
+        checksums={**text.checksums(), **checksums},
         every=(config.log_every, config.eval_every, config.checkpoint_every),
         keep_checkpoints=config.keep_checkpoints,
         keep_best=config.keep_best,
@@ -96,8 +94,10 @@ def log_start(
     """Print where a run is and what it reads, see `log_run_header`."""
     tokenizer = log_run_header(folder, resolved)
     source = resolved.config.data.source
-    is_text = not source.startswith(data.TOKENIZED)
-    log_field("Text", source + "; tokenized now, unless it is in the cache" * is_text)
+    if source.startswith(data.TOKENIZED):
+        log_field("Text", source)
+    else:
+        log_field("Text", f"{source}; tokenized now, unless it is in the cache")
     return tokenizer
 
 
@@ -152,6 +152,10 @@ def read_data(
         `config.data.vocab`, or the run trains its own.
       pairs: whether examples are sentence pairs.
       test_stages: also evaluated, but not trained.
+
+    Raises:
+      ValueError: for a text or a tokenizer that cannot be used, or batches that do not divide among
+        devices.
     """
     stages = [*config.stages.values()]
     for key, stage in config.stages.items():
@@ -164,28 +168,28 @@ def read_data(
         vocab = tokenizer_file(config)
     text = load_text(config.data, vocab, pairs=pairs)
     make = functools.partial(make_examples, text.vocabulary)
-    steps, epochs, batches, held_out = list[int](), list[float](), list[Batches](), []
+    steps = []
+    epochs = []
+    batches = []
     for number, stage in enumerate(stages):
         examples = make(stage, text.train, text.train_documents)
-        count = stage.steps or math.ceil(
-            stage.epochs * len(examples) / stage.batch_size
-        )
+        all_rows = stage.epochs * len(examples)
+        count = stage.steps or math.ceil(all_rows / stage.batch_size)
         steps.append(count)
         epochs.append(count * stage.batch_size / len(examples))
-        batches.append(
-            _batches(examples, stage, config.seed + number, config.data.workers)
-        )
-    for stage in (
-        *stages,
-        *test_stages,
-    ):  # About `eval_examples` rows, the same for every run.
+        seed = config.seed + number
+        batches.append(_batches(examples, stage, seed, config.data.workers))
+    held_out = []
+    by_rows = sharding.by_rows(mesh)
+    for stage in (*stages, *test_stages):
+        # About `eval_examples` rows, the same for every run.
         count = max(1, round(config.eval_examples / stage.batch_size))
         examples = make(stage, text.held_out, text.held_out_documents)
         rows = itertools.islice(_batches(examples, stage, _HELD_OUT_SEED)(0), count)
-        held_out.append(
-            [sharding.to_global(batch, sharding.by_rows(mesh)) for batch in rows]
-        )
-    return TextData(text, steps, epochs, batches, held_out)
+        held_out.append([sharding.to_global(batch, by_rows) for batch in rows])
+    return TextData(
+        text=text, steps=steps, epochs=epochs, batches=batches, held_out=held_out
+    )
 
 
 def _batches(

@@ -46,27 +46,25 @@ _SCORES = {
 def log_run_header(
     folder: Path, resolved: ResolvedConfig[EncoderTrainingConfig | FinetuningConfig]
 ) -> Path | None:
-    """Print where a run is, what it runs on and what it starts from, before anything takes time;
-    ValueError if the folder holds a run of another config.
+    """Print where a run is, what it runs on and what it starts from, before anything takes time.
 
     Returns:
       The run's tokenizer, if it has one and a checkpoint: a run that was killed before may start
       from another model or text.
+
+    Raises:
+      ValueError: if the folder holds a run of another config.
     """
     config = resolved.config
     changes = workdir.check(folder, resolved)
     devices, hosts = jax.devices(), jax.process_count()
     log_field("Run", str(folder))
-    log_field(
-        "Devices",
-        f"{len(devices)} {devices[0].device_kind}" + (f", {hosts} hosts" * (hosts > 1)),
-    )
+    found = f"{len(devices)} {devices[0].device_kind}"
+    log_field("Devices", f"{found}, {hosts} hosts" if hosts > 1 else found)
     for name, (old, new) in changes.items():
         log_field("Changed", f"{name}: {old!r} there, {new!r} now")
-    log_field(
-        "Start",
-        config.init or "from scratch: random parameters, as config.init is empty",
-    )
+    scratch = "from scratch: random parameters, as config.init is empty"
+    log_field("Start", config.init or scratch)
     log_field("Scores", _SCORES.get(config.task, "in points, from 0 to 100"))
     tokenizer = saved_tokenizer(folder)
     return tokenizer if tokenizer.exists() and saved_steps(folder) else None
@@ -76,16 +74,17 @@ def _model_summary(program: Program, params: Params) -> Iterator[tuple[str, str]
     def count(tree: PyTree) -> int:
         return sum(leaf.size for leaf in jax.tree.leaves(tree)) // len(program.seeds)
 
-    model, position_params = program.model, count(params["bert"].get("position", {}))
+    model = program.model
     yield "Model", f"{model_size(model)}, {model.dtype}: {count(params):,} parameters"
+    position_params = count(params["bert"].get("position", {}))
     learned = f"{position_params:,}" if position_params else "none"
     yield "Positions", f"{model.encoding().name}; learned parameters: {learned}"
     on_cpu = model.dtype == "bfloat16" and jax.default_backend() == "cpu"
     if on_cpu and not cpu.multiplies_bfloat16():
-        yield (
-            "Hint",
-            "this CPU has no instructions for bfloat16: float32 is likely to be faster",
+        hint = (
+            "this CPU has no instructions for bfloat16: float32 is likely to be faster"
         )
+        yield "Hint", hint
 
 
 def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
@@ -106,7 +105,7 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
     for name, value in (*run.summary, *_model_summary(program, shapes.params)):
         log_field(name, value)
     tokenizer = run.tokenizer.to_str() if run.tokenizer else "{}"
-    stop_requests = _stop_requests(tokenizer, run.digests)
+    stop_requests = _stop_requests(tokenizer, run.checksums)
     with contextlib.ExitStack() as stack:
         check_folder = stack.enter_context(workdir.lock_workdir(folder))
         changes = workdir.check(folder, run.resolved)
@@ -137,18 +136,19 @@ def train(run: Run, folder: Path, profile: range = range(0)) -> TrainState:
                 write_text(folder / name, content)
         if _takes_kernel(program):
             stack.enter_context(implementations.kernel_in_auto())
+        writer = stack.enter_context(contextlib.closing(MetricsWriter(folder, begin)))
+        trace = stack.enter_context(contextlib.ExitStack())
+        progress = stack.enter_context(contextlib.closing(Progress(steps, begin)))
         loop = Loop(
             run.every,
             batch_sharding=program.batch_sharding,
             schedule=program.schedule,
             checkpoints=checkpoints,
-            writer=stack.enter_context(
-                contextlib.closing(MetricsWriter(folder, begin))
-            ),
+            writer=writer,
             folder=folder,
             profile=range(max(profile.start, begin + 1), profile.stop) or range(0),
-            trace=stack.enter_context(contextlib.ExitStack()),
-            progress=stack.enter_context(contextlib.closing(Progress(steps, begin))),
+            trace=trace,
+            progress=progress,
             stop_requested=stack.enter_context(stop_requests),
             check_folder=check_folder,
             early_ends=facts.get("ends", {}),
@@ -172,17 +172,13 @@ def _takes_kernel(program: Program) -> bool:
         everywhere = hosts.all_true(agrees)
     if everywhere:
         count = len(checked.differences)
-        log_field(
-            "Attention", f"TPU kernel: it agrees with XLA's form in {count} comparisons"
-        )
+        text = f"TPU kernel: it agrees with XLA's form in {count} comparisons"
     elif agrees:
-        log_field(
-            "Attention", "XLA's form: the TPU kernel differs from it on another host"
-        )
+        text = "XLA's form: the TPU kernel differs from it on another host"
     else:
-        log_field(
-            "Attention", "XLA's form: the TPU kernel differs from it, see check_kernel:"
-        )
+        text = "XLA's form: the TPU kernel differs from it, see check_kernel:"
+    log_field("Attention", text)
+    if not agrees:
         log(str(checked))
     return everywhere
 
@@ -197,15 +193,15 @@ def _checked_kernel() -> KernelCheck:
 
 
 def _stop_requests(
-    tokenizer: str, digests: Mapping[str, str]
+    tokenizer: str, checksums: Mapping[str, str]
 ) -> contextlib.AbstractContextManager[Callable[[int], int]]:
     """Return the context of `Loop.stop_requested`, once all hosts read the same."""
     if jax.process_count() == 1:
         return stopping.deferred()
     from pe_jax.trainer.training import hosts
 
-    digest = hashlib.sha256(tokenizer.encode()).hexdigest()[:12]
-    hosts.agree({"the tokenizer": digest, **digests})
+    checksum = hashlib.sha256(tokenizer.encode()).hexdigest()[:12]
+    hosts.agree({"the tokenizer": checksum, **checksums})
     return hosts.stop_requests()
 
 
@@ -214,31 +210,30 @@ def _start_or_resume(
 ) -> tuple[TrainState, Json]:
     """Return the newest state in `folder`, or else the first one, with the facts saved with it."""
     origin: Json = {
-        "data": dict(run.digests),
+        "data": dict(run.checksums),
         "stages": [stage.steps for stage in run.stages],
     }
     restored = restore_newest(folder, shapes, checksum)
     if restored is None:
-        state, origin["start"] = run.program.init(), ""
+        state = run.program.init()
+        origin["start"] = ""
         if run.start:
             state = state._replace(params=run.start(state.params))
             origin["start"] = pytrees.checksum(state.params)
         return state, {"origin": origin, "totals": {}}
     state, facts = restored
-    first_origin, done = facts["origin"], int(state.step)
-    _check_data(first_origin["data"], run.digests, folder)
+    first_origin = facts["origin"]
+    done = int(state.step)
+    _check_data(first_origin["data"], run.checksums, folder)
     _check_steps(first_origin["stages"], origin["stages"], done, folder)
-    if (
-        run.start
-        and "init" in changes
-        and "config.init" not in run.digests  # Otherwise its digest has been compared.
-        and pytrees.checksum(run.start(run.program.init().params))
-        != first_origin["start"]
-    ):
-        raise ValueError(
-            f"config.init={changes['init'][1]} is not the model that the run in {folder} started "
-            f"from, {changes['init'][0]}. Give that one, or another --workdir."
-        )
+    # With "config.init" among the checksums, `_check_data` has compared the model.
+    if run.start and "init" in changes and "config.init" not in run.checksums:
+        start = run.start(run.program.init().params)
+        if pytrees.checksum(start) != first_origin["start"]:
+            raise ValueError(
+                f"config.init={changes['init'][1]} is not the model that the run in {folder} "
+                f"started from, {changes['init'][0]}. Give that one, or another --workdir."
+            )
     if done < last_step(run.stages, facts.get("ends", {})):
         log(f"Resuming from step {done:,}.")
     return state, {**facts, "origin": {**origin, "start": first_origin["start"]}}
@@ -271,7 +266,7 @@ def _check_vocabulary(changes: workdir.Changes, tokenizer: str, folder: Path) ->
 
 
 def _check_data(old: Mapping[str, str], new: Mapping[str, str], folder: Path) -> None:
-    """Raise ValueError if a digest differs from that of the data that a run has trained on."""
+    """Raise ValueError if a checksum differs from that of the data that a run has trained on."""
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
             raise ValueError(
@@ -285,8 +280,10 @@ def _check_steps(
     old: Sequence[int], new: Sequence[int], done: int, folder: Path
 ) -> None:
     """Raise ValueError if stages of these steps do not agree on the steps that are done."""
-    ends, new_ends = ([*itertools.accumulate(steps)] for steps in (old, new))
-    past, new_past = ([end for end in each if end < done] for each in (ends, new_ends))
+    ends = list(itertools.accumulate(old))
+    new_ends = list(itertools.accumulate(new))
+    past = [end for end in ends if end < done]
+    new_past = [end for end in new_ends if end < done]
     if new_ends[-1] < done or past != new_past:
         raise ValueError(
             f"config: its stages now end after steps {new_ends}, but those of the run in {folder} "
