@@ -44,7 +44,10 @@ def local_folder(path: str | Path) -> Path:
     if isinstance(path, Path) or Path(path).exists() or not _is_name(path):
         return Path(path)
     with extra("hub"):
+        # Its package imports its modules only by name.
         import huggingface_hub
+        import huggingface_hub.constants
+        import huggingface_hub.errors
     # Which folders have the modules decides what to download.
     folder = _download(huggingface_hub, path, [MODULES])
     patterns = _patterns(folder / MODULES)

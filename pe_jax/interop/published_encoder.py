@@ -75,7 +75,7 @@ class PublishedEncoder(
         max_length: int | None = None,
         dtype: str | None = None,
         progress: bool | None = None,
-    ) -> Float[np.ndarray, "N E"]:
+    ) -> Float[np.ndarray, "*N E"]:
         """Return the vectors of texts, pooled as published.
 
         Prompts, pooling, the layers after it and the longest input are those of the files that
@@ -161,7 +161,7 @@ class PublishedEncoder(
         max_length: int | None = None,
         dtype: str | None = None,
         progress: bool | None = None,
-    ) -> Float[np.ndarray, "N C"]:
+    ) -> Float[np.ndarray, "*N"]:
         """Return the scores of pairs of texts, or of texts, by the head "classifier".
 
         Scores are those of CrossEncoder in sentence-transformers: with one label the sigmoid of

@@ -83,7 +83,6 @@ class SentenceSettings(NamedTuple):
 
     Attributes:
       max_length: of an input in tokens; None where no file has it.
-      is_lower_cased: whether texts are lower-cased, whatever the tokenizer does.
       has_token_types: whether the model is given the token types of a pair.
       pooling: modes of `POOLINGS`, whose results are concatenated; empty without modules.json.
       include_prompt: whether the tokens of the prompt are pooled.
@@ -96,7 +95,6 @@ class SentenceSettings(NamedTuple):
     """
 
     max_length: int | None
-    is_lower_cased: bool
     has_token_types: bool
     pooling: tuple[str, ...]
     include_prompt: bool
@@ -156,7 +154,7 @@ class EncoderFolder:
                 "the tokenizer of the model into that folder."
             )
         tokenizer = with_special_tokens(load_tokenizer(files[0]))
-        if self.settings.is_lower_cased:
+        if _transformer_settings(folder).get("do_lower_case") is True:
             lower = [normalizers.Lowercase()]
             if tokenizer.normalizer is not None:
                 lower.append(tokenizer.normalizer)
@@ -191,9 +189,6 @@ def read_settings(folder: Path) -> SentenceSettings:
     transformer = transformer_folder(folder)
     config = read_object(transformer / "config.json")
     tokenizer_config = read_object(transformer / CONFIG)
-    settings: Json = {}
-    for name in TRANSFORMER_SETTINGS:
-        settings = settings or read_object(transformer / name)
     inputs = tokenizer_config.get("model_input_names") or ["token_type_ids"]
     general = read_object(folder / PROMPTS)
     pooling, include_prompt = (), True
@@ -218,8 +213,9 @@ def read_settings(folder: Path) -> SentenceSettings:
                 "Dense and LayerNorm. For hidden states, use pe_jax.models.hidden_states."
             )
     return SentenceSettings(
-        max_length=_max_length(settings, tokenizer_config, config),
-        is_lower_cased=settings.get("do_lower_case") is True,
+        max_length=_max_length(
+            _transformer_settings(transformer), tokenizer_config, config
+        ),
         has_token_types="token_type_ids" in inputs,
         pooling=pooling,
         include_prompt=include_prompt,
@@ -230,6 +226,14 @@ def read_settings(folder: Path) -> SentenceSettings:
         dimensions=_whole_number(general.get("truncate_dim")),
         score_activation=_score_activation(folder, config, general),
     )
+
+
+def _transformer_settings(folder: Path) -> Json:
+    """Return the settings of the module `Transformer`; empty if there are none."""
+    for name in TRANSFORMER_SETTINGS:
+        if settings := read_object(folder / name):
+            return settings
+    return {}
 
 
 def _modules(folder: Path) -> list[dict[str, str]]:

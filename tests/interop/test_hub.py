@@ -11,6 +11,8 @@ from helpers.sentence_folders import encoder_folder, sentence_folder
 from pe_jax.interop import hub, load_encoder
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
+constants = pytest.importorskip("huggingface_hub.constants")
+utils = pytest.importorskip("huggingface_hub.utils")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -19,8 +21,8 @@ def cache(tmp_path, monkeypatch):
     """An empty cache, and no connection."""
     folder = tmp_path / "cache"
     folder.mkdir()
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(folder))
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.chdir(tmp_path)
     return folder
 
@@ -112,7 +114,7 @@ def test_only_files_that_are_read_are_downloaded(tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     load_encoder("owner/model")
     assert asked[0] == ["modules.json"]
-    kept = huggingface_hub.utils.filter_repo_objects
+    kept = utils.filter_repo_objects
     files = {
         "config.json": True,
         "model.safetensors": True,

@@ -311,7 +311,7 @@ def test_modules_that_are_not_supported_are_named(tmp_path):
         encoder = load_encoder(sentence_folder(tmp_path / name, *modules))
         with pytest.raises(ValueError, match=message):
             encoder.encode("ab")
-        states(encoder, "ab", LENGTH) if name != "weights" else None
+        assert len(encoder.tokenizer.encode("ab").ids) == 3  # The rest is read.
 
 
 def test_pickles_and_code_of_the_model_are_not_opened(tmp_path):
