@@ -10,19 +10,28 @@ of pe_jax.
 
 from __future__ import annotations
 
-import argparse
 import glob
 import random
 import re
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import jax
 import numpy as np
+from absl import app, flags
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from pe_jax import interop
+
+_MODEL = flags.DEFINE_string("model", None, "Folder of a model.", required=True)
+_TEXT = flags.DEFINE_list("text", None, "Patterns of text files.", required=True)
+_COUNT = flags.DEFINE_integer("count", 1000, "How many texts.")
+_ROUNDS = flags.DEFINE_integer("rounds", 5, "Of each library, in turn.")
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Of both libraries.")
 
 
 def read_texts(patterns: list[str], count: int) -> list[str]:
@@ -54,35 +63,29 @@ def spread(times: list[float]) -> str:
     return f"{statistics.median(times):.2f} ({min(times):.2f} to {max(times):.2f})"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--model", required=True, help="Folder of a published model.")
-    parser.add_argument(
-        "--text", nargs="+", required=True, help="Patterns of text files."
-    )
-    parser.add_argument("--count", type=int, default=1000, help="How many texts.")
-    parser.add_argument("--rounds", type=int, default=5, help="Of each, in turn.")
-    parser.add_argument("--batch_size", type=int, default=32, help="Of both.")
-    flags = parser.parse_args()
+def main(_) -> None:
     from sentence_transformers import SentenceTransformer
 
-    texts = read_texts(flags.text, flags.count)
-    load_theirs = seconds(lambda: SentenceTransformer(flags.model, device="cpu"))
-    load_ours = seconds(lambda: interop.load_encoder(flags.model, heads=()))
-    theirs = SentenceTransformer(flags.model, device="cpu")
-    ours = interop.load_encoder(flags.model, heads=())
-    encode_theirs = lambda: theirs.encode(
-        texts, batch_size=flags.batch_size, show_progress_bar=False
-    )
-    encode_ours = lambda: ours.encode(
-        texts, batch_size=flags.batch_size, progress=False
-    )
+    texts = read_texts(_TEXT.value, _COUNT.value)
+    load_theirs = seconds(lambda: SentenceTransformer(_MODEL.value, device="cpu"))
+    load_ours = seconds(lambda: interop.load_encoder(_MODEL.value, heads=()))
+    theirs = SentenceTransformer(_MODEL.value, device="cpu")
+    ours = interop.load_encoder(_MODEL.value, heads=())
+
+    def encode_ours() -> np.ndarray:
+        return ours.encode(texts, batch_size=_BATCH_SIZE.value, progress=False)
+
+    def encode_theirs() -> np.ndarray:
+        return theirs.encode(
+            texts, batch_size=_BATCH_SIZE.value, show_progress_bar=False
+        )
+
     first = seconds(lambda: ours.encode("Where is the exit?"))
     first_theirs = seconds(lambda: theirs.encode("Where is the exit?"))
     compiling = seconds(encode_ours)
     encode_theirs()
     times_ours, times_theirs = [], []
-    for _ in range(flags.rounds):
+    for _ in range(_ROUNDS.value):
         times_ours.append(seconds(encode_ours))
         times_theirs.append(seconds(encode_theirs))
     ratios = [b / a for a, b in zip(times_ours, times_theirs)]
@@ -92,7 +95,7 @@ def main() -> None:
     print(
         f"{len(texts)} texts of {low:.0f} / {median:.0f} / {high:.0f} tokens (10, 50, 90 %), "
     )
-    print(f"batches of {flags.batch_size}, float32, {jax.devices()[0].device_kind}")
+    print(f"batches of {_BATCH_SIZE.value}, float32, {jax.devices()[0].device_kind}")
     print("| | pe_jax | sentence-transformers |")
     print("|---|---|---|")
     print(f"| load, s | {load_ours:.2f} | {load_theirs:.2f} |")
@@ -103,4 +106,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    app.run(main)

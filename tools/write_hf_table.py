@@ -61,9 +61,10 @@ missing or contradict each other; configs of published models are read |
 
 ## Load a published encoder
 
-Of these types, `interop.load_encoder` reads the weights of the [families of encoders](modern.md#load), from a folder or by
-the name of a model of the Hub. [Sentence embeddings](embeddings.md) shows how to encode texts with it, and how to give it
-other positions. This command compares one with transformers on your machine:
+Of these types, `interop.load_encoder` reads the weights of the
+[families of encoders](modern.md#load), from a folder or by the name of a model of the Hub.
+[Sentence embeddings](embeddings.md) shows how to encode texts with it, and how to give it other
+positions. This command compares one with transformers on your machine:
 
 ```sh
 python -m pe_jax.interop.check FOLDER

@@ -7,7 +7,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from pe_jax.common.errors import extra
 from pe_jax.common.files import parse_json
 from pe_jax.interop.sentence_files import (
     MODULES,
@@ -37,17 +36,20 @@ def local_folder(path: str | Path) -> Path:
     downloaded, into the cache of huggingface_hub.
 
     Raises:
-      ModuleNotFoundError: if huggingface_hub is not installed.
-      ValueError: if the model is neither in the cache nor can be downloaded, or has its weights
-        only in a pickle.
+      ValueError: if the model is neither in the cache nor can be downloaded, has its weights only
+        in a pickle, or huggingface_hub is not installed.
     """
     if isinstance(path, Path) or Path(path).exists() or not _is_name(path):
         return Path(path)
-    with extra("hub"):
-        # Its package imports its modules only by name.
+    try:  # The package imports its modules only by name.
         import huggingface_hub
         import huggingface_hub.constants
         import huggingface_hub.errors
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"No checkpoint at {path}. If it is a model of the Hugging Face Hub, install "
+            "huggingface_hub, the extra 'hub', to load it by name."
+        ) from error
     # Which folders have the modules decides what to download.
     folder = _download(huggingface_hub, path, [MODULES])
     patterns = _patterns(folder / MODULES)

@@ -138,5 +138,5 @@ def test_only_files_that_are_read_are_downloaded(tmp_path, monkeypatch):
 
 def test_the_extra_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ModuleNotFoundError, match="extra 'hub'"):
+    with pytest.raises(ValueError, match="No checkpoint at owner/model.*extra 'hub'"):
         hub.local_folder("owner/model")
