@@ -20,9 +20,15 @@ from pe_jax.common.shapes import Float
 from pe_jax.common.values import shown
 from pe_jax.encodings import Params, PositionEncoding, parameter_count
 from pe_jax.interop import sentence_vectors
-from pe_jax.interop.sentence_files import EncoderFolder, SentenceSettings, check_pooling
+from pe_jax.interop.sentence_files import (
+    EncoderFolder,
+    SentenceSettings,
+    check_pooling,
+    transformer_folder,
+)
 from pe_jax.interop.sentence_vectors import ACTIVATIONS, Text
 from pe_jax.interop.special_tokens import special_tokens
+from pe_jax.interop.tokenizer_config import read_object
 from pe_jax.models import BertConfig
 
 _POSITION = "position"  # The key of the parameters of positions, in those of `Bert`.
@@ -83,7 +89,7 @@ class PublishedEncoder(
         `config_sentence_transformers.json`. Longer texts are cut. As there, a text may contain
         special tokens by their names.
 
-        Each shape is compiled once in a process, about 12 of them for texts of all lengths up to
+        Each shape is compiled once in a process, about 20 of them for texts of all lengths up to
         512 tokens. With JAX_COMPILATION_CACHE_DIR, the next process reads them from a folder.
 
         Args:
@@ -94,7 +100,7 @@ class PublishedEncoder(
           pooling: "mean", "cls", "max" or another of sentence-transformers, for a folder without
             `modules.json`; elsewhere it replaces the published pooling.
           normalize: whether to scale the vectors to a length of 1, where the model does not.
-          batch_size: rows of a batch.
+          batch_size: rows of a batch; those of more than 64 tokens make batches of fewer.
           max_length: the longest input in tokens, instead of the published one.
           dtype: of the computation, "float32" or "bfloat16"; by default that of the config.
           progress: whether to show a progress bar; by default for many texts, on a terminal.
@@ -288,16 +294,23 @@ class PublishedEncoder(
 
     def _no_classifier(self) -> str:
         """Return an error that names the head that the checkpoint has instead of a classifier."""
+        folder = self._folder().path
+        config = read_object(transformer_folder(folder) / "config.json")
+        architectures = config.get("architectures") or [
+            "a class that config.json does not name"
+        ]
         heads = [name for name in self.params if name != "bert"]
-        parts = [f"{self._folder().path} has no head that scores whole inputs."]
-        parts.append(f"Its heads: {', '.join(heads) or 'none'}.")
+        parts = [
+            f"{folder} has no head that scores whole inputs: it was saved as "
+            f"{', '.join(map(str, architectures))}, and its heads are {', '.join(heads) or 'none'}."
+        ]
         if self.unread:
             parts.append(
                 f"Tensors of other heads were not read: {', '.join(self.unread[:4])}."
             )
         parts.append(
-            "predict needs a model whose class ends with ForSequenceClassification, loaded with "
-            "its head. For vectors of texts, use encode."
+            "predict needs a class that ends with ForSequenceClassification, and its head. For "
+            "vectors of texts, use encode."
         )
         return " ".join(parts)
 
@@ -344,7 +357,6 @@ class PublishedEncoder(
             function,
             all_batches,
             texts=len(texts),
-            batch_size=batch_size,
             progress=progress,
         )
 

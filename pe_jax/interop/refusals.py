@@ -46,13 +46,10 @@ def check_plain_weights(
     """
     quantisation = config.get("quantization_config")
     if quantisation:
-        method = None
-        if isinstance(quantisation, Mapping):
-            method = quantisation.get("quant_method")
         raise ValueError(
-            f"{path} has quantised weights (quantization_config of config.json, quant_method "
-            f"{shown(method)}), which are not read. Load the model that was quantised, or save "
-            "the weights in floats with transformers: "
+            f"The config.json of {path}: quantization_config must be left out, got "
+            f"{shown(quantisation)}. Quantised weights are not read. Load the model that was "
+            "quantised, or save the weights in floats with transformers: "
             "Model.from_pretrained(FOLDER).dequantize().save_pretrained(NEW)."
         )
     parts: dict[str, str] = {}  # The first tensor with each part of a name.

@@ -191,41 +191,60 @@ def read_settings(folder: Path) -> SentenceSettings:
     tokenizer_config = read_object(transformer / CONFIG)
     inputs = tokenizer_config.get("model_input_names") or ["token_type_ids"]
     general = read_object(folder / PROMPTS)
-    pooling, include_prompt = (), True
-    steps: list[Step] = []
-    weights: list[Params] = []
+    modules = _after_transformer(folder)
+    longest = _max_length(_transformer_settings(transformer), tokenizer_config, config)
+    return SentenceSettings(
+        max_length=longest,
+        has_token_types="token_type_ids" in inputs,
+        pooling=modules.pooling,
+        include_prompt=modules.include_prompt,
+        steps=tuple(modules.steps),
+        weights=tuple(modules.weights),
+        prompts=_prompts(folder / PROMPTS, general),
+        default_prompt_name=general.get("default_prompt_name"),
+        dimensions=_whole_number(general.get("truncate_dim")),
+        score_activation=_score_activation(folder, config, general),
+    )
+
+
+class _Modules(NamedTuple):
+    """The modules after the first; see `SentenceSettings`."""
+
+    pooling: tuple[str, ...]
+    include_prompt: bool
+    steps: list[Step]
+    weights: list[Params]
+
+
+def _after_transformer(folder: Path) -> _Modules:
+    """Return the modules after the first.
+
+    Raises:
+      ValueError: for a module, a pooling or an activation that is not supported.
+    """
+    result = _Modules((), True, [], [])
     for module in _modules(folder)[1:]:
         kind = module["type"].rpartition(".")[2]
         path = _module_folder(folder, module)
-        values = read_object(path / "config.json")
-        if kind == "Pooling" and not pooling:
-            pooling = _pooling(path / "config.json", values)
-            include_prompt = values.get("include_prompt", True) is not False
-        elif kind in _READ_STEP and pooling:
-            _check_place(path / "config.json", kind, values)
-            step, step_weights = _READ_STEP[kind](path, values)
-            steps.append(step)
-            weights.append(step_weights)
+        file = path / "config.json"
+        values = read_object(file)
+        if kind == "Pooling" and not result.pooling:
+            result = result._replace(
+                pooling=_pooling(file, values),
+                include_prompt=values.get("include_prompt") is not False,
+            )
+        elif kind in _READ_STEP and result.pooling:
+            _check_place(file, kind, values)
+            step, weights = _READ_STEP[kind](path, values)
+            result.steps.append(step)
+            result.weights.append(weights)
         elif kind != "Dropout":  # Which does nothing outside of training.
             raise ValueError(
                 f"{folder / MODULES} has a module {module['type']!r} at a place where encode does "
                 "not support it. Supported are Transformer, then Pooling, then any of Normalize, "
                 "Dense and LayerNorm. For hidden states, use pe_jax.models.hidden_states."
             )
-    return SentenceSettings(
-        max_length=_max_length(
-            _transformer_settings(transformer), tokenizer_config, config
-        ),
-        has_token_types="token_type_ids" in inputs,
-        pooling=pooling,
-        include_prompt=include_prompt,
-        steps=tuple(steps),
-        weights=tuple(weights),
-        prompts=_prompts(folder / PROMPTS, general),
-        default_prompt_name=general.get("default_prompt_name"),
-        dimensions=_whole_number(general.get("truncate_dim")),
-        score_activation=_score_activation(folder, config, general),
-    )
+    return result
 
 
 def _transformer_settings(folder: Path) -> Json:
@@ -397,12 +416,10 @@ def _activation(name: object, where: str) -> str:
 def _score_activation(folder: Path, config: Json, general: Json) -> str:
     """Return what turns the logits of a CrossEncoder into scores; "" where no file says it."""
     section = config.get(_SECTION)
+    own = section.get("activation_fn") if isinstance(section, dict) else None
     named = [
         (PROMPTS, general.get("activation_fn")),
-        (
-            "config.json",
-            section.get("activation_fn") if isinstance(section, dict) else None,
-        ),
+        ("config.json", own),
         ("config.json", config.get("sbert_ce_default_activation_function")),
     ]
     for file, name in named:
