@@ -22,7 +22,7 @@ import numpy as np
 from pe_jax.interop.bert_import import load_encoder
 from pe_jax.interop.hub import local_folder
 from pe_jax.interop.published_encoder import PublishedEncoder
-from pe_jax.interop.sentence_files import MODULES, transformer_folder
+from pe_jax.interop.sentence_files import MODULES, EncoderFolder, transformer_folder
 from pe_jax.interop.sentence_vectors import Inputs, tokenize
 from pe_jax.models import (
     BertForClassification,
@@ -97,9 +97,10 @@ class Rows(NamedTuple):
         return tensors
 
 
-def rows_of(encoder: PublishedEncoder, texts: Sequence[str]) -> Rows:
-    """Return texts as rows, padded on the right."""
-    tokenized = tokenize(encoder.tokenizer, texts, has_types=False)
+def rows_of(folder: Path, texts: Sequence[str], longest: int | None) -> Rows:
+    """Return texts as rows of at most `longest` tokens, padded on the right."""
+    tokenizer = EncoderFolder(folder).tokenizer(longest)
+    tokenized = tokenize(tokenizer, texts, has_types=False)
     lengths = np.array([len(ids) for ids in tokenized.ids], np.int32)
     tokens = np.zeros((len(texts), lengths.max()), np.int32)
     for row, ids in enumerate(tokenized.ids):
@@ -168,11 +169,13 @@ def differences(encoder: PublishedEncoder, folder: Path) -> Iterator[Difference]
     import transformers
 
     files = transformer_folder(folder)
-    rows = rows_of(encoder, TEXTS)
+    longest = encoder.config.encoding().max_length
+    rows = rows_of(folder, TEXTS, longest)
     tokenizer = transformers.AutoTokenizer.from_pretrained(files)
     for number, text in enumerate(TEXTS):
         ids = rows.inputs.tokens[number, : rows.inputs.lengths[number]]
-        theirs = np.array(tokenizer(text)["input_ids"])
+        cut = {"truncation": True, "max_length": longest} if longest else {}
+        theirs = np.array(tokenizer(text, **cut)["input_ids"])
         yield difference(f"ids of text {number + 1}", ids, theirs)
 
     def outputs(kind: str) -> Any:

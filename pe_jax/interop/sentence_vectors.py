@@ -35,9 +35,8 @@ ACTIVATIONS: dict[str, Callable[[Array], jax.Array]] = {
 _LEAST_NORM = 1e-12  # As in torch's normalize.
 _LEAST_WEIGHT = 1e-9  # As in sentence-transformers, of the sum of a mean's weights.
 _LAYER_NORM_EPSILON = 1e-5  # As in torch's LayerNorm.
-_TEXTS_AT_ONCE = (
-    4_096  # To tokenize: the library's records take much more memory than ids.
-)
+_FULL_BATCH_LENGTH = 64  # Longer rows make batches of fewer.
+_TEXTS_AT_ONCE = 4_096  # To tokenize: its results take more memory than ids.
 _BATCHES_IN_FLIGHT = 2  # Enough that the device need not wait for the next batch.
 _MANY_TEXTS = 1_000  # From here on there is a progress bar.
 

@@ -75,6 +75,7 @@ def sentence_folder(
     """
     encoder_folder(folder, case)
     pooling = {"pooling_mode_mean_tokens": True} if pooling is None else pooling
+    pooling = {"word_embedding_dimension": SIZE, **pooling}
     listed = [module(0, "Transformer"), module(1, "Pooling", "1_Pooling")]
     write_json(folder / "1_Pooling/config.json", pooling)
     for index, each in enumerate(modules, 2):

@@ -543,7 +543,6 @@ def theirs_of(folder, kind="SentenceTransformer"):
 @pytest.mark.parametrize("mode", POOLINGS)
 def test_vectors_are_those_of_sentence_transformers(tmp_path, mode):
     pooling = {
-        "embedding_dimension": SIZE,
         "pooling_mode": mode,
         "include_prompt": False,
     }
