@@ -259,13 +259,15 @@ class PublishedEncoder(
             untrained=tuple(untrained),
         )
 
-    def training_commands(self, workdir: str = "W") -> str:
+    def training_commands(self, *, text: str = "pydoc", workdir: str = "W") -> str:
         """Return two shell commands that train the positions of this encoder, from its folder.
 
         Run them in a checkout of pe_jax. The first distills the positions from the published
         encoder, on text alone. The second trains all weights as a masked language model.
 
         Args:
+          text: what to train on, as `config.data.source` takes it: a pattern of files in the
+            model's language. The default is a small English text that comes with Python.
           workdir: where the runs are written; each gets a folder there.
 
         Raises:
@@ -274,15 +276,19 @@ class PublishedEncoder(
         folder = self._folder().path
         position = self.config.position
         name = position if isinstance(position, str) else position.name
-        settings = shlex.join(
-            [f"--config.init={folder}", f"--config.model.position={name}"]
-        )
-        return (
-            f"python train.py --config=configs/distill_positions.py {settings} "
-            f"--workdir={shlex.quote(f'{workdir}/distilled')}\n"
-            f"python train.py --config=configs/pretrain_base.py {settings} "
-            f"--workdir={shlex.quote(f'{workdir}/pretrained')}"
-        )
+        settings = [
+            f"--config.init={folder}",
+            f"--config.model.position={name}",
+            f"--config.data.source={text}",
+        ]
+        runs = {"distilled": "distill_positions", "pretrained": "pretrain_base"}
+        commands = []
+        for run, config in runs.items():
+            first = ["python", "train.py", f"--config=configs/{config}.py"]
+            commands.append(
+                shlex.join([*first, *settings, f"--workdir={workdir}/{run}"])
+            )
+        return "\n".join(commands)
 
     def _folder(self) -> EncoderFolder:
         if self.folder is None:

@@ -3,7 +3,9 @@
 import functools
 import importlib.util
 import json
+import shlex
 import warnings
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -26,6 +28,7 @@ from pe_jax.interop.sentence_files import POOLINGS
 from pe_jax.interop.sentence_vectors import padded_length, rows_of_length, vectors
 from pe_jax.models import hidden_states
 
+ROOT = Path(__file__).parents[2]
 needs_sentence_transformers = pytest.mark.skipif(
     not importlib.util.find_spec("sentence_transformers"),
     reason="sentence-transformers is not installed",
@@ -520,14 +523,20 @@ def test_position_parameters_that_both_have_are_kept(encoder):
 
 
 def test_the_ways_on_are_commands(encoder):
-    commands = encoder.with_position("rope(fraction=0.5)").training_commands("my runs")
-    first, second = commands.splitlines()
-    assert first.startswith("python train.py --config=configs/distill_positions.py ")
-    assert second.startswith("python train.py --config=configs/pretrain_base.py ")
-    for command in (first, second):
-        assert f"--config.init={encoder.folder.path} " in command
-        assert "'--config.model.position=rope(fraction=0.5)'" in command
-        assert "--workdir='my runs/" in command
+    other = encoder.with_position("rope(fraction=0.5)")
+    commands = other.training_commands(text="my text/*.txt", workdir="W")
+    words = [shlex.split(command) for command in commands.splitlines()]
+    settings = [
+        f"--config.init={encoder.folder.path}",
+        "--config.model.position=rope(fraction=0.5)",
+        "--config.data.source=my text/*.txt",
+    ]
+    runs = [("distill_positions", "distilled"), ("pretrain_base", "pretrained")]
+    for command, (config, run) in zip(words, runs, strict=True):
+        assert command[:3] == ["python", "train.py", f"--config=configs/{config}.py"]
+        assert command[3:] == [*settings, f"--workdir=W/{run}"]
+    assert (ROOT / "configs/distill_positions.py").is_file()
+    assert "--config.data.source=pydoc " in other.training_commands()
 
 
 # --- sentence-transformers ------------------------------------------------------------------------
