@@ -531,10 +531,16 @@ def test_the_ways_on_are_commands(encoder):
         "--config.model.position=rope(fraction=0.5)",
         "--config.data.source=my text/*.txt",
     ]
-    runs = [("distill_positions", "distilled"), ("pretrain_base", "pretrained")]
-    for command, (config, run) in zip(words, runs, strict=True):
-        assert command[:3] == ["python", "train.py", f"--config=configs/{config}.py"]
-        assert command[3:] == [*settings, f"--workdir=W/{run}"]
+    distill, pretrain = words
+    assert distill[:3] == [
+        "python",
+        "train.py",
+        "--config=configs/distill_positions.py",
+    ]
+    assert distill[3:] == [*settings, "--workdir=W/distilled"]
+    assert pretrain[2] == "--config=configs/pretrain_base.py"
+    held_out = "--config.data.held_out=0.05"
+    assert pretrain[3:] == [*settings, held_out, "--workdir=W/pretrained"]
     assert (ROOT / "configs/distill_positions.py").is_file()
     assert "--config.data.source=pydoc " in other.training_commands()
 
