@@ -59,6 +59,19 @@ missing or contradict each other; configs of published models are read |
 - `from_hf` reads positions alone. It leaves out which tokens an indexer selects by content, and
   sinks, gates and scales that are the same at all positions.
 
+## Load a published encoder
+
+Of these types, `interop.load_encoder` reads the weights of the
+[families of encoders](modern.md#load), from a folder or by the name of a model of the Hub.
+[Sentence embeddings](embeddings.md) shows how to encode texts with it, and how to give it other
+positions. This command compares one with transformers on your machine:
+
+```sh
+python -m pe_jax.interop.check FOLDER
+```
+
+## All model types
+
 """
 
 

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pe_jax.common.records import Record
 from pe_jax.common.schema import kinds
 from pe_jax.common.values import shown
 from pe_jax.encodings import Params
@@ -27,7 +26,11 @@ from pe_jax.interop.hf_encoders import (
 from pe_jax.interop.hf_encoding import from_hf
 from pe_jax.interop.hf_keys import first_row
 from pe_jax.interop.hf_registry import ENCODERS, FIRST_NAMES
+from pe_jax.interop.hub import local_folder
 from pe_jax.interop.layout import Leaf
+from pe_jax.interop.published_encoder import PublishedEncoder
+from pe_jax.interop.refusals import check_plain_weights
+from pe_jax.interop.sentence_files import EncoderFolder, transformer_folder
 from pe_jax.models import BertConfig
 
 # Keys of transformers' base class that change any model, with the only value that is supported.
@@ -37,25 +40,9 @@ PRETRAINING_HEADS = (
     "masked_lm",
     "next_sentence",
 )  # The heads of BertForPretraining.
+_TYPES = (*ENCODERS, *FIRST_NAMES)  # Values of model_type that can be loaded.
 _MOST_LINES = 200  # Of an error: there are as many tensors in BERT-base.
 _OUTPUT = "classifier"  # The output layer in classes for sentences, tokens, choices and spans.
-
-
-class PublishedEncoder(Record, pytree=True):
-    """An encoder from a checkpoint.
-
-    Attributes:
-      config: its sizes and constants.
-      params: float32; the encoder under "bert", and the heads that the checkpoint has under their
-        names in `pe_jax.models`: "pooler", "masked_lm", "next_sentence", "classifier", "spans".
-      absent: the heads of `BertForPretraining` that the checkpoint lacks.
-      unread: the names of tensors that belong to none of these, such as those of a head for tokens.
-    """
-
-    config: BertConfig
-    params: Params
-    absent: tuple[str, ...]
-    unread: tuple[str, ...]
 
 
 def load_encoder(path: str | Path, heads: Collection[str] = HEADS) -> PublishedEncoder:
@@ -70,7 +57,8 @@ def load_encoder(path: str | Path, heads: Collection[str] = HEADS) -> PublishedE
 
     Args:
       path: a folder with config.json and `model.safetensors`, or shards and their index; or one
-        .safetensors file with config.json next to it.
+        .safetensors file with config.json next to it; or the name of a model of the Hugging Face
+        Hub, see `pe_jax.interop.hub`.
       heads: the heads to read, if the checkpoint has them.
 
     Raises:
@@ -79,7 +67,9 @@ def load_encoder(path: str | Path, heads: Collection[str] = HEADS) -> PublishedE
         finite, of another shape or not of floats, has two names and two values, or differs from a
         tensor that this model ties it to. The message lists the first 200 of them.
     """
-    checkpoint = open_checkpoint(path)
+    folder = local_folder(path)
+    checkpoint = open_checkpoint(transformer_folder(folder))
+    check_plain_weights(checkpoint.path, checkpoint.config, checkpoint.names, _TYPES)
     theirs = current_config(checkpoint.config, str(checkpoint.path))
     encoder = ENCODERS[theirs["model_type"]]
     names = _current_names(encoder, checkpoint)
@@ -136,6 +126,7 @@ def load_encoder(path: str | Path, heads: Collection[str] = HEADS) -> PublishedE
         params=params,
         absent=absent,
         unread=tuple(names[name] for name in unread),
+        folder=EncoderFolder(folder if folder.is_dir() else checkpoint.folder),
     )
 
 
@@ -328,6 +319,7 @@ def _read_params(
 def read_config(path: str | Path) -> BertConfig:
     """Return the config of `load_encoder` without reading a tensor; raises as it does."""
     checkpoint = open_checkpoint(path)
+    check_plain_weights(checkpoint.path, checkpoint.config, checkpoint.names, _TYPES)
     path = str(checkpoint.path)
     theirs = current_config(checkpoint.config, path)
     encoder = ENCODERS[theirs["model_type"]]

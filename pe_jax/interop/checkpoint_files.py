@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 
 from pe_jax.common.files import parse_json
 from pe_jax.common.values import shown
+from pe_jax.interop.refusals import check_no_adapter
 
 _WHOLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -102,6 +103,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         )
     if path.suffix in _PICKLES:
         raise _pickle_error([path], path.with_suffix(".safetensors"))
+    check_no_adapter(path if path.is_dir() else path.parent)
     files, file_of = ([path], {}) if path.is_file() else _tensor_files(path)
     folder = files[0].parent
     opened = _open_files(files, file_of)
