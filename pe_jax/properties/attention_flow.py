@@ -55,8 +55,8 @@ def rollout(weights: Float[Array, "*B N L L"]) -> Float[jax.Array, "*B N L L"]:
     mixed = weights + identity
     mixed /= mixed.sum(-1, keepdims=True)
 
-    def add(below, layer):
-        above = jnp.matmul(layer, below, precision=jax.lax.Precision.HIGHEST)
+    def add(below: Array, layer: Array) -> tuple[Array, Array]:
+        above = jnp.matmul(layer, below, precision="highest")
         return above, above
 
     start = jnp.broadcast_to(identity, mixed[..., 0, :, :].shape)
@@ -74,11 +74,12 @@ def mixture_shares(
       shares of the "first" input, of the input at the same position ("own"), and of those at most
       `window` positions away ("near"), itself included. They overlap.
     """
-    near = _distance(mixture) <= window
+    diagonal = jnp.diagonal(mixture, axis1=-2, axis2=-1)
+    near = jnp.where(_distance(mixture) <= window, mixture, 0.0)
     return {
         "first": mixture[..., 0].mean(-1),
-        "own": jnp.diagonal(mixture, axis1=-2, axis2=-1).mean(-1),
-        "near": jnp.where(near, mixture, 0.0).sum(-1).mean(-1),
+        "own": diagonal.mean(-1),
+        "near": near.sum(-1).mean(-1),
     }
 
 

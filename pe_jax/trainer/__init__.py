@@ -5,18 +5,11 @@ The library imports nothing from here. For users of the library `load_run` reads
 
 import typing
 
-from pe_jax.common.errors import extra
+from pe_jax.common.lazy import lazy_attributes
 
 __all__ = ["load_run"]
 
 if typing.TYPE_CHECKING:
     from pe_jax.trainer.runs import load_run
-else:
-
-    def __getattr__(name: str) -> typing.Any:
-        if name == "load_run":  # Commands start faster without it.
-            with extra("train"):
-                from pe_jax.trainer.runs import load_run
-
-            return load_run
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+else:  # Commands start faster without it.
+    __getattr__, __dir__ = lazy_attributes(__name__, __all__, ("runs",), needs="train")
