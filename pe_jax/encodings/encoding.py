@@ -20,7 +20,14 @@ from pe_jax.common.promotion import standard_promotion
 from pe_jax.common.records import Record
 from pe_jax.common.shapes import Array, Real, Size
 from pe_jax.encodings.parameters import map_params, split_params
-from pe_jax.encodings.part import Context, HookContext, Params, Part, apply_positions
+from pe_jax.encodings.part import (
+    Context,
+    HookContext,
+    Params,
+    Part,
+    apply_positions,
+    split_key,
+)
 from pe_jax.encodings.positions import AttentionWindow, checked_positions
 
 
@@ -139,8 +146,7 @@ class PositionEncoding(Record, renamed={"reach": "window"}):
         check_key(rng)
         if not self.layers:
             inits = {part.key: part.init for part in self.parts}
-            rngs = jax.random.split(rng, len(inits)) if len(inits) > 1 else [rng]
-            return _draw(inits, rngs)
+            return _draw(inits, split_key(rng, len(inits)))
         if num_layers is None:
             raise ValueError(
                 f"The layers of {self.name} differ: call init(rng, num_layers)."
@@ -252,12 +258,8 @@ def _draw(
     inits: Mapping[str, Callable[[jax.Array], Params]], rngs: Iterable[jax.Array]
 ) -> Params:
     """Return the parameters of each name, without those that are empty."""
-    params = {}
-    for (name, init), rng in zip(inits.items(), rngs):
-        values = init(rng)
-        if values:
-            params[name] = values
-    return params
+    drawn = {name: init(rng) for (name, init), rng in zip(inits.items(), rngs)}
+    return {name: params for name, params in drawn.items() if params}
 
 
 def check_layer(encoding: PositionEncoding) -> None:

@@ -13,17 +13,6 @@ import numpy as np
 
 from pe_jax.encodings.part import LogitTerms, Part
 
-_HOOKS = (
-    "init",
-    "positions",
-    "embed",
-    "map_qkv",
-    "map_output",
-    "logits",
-    "scale",
-    "sink",
-    "map_logits",
-)
 _BY_OFFSET = ("key_vectors", "query_vectors", "value_vectors", "bias")
 _LIBRARIES = tuple(
     os.path.dirname(os.path.abspath(path)) + os.sep
@@ -35,9 +24,8 @@ def with_notes(part: Part, name: str) -> Part:
     """Return `part` whose hooks add a note to their errors: hook, encoding and the last line
     outside of this library, JAX and NumPy. Terms of the offset of a wrong shape are errors."""
     noted: dict[str, Any] = {}
-    for hook in _HOOKS:
-        function = getattr(part, hook)
-        if function:
+    for hook, function in vars(part).items():
+        if callable(function) and hook != "constructor":
             noted[hook] = _noted(function, f"hook {hook!r} of {name}")
     if part.offsets:
         terms: dict[str, Any] = {}

@@ -40,12 +40,15 @@ def split_params(
         _check_floats(part.key, part_params)
         for path, expected in _expected_shapes(part.init).items():
             place = f"{part.key}/{path}"
-            if path not in shapes:
+            shape = shapes.get(path)
+            if shape is None:
                 missing.append(place if part.key in params else part.key)
-            elif not _fits(part, path, shapes[path], expected):
-                strange.append(
-                    f"{place} has shape {shapes[path]}, {part!r} has {expected}"
-                )
+            elif shape != expected:
+                has_other_rows = shape and shape[1:] == expected[1:]
+                if not (has_other_rows and path in _resizable(part)):
+                    strange.append(
+                        f"{place} has shape {shape}, {part!r} has {expected}"
+                    )
     if missing:
         raise ValueError(
             f"params lacks the parameters of {', '.join(dict.fromkeys(missing))}; got "
@@ -116,33 +119,15 @@ def _expected_shapes(init: Callable[[jax.Array], Params]) -> dict[str, tuple[int
     return _shapes(jax.eval_shape(lambda: init(jax.random.key(0))))
 
 
-def _fits(
-    part: Part, path: str, shape: tuple[int, ...], expected: tuple[int, ...]
-) -> bool:
-    """Return whether a parameter has the expected shape, up to its rows if these may differ."""
-    if shape == expected:
-        return True
-    traits = part.traits
-    if not (traits.resize and traits.max_length and len(shape) == len(expected)):
-        return False
-    return shape[1:] == expected[1:] and path in _resized(part.init, traits.resize)
-
-
-@functools.lru_cache(maxsize=512)
-def _resized(
-    init: Callable[[jax.Array], Params], resize: Callable[[Params, int, str], Params]
-) -> frozenset[str]:
-    """Return the paths of the parameters whose shapes depend on the number of positions."""
-
-    def shapes(length: int) -> dict[str, tuple[int, ...]]:
-        params = jax.eval_shape(
-            lambda: resize(init(jax.random.key(0)), length, "repeat")
-        )
-        return _shapes(params)
-
-    one = shapes(1)
-    two = shapes(2)
-    return frozenset(path for path in one if one[path] != two[path])
+def _resizable(part: Part) -> list[str]:
+    """Return the parameters whose shapes `Traits.resize` changes, where they limit positions."""
+    resize = part.traits.resize
+    if resize is None or not part.traits.max_length:
+        return []
+    drawn = jax.eval_shape(lambda: part.init(jax.random.key(0)))
+    one = _shapes(jax.eval_shape(lambda params: resize(params, 1, "repeat"), drawn))
+    two = _shapes(jax.eval_shape(lambda params: resize(params, 2, "repeat"), drawn))
+    return [path for path in one if one[path] != two[path]]
 
 
 def _check_floats(key: str, params: Params) -> None:
@@ -150,7 +135,7 @@ def _check_floats(key: str, params: Params) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         dtype = getattr(leaf, "dtype", None)
         if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
-            place = f"{key}/{leaf_path(path)}" if path else key
+            place = f"{key}/{leaf_path(path)}"
             raise ValueError(
                 f"params[{place!r}] must be floating, got {dtype}. Pass what encoding.init(rng) "
                 "returned, possibly trained since."

@@ -285,13 +285,18 @@ def normal_init(
     """Return the `init` that draws parameters of these shapes, in order, from a normal."""
 
     def init(rng: jax.Array) -> Params:
-        rngs = jax.random.split(rng, len(shapes)) if len(shapes) > 1 else [rng]
-        params = {}
-        for (name, shape), parameter_rng in zip(shapes.items(), rngs):
-            params[name] = stddev * jax.random.normal(parameter_rng, shape)
-        return params
+        rngs = split_key(rng, len(shapes))
+        return {
+            name: stddev * jax.random.normal(key, shape)
+            for (name, shape), key in zip(shapes.items(), rngs)
+        }
 
     return init
+
+
+def split_key(rng: jax.Array, count: int) -> jax.Array | list[jax.Array]:
+    """Return so many keys; `rng` itself for one."""
+    return jax.random.split(rng, count) if count > 1 else [rng]
 
 
 _SHORT = reprlib.Repr()  # Such as factors of all frequencies.

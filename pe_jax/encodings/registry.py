@@ -141,26 +141,22 @@ def _check_arguments(
             )
         numbers = value if isinstance(value, tuple | list) else [value]
         for number in numbers:
-            if isinstance(number, float | np.floating) or (
-                _is_number(number) and _takes_float(kinds.get(name))
-            ):
-                _check_float(f"{name} of {encoding}", number)
-            elif _is_number(number) and abs(number) > _MOST:
-                raise ValueError(
-                    f"{name} of {encoding} must be at most {_MOST:,}, got {reprlib.repr(number)}."
-                )
+            if isinstance(number, int | float | np.number):
+                _check_number(f"{name} of {encoding}", number, kinds.get(name))
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | np.number) and not isinstance(value, bool)
-
-
-def _check_float(name: str, number: Any) -> None:
-    """Raise a ValueError for a number that float32 does not hold, NaN among them."""
-    if number != 0 and not _SMALLEST <= abs(number) <= _LARGEST:
+def _check_number(name: str, number: Any, kind: Any) -> None:
+    """Raise a ValueError for a number that float32 does not hold, NaN among them, or for an integer
+    that fits no size of an array."""
+    if isinstance(number, float | np.floating) or _takes_float(kind):
+        if number != 0 and not _SMALLEST <= abs(number) <= _LARGEST:
+            raise ValueError(
+                f"{name} must be a float32 number, 0 or from {_SMALLEST:.2g} to {_LARGEST:.2g} in "
+                f"magnitude, got {reprlib.repr(number)}."
+            )
+    elif abs(number) > _MOST:
         raise ValueError(
-            f"{name} must be a float32 number, 0 or from {_SMALLEST:.2g} to {_LARGEST:.2g} in "
-            f"magnitude, got {reprlib.repr(number)}."
+            f"{name} must be at most {_MOST:,}, got {reprlib.repr(number)}."
         )
 
 

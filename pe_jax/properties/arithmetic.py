@@ -21,6 +21,11 @@ def ratio(
     return jnp.where(empty, otherwise, part / jnp.where(empty, 1, whole))
 
 
+def matrix_sum(x: Array) -> jax.Array:
+    """Return the sums of the entries of matrices `[*B, N, M]`."""
+    return x.sum((-2, -1))
+
+
 def bounded_ratio(
     part: Float[Array, "*B"],
     whole: Float[Array, "*B"],
@@ -53,8 +58,10 @@ def to_unit_scale(matrix: Float[Array, "*B N M"]) -> Float[Array, "*B N M"]:
     is not finite. Gradients take the factor for a constant, which is right for metrics that no
     factor changes: those of Φ and of c·Φ are the same.
     """
-    largest = jnp.abs(jax.lax.stop_gradient(matrix)).max((-2, -1), keepdims=True)
+    size = jnp.abs(jax.lax.stop_gradient(matrix))
+    largest = size.max((-2, -1), keepdims=True)
     info = jnp.finfo(matrix.dtype)
-    exponent = jnp.clip(jnp.frexp(largest)[1], info.minexp, info.maxexp - 2)
+    _, exponent = jnp.frexp(largest)
+    exponent = jnp.clip(exponent, info.minexp, info.maxexp - 2)
     factor = jnp.ldexp(jnp.ones_like(largest), -exponent)
     return matrix * jnp.where(jnp.isfinite(largest), factor, jnp.nan)

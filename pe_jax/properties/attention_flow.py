@@ -55,7 +55,7 @@ def rollout(weights: Float[Array, "*B N L L"]) -> Float[jax.Array, "*B N L L"]:
     mixed = weights + identity
     mixed /= mixed.sum(-1, keepdims=True)
 
-    def add(below: Array, layer: Array) -> tuple[Array, Array]:
+    def add(below, layer):
         above = jnp.matmul(layer, below, precision="highest")
         return above, above
 

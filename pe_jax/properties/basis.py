@@ -108,15 +108,17 @@ def positional_basis(hidden: Float[Array, "*B C T D"], *, low: int = 10) -> Basi
     rest = _variance(residual).mean(-1)
     whole = _variance(position) + _variance(context) + rest
     # What rounding leaves of hidden states that should all be the same.
-    rounding = 8 * jnp.finfo(hidden.dtype).eps * jnp.abs(hidden).max((-3, -2, -1))
-    whole = jnp.where(whole <= rounding**2 * hidden.shape[-1], 0.0, whole)
+    largest_number = jnp.abs(hidden).max((-3, -2, -1))
+    rounding = 8 * jnp.finfo(hidden.dtype).eps * largest_number
+    is_constant = whole <= rounding**2 * hidden.shape[-1]
+    whole = jnp.where(is_constant, 0.0, whole)
 
     # The errors of pos have the covariance of a text's residuals, over C - 1.
     squares = product("...ctd,...csd->...ts", residual, residual)
     noise = squares / (texts * (texts - 1))
     gram = product("...td,...sd->...ts", position, position) - noise
-    trace = jnp.where(whole > 0, jnp.trace(gram, axis1=-2, axis2=-1), 0.0)
-    trace = jnp.maximum(trace, 0.0)
+    trace = jnp.trace(gram, axis1=-2, axis2=-1)
+    trace = jnp.maximum(jnp.where(whole > 0, trace, 0.0), 0.0)
     position_share = ratio(trace / length, whole, 0.0)
     context_part = jnp.maximum(_variance(context) - rest / (length - 1), 0.0)
     context_share = ratio(context_part, whole, 0.0)
@@ -131,7 +133,8 @@ def positional_basis(hidden: Float[Array, "*B C T D"], *, low: int = 10) -> Basi
     squared_norm = ratio(texts * largest, largest_of_all, 0.0)
 
     # The orthonormal cosine transform (II), frequencies by positions, without the constant one.
-    waves = dct(np.eye(length), norm="ortho", axis=0)[1 : low + 1].astype(np.float32)
+    waves = dct(np.eye(length), norm="ortho", axis=0).astype(np.float32)
+    waves = waves[1 : low + 1]
     lowest = product("ft,...ts,fs->...", waves, gram, waves)
     cosines = jnp.abs(product("...td,...cd->...tc", _unit(position), _unit(context)))
 

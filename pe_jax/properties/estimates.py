@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 from pe_jax.common.axis_blocks import cut_axis, join_axis
 from pe_jax.common.records import Record
 from pe_jax.common.shapes import Array, Float, Int
-from pe_jax.properties.arithmetic import ratio
+from pe_jax.properties.arithmetic import matrix_sum, ratio
 from pe_jax.properties.compiled import compiled
 
 # `score(params, inputs [B, ...], positions [L]) -> [B, ...]`; inputs and scores are pytrees.
@@ -103,10 +103,10 @@ def state_change(
     the text. States that are all the same, as of one token, have no spread: 0 if none moves, else 1
     (see `relative_change`).
     """
-    change = ((other - states) ** 2).sum((-2, -1))
+    change = matrix_sum((other - states) ** 2)
     from_first = states - states[..., :1, :]  # Exactly 0 where all states are the same.
     centered = from_first - from_first.mean(-2, keepdims=True)
-    spread = (centered**2).sum((-2, -1))
+    spread = matrix_sum(centered**2)
     squares = jnp.where(change == 0, 0.0, ratio(change, spread, 1.0))
     return jnp.sqrt(squares)
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from pe_jax.common.shapes import Array, Bool, Float, Int
-from pe_jax.properties.arithmetic import ratio
+from pe_jax.properties.arithmetic import matrix_sum, ratio
 from pe_jax.properties.compiled import compiled
 
 
@@ -80,7 +80,7 @@ def massive_overlap(massive: Bool[Array, "*B H d"]) -> Float[jax.Array, "*B"]:
     either = size[..., :, None] + size[..., None, :] - both
     counted = (either > 0) & ~jnp.eye(massive.shape[-2], dtype=bool)
     shares = jnp.where(counted, both / jnp.maximum(either, 1), 0)
-    return ratio(shares.sum((-2, -1)), counted.sum((-2, -1)), jnp.nan)
+    return ratio(matrix_sum(shares), matrix_sum(counted), jnp.nan)
 
 
 @compiled()

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.common.shapes import Array, Float
-from pe_jax.properties.arithmetic import ratio, to_unit_scale
+from pe_jax.properties.arithmetic import matrix_sum, ratio, to_unit_scale
 from pe_jax.properties.compiled import compiled
 
 
@@ -49,7 +49,7 @@ def chen_symmetry(weights: Float[Array, "*B L L"]) -> Float[jax.Array, "*B"]:
     spread = jnp.where(high > low, high - low, 1.0)
     above_low = difference - jnp.where(exists, low, 0)  # `low` may be infinite.
     scaled = jnp.where(exists, above_low / spread, 0.0)
-    value = 1 - scaled.sum((-2, -1)) / exists.sum()
+    value = 1 - matrix_sum(scaled) / exists.sum()
     # NaN and infinity compare as equal, which would count as symmetric.
     return jnp.where(jnp.isfinite(weights).all((-2, -1)), value, jnp.nan)
 
@@ -62,9 +62,8 @@ def saponati_symmetry(matrix: Float[Array, "*B N N"]) -> Float[jax.Array, "*B"]:
     (‖S‖² / ‖W‖², as in their code, is (1 + this) / 2.)
     """
     matrix = to_unit_scale(matrix)
-    difference = (matrix * jnp.swapaxes(matrix, -1, -2)).sum((-2, -1))
-    whole = (matrix**2).sum((-2, -1))
-    return ratio(difference, whole, 0.0)
+    difference = matrix_sum(matrix * jnp.swapaxes(matrix, -1, -2))
+    return ratio(difference, matrix_sum(matrix**2), 0.0)
 
 
 @compiled("deviations")

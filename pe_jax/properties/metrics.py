@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from pe_jax.common.dtypes import at_least_float32
 from pe_jax.common.shapes import Array, Bool, Float, Int
 from pe_jax.properties import toeplitz
-from pe_jax.properties.arithmetic import bounded_ratio, ratio, to_unit_scale
+from pe_jax.properties.arithmetic import bounded_ratio, matrix_sum, ratio, to_unit_scale
 from pe_jax.properties.compiled import compiled
 from pe_jax.properties.toeplitz import Length, Toeplitz
 
@@ -96,7 +96,7 @@ def translation_invariance(
     total = jnp.sum(diagonals, (-2, -1), keepdims=True)
     mean = total / jnp.maximum(present.sum(), 1)
     deviations = jnp.where(present, diagonals - mean, 0)
-    whole = jnp.sum(deviations**2, (-2, -1))
+    whole = matrix_sum(deviations**2)
     # Minus the first entry of each diagonal, so that a constant diagonal deviates by exactly 0.
     first_column = jnp.flip(phi[..., :, 0], -1)
     first = jnp.concatenate([first_column, phi[..., 0, 1:]], axis=-1)
@@ -104,7 +104,7 @@ def translation_invariance(
     counts = jnp.maximum(present.sum(-2, keepdims=True), 1)
     means = shifted.sum(-2, keepdims=True) / counts
     residuals = jnp.where(present, shifted - means, 0)
-    unexplained = jnp.sum(residuals**2, (-2, -1))
+    unexplained = matrix_sum(residuals**2)
     return bounded_ratio(unexplained, whole, diagonals, positions**2)
 
 
@@ -193,7 +193,7 @@ def _pairs(
     turned = jnp.concatenate([values, between, values], axis=-1)
     column = jnp.arange(width)
 
-    def add(excess: Array, k: Array) -> tuple[Array, None]:
+    def add(excess, k):
         other = jax.lax.dynamic_slice_in_dim(turned, k, width, axis=-1)
         is_greater = (other > values).astype(jnp.int32)
         is_less = (other < values).astype(jnp.int32)
@@ -243,7 +243,7 @@ def _weighted_pairs(
     padded_present = _pad_last(present, window)
 
     @jax.checkpoint  # The backward pass recomputes the L³ differences instead of saving them.
-    def add(sums: tuple[Array, Array], k: Array) -> tuple[tuple[Array, Array], None]:
+    def add(sums, k):
         wrong, total = sums
         farther = jax.lax.dynamic_slice_in_dim(padded, k, width, axis=-1)
         is_present = jax.lax.dynamic_slice_in_dim(padded_present, k, width, axis=-1)
@@ -256,7 +256,7 @@ def _weighted_pairs(
     distances = jnp.arange(1, window)
     unroll = min(8, len(distances))
     (wrong, total), _ = jax.lax.scan(add, (zeros, zeros), distances, unroll=unroll)
-    return wrong.sum((-2, -1)), total.sum((-2, -1))
+    return matrix_sum(wrong), matrix_sum(total)
 
 
 @compiled()
@@ -287,10 +287,10 @@ def symmetry(
     inside &= inside.T
     phi = to_unit_scale(jnp.where(inside, phi, 0))
     odd = (phi - jnp.swapaxes(phi, -1, -2)) / 2
-    part = (odd**2).sum((-2, -1))
+    part = matrix_sum(odd**2)
     mean = phi.sum((-2, -1), keepdims=True) / jnp.maximum(inside.sum(), 1)
     deviation = jnp.where(inside, phi - mean, 0)
-    whole = (deviation**2).sum((-2, -1))
+    whole = matrix_sum(deviation**2)
     return bounded_ratio(part, whole, phi, phi.shape[-1] ** 2)
 
 
@@ -302,8 +302,8 @@ def forward_share(weights: Float[Array, "*B L L"]) -> Float[jax.Array, "*B"]:
     both are 0. The paper (section 5.2) finds that learnable sinusoidal relative encodings attend
     "more on forwarding tokens".
     """
-    above = jnp.triu(weights, 1).sum((-2, -1))
-    below = jnp.tril(weights, -1).sum((-2, -1))
+    above = matrix_sum(jnp.triu(weights, 1))
+    below = matrix_sum(jnp.tril(weights, -1))
     return ratio(above - below, above + below, 0.0)
 
 
@@ -328,18 +328,20 @@ def by_offset(
     return _skewed(jnp.where(where, phi, 0)), _skewed(where)
 
 
-def _skewed(matrix: Float[Array, "*B L L"]) -> Float[Array, "*B L M"]:
-    """Shift row x of a matrix by x columns, by a reshape, where indexing would be a gather.
+def _skewed(matrix: Array) -> jax.Array:
+    """Shift row x of `[*B, L, L]` by x columns, by a reshape, where indexing would be a gather.
 
     Each row is padded by L, and the rows are then cut one column shorter than that.
     """
     length = matrix.shape[-1]
-    padded = _pad_last(jnp.flip(matrix, -1), length)
     width = 2 * length - 1
-    flat = padded.reshape(*matrix.shape[:-2], -1)[..., : length * width]
-    return jnp.flip(flat.reshape(*matrix.shape[:-1], width), -1)
+    padded = _pad_last(jnp.flip(matrix, -1), length)
+    flat = padded.reshape(*matrix.shape[:-2], -1)
+    skewed = flat[..., : length * width].reshape(*matrix.shape[:-1], width)
+    return jnp.flip(skewed, -1)
 
 
 def _pad_last(x: Array, count: int) -> jax.Array:
     """Append so many zeros to the last axis."""
-    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, count)])
+    zeros = jnp.zeros((*x.shape[:-1], count), x.dtype)
+    return jnp.concatenate([x, zeros], axis=-1)

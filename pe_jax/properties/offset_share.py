@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.common.shapes import Array, Bool, Float, Int
+from pe_jax.properties.arithmetic import matrix_sum
 from pe_jax.properties.compiled import compiled
 from pe_jax.properties.metrics import by_offset
 
@@ -82,12 +83,12 @@ def offset_variance(
     centered, present = centered_rows(phi, where)
     count = jnp.maximum(present.sum(), 1)
     fit = offset_fit(phi, where)[..., None, :]
-    explained = (fit * centered).sum((-2, -1)) / count
-    whole = (centered**2).sum((-2, -1)) / count
+    explained = matrix_sum(fit * centered) / count
+    whole = matrix_sum(centered**2) / count
     if error is not None:
         if where is not None:
             error = jnp.where(where, error, 0)
-        noise = (error**2).sum((-2, -1)) / count
+        noise = matrix_sum(error**2) / count
         whole = jnp.maximum(whole - noise, explained)
     return whole, explained
 

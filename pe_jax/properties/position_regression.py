@@ -124,7 +124,8 @@ def ridge_maps(
     projection = u.T @ triangle[:, -1]
     largest = s[0] if len(s) else 0.0
     # Without the directions whose singular values are rounding errors.
-    rank = int((s > largest * np.finfo(np.float64).eps * max(x.shape)).sum())
+    rounding = largest * np.finfo(np.float64).eps * max(x.shape)
+    rank = int((s > rounding).sum())
 
     def with_weights(weights: np.ndarray) -> LinearMap:
         return lambda x: (np.asarray(x, np.float64) - centre) @ weights + level

@@ -65,7 +65,7 @@ def offset_kernel(
     present = jnp.broadcast_to(True if where is None else where, shape)
     entries = jnp.maximum(present.sum((-2, -1), keepdims=True), 1)
 
-    def add(samples: _Samples, block: tuple[Array, Array]) -> tuple[_Samples, None]:
+    def add(samples, block):
         tokens, is_input = block
         logits = attend(params, tokens).astype(jnp.float32)
         logits = jnp.where(present, logits, 0)
@@ -201,7 +201,7 @@ def identical_words(
     """
     count = len(words)
 
-    def add(total: Array, block: tuple[Array, Array]) -> tuple[Array, None]:
+    def add(total, block):
         ids, is_word = block
         tokens = jnp.broadcast_to(ids[:, None], (batch, length))
         attention = attend(params, tokens)

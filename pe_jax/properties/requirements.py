@@ -10,7 +10,12 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.common.shapes import Array, Float
-from pe_jax.properties.arithmetic import ratio, rounding_error, to_unit_scale
+from pe_jax.properties.arithmetic import (
+    matrix_sum,
+    ratio,
+    rounding_error,
+    to_unit_scale,
+)
 from pe_jax.properties.compiled import compiled
 
 
@@ -35,7 +40,7 @@ def distinctness(points: Float[Array, "*B N D"]) -> Float[jax.Array, "*B"]:
     by_point = jax.lax.map(squares_to_all, jnp.moveaxis(points, -2, 0))
     squares = jnp.moveaxis(by_point, 0, -2)  # [*B, N, N]
     nearest = jnp.where(jnp.eye(count, dtype=bool), jnp.inf, squares).min((-2, -1))
-    mean = squares.sum((-2, -1)) / (count * (count - 1))
+    mean = matrix_sum(squares) / (count * (count - 1))
     return jnp.sqrt(ratio(nearest, mean, 0.0))
 
 
@@ -80,8 +85,8 @@ def relative_change(
     phi = both[..., :length]
     other = both[..., length:]
     mean = phi.sum((-2, -1), keepdims=True) / max(count, 1)
-    part = ((other - phi) ** 2).sum((-2, -1))
-    whole = (off_diagonal(phi - mean) ** 2).sum((-2, -1))
+    part = matrix_sum((other - phi) ** 2)
+    whole = matrix_sum(off_diagonal(phi - mean) ** 2)
     # What a constant Φ deviates from its mean, or two equal ones from each other, by rounding.
     rounding = rounding_error(phi, count)
     change = ratio(part, jnp.where(whole <= rounding, 0.0, whole), 1.0)

@@ -21,8 +21,9 @@ def shuffled_order(
     units = np.split(np.arange(len(begins)), boundaries)
     order = np.arange(len(units))
     if rng is None:
-        paired = len(units) // 2 * 2
-        order[:paired] = order[:paired].reshape(-1, 2)[:, ::-1].ravel()
+        last = len(units) // 2 * 2
+        order[0:last:2] += 1
+        order[1:last:2] -= 1
     else:
         cycle = rng.permutation(len(units))
         order[cycle] = np.roll(cycle, 1)

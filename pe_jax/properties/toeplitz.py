@@ -76,7 +76,8 @@ def turning_point(values: Float[Array, "*B M"]) -> Int[jax.Array, "*B"]:
 def invariance_and_symmetry(phi: Toeplitz, length: Length) -> Float[jax.Array, "*B"]:
     """Return `metrics.translation_invariance` or `symmetry` of Φ: 0, NaN where ψ is not finite."""
     values, _ = _unit_scaled(phi, length)
-    return jnp.where(jnp.isnan(values).any(-1), jnp.nan, jnp.zeros((), values.dtype))
+    zero = jnp.zeros((), values.dtype)
+    return jnp.where(jnp.isnan(values).any(-1), jnp.nan, zero)
 
 
 def monotonicity(
@@ -92,7 +93,7 @@ def monotonicity(
     offset = np.arange(window)
 
     @jax.checkpoint  # The backward pass recomputes the L² differences instead of saving them.
-    def add(sums: tuple[Array, Array], k: Array) -> tuple[tuple[Array, Array], None]:
+    def add(sums, k):
         wrong, total = sums
         near = jax.lax.dynamic_slice_in_dim(before, window - k, window, axis=-1)
         if weighted:
@@ -129,5 +130,6 @@ def _unit_scaled(
     if length is None:
         length = positions
     rows = jnp.maximum(length - np.arange(positions), 0)
-    values = to_unit_scale(jnp.where(rows > 0, phi.psi, 0)[..., None, :])[..., 0, :]
+    psi_inside = jnp.where(rows > 0, phi.psi, 0)
+    values = to_unit_scale(psi_inside[..., None, :])[..., 0, :]
     return values, rows.astype(values.dtype)

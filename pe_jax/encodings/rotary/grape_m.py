@@ -96,5 +96,5 @@ def _rotate(
     return (wide + moved_u * u + moved_v * v).astype(x.dtype)
 
 
-def _product(x: Float[Array, "*B d"], y: Float[Array, "*B d"]) -> Array:
+def _product(x: Array, y: Array) -> jax.Array:
     return jnp.sum(x * y, axis=-1, keepdims=True)
