@@ -70,7 +70,7 @@ def string(
     ) -> QKV:
         skew = skew_matrix(params["skew"], head_size)
         identity = jnp.eye(head_size)
-        basis = jnp.linalg.solve(identity + skew, identity - skew)  # They commute.
+        basis = jnp.linalg.solve(identity + skew, identity - skew)  # The factors commute.
         indices = "blhd,hed->blhe" if per_head else "blhd,ed->blhe"
         w = params["frequencies"].reshape(axes, -1, pairs)
 
