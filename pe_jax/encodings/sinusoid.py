@@ -107,10 +107,8 @@ def angles(
     high, low = _split(far, _DIGIT)
     turns_per_low = _fraction(w * (_PRECISE / (2 * np.pi)))
     turns_per_high = _fraction(turns_per_low * _DIGIT)
-    low_turns = times(low, turns_per_low)
-    high_turns = times(high, turns_per_high)
-    turns = _fraction(low_turns) + _fraction(high_turns)
-    return times(near, w) + turns * (2 * np.pi)
+    turns = [times(low, turns_per_low), times(high, turns_per_high)]
+    return times(near, w) + sum(map(_fraction, turns)) * (2 * np.pi)
 
 
 def _split(x: Real[Array, "*B"], size: int) -> tuple[Array, Array]:

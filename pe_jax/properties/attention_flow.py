@@ -74,10 +74,11 @@ def mixture_shares(
       shares of the "first" input, of the input at the same position ("own"), and of those at most
       `window` positions away ("near"), itself included. They overlap.
     """
+    first = mixture[..., 0]
     diagonal = jnp.diagonal(mixture, axis1=-2, axis2=-1)
     near = jnp.where(_distance(mixture) <= window, mixture, 0.0)
     return {
-        "first": mixture[..., 0].mean(-1),
+        "first": first.mean(-1),
         "own": diagonal.mean(-1),
         "near": near.sum(-1).mean(-1),
     }

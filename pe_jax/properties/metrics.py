@@ -343,5 +343,5 @@ def _skewed(matrix: Array) -> jax.Array:
 
 def _pad_last(x: Array, count: int) -> jax.Array:
     """Append so many zeros to the last axis."""
-    zeros = jnp.zeros((*x.shape[:-1], count), x.dtype)
-    return jnp.concatenate([x, zeros], axis=-1)
+    before_last = [(0, 0)] * (x.ndim - 1)
+    return jnp.pad(x, [*before_last, (0, count)])

@@ -37,9 +37,7 @@ def rope_slice(
     builds the slice itself; `rope(fraction=...)` rotates the first dimensions.
 
     Args:
-      head_size: d.
       size: r, even and at most d; by default half of the head.
-      base: of the frequencies.
       layout: as in `rope`; DeepSeek's is "interleaved".
 
     Raises:
@@ -100,13 +98,8 @@ def decoupled_rope(
     Needs the hidden states `Context.x_q` and `x_k`.
 
     Args:
-      hidden_size: D.
-      head_size: d.
-      num_heads: H.
       size: r, even; by default d/2, as in the paper.
-      base: of the frequencies.
       layout: as in `rope`; DeepSeek's is "interleaved".
-      stddev: of the initial parameters.
 
     Raises:
       ValueError: for an odd size; in attention, without the hidden states.

@@ -60,7 +60,7 @@ def rope_linear(
     """RoPE with all frequencies divided by s = `factor` (position interpolation: Chen et al. 2023,
     eq. 4; Gemma 3).
 
-    Other arguments are those of `rope`.
+    Other arguments as in `rope`.
 
     Raises:
       ValueError: for a factor below 1, and see `rope`.
@@ -87,7 +87,7 @@ def rope_ntk(
     """RoPE with the base multiplied by s^(r/(r-2)), s = `factor` (NTK-aware interpolation: bloc97
     2023; Peng et al. 2023, section 3.1).
 
-    Other arguments are those of `rope`.
+    Other arguments as in `rope`.
 
     Raises:
       ValueError: for a factor below 1, and see `rope`.
@@ -115,7 +115,7 @@ def rope_dynamic_ntk(
     """`rope_ntk` by a factor that grows with the length n of the input (see the file's docstring),
     s n/L - (s - 1), from 1 at L = `original_length` (emozilla 2023).
 
-    Other arguments are those of `rope`.
+    Other arguments as in `rope`.
 
     Raises:
       ValueError: for a factor or original length below 1, and see `rope`.
@@ -237,7 +237,7 @@ def rope_llama3(
 
     Frequencies that rotate more than `high_frequency_factor` times within `original_length` stay,
     those that rotate less than `low_frequency_factor` times are divided by `factor`, and the others
-    lie in between. Other arguments are those of `rope`.
+    lie in between. Other arguments as in `rope`.
 
     Raises:
       ValueError: for a factor or original length below 1, or frequency factors that are not

@@ -70,17 +70,21 @@ def string(
     ) -> QKV:
         skew = skew_matrix(params["skew"], head_size)
         identity = jnp.eye(head_size)
-        basis = jnp.linalg.solve(identity + skew, identity - skew)  # The factors commute.
+        basis = jnp.linalg.solve(
+            identity + skew, identity - skew
+        )  # The factors commute.
         indices = "blhd,hed->blhe" if per_head else "blhd,ed->blhe"
         w = params["frequencies"].reshape(axes, -1, pairs)
 
         def rotate(x: Array, positions: Real[Array, "..."]) -> Float[Array, "B L H d"]:
-            by_axis = positions[..., None] if axes == 1 else positions
+            by_axis = [positions]
+            if axes > 1:
+                by_axis = [positions[..., axis] for axis in range(axes)]
             # A TPU rounds products unless told not to.
             in_basis = jnp.einsum(
                 indices, at_least_float32(x), basis, precision="highest"
             )
-            angle = sum(angles(by_axis[..., a], w[a]) for a in range(axes))
+            angle = sum(map(angles, by_axis, w))
             return rotate_by(in_basis.astype(x.dtype), angle)
 
         i, j = context.arrays()
