@@ -4,8 +4,7 @@
 when it is first used; `__init__.pyi` has their types.
 """
 
-import importlib
-from types import ModuleType
+from pe_jax.common.lazy import lazy_attributes
 
 __version__ = "1.0.0rc1"
 
@@ -23,12 +22,4 @@ MODULES = (
     "trainer",
 )
 
-
-def __getattr__(name: str) -> ModuleType:
-    if name in MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *MODULES})
+__getattr__, __dir__ = lazy_attributes(__name__, MODULES, MODULES)

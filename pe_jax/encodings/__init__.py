@@ -13,32 +13,55 @@ import typing
 
 # isort: off
 from pe_jax.encodings.encoding import (
-    PositionEncoding, cycle, embed, none, per_layer, parameter_count,
-)  # fmt: skip
+    PositionEncoding,
+    cycle,
+    embed,
+    none,
+    per_layer,
+    parameter_count,
+)
 from pe_jax.encodings.part import (
-    Context, HookContext, LogitTerms, Metadata, OffsetTerms, Params, Part, Traits,
-)  # fmt: skip
+    Context,
+    HookContext,
+    LogitTerms,
+    Metadata,
+    OffsetTerms,
+    Params,
+    Part,
+    Traits,
+)
 from pe_jax.encodings.positions import Positions, AttentionWindow, offsets
 from pe_jax.encodings.registry import (
-    ENCODINGS, WRAPPERS, define_encoding, register_encoding, suggestion as _suggestion,
-)  # fmt: skip
+    ENCODINGS,
+    WRAPPERS,
+    define_encoding,
+    register_encoding,
+    suggestion as _suggestion,
+)
 
 # Every encoding, in the order of the catalogue. A new one is its file, a line here, a name below.
 from pe_jax.encodings.absolute.position_vectors import (
-    learned_absolute, sinusoidal_absolute, learnable_sinusoidal_absolute,
-)  # fmt: skip
+    learned_absolute,
+    sinusoidal_absolute,
+    learnable_sinusoidal_absolute,
+)
 from pe_jax.encodings.absolute.fourier_features import fourier_features
 from pe_jax.encodings.absolute.floater import floater
 from pe_jax.encodings.absolute.complex_order import complex_order
 from pe_jax.encodings.absolute.convolutional import convolutional
 from pe_jax.encodings.absolute.tupe import tupe
 from pe_jax.encodings.absolute.counter_examples import (
-    raw_index, normalized_index, sinusoidal_concatenated,
-)  # fmt: skip
+    raw_index,
+    normalized_index,
+    sinusoidal_concatenated,
+)
 from pe_jax.encodings.absolute.patches import learned_2d, sinusoidal_2d
 from pe_jax.encodings.relative.offset_vectors import (
-    learned_relative, sinusoidal_relative, learnable_sinusoidal_relative, nezha,
-)  # fmt: skip
+    learned_relative,
+    sinusoidal_relative,
+    learnable_sinusoidal_relative,
+    nezha,
+)
 from pe_jax.encodings.relative.relative_key import relative_key, relative_key_query
 from pe_jax.encodings.relative.transformer_xl import transformer_xl
 from pe_jax.encodings.relative.tener import tener
@@ -55,8 +78,13 @@ from pe_jax.encodings.bias.grape_a import grape_a
 from pe_jax.encodings.bias.patches import bias_2d, decomposed_2d
 from pe_jax.encodings.rotary.rope import convert_layout, rope, with_factors
 from pe_jax.encodings.rotary.rope_scaling import (
-    rope_linear, rope_ntk, rope_dynamic_ntk, rope_yarn, rope_llama3, rope_longrope,
-)  # fmt: skip
+    rope_linear,
+    rope_ntk,
+    rope_dynamic_ntk,
+    rope_yarn,
+    rope_llama3,
+    rope_longrope,
+)
 from pe_jax.encodings.rotary.extended import self_extend, rerope, dual_chunk
 from pe_jax.encodings.rotary.lerope import lerope
 from pe_jax.encodings.rotary.several_axes import rope_axial, rope_mixed, mrope
@@ -91,37 +119,125 @@ from pe_jax.encodings.tables import resize_table
 # isort: on
 
 __all__ = [
-    "ENCODINGS", "WRAPPERS", "AttentionWindow", "Context", "HookContext", "LogitTerms", "Metadata",
-    "OffsetTerms", "Params", "Part", "PositionEncoding", "Positions", "Traits", "alibi", "bias_2d",
-    "cable", "cape", "causal", "chunks", "complex_order", "convert_layout", "convolutional", "cope",
-    "cycle", "dape", "dape_v2", "deberta", "decomposed_2d", "decoupled_rope", "default_frequencies",
-    "define_encoding", "dual_chunk", "dynamic_position_bias", "embed", "fire", "floater", "fope",
-    "fourier_features", "fox", "from_name", "grape_a", "grape_m", "inkling", "interpolated",
-    "kerple", "learnable_sinusoidal_absolute", "learnable_sinusoidal_relative", "learned_2d",
-    "learned_absolute", "learned_relative", "lerope", "liere", "log_n", "mrope", "nezha", "none",
-    "normalized_index", "offsets", "parameter_count", "path_attention", "per_layer",
-    "per_row_alibi", "pope", "randomized", "raw_index", "register_encoding", "relative_key",
-    "relative_key_query", "repo", "rerope", "resize_table", "rope", "rope_axial", "rope_centered",
-    "rope_dynamic_ntk", "rope_linear", "rope_llama3", "rope_longrope", "rope_mixed", "rope_ntk",
-    "rope_slice", "rope_yarn", "rove", "sandwich", "selective_rope", "self_extend", "shifted",
-    "sink", "sinusoid", "sinusoidal_2d", "sinusoidal_absolute", "sinusoidal_concatenated",
-    "sinusoidal_relative", "ssmax", "string", "t5", "tener", "tisa", "transformer_xl", "tupe",
-    "wall", "window", "with_factors", "xpos",
-]  # fmt: skip
+    "ENCODINGS",
+    "WRAPPERS",
+    "AttentionWindow",
+    "Context",
+    "HookContext",
+    "LogitTerms",
+    "Metadata",
+    "OffsetTerms",
+    "Params",
+    "Part",
+    "PositionEncoding",
+    "Positions",
+    "Traits",
+    "alibi",
+    "bias_2d",
+    "cable",
+    "cape",
+    "causal",
+    "chunks",
+    "complex_order",
+    "convert_layout",
+    "convolutional",
+    "cope",
+    "cycle",
+    "dape",
+    "dape_v2",
+    "deberta",
+    "decomposed_2d",
+    "decoupled_rope",
+    "default_frequencies",
+    "define_encoding",
+    "dual_chunk",
+    "dynamic_position_bias",
+    "embed",
+    "fire",
+    "floater",
+    "fope",
+    "fourier_features",
+    "fox",
+    "from_name",
+    "grape_a",
+    "grape_m",
+    "inkling",
+    "interpolated",
+    "kerple",
+    "learnable_sinusoidal_absolute",
+    "learnable_sinusoidal_relative",
+    "learned_2d",
+    "learned_absolute",
+    "learned_relative",
+    "lerope",
+    "liere",
+    "log_n",
+    "mrope",
+    "nezha",
+    "none",
+    "normalized_index",
+    "offsets",
+    "parameter_count",
+    "path_attention",
+    "per_layer",
+    "per_row_alibi",
+    "pope",
+    "randomized",
+    "raw_index",
+    "register_encoding",
+    "relative_key",
+    "relative_key_query",
+    "repo",
+    "rerope",
+    "resize_table",
+    "rope",
+    "rope_axial",
+    "rope_centered",
+    "rope_dynamic_ntk",
+    "rope_linear",
+    "rope_llama3",
+    "rope_longrope",
+    "rope_mixed",
+    "rope_ntk",
+    "rope_slice",
+    "rope_yarn",
+    "rove",
+    "sandwich",
+    "selective_rope",
+    "self_extend",
+    "shifted",
+    "sink",
+    "sinusoid",
+    "sinusoidal_2d",
+    "sinusoidal_absolute",
+    "sinusoidal_concatenated",
+    "sinusoidal_relative",
+    "ssmax",
+    "string",
+    "t5",
+    "tener",
+    "tisa",
+    "transformer_xl",
+    "tupe",
+    "wall",
+    "window",
+    "with_factors",
+    "xpos",
+]
 
 # For an experimental measure of pe_jax.properties; docs/stability.md does not cover it.
 EXPERIMENTAL = ("with_factors",)
 
 if not typing.TYPE_CHECKING:  # To a type checker, any attribute would exist.
+    _MOVED = {
+        "from_hf": "pe_jax.interop.from_hf",
+        "wrapper": "pe_jax.encodings.registry.register_wrapper",
+    }
 
     def __getattr__(name: str) -> typing.Any:
-        moved = {
-            "from_hf": "pe_jax.interop.from_hf",
-            "wrapper": "pe_jax.encodings.registry.register_wrapper",
-        }
-        if name in moved:
+        if name in _MOVED:
             raise AttributeError(
-                f"{__name__}.{name} does not exist. Use {moved[name]}."
+                f"{__name__}.{name} does not exist. Use {_MOVED[name]}."
             )
         hint = _suggestion(name, __all__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -19,9 +17,16 @@ from pe_jax.common.dtypes import check_floats, standard_promotion
 from pe_jax.common.errors import former_arguments
 from pe_jax.common.mesh_axes import automatic_sharding, spec_of
 from pe_jax.common.records import Record
-from pe_jax.common.shapes import Array, Real
+from pe_jax.common.shapes import Array, Real, Size
 from pe_jax.encodings.parameters import map_params, split_params
-from pe_jax.encodings.part import Context, HookContext, Params, Part, apply_positions
+from pe_jax.encodings.part import (
+    Context,
+    HookContext,
+    Params,
+    Part,
+    apply_positions,
+    split_key,
+)
 from pe_jax.encodings.positions import AttentionWindow, checked_positions
 
 
@@ -54,8 +59,9 @@ class PositionEncoding(Record, renamed={"reach": "window"}):
             raise ValueError(
                 f"{self.name}: 'cycle' and 'per_layer' cannot contain each other."
             )
-        for extra in [layer.parts for layer in self.layers] or [()]:
-            keys = [part.key for part in self.parts + extra]
+        parts_by_layer = [self.parts + layer.parts for layer in self.layers]
+        for parts in parts_by_layer or [self.parts]:
+            keys = [part.key for part in parts]
             if not all(keys):
                 raise ValueError("A part of an encoding needs a name: Part(name=...).")
             if len(set(keys)) < len(keys):
@@ -67,19 +73,17 @@ class PositionEncoding(Record, renamed={"reach": "window"}):
     @property
     def name(self) -> str:
         """Name in a config; parses back to the same encoding."""
-        return "+".join(self._terms(lambda x: x.name)) or "none"
+        return "+".join(self._terms(lambda term: term.name)) or "none"
 
     def __repr__(self) -> str:
         return " + ".join(self._terms(repr)) or "none()"
 
     def _terms(self, text: Callable[[Any], str]) -> list[str]:
-        layers = ", ".join(map(text, self.layers))
-        by_layer = (
-            [f"{'per_layer' if self.per_layer else 'cycle'}({layers})"]
-            if layers
-            else []
-        )
-        return [*map(text, self.parts), *by_layer]
+        terms = [text(part) for part in self.parts]
+        if self.layers:
+            layers = ", ".join(text(layer) for layer in self.layers)
+            terms.append(f"{'per_layer' if self.per_layer else 'cycle'}({layers})")
+        return terms
 
     def __add__(self, other: PositionEncoding) -> PositionEncoding:
         if callable(other):
@@ -106,7 +110,7 @@ class PositionEncoding(Record, renamed={"reach": "window"}):
     def in_attention(self) -> PositionEncoding:
         """The parts that act in attention; itself if all do."""
         parts = tuple(part for part in self.parts if part.effects)
-        return self if parts == self.parts else dataclasses.replace(self, parts=parts)
+        return self if parts == self.parts else self.replace(parts=parts)
 
     @property
     def at_input(self) -> PositionEncoding:
@@ -121,9 +125,9 @@ class PositionEncoding(Record, renamed={"reach": "window"}):
 
     def _at_layer(self, index: int) -> PositionEncoding:
         """Return a layer's encoding without `parts`; its `embed` acts at the layer's input."""
-        return (
-            self.layers[index % len(self.layers)] if self.layers else PositionEncoding()
-        )
+        if not self.layers:
+            return PositionEncoding()
+        return self.layers[index % len(self.layers)]
 
     # --- parameters ---
 
@@ -131,41 +135,46 @@ class PositionEncoding(Record, renamed={"reach": "window"}):
         """Draw parameters `{part.key: params of that part}`, those of `layers` under `cycle_0` and
         so on or, with `per_layer`, `layer_0` and so on; nothing for a part that learns nothing.
 
+        Args:
+          rng: a key of `jax.random`.
+          num_layers: of the model; needed if layers differ.
+
         Raises:
           ValueError: if layers differ and `num_layers` is missing, or `rng` is no key.
         """
         check_key(rng)
-        params: Params = {}
         if not self.layers:
             inits = {part.key: part.init for part in self.parts}
-            rngs = jax.random.split(rng, len(inits)) if len(inits) > 1 else [rng]
-        elif num_layers is None:
+            return _draw(inits, split_key(rng, len(inits)))
+        if num_layers is None:
             raise ValueError(
                 f"The layers of {self.name} differ: call init(rng, num_layers)."
             )
-        else:
-            inits = {
-                self._layer_key(i): self._at_layer(i).init for i in range(num_layers)
-            }
-            rng, *rngs = jax.random.split(rng, 1 + len(inits))
-            params = PositionEncoding(parts=self.parts).init(rng)
-        params |= {name: inits[name](rng) for name, rng in zip(inits, rngs)}
-        return {name: value for name, value in params.items() if value}
+        by_layer = {}
+        for index in range(num_layers):
+            by_layer[self._layer_key(index)] = self._at_layer(index).init
+        shared_rng, *rngs = jax.random.split(rng, 1 + len(by_layer))
+        shared = PositionEncoding(parts=self.parts).init(shared_rng)
+        return shared | _draw(by_layer, rngs)
 
     def layer_params(self, params: Params, index: int) -> Params:
-        """The parameters of `layer(index)` within those of the whole encoding."""
+        """Return the parameters of `layer(index)` within those of the whole encoding."""
         if not self.layers:
             return params
-        shared = {
-            part.key: params[part.key] for part in self.parts if part.key in params
-        }
+        keys = [part.key for part in self.parts]
+        shared = {key: params[key] for key in keys if key in params}
         return {**shared, **params.get(self._layer_key(index), {})}
 
     def resize(self, params: Params, length: int, method: str) -> Params:
         """Return parameters for another number of positions, see `resize_table`.
 
         Args:
+          params: of this encoding.
+          length: the new number of positions.
           method: empty resizes only tables that do not limit positions, which need none.
+
+        Raises:
+          ValueError: for parameters of another encoding, and see `resize_table`.
         """
 
         def resize_part(part: Part, part_params: Params) -> Params:
@@ -188,7 +197,10 @@ class PositionEncoding(Record, renamed={"reach": "window"}):
     @property
     def _all_parts(self) -> tuple[Part, ...]:
         """`parts`, and those of all layers."""
-        return self.parts + tuple(part for layer in self.layers for part in layer.parts)
+        parts = self.parts
+        for layer in self.layers:
+            parts += layer.parts
+        return parts
 
     @property
     def max_length(self) -> int | None:
@@ -219,12 +231,11 @@ class PositionEncoding(Record, renamed={"reach": "window"}):
     @property
     def window(self) -> AttentionWindow:
         """Window that every part allows a query."""
-        windows = [
-            part.offsets.window
-            for part in self.parts
-            if part.offsets and part.offsets.window
-        ]
-        return functools.reduce(AttentionWindow.within, windows, AttentionWindow())
+        window = AttentionWindow()
+        for part in self.parts:
+            if part.offsets:
+                window = window.within(part.offsets.window)
+        return window
 
     @property
     def is_causal(self) -> bool:
@@ -236,12 +247,18 @@ def map_parts(
     function: Callable[[Part], Part], encoding: PositionEncoding
 ) -> PositionEncoding:
     """Return `encoding` with `function(part)` in the place of each part."""
-    layers = tuple(map_parts(function, layer) for layer in encoding.layers)
-    return PositionEncoding(
-        parts=tuple(map(function, encoding.parts)),
-        layers=layers,
-        per_layer=encoding.per_layer,
+    return encoding.replace(
+        parts=tuple(function(part) for part in encoding.parts),
+        layers=tuple(map_parts(function, layer) for layer in encoding.layers),
     )
+
+
+def _draw(
+    inits: Mapping[str, Callable[[jax.Array], Params]], rngs: Iterable[jax.Array]
+) -> Params:
+    """Return the parameters of each name, without those that are empty."""
+    drawn = {name: init(rng) for (name, init), rng in zip(inits.items(), rngs)}
+    return {name: params for name, params in drawn.items() if params}
 
 
 def check_layer(encoding: PositionEncoding) -> None:
@@ -285,6 +302,9 @@ def cycle(*layers: PositionEncoding) -> PositionEncoding:
     """Let the layers of a model take encodings in turn; those that take the same one share its
     parameters.
 
+    Raises:
+      ValueError: for a layer that is no encoding, or has layers of its own.
+
     Example:
       >>> from pe_jax import encodings
       >>> near, far = (encodings.rope(head_size=64, base=base) for base in (10_000.0, 160_000.0))
@@ -294,26 +314,35 @@ def cycle(*layers: PositionEncoding) -> PositionEncoding:
 
 
 def per_layer(*layers: PositionEncoding) -> PositionEncoding:
-    """Do as `cycle`, with separate parameters for every layer."""
+    """Do as `cycle`, with separate parameters for every layer.
+
+    Raises:
+      ValueError: for a layer that is no encoding, or has layers of its own.
+    """
     return PositionEncoding(layers=tuple(map(checked_encoding, layers)), per_layer=True)
 
 
 def parameter_count(encoding: PositionEncoding, num_layers: int = 1) -> int:
-    """Count the numbers that `encoding` learns in a model of `num_layers`; nothing is computed."""
+    """Count the numbers that `encoding` learns in a model of `num_layers`; nothing is computed.
+
+    Raises:
+      ValueError: for what is no encoding.
+    """
     checked_encoding(encoding)
     params = jax.eval_shape(lambda: encoding.init(jax.random.key(0), num_layers))
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
 def checked_encoding(encoding: object) -> PositionEncoding:
-    """`encoding` itself; a ValueError if it is not a `PositionEncoding`."""
-    if not isinstance(encoding, PositionEncoding):
-        name = type(encoding).__name__
-        hint = "encodings.from_name builds one from a name."
-        if callable(encoding):
-            hint = f"Call it: {_hint(encoding)}."
-        raise ValueError(f"encoding must be a PositionEncoding, got {name}. {hint}")
-    return encoding
+    """Return `encoding` itself; raise a ValueError if it is not a `PositionEncoding`."""
+    if isinstance(encoding, PositionEncoding):
+        return encoding
+    hint = "encodings.from_name builds one from a name."
+    if callable(encoding):
+        hint = f"Call it: {_hint(encoding)}."
+    raise ValueError(
+        f"encoding must be a PositionEncoding, got {type(encoding).__name__}. {hint}"
+    )
 
 
 def check_context(context: object) -> Context:
@@ -333,13 +362,13 @@ def check_context(context: object) -> Context:
 
 
 def check_key(rng: object) -> None:
-    """Raise a ValueError unless something is an array, as keys are."""
+    """Raise a ValueError unless `rng` is an array, as keys are."""
     if not isinstance(rng, jax.Array | np.ndarray):
         raise ValueError(f"rng must be a key, such as jax.random.key(0), got {rng!r}.")
 
 
 def _hint(make: Callable[..., object]) -> str:
-    """A function that makes an encoding, as a call."""
+    """Return a function that makes an encoding as a call."""
     return f"{getattr(make, '__name__', type(make).__name__)}(...)"
 
 
@@ -410,9 +439,8 @@ def embed(
     out = x
     for part, part_params in split_params(encoding, params):
         if part.embed:
-            out = part.embed(
-                part_params, out, apply_positions(part, hook_context, x.shape[0])
-            )
+            part_context = apply_positions(part, hook_context, x.shape[0])
+            out = part.embed(part_params, out, part_context)
     return out.astype(x.dtype)
 
 
@@ -421,31 +449,36 @@ def check_heads(
 ) -> None:
     """Raise a ValueError unless the shapes of q, k and v fit one another and the encoding."""
     shapes = [np.shape(x) for x in (q, k, v)]
-    problem = ""
-    if any(len(shape) != 4 for shape in shapes):
-        problem = "they have four axes"
-    elif len({shape[0] for shape in shapes}) > 1 or shapes[1][1:3] != shapes[2][1:3]:
-        problem = "all have one batch size, keys and values the same length and heads"
-    elif shapes[0][3] != shapes[1][3] or shapes[0][2] % shapes[1][2]:
-        problem = "queries and keys have one head size, and heads of keys divide those of queries"
-    else:
-        _, _, heads, size = shapes[0]
-        for part in encoding.parts:
-            traits = part.traits
-            if traits.num_heads not in (None, heads) or traits.head_size not in (
-                None,
-                size,
-            ):
-                expected = [traits.num_heads or heads, traits.head_size or size]
-                fix = (
-                    "Build it for the sizes of the model; split heads among devices by jax.jit, "
-                    "not by jax.shard_map"
-                )
-                if expected == [shapes[0][1], size]:
-                    fix = "jnp.swapaxes(x, 1, 2) makes them from [B, H, L, d]"
-                problem = (
-                    f"{part!r} is for {expected[0]} heads of size {expected[1]}. {fix}"
-                )
+    problem = _heads_problem(encoding, *shapes)
     if problem:
         lists = ", ".join(str(list(shape)) for shape in shapes)
         raise ValueError(f"q, k and v must be [B, L, H, d], got {lists}: {problem}.")
+
+
+def _heads_problem(
+    encoding: PositionEncoding,
+    q: tuple[Size, ...],
+    k: tuple[Size, ...],
+    v: tuple[Size, ...],
+) -> str:
+    """Return what is wrong with the shapes of q, k and v; empty if nothing is."""
+    if not len(q) == len(k) == len(v) == 4:
+        return "they have four axes"
+    if not q[0] == k[0] == v[0] or k[1:3] != v[1:3]:
+        return "all have one batch size, keys and values the same length and heads"
+    _, length, heads, size = q
+    if size != k[3] or heads % k[2]:
+        return "queries and keys have one head size, and heads of keys divide those of queries"
+    for part in encoding.parts:
+        num_heads = part.traits.num_heads or heads
+        head_size = part.traits.head_size or size
+        if (num_heads, head_size) == (heads, size):
+            continue
+        fix = (
+            "Build it for the sizes of the model; split heads among devices by jax.jit, not by "
+            "jax.shard_map"
+        )
+        if (num_heads, head_size) == (length, size):
+            fix = "jnp.swapaxes(x, 1, 2) makes them from [B, H, L, d]"
+        return f"{part!r} is for {num_heads} heads of size {head_size}. {fix}"
+    return ""

@@ -13,17 +13,6 @@ import numpy as np
 
 from pe_jax.encodings.part import LogitTerms, Part
 
-_HOOKS = (
-    "init",
-    "positions",
-    "embed",
-    "map_qkv",
-    "map_output",
-    "logits",
-    "scale",
-    "sink",
-    "map_logits",
-)
 _BY_OFFSET = ("key_vectors", "query_vectors", "value_vectors", "bias")
 _LIBRARIES = tuple(
     os.path.dirname(os.path.abspath(path)) + os.sep
@@ -32,22 +21,20 @@ _LIBRARIES = tuple(
 
 
 def with_notes(part: Part, name: str) -> Part:
-    """`part` whose hooks add a note to their errors: hook, encoding and the last line outside of
-    this library, JAX and NumPy. Terms of the offset of a wrong shape are errors."""
-    hooks = {hook: getattr(part, hook) for hook in _HOOKS}
-    noted: dict[str, Any] = {
-        h: _noted(f, f"hook {h!r} of {name}") for h, f in hooks.items() if f
-    }
+    """Return `part` whose hooks add a note to their errors: hook, encoding and the last line
+    outside of this library, JAX and NumPy. Terms of the offset of a wrong shape are errors."""
+    noted: dict[str, Any] = {}
+    for hook, function in vars(part).items():
+        if callable(function) and hook != "constructor":
+            noted[hook] = _noted(function, f"hook {hook!r} of {name}")
     if part.offsets:
-        terms = {term: getattr(part.offsets, term) for term in _BY_OFFSET}
-        changed: dict[str, Any] = {
-            term: _shaped(
-                _noted(function, f"OffsetTerms({term}=...) of {name}"), term, name
-            )
-            for term, function in terms.items()
-            if function
-        }
-        noted["offsets"] = part.offsets.replace(**changed)
+        terms: dict[str, Any] = {}
+        for term in _BY_OFFSET:
+            function = getattr(part.offsets, term)
+            if function:
+                where = f"OffsetTerms({term}=...) of {name}"
+                terms[term] = _shaped(_noted(function, where), where, term == "bias")
+        noted["offsets"] = part.offsets.replace(**terms)
     return part.replace(**noted)
 
 
@@ -58,14 +45,11 @@ def _noted(hook: Callable[..., Any], where: str) -> Callable[..., Any]:
             result = hook(*args)
         except Exception as error:
             frames = traceback.extract_tb(error.__traceback__)
-            outside = [
-                frame for frame in frames if not frame.filename.startswith(_LIBRARIES)
-            ]
-            if outside:
-                last = outside[-1]
-                error.add_note(
-                    f"In {where}, {last.filename}:{last.lineno}: {last.line}"
-                )
+            for frame in reversed(frames):
+                if not frame.filename.startswith(_LIBRARIES):
+                    place = f"{frame.filename}:{frame.lineno}: {frame.line}"
+                    error.add_note(f"In {where}, {place}")
+                    break
             raise
         if isinstance(result, LogitTerms):
             function = _noted(result.function, f"LogitTerms, {where}")
@@ -75,21 +59,24 @@ def _noted(hook: Callable[..., Any], where: str) -> Callable[..., Any]:
     return call
 
 
-def _shaped(function: Callable[..., Any], term: str, name: str) -> Callable[..., Any]:
-    """`function` of offsets, which must return as many biases or vectors as there are offsets."""
-    vector = "" if term == "bias" else ", d"
+def _shaped(
+    function: Callable[..., Any], where: str, is_bias: bool
+) -> Callable[..., Any]:
+    """Return `function` of offsets, which must return a bias or vector for each of them."""
+    vector = "" if is_bias else ", d"
 
     @functools.wraps(function)
     def call(params: Any, offset: Any, context: Any) -> Any:
         result = function(params, offset, context)
-        shape, axes = np.shape(result), np.ndim(offset) + (term != "bias")
-        if len(shape) not in (axes, axes + 1) or shape[: np.ndim(offset)] != np.shape(
-            offset
-        ):
-            of = str(list(np.shape(offset)))[1:-1]
+        shape = np.shape(result)
+        offset_shape = np.shape(offset)
+        further_axes = len(shape) - len(offset_shape)  # Of heads, of vectors, or both.
+        expected = (0, 1) if is_bias else (1, 2)
+        if further_axes not in expected or shape[: len(offset_shape)] != offset_shape:
+            sizes = ", ".join(map(str, offset_shape))
             raise ValueError(
-                f"OffsetTerms({term}=...) of {name} must return [{of}{vector}] or "
-                f"[{of}, H{vector}] for offsets [{of}], got {list(shape)}."
+                f"{where} must return [{sizes}{vector}] or [{sizes}, H{vector}] for offsets "
+                f"[{sizes}], got {list(shape)}."
             )
         return result
 

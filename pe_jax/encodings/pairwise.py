@@ -15,12 +15,13 @@ from pe_jax.encodings.part import Params
 
 # Numbers that are computed at once: half a MiB, which fits into a cache of a CPU's core. Other
 # devices get more, to have enough to do (not measured).
-_AT_ONCE, _AT_ONCE_ELSEWHERE = {"cpu": 2**17}, 2**20
+_ON_CPU = 2**17
+_ELSEWHERE = 2**20
 
 
 def numbers_at_once() -> int:
     """Return how many numbers of an array to compute at once where it need not be whole."""
-    return _AT_ONCE.get(jax.default_backend(), _AT_ONCE_ELSEWHERE)
+    return _ON_CPU if jax.default_backend() == "cpu" else _ELSEWHERE
 
 
 def map_query_blocks(
@@ -39,13 +40,11 @@ def map_query_blocks(
       width: how many numbers the network computes for a number of the arrays.
     """
     network = jax.checkpoint(network)
-    leaves = jax.tree.leaves(arrays)
-    queries = leaves[0].shape[-2]
-    if not all(isinstance(n, int) for leaf in leaves for n in leaf.shape):
+    shapes = [leaf.shape for leaf in jax.tree.leaves(arrays)]
+    if not all(isinstance(size, int) for shape in shapes for size in shape):
         return network(params, arrays)  # A length is symbolic.
-    numbers_per_query = max(
-        math.prod((*leaf.shape[:-2], leaf.shape[-1])) for leaf in leaves
-    )
+    queries = shapes[0][-2]
+    numbers_per_query = max(math.prod(shape[:-2]) * shape[-1] for shape in shapes)
     rows = max(1, numbers_at_once() // max(1, numbers_per_query * width))
     if rows >= queries:
         return network(params, arrays)

@@ -13,13 +13,14 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 from pe_jax.common.values import split_names
 from pe_jax.encodings.encoding import PositionEncoding, cycle, per_layer
 from pe_jax.encodings.registry import (
     ENCODINGS,
+    OPTIONAL_SIZES,
     REQUIRED,
     SIZES,
     WRAPPERS,
@@ -28,20 +29,22 @@ from pe_jax.encodings.registry import (
     suggestion,
 )
 
-_PAPERS_RELATIVE = (
-    "learned_relative",
-    "sinusoidal_relative",
-    "learnable_sinusoidal_relative",
-)
-_PAPERS_ABSOLUTE = (
+# The paper's rows of tables 2 and 3, in its order.
+PAPER = (
+    "none",
     "learned_absolute",
     "sinusoidal_absolute",
     "learnable_sinusoidal_absolute",
+    "learned_relative",
+    "sinusoidal_relative",
+    "learnable_sinusoidal_relative",
+    "learned_absolute+learned_relative",
+    "learned_absolute+sinusoidal_relative",
+    "learned_absolute+learnable_sinusoidal_relative",
+    "learnable_sinusoidal_absolute+learned_relative",
+    "learnable_sinusoidal_absolute+sinusoidal_relative",
+    "learnable_sinusoidal_absolute+learnable_sinusoidal_relative",
 )
-
-# The paper's rows of tables 2 and 3, in its order.
-_PAPERS_SUMS = [f"{x}+{y}" for x in _PAPERS_ABSOLUTE[::2] for y in _PAPERS_RELATIVE]
-PAPER: tuple[str, ...] = ("none", *_PAPERS_ABSOLUTE, *_PAPERS_RELATIVE, *_PAPERS_SUMS)
 _LAYERED = {"cycle": cycle, "per_layer": per_layer, "own": per_layer}
 _MOST_PARTS = 100  # Of a name; far more would exceed Python's depth of recursion.
 _LONGEST_SHOWN = 200  # Characters of a name in a message.
@@ -57,6 +60,7 @@ def from_name(
     """Build the encoding that `name` stands for, such as `"learned_absolute+rope(base=500)"`.
 
     Args:
+      name: encodings joined with `+`, options in parentheses; see the module's docstring.
       hidden_size: D, the dimension of absolute position vectors.
       head_size: d, the dimension of relative ones.
       num_heads: H.
@@ -72,7 +76,12 @@ def from_name(
       >>> encodings.from_name("learned_absolute+rope", **sizes).name
       'learned_absolute+rope'
     """
-    sizes = dict(zip(SIZES, (hidden_size, head_size, num_heads, max_length)))
+    sizes = {
+        "hidden_size": hidden_size,
+        "head_size": head_size,
+        "num_heads": num_heads,
+        "max_length": max_length,
+    }
     try:
         return _read(_parsed(name), sizes)
     except _Unreadable as problem:
@@ -82,37 +91,40 @@ def from_name(
 
 
 def for_text() -> list[str]:
-    """Names of all encodings of tokens in a row that require no option, joined with `causal` if
-    they need it. Encodings of positions of several axes are left out."""
-    sizes = {"hidden_size": 8, "head_size": 4, "num_heads": 2, "max_length": 8}
-    plain = [
-        name
-        for name, make in ENCODINGS.items()
-        if REQUIRED not in options_of(make).values()
-    ]
-    built = {name: from_name(name, **sizes) for name in plain}
-    return [
-        f"{name}+causal"
-        if any(part.traits.causal_only for part in encoding.parts)
-        else name
-        for name, encoding in built.items()
-        if encoding.axes == 1
-    ]
+    """Return the names of all encodings of tokens in a row that require no option.
+
+    Those that need causal attention are joined with `causal`. Encodings of positions of several
+    axes are left out.
+    """
+    names = []
+    for name, make in ENCODINGS.items():
+        if REQUIRED in options_of(make).values():
+            continue
+        encoding = from_name(
+            name, hidden_size=8, head_size=4, num_heads=2, max_length=8
+        )
+        if any(part.traits.causal_only for part in encoding.parts):
+            name = f"{name}+causal"
+        if encoding.axes == 1:
+            names.append(name)
+    return names
 
 
 def expand_names(text: str) -> list[str]:
     """Split names joined by commas, each once; `all` stands for `for_text()`, `paper` for PAPER."""
-
-    def members(name: str) -> Sequence[str]:
-        return for_text() if name == "all" else PAPER if name == "paper" else [name]
-
-    return list(
-        dict.fromkeys(member for name in split_names(text) for member in members(name))
-    )
+    expanded: list[str] = []
+    for name in split_names(text):
+        if name == "all":
+            expanded += for_text()
+        elif name == "paper":
+            expanded += PAPER
+        else:
+            expanded.append(name)
+    return list(dict.fromkeys(expanded))
 
 
 def without_options(name: str) -> str:
-    """The name as tables have it: `rope(base=500)+alibi` is `rope+alibi`,
+    """Return the name as tables have it: `rope(base=500)+alibi` is `rope+alibi`,
     `interpolated(rope, factor=4)` is `interpolated(rope)`.
 
     Raises:
@@ -126,9 +138,9 @@ def without_options(name: str) -> str:
 
 
 def _parsed(name: str) -> ast.expr:
-    shown = (
-        repr(name) if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]!r}..."
-    )
+    shown = repr(name[:_LONGEST_SHOWN])
+    if len(name) > _LONGEST_SHOWN:
+        shown += "..."
     parts = name.count("+") + name.count("(")
     if parts > _MOST_PARTS:
         raise ValueError(
@@ -152,10 +164,11 @@ class _Unreadable(Exception):
 def _read(node: ast.expr, sizes: dict[str, int]) -> PositionEncoding:
     match node:
         case ast.BinOp(left, ast.Add(), right):
-            both = _read(left, sizes), _read(right, sizes)
-            if all(encoding.layers for encoding in both):
+            first = _read(left, sizes)
+            second = _read(right, sizes)
+            if first.layers and second.layers:
                 raise _Unreadable("it has more than one 'cycle' or 'per_layer'")
-            return both[0] + both[1]
+            return first + second
         case ast.Name(name):
             return _call(name, [], [], sizes)
         case ast.Call(ast.Name(name), arguments, keywords):
@@ -190,12 +203,13 @@ def _call(
         return WRAPPERS[name](*inside, **_options(name, WRAPPERS[name], keywords))
     make = ENCODINGS[name]
     options = _options(name, make, keywords)
-    # A size that may be left out is for parameters of each head.
-    used = {
-        size: sizes[size]
-        for size, parameter in inspect.signature(make).parameters.items()
-        if size in sizes and (parameter.default is REQUIRED or options.get("per_head"))
-    }
+    parameters = inspect.signature(make).parameters
+    used = {}
+    for size in SIZES:
+        if size in parameters:
+            is_required = parameters[size].default is REQUIRED
+            if is_required or options.get(OPTIONAL_SIZES.get(size, "")):
+                used[size] = sizes[size]
     return make(**used, **options)
 
 
@@ -220,17 +234,16 @@ def _options(
             problem = f"the value of {option!r} is not a number, a word or a tuple"
             raise _Unreadable(problem) from None
         options[option] = _convert(option, value, option_types[option])
-    if missing := [x for x in defaults if defaults[x] is REQUIRED and x not in options]:
-        raise _Unreadable(
-            f"{name!r} needs the option {' and '.join(map(repr, missing))}"
-        )
+    required = [option for option in defaults if defaults[option] is REQUIRED]
+    missing = [repr(option) for option in required if option not in options]
+    if missing:
+        raise _Unreadable(f"{name!r} needs the option {' and '.join(missing)}")
     return options
 
 
 def _convert(option: str, value: Any, kind: Any) -> Any:
-    for choice in (
-        typing.get_args(kind) if isinstance(kind, types.UnionType) else [kind]
-    ):
+    is_union = isinstance(kind, types.UnionType)
+    for choice in typing.get_args(kind) if is_union else [kind]:
         with contextlib.suppress(TypeError):
             return _as_kind(value, choice)
     kind_name = getattr(kind, "__name__", str(kind).replace("typing.", ""))
@@ -238,17 +251,17 @@ def _convert(option: str, value: Any, kind: Any) -> Any:
 
 
 def _as_kind(value: Any, kind: Any) -> Any:
-    """`value` as a type or Literal, or a TypeError. A whole number is a float as well; a truth
-    value is no number, and 1e999 is no float."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    """Return `value` as a type or Literal, or raise a TypeError. A whole number is a float as well;
+    a truth value is no number, and 1e999 is no float."""
+    origin = typing.get_origin(kind)
+    arguments = typing.get_args(kind)
     if origin is tuple and isinstance(value, tuple):
         return tuple(_as_kind(item, arguments[0]) for item in value)
-    if (
-        kind is float
-        and type(value) in (int, float)
-        and abs(value) <= sys.float_info.max
-    ):
-        return float(value)
-    if (origin is Literal and value in arguments) or type(value) is kind is not float:
+    if origin is Literal and value in arguments:
+        return value
+    if kind is float:
+        if type(value) in (int, float) and abs(value) <= sys.float_info.max:
+            return float(value)
+    elif type(value) is kind:
         return value
     raise TypeError

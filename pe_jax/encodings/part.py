@@ -39,9 +39,8 @@ from pe_jax.encodings.positions import AttentionWindow, Positions, as_array, spa
 if TYPE_CHECKING:
     from pe_jax.encodings.encoding import PositionEncoding
 
-Params = dict[
-    str, Any
-]  # A plain pytree; learnable frequencies are ordinary leaves of it.
+# A plain pytree; learnable frequencies are ordinary leaves of it.
+Params = dict[str, Any]
 Projection = Callable[[Array], jax.Array]  # `[..., D] -> [..., H, d]`.
 Logits = Float[Array, "#B #H Lq Lk"]  # Of pairs of queries and keys, or terms of them.
 
@@ -105,43 +104,52 @@ class HookContext(Context, pytree=True):
             field.name: getattr(context, field.name)
             for field in dataclasses.fields(Context)
         }
-        return cls(**{**fields, "positions_q": positions_q, "positions_k": positions_k})
+        fields |= {"positions_q": positions_q, "positions_k": positions_k}
+        return cls(**fields)
 
     def arrays(self) -> tuple[jax.Array | np.ndarray, jax.Array | np.ndarray]:
-        """Positions of queries and of keys as arrays, see `as_array`: `[L]`, or `[B, L]` where rows
-        have positions of their own, as with a cache, packing or padding. For a bias of all pairs
-        use `rows`, and return `[#B, 1, Lq, Lk]`."""
+        """Return positions of queries and of keys as arrays, see `as_array`.
+
+        They are `[L]`, or `[B, L]` where rows have positions of their own, as with a cache, packing
+        or padding. For a bias of all pairs use `rows`, and return `[#B, 1, Lq, Lk]`.
+        """
         return as_array(self.positions_q), as_array(self.positions_k)
 
     def rows(self) -> tuple[jax.Array | np.ndarray, jax.Array | np.ndarray]:
-        """Positions of one axis, of queries and of keys, as arrays `[#B, L]`."""
-        q, k = (x[None] if x.ndim == 1 else x for x in self.arrays())
+        """Return positions of one axis, of queries and of keys, as arrays `[#B, L]`."""
+        q, k = self.arrays()
+        if q.ndim == 1:
+            q = q[None]
+        if k.ndim == 1:
+            k = k[None]
         return q, k
 
     def span(self) -> jax.Array:
-        """Largest position + 1, `[]`, or `[B]` for rows with positions or padding of their own.
-        Padding is every key that the mask hides from all queries."""
+        """Return the largest position + 1, `[]`, or `[B]` for rows with positions or padding of
+        their own. Padding is every key that the mask hides from all queries."""
         q, k = self.arrays()
         if self.mask is None:
             return span(q, k)
-        k, tokens = jnp.broadcast_arrays(k, self.mask.any((1, 2)))
-        return jnp.max(k, -1, where=tokens, initial=-1) + 1
+        k, is_token = jnp.broadcast_arrays(k, self.mask.any((1, 2)))
+        return jnp.max(k, -1, where=is_token, initial=-1) + 1
 
     @property
     def ranges(self) -> tuple[range, range] | None:
         """Ranges with the offsets of all pairs that attend; None where there are none."""
-        q, k = self.positions_q, self.positions_k
         if self.document_ids is not None:
-            q = k = range(self.document_ids.shape[1])
-        return (q, k) if isinstance(q, range) and isinstance(k, range) else None
+            row = range(self.document_ids.shape[1])
+            return row, row
+        q = self.positions_q
+        k = self.positions_k
+        if isinstance(q, range) and isinstance(k, range):
+            return q, k
+        return None
 
     @property
     def shift(self) -> int | None:
         """The first key minus the first query of `ranges`."""
-        if self.ranges is None:
-            return None
-        range_q, range_k = self.ranges
-        return range_k.start - range_q.start
+        ranges = self.ranges
+        return None if ranges is None else ranges[1].start - ranges[0].start
 
 
 class LogitTerms(Record, pytree=True, static=("function",)):
@@ -275,16 +283,21 @@ def no_parameters(rng: jax.Array) -> Params:
 def normal_init(
     stddev: float, **shapes: tuple[int, ...]
 ) -> Callable[[jax.Array], Params]:
-    """The `init` that draws parameters of these shapes, in order, from a normal of `stddev`."""
+    """Return the `init` that draws parameters of these shapes, in order, from a normal."""
 
     def init(rng: jax.Array) -> Params:
-        rngs = jax.random.split(rng, len(shapes)) if len(shapes) > 1 else [rng]
+        rngs = split_key(rng, len(shapes))
         return {
-            name: stddev * jax.random.normal(x, shapes[name])
-            for name, x in zip(shapes, rngs)
+            name: stddev * jax.random.normal(key, shape)
+            for (name, shape), key in zip(shapes.items(), rngs)
         }
 
     return init
+
+
+def split_key(rng: jax.Array, count: int) -> jax.Array | list[jax.Array]:
+    """Return so many keys; `rng` itself for one."""
+    return jax.random.split(rng, count) if count > 1 else [rng]
 
 
 _SHORT = reprlib.Repr()  # Such as factors of all frequencies.
@@ -351,7 +364,11 @@ class Part(Record, renamed=_RENAMED_HOOKS):
     constructor: functools.partial[PositionEncoding] | None = None
 
     def replace(self, **changes: Any) -> Part:
-        """A part with other fields, which its constructor does not make."""
+        """Return a part with other fields, which its constructor does not make.
+
+        Raises:
+          TypeError: for a field that a part does not have.
+        """
         return dataclasses.replace(self, **{"constructor": None, **changes})
 
     @property
@@ -376,10 +393,10 @@ class Part(Record, renamed=_RENAMED_HOOKS):
         call = self.constructor
         if call is None:
             return f"Part({self.name!r})"
-        options = (
-            f"{key}={_SHORT.repr(value)}" for key, value in call.keywords.items()
-        )
-        return f"{call.func.__name__}({', '.join([*map(repr, call.args), *options])})"
+        arguments = [repr(encoding) for encoding in call.args]
+        for key, value in call.keywords.items():
+            arguments.append(f"{key}={_SHORT.repr(value)}")
+        return f"{call.func.__name__}({', '.join(arguments)})"
 
     @property
     def key(self) -> str:
@@ -411,38 +428,47 @@ def _part_of(constructor: functools.partial[PositionEncoding]) -> Part:
 def apply_heads(
     part: Part, params: Params, q: Array, k: Array, v: Array, context: HookContext
 ) -> QKV:
-    """Apply the hook `map_qkv` of a part; a ValueError if it changes more than head sizes."""
+    """Apply the hook `map_qkv` of a part.
+
+    Raises:
+      ValueError: if it needs as many heads of keys as of queries, or changes more than head sizes.
+    """
     if part.map_qkv is None:
         return q, k, v
-    before = [x.shape[:3] for x in (q, k, v)]
-    repeat = (
-        f"{part.name!r} cannot map {k.shape[2]} heads of keys with {q.shape[2]} heads of queries. "
+    num_heads = q.shape[2]
+    num_kv_heads = k.shape[2]
+    problem = (
+        f"{part.name!r} cannot map {num_kv_heads} heads of keys with {num_heads} heads of queries. "
         "Repeat the keys and values: jnp.repeat(k, q.shape[2] // k.shape[2], axis=2)."
     )
     try:
-        heads = part.map_qkv(params, q, k, v, context)
+        mapped = part.map_qkv(params, q, k, v, context)
     except (TypeError, ValueError) as error:
-        if k.shape[2] == q.shape[2]:
+        if num_kv_heads == num_heads:
             raise
-        raise ValueError(f"{repeat} ({error})") from error
-    if heads[1].shape[2] == q.shape[2] != k.shape[2]:  # One head of keys, broadcast.
-        raise ValueError(repeat)
-    if [x.shape[:3] for x in heads] != before or heads[0].shape[3] != heads[1].shape[3]:
+        raise ValueError(f"{problem} ({error})") from error
+    mapped_q, mapped_k, _ = mapped
+    if mapped_k.shape[2] == num_heads != num_kv_heads:  # One head of keys, broadcast.
+        raise ValueError(problem)
+    before = [list(x.shape[:3]) for x in (q, k, v)]
+    after = [list(x.shape[:3]) for x in mapped]
+    if after != before or mapped_q.shape[3] != mapped_k.shape[3]:
         raise ValueError(
             f"The hook 'map_qkv' of {part.name} may change the last axis of queries and keys, and "
-            f"of values; it made {[list(x.shape) for x in heads]} of {[list(x) for x in before]}."
+            f"of values; it made {[list(x.shape) for x in mapped]} of {before}."
         )
-    return heads
+    return mapped
 
 
 def apply_positions(part: Part, context: HookContext, batch_size: Size) -> HookContext:
-    """`context` with the positions that `part` sees; `context` itself if they are the same."""
+    """Return `context` with the positions that `part` sees; itself if they are the same."""
     if part.positions is None:
         return context
-    q, k = context.positions_q, context.positions_k
-    sized = context.replace(batch_size=batch_size)
-    moved_q = part.positions(q, sized)
-    moved_k = moved_q if k is q else part.positions(k, sized)
-    if moved_q is q and moved_k is k:
+    q = context.positions_q
+    k = context.positions_k
+    hook_context = context.replace(batch_size=batch_size)
+    part_q = part.positions(q, hook_context)
+    part_k = part_q if k is q else part.positions(k, hook_context)
+    if part_q is q and part_k is k:
         return context
-    return context.replace(positions_q=moved_q, positions_k=moved_k, document_ids=None)
+    return context.replace(positions_q=part_q, positions_k=part_k, document_ids=None)

@@ -16,7 +16,8 @@ Positions = range | Array
 
 # Differences of integers below the first fit into int32, and floats below the second are as exact
 # as whole numbers. Positions from there on are refused where they are known while tracing.
-_MOST, _MOST_FLOAT = 2**30, 2**24
+_MOST = 2**30
+_MOST_FLOAT = 2**24
 
 
 def checked_positions(
@@ -26,7 +27,14 @@ def checked_positions(
     name: str,
     longest: int | None = None,
 ) -> Positions:
-    """`positions` of `tokens`, [B, L], by default from 0; see `default_positions`.
+    """Return `positions` of tokens, checked; by default from 0, see `default_positions`.
+
+    Args:
+      positions: of each token.
+      tokens: B and L.
+      axes: A, that the encoding takes.
+      name: of the tokens in messages.
+      longest: the number of positions that the encoding has, for a symbolic L.
 
     Raises:
       ValueError: for another number of positions, rows or axes, an unsuitable dtype, or positions
@@ -48,8 +56,9 @@ def checked_positions(
         _check_size(np.array([positions.start, positions.stop]), _MOST, name)
     else:
         positions = _signed(positions, name)
-        shape, rank = np.shape(positions), 1 if axes == 1 else 2
-        if not rank <= len(shape) <= rank + 1 or (axes > 1 and shape[-1] != axes):
+        shape = np.shape(positions)
+        rank = 1 if axes == 1 else 2
+        if len(shape) not in (rank, rank + 1) or (axes > 1 and shape[-1] != axes):
             last = "" if axes == 1 else f", {axes}"
             raise ValueError(
                 f"positions must be [L{last}] or [B, L{last}], got {list(shape)}."
@@ -70,7 +79,11 @@ def checked_positions(
 
 
 def default_positions(size: Size, longest: int | None = None) -> Positions:
-    """Positions from 0; an array if the size is symbolic (`jax.export`) and within `longest`."""
+    """Return positions from 0; an array if the size is symbolic (`jax.export`).
+
+    Raises:
+      ValueError: for a symbolic size that may exceed `longest`.
+    """
     if isinstance(size, int):
         return range(size)
     try:
@@ -95,19 +108,17 @@ def check_length(size: Size, user: str) -> None:
 
 
 def _signed(positions: Array, name: str) -> Array:
-    """Positions of a type whose differences are right: integers of 32 bits or more, or floats."""
+    """Return positions of a type whose differences are right: integers of 32 bits, or floats."""
     x = positions if isinstance(positions, jax.Array) else np.asarray(positions)
     if x.dtype in (np.float32, np.float64):
         _check_size(x, _MOST_FLOAT, name)
         return x
     if not np.issubdtype(x.dtype, np.integer):
+        reason = (
+            "" if x.dtype == bool else " Its neighbouring positions are equal far out."
+        )
         raise ValueError(
-            f"positions of {name} must be integers, float32 or float64, got {x.dtype}."
-            + (
-                " Its neighbouring positions are equal far out."
-                if x.dtype != bool
-                else ""
-            )
+            f"positions of {name} must be integers, float32 or float64, got {x.dtype}.{reason}"
         )
     _check_size(x, _MOST, name)
     if np.issubdtype(x.dtype, np.signedinteger) and x.dtype.itemsize >= 4:
@@ -122,7 +133,8 @@ def _check_size(positions: Array, most: int, name: str) -> None:
     x = np.asarray(positions)
     if x.size == 0:
         return
-    lowest, highest = x.min(), x.max()  # Both are NaN if a position is.
+    lowest = x.min()
+    highest = x.max()  # NaN if a position is.
     if np.isnan(highest):
         first = [int(index) for index in np.argwhere(np.isnan(x))[0]]
         raise ValueError(
@@ -130,15 +142,16 @@ def _check_size(positions: Array, most: int, name: str) -> None:
             "position, such as 0, and hide it by a mask."
         )
     if highest >= most or lowest <= -most:
+        or_integers = ", or pass integers" if x.dtype.kind == "f" else ""
         raise ValueError(
             f"positions of {name} must be between -{most:,} and {most:,}, got {lowest} to "
-            f"{highest} ({x.dtype}). Count them from a nearer start"
-            + (", or pass integers." if x.dtype.kind == "f" else ".")
+            f"{highest} ({x.dtype}). Count them from a nearer start{or_integers}."
         )
 
 
 def real_positions(positions: Positions) -> Float[Array, "..."]:
-    """Positions as floats for encodings that scale them; traced ones of 2^24 or more become NaN.
+    """Return positions as floats for encodings that scale them; traced ones of 2^24 or more become
+    NaN.
 
     Raises:
       ValueError: for positions of 2^24 or more that are known while tracing.
@@ -159,9 +172,15 @@ def paired_positions(
     axes: int,
     longest: int | None = None,
 ) -> tuple[Positions, Positions]:
-    """Positions of queries [B, Lq] and keys [B, Lk], checked.
+    """Return positions of queries and keys, checked.
 
     Where there are as many of both, either default to the other's, both to a range from 0.
+
+    Args:
+      positions_q, positions_k: of queries and keys; None for the default.
+      queries: B and Lq.
+      keys: B and Lk.
+      axes, longest: as in `checked_positions`.
 
     Raises:
       ValueError: for missing positions of different numbers of queries and keys; and see
@@ -182,32 +201,32 @@ def paired_positions(
 
 
 def length(positions: Positions, axes: int = 1) -> Size:
-    """L of positions of so many axes."""
+    """Return L of positions of so many axes."""
     if isinstance(positions, range):
         return len(positions)
     return np.shape(positions)[-1 if axes == 1 else -2]
 
 
 def span(positions_q: Array, positions_k: Array) -> Array:
-    """Largest position + 1, `[]`, or `[B]` for rows with positions of their own."""
+    """Return the largest position + 1, `[]`, or `[B]` for rows with positions of their own."""
     return jnp.maximum(positions_q.max(-1), positions_k.max(-1)) + 1
 
 
 def as_array(positions: Positions | None) -> jax.Array | np.ndarray:
-    """Positions as an array; a range as NumPy, so that it stays known while compiling."""
+    """Return positions as an array; a range as NumPy, so that it stays known while compiling."""
     assert positions is not None, "Context has no positions."
-    return (
-        np.arange(positions.start, positions.stop)
-        if isinstance(positions, range)
-        else positions
-    )
+    if isinstance(positions, range):
+        return np.arange(positions.start, positions.stop)
+    return positions
 
 
 def offsets(
     positions_q: Positions, positions_k: Positions
 ) -> Real[jax.Array | np.ndarray, "*B Lq Lk"]:
-    """Signed offsets j - i, positive where the key is to the right of the query."""
-    return as_array(positions_k)[..., None, :] - as_array(positions_q)[..., :, None]
+    """Return signed offsets j - i, positive where the key is to the right of the query."""
+    i = as_array(positions_q)[..., :, None]
+    j = as_array(positions_k)[..., None, :]
+    return j - i
 
 
 class AttentionWindow(Record):
@@ -229,9 +248,9 @@ class AttentionWindow(Record):
     @property
     def span(self) -> int | None:
         """left + right; None without a limit on both sides."""
-        return (
-            None if self.left is None or self.right is None else self.left + self.right
-        )
+        if self.left is None or self.right is None:
+            return None
+        return self.left + self.right
 
     def within(self, other: AttentionWindow | None) -> AttentionWindow:
         """Return the window of the keys that both allow."""
@@ -243,13 +262,14 @@ class AttentionWindow(Record):
         )
 
     def allows(self, offset: Real[Array, "*B"]) -> Bool[jax.Array, "*B"]:
-        """True where offsets are within."""
+        """Return True where offsets are within."""
         right = True if self.right is None else offset <= self.right
         left = True if self.left is None else offset >= -self.left
         return jnp.broadcast_to(jnp.logical_and(left, right), jnp.shape(offset))
 
 
-def _smaller(one: int | None, other: int | None) -> int | None:
-    """The smaller of two limits, of which None is no limit."""
-    limits = [limit for limit in (one, other) if limit is not None]
-    return min(limits, default=None)
+def _smaller(a: int | None, b: int | None) -> int | None:
+    """Return the smaller of two limits, of which None is no limit."""
+    if a is None or b is None:
+        return b if a is None else a
+    return min(a, b)

@@ -16,15 +16,14 @@ from pe_jax.common.shapes import Array, Float, Real
 
 # Up to here a float32 product w·x is precise to 2e-4 radians for w up to 1.
 _PRECISE = 4096
-_DIGIT = (
-    1024  # Of multiples of that: products with a fraction of a turn keep 1e-4 radians.
-)
+# Of multiples of that: products with a fraction of a turn keep 1e-4 radians.
+_DIGIT = 1024
 
 
 def default_frequencies(
     dim: int, base: float = 10_000.0, dtype: DTypeLike = np.float32
 ) -> Float[np.ndarray, " F"]:
-    """w_i = base^(-2i/dim) for i = 0 .. dim/2 - 1, radians per position.
+    """Return w_i = base^(-2i/dim) for i = 0 .. dim/2 - 1, radians per position.
 
     Raises:
       ValueError: if dim is odd or not positive, or for a base that is not positive.
@@ -35,13 +34,22 @@ def default_frequencies(
         )
     if not base > 0:
         raise ValueError(f"base must be positive, got {base}.")
-    return (base ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)).astype(dtype)
+    exponents = -np.arange(0, dim, 2, dtype=np.float64) / dim
+    return (base**exponents).astype(dtype)
 
 
 def sinusoid(
     x: Real[Array, "*B"], frequencies: Float[Array, " F"]
 ) -> Float[jax.Array, "*B D"]:
-    """Position vectors P(x), sine and cosine interleaved in that order; float32 (see `angles`)."""
+    """Return the position vectors P(x), sine and cosine interleaved in that order.
+
+    Args:
+      x: positions or offsets, integer or real.
+      frequencies: w, radians per position.
+
+    Returns:
+      `[*B, 2F]`, float32 (see `angles`).
+    """
     angle = angles(x, frequencies)
     pairs = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1)
     return pairs.reshape(*angle.shape[:-1], 2 * angle.shape[-1])
@@ -52,7 +60,7 @@ def rotate_pairs(
     positions: Real[Array, "*P"],
     frequencies: Float[Array, " F"],
 ) -> Float[jax.Array, "*B D"]:
-    """Rotates each (sine, cosine) pair of `x` by the angle w_i · position; float32 (see `angles`).
+    """Rotate each (sine, cosine) pair of `x` by the angle w_i · position; float32 (see `angles`).
 
     The identity behind fast relative terms: for every vector q and positions i, j
     `q · P(j - i) = rotate_pairs(q, i) · P(j)`, which needs no [Lq, Lk, d] array and no gather.
@@ -63,8 +71,10 @@ def rotate_pairs(
       positions: broadcasts against the leading axes of `x`.
     """
     angle = angles(positions, frequencies)
-    sin, cos = jnp.sin(angle), jnp.cos(angle)
-    s, c = x[..., 0::2].astype(angle.dtype), x[..., 1::2].astype(angle.dtype)
+    sin = jnp.sin(angle)
+    cos = jnp.cos(angle)
+    s = x[..., 0::2].astype(angle.dtype)
+    c = x[..., 1::2].astype(angle.dtype)
     rotated = jnp.stack([s * cos + c * sin, c * cos - s * sin], axis=-1)
     return rotated.reshape(*rotated.shape[:-2], x.shape[-1])
 
@@ -72,35 +82,37 @@ def rotate_pairs(
 def angles(
     x: Real[Array, "*B"], frequencies: Float[Array, "*F"]
 ) -> Float[jax.Array, "..."]:
-    """w · x, `[*B, *F]`, up to whole turns where |x| > 4,096; float32, or float64 under
+    """Return w · x, `[*B, *F]`, up to whole turns where |x| > 4,096; float32, or float64 under
     `JAX_ENABLE_X64`.
 
-    A plain product would lose precision with the distance. So x is taken apart, exactly for all
-    integers and for floats up to 2^24, into the digits of x = (high · 1,024 + low) · 4,096 + near,
-    and whole turns are removed before low and high are multiplied out.
+    A plain product would lose a radian's fraction with the distance: at 2^17 positions it is off by
+    all that a shift must not change. So x is taken apart, exactly for all integers and for floats
+    up to 2^24, into the digits of x = (high · 1,024 + low) · 4,096 + near, and whole turns are
+    removed before low and high are multiplied out.
     """
     dtype = jnp.result_type(float)
-    if isinstance(x, jax.core.Tracer):
-        x = x if jnp.issubdtype(x.dtype, jnp.integer) else jnp.asarray(x, dtype)
-    else:
+    if not isinstance(x, jax.core.Tracer):
         x = np.asarray(x)
-        x = x if np.issubdtype(x.dtype, np.integer) else x.astype(dtype)
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+        x = x.astype(dtype)
     w = jnp.asarray(frequencies, dtype)
 
     def times(digit: Array, w: Array) -> jax.Array:
-        return jnp.asarray(digit, dtype).reshape(*x.shape, *[1] * w.ndim) * w
+        axes_of_w = [1] * w.ndim
+        return jnp.asarray(digit, dtype).reshape(*x.shape, *axes_of_w) * w
 
     if isinstance(x, np.ndarray) and (not x.size or np.abs(x).max() <= _PRECISE):
         return times(x, w)
     far, near = _split(x, _PRECISE)
     high, low = _split(far, _DIGIT)
-    turns = _fraction(w * (_PRECISE / (2 * np.pi)))
-    whole = times(low, turns), times(high, _fraction(turns * _DIGIT))
-    return times(near, w) + sum(map(_fraction, whole)) * (2 * np.pi)
+    turns_per_low = _fraction(w * (_PRECISE / (2 * np.pi)))
+    turns_per_high = _fraction(turns_per_low * _DIGIT)
+    turns = [times(low, turns_per_low), times(high, turns_per_high)]
+    return times(near, w) + sum(map(_fraction, turns)) * (2 * np.pi)
 
 
 def _split(x: Real[Array, "*B"], size: int) -> tuple[Array, Array]:
-    """x as quotient · size + rest, both exact and of the sign of x."""
+    """Return x as quotient · size + rest, both exact and of the sign of x."""
     module = np if isinstance(x, np.ndarray) else jnp
     rest = module.fmod(x, size)
     if np.issubdtype(x.dtype, np.integer):
@@ -110,5 +122,5 @@ def _split(x: Real[Array, "*B"], size: int) -> tuple[Array, Array]:
 
 
 def _fraction(turns: jax.Array) -> jax.Array:
-    """Turns without whole ones; its derivative is 1."""
+    """Return turns without whole ones; the derivative is 1."""
     return turns - jax.lax.stop_gradient(jnp.round(turns))

@@ -4,10 +4,9 @@
 it is first used.
 """
 
-import importlib
 import typing
 
-from pe_jax.common.errors import did_you_mean, extra
+from pe_jax.common.lazy import lazy_attributes
 from pe_jax.interop.hf_encoding import from_hf
 
 __all__ = [
@@ -22,26 +21,14 @@ if typing.TYPE_CHECKING:
     from pe_jax.interop.position_tables import PositionTable, load_position_table
     from pe_jax.interop.programs import save_stablehlo
 else:
-    _RENAMED = {
-        "load_bert": "load_encoder",
-        "save_bert": "save_encoder",
-        "PublishedBert": "PublishedEncoder",
-    }
-    _LAZY = ("position_tables", "bert_import", "bert_export", "programs", "onnx_export")
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
-
-    def __getattr__(name: str) -> typing.Any:
-        if name in __all__:
-            with extra("train"):
-                for module in _LAZY:
-                    members = vars(importlib.import_module(f"{__name__}.{module}"))
-                    if name in members:
-                        return members[name]
-        hint = (
-            f" It is {_RENAMED[name]} now."
-            if name in _RENAMED
-            else did_you_mean(name, __all__)
-        )
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")
+    __getattr__, __dir__ = lazy_attributes(
+        __name__,
+        __all__,
+        ("position_tables", "bert_import", "bert_export", "programs", "onnx_export"),
+        needs="train",
+        renamed={
+            "load_bert": "load_encoder",
+            "save_bert": "save_encoder",
+            "PublishedBert": "PublishedEncoder",
+        },
+    )

@@ -4,10 +4,9 @@ Named sizes and the keys of a config are read without JAX and Flax, as `--help` 
 imported when they are first used.
 """
 
-import importlib
 import typing
 
-from pe_jax.common.errors import did_you_mean, extra
+from pe_jax.common.lazy import lazy_attributes
 from pe_jax.models.config import PRESETS, BertConfig, preset, with_tokens
 
 __all__ = [
@@ -47,18 +46,6 @@ if typing.TYPE_CHECKING:
         with_constants,
     )
 else:
-    _LAZY = ("bert", "heads", "inspection")
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
-
-    def __getattr__(name: str) -> typing.Any:
-        if name in __all__:
-            with extra("flax"):
-                for module in _LAZY:
-                    members = vars(importlib.import_module(f"{__name__}.{module}"))
-                    if name in members:
-                        globals()[name] = members[name]
-                        return members[name]
-        hint = did_you_mean(name, __all__)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")
+    __getattr__, __dir__ = lazy_attributes(
+        __name__, __all__, ("bert", "heads", "inspection"), needs="flax"
+    )

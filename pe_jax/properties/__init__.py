@@ -3,72 +3,176 @@
 The modules are imported when they are first used: a training run needs few of them.
 """
 
-import importlib
 import typing
 
+from pe_jax.common.lazy import lazy_attributes
+
 __all__ = [
-    "MINIMUM_RUNS", "SHUFFLES", "Basis", "Correlation", "Estimate", "Fit", "Measures",
-    "OrderSensitivity", "Probe", "Toeplitz", "attention_sinks", "bin_edges", "chen_locality",
-    "chen_symmetry", "compile_sweep", "correlate", "cosines", "decompose", "distinctness",
-    "effective_keys", "forward_share", "frequency_bands", "identical_words", "in_batches",
-    "is_massive", "linear_probe", "losses_by_place", "massive_overlap", "mean_distance",
-    "mean_over_texts", "measure", "mixture_shares", "mlp_probe", "monotonicity", "norm_growth",
-    "offset_curve", "offset_fit", "offset_kernel", "offset_variance", "order_sensitivity",
-    "pair_norms", "peak_to_mean", "picture", "position_products", "positional_basis",
-    "profile_correlation", "proximity", "psi", "random_other_dimensions", "random_texts",
-    "random_words", "regress", "relative_change", "rollout", "saponati_directionality",
-    "saponati_symmetry", "shift_curve", "shuffled_orders", "state_change", "states_by_order",
-    "sweep", "symmetry", "translation_invariance", "turning_point",
-]  # fmt: skip
-
-# Measures that docs/stability.md does not cover: any release may change them.
-EXPERIMENTAL = (
-    "MINIMUM_RUNS", "SHUFFLES", "Basis", "Estimate", "Fit", "Toeplitz", "attention_sinks",
-    "bin_edges", "chen_locality", "chen_symmetry", "compile_sweep", "cosines", "decompose",
-    "distinctness", "effective_keys", "forward_share", "frequency_bands", "in_batches",
-    "is_massive", "losses_by_place", "massive_overlap", "mean_distance", "mean_over_texts",
-    "mixture_shares", "mlp_probe", "norm_growth", "offset_curve", "offset_fit", "offset_kernel",
-    "offset_variance", "pair_norms", "peak_to_mean", "position_products", "positional_basis",
-    "profile_correlation", "random_other_dimensions", "random_texts", "random_words", "regress",
-    "relative_change", "rollout", "saponati_directionality", "saponati_symmetry", "shift_curve",
+    "MINIMUM_RUNS",
+    "SHUFFLES",
+    "Basis",
+    "Correlation",
+    "Estimate",
+    "Fit",
+    "Measures",
+    "OrderSensitivity",
+    "Probe",
+    "Toeplitz",
+    "attention_sinks",
+    "bin_edges",
+    "chen_locality",
+    "chen_symmetry",
+    "compile_sweep",
+    "correlate",
+    "cosines",
+    "decompose",
+    "distinctness",
+    "effective_keys",
+    "forward_share",
+    "frequency_bands",
+    "identical_words",
+    "in_batches",
+    "is_massive",
+    "linear_probe",
+    "losses_by_place",
+    "massive_overlap",
+    "mean_distance",
+    "mean_over_texts",
+    "measure",
+    "mixture_shares",
+    "mlp_probe",
+    "monotonicity",
+    "norm_growth",
+    "offset_curve",
+    "offset_fit",
+    "offset_kernel",
+    "offset_variance",
+    "order_sensitivity",
+    "pair_norms",
+    "peak_to_mean",
+    "picture",
+    "position_products",
+    "positional_basis",
+    "profile_correlation",
+    "proximity",
+    "psi",
+    "random_other_dimensions",
+    "random_texts",
+    "random_words",
+    "regress",
+    "relative_change",
+    "rollout",
+    "saponati_directionality",
+    "saponati_symmetry",
+    "shift_curve",
+    "shuffled_orders",
     "state_change",
-)  # fmt: skip
+    "states_by_order",
+    "sweep",
+    "symmetry",
+    "translation_invariance",
+    "turning_point",
+]
 
-# A name is looked for in one after the other. None has the name of a function.
+# Measures that docs/stability.md covers. The others are experimental: any release may change them.
+_STABLE = (
+    "Correlation",
+    "Measures",
+    "OrderSensitivity",
+    "Probe",
+    "correlate",
+    "identical_words",
+    "linear_probe",
+    "measure",
+    "monotonicity",
+    "order_sensitivity",
+    "picture",
+    "proximity",
+    "psi",
+    "shuffled_orders",
+    "states_by_order",
+    "sweep",
+    "symmetry",
+    "translation_invariance",
+    "turning_point",
+)
+EXPERIMENTAL = tuple(name for name in __all__ if name not in _STABLE)
+
+# A name is looked for in one after the other.
 _MODULES = (
-    "metrics", "toeplitz", "estimates", "probing", "sweeps", "attention_flow", "basis",
-    "encoding_measures", "head_dimensions", "literature", "offset_share", "pictures",
-    "position_probe", "position_regression", "requirements", "score_correlation", "word_order",
-)  # fmt: skip
+    "metrics",
+    "toeplitz",
+    "estimates",
+    "probing",
+    "sweeps",
+    "attention_flow",
+    "basis",
+    "encoding_measures",
+    "head_dimensions",
+    "literature",
+    "offset_share",
+    "pictures",
+    "position_probe",
+    "position_regression",
+    "requirements",
+    "score_correlation",
+    "word_order",
+)
 
 # isort: off
 if typing.TYPE_CHECKING:
     from pe_jax.properties.attention_flow import (
-        attention_sinks, effective_keys, mean_distance, mixture_shares, rollout,
-    )  # fmt: skip
+        attention_sinks,
+        effective_keys,
+        mean_distance,
+        mixture_shares,
+        rollout,
+    )
     from pe_jax.properties.basis import Basis, decompose, positional_basis
     from pe_jax.properties.encoding_measures import Measures, measure
     from pe_jax.properties.estimates import (
-        Estimate, bin_edges, in_batches, losses_by_place, mean_over_texts, shift_curve,
+        Estimate,
+        bin_edges,
+        in_batches,
+        losses_by_place,
+        mean_over_texts,
+        shift_curve,
         state_change,
-    )  # fmt: skip
+    )
     from pe_jax.properties.head_dimensions import (
-        frequency_bands, is_massive, massive_overlap, pair_norms, peak_to_mean, profile_correlation,
+        frequency_bands,
+        is_massive,
+        massive_overlap,
+        pair_norms,
+        peak_to_mean,
+        profile_correlation,
         random_other_dimensions,
-    )  # fmt: skip
+    )
     from pe_jax.properties.literature import (
-        chen_locality, chen_symmetry, saponati_directionality, saponati_symmetry,
-    )  # fmt: skip
+        chen_locality,
+        chen_symmetry,
+        saponati_directionality,
+        saponati_symmetry,
+    )
     from pe_jax.properties.metrics import (
-        forward_share, monotonicity, proximity, symmetry, translation_invariance,
-    )  # fmt: skip
+        forward_share,
+        monotonicity,
+        proximity,
+        symmetry,
+        translation_invariance,
+    )
     from pe_jax.properties.offset_share import offset_fit, offset_variance
     from pe_jax.properties.pictures import picture
     from pe_jax.properties.position_probe import Probe, linear_probe, mlp_probe
     from pe_jax.properties.position_regression import Fit, regress
     from pe_jax.properties.probing import (
-        identical_words, offset_curve, offset_kernel, position_products, random_texts, random_words,
-    )  # fmt: skip
+        identical_words,
+        offset_curve,
+        offset_kernel,
+        position_products,
+        random_texts,
+        random_words,
+    )
     from pe_jax.properties.requirements import (
         distinctness,
         norm_growth,
@@ -78,17 +182,11 @@ if typing.TYPE_CHECKING:
     from pe_jax.properties.sweeps import compile_sweep, sweep
     from pe_jax.properties.toeplitz import Toeplitz, cosines, psi, turning_point
     from pe_jax.properties.word_order import (
-        SHUFFLES, OrderSensitivity, order_sensitivity, shuffled_orders, states_by_order,
-    )  # fmt: skip
+        SHUFFLES,
+        OrderSensitivity,
+        order_sensitivity,
+        shuffled_orders,
+        states_by_order,
+    )
 else:
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
-
-    def __getattr__(name: str) -> typing.Any:
-        if name in __all__:
-            for module in _MODULES:
-                members = vars(importlib.import_module(f"{__name__}.{module}"))
-                if name in members:
-                    return members[name]
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    __getattr__, __dir__ = lazy_attributes(__name__, __all__, _MODULES)

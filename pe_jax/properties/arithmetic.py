@@ -21,6 +21,11 @@ def ratio(
     return jnp.where(empty, otherwise, part / jnp.where(empty, 1, whole))
 
 
+def matrix_sum(x: Array) -> jax.Array:
+    """Return the sums of the entries of matrices `[*B, N, M]`."""
+    return x.sum((-2, -1))
+
+
 def bounded_ratio(
     part: Float[Array, "*B"],
     whole: Float[Array, "*B"],
@@ -30,26 +35,33 @@ def bounded_ratio(
     """Return part / whole of sums of squares, in [0, 1]; 0 if `whole` is rounding error.
 
     Args:
-      values: those whose deviations from their mean `whole` sums.
-      count: the number of its terms.
+      part: a part of `whole`.
+      whole: the sum of the squared deviations of `values` from their mean.
+      values: the numbers themselves.
+      count: the number of terms that `whole` sums.
     """
-    rounding = (
-        count * (8 * jnp.finfo(values.dtype).eps * jnp.abs(values).max((-2, -1))) ** 2
-    )
-    constant = whole <= rounding
-    return jnp.where(
-        constant, 0.0, jnp.clip(part / jnp.where(constant, 1.0, whole), 0.0, 1.0)
-    )
+    constant = whole <= rounding_error(values, count)
+    share = part / jnp.where(constant, 1.0, whole)
+    return jnp.where(constant, 0.0, jnp.clip(share, 0.0, 1.0))
+
+
+def rounding_error(values: Float[Array, "*B N M"], count: int) -> Float[Array, "*B"]:
+    """Return what rounding may add to a sum of `count` squared deviations of equal values."""
+    error = 8 * jnp.finfo(values.dtype).eps * jnp.abs(values).max((-2, -1))
+    return count * error**2
 
 
 def to_unit_scale(matrix: Float[Array, "*B N M"]) -> Float[Array, "*B N M"]:
     """Multiply a matrix by the power of two that makes its largest entry about 1; exact.
 
     Squares of numbers far from 1 would overflow or vanish in float32. NaN throughout where an entry
-    is not finite. Gradients take the factor for a constant.
+    is not finite. Gradients take the factor for a constant, which is right for metrics that no
+    factor changes: those of Φ and of c·Φ are the same.
     """
-    largest = jnp.abs(jax.lax.stop_gradient(matrix)).max((-2, -1), keepdims=True)
+    size = jnp.abs(jax.lax.stop_gradient(matrix))
+    largest = size.max((-2, -1), keepdims=True)
     info = jnp.finfo(matrix.dtype)
-    exponent = jnp.clip(jnp.frexp(largest)[1], info.minexp, info.maxexp - 2)
+    _, exponent = jnp.frexp(largest)
+    exponent = jnp.clip(exponent, info.minexp, info.maxexp - 2)
     factor = jnp.ldexp(jnp.ones_like(largest), -exponent)
     return matrix * jnp.where(jnp.isfinite(largest), factor, jnp.nan)

@@ -56,7 +56,7 @@ def rollout(weights: Float[Array, "*B N L L"]) -> Float[jax.Array, "*B N L L"]:
     mixed /= mixed.sum(-1, keepdims=True)
 
     def add(below, layer):
-        above = jnp.matmul(layer, below, precision=jax.lax.Precision.HIGHEST)
+        above = jnp.matmul(layer, below, precision="highest")
         return above, above
 
     start = jnp.broadcast_to(identity, mixed[..., 0, :, :].shape)
@@ -74,11 +74,13 @@ def mixture_shares(
       shares of the "first" input, of the input at the same position ("own"), and of those at most
       `window` positions away ("near"), itself included. They overlap.
     """
-    near = _distance(mixture) <= window
+    first = mixture[..., 0]
+    diagonal = jnp.diagonal(mixture, axis1=-2, axis2=-1)
+    near = jnp.where(_distance(mixture) <= window, mixture, 0.0)
     return {
-        "first": mixture[..., 0].mean(-1),
-        "own": jnp.diagonal(mixture, axis1=-2, axis2=-1).mean(-1),
-        "near": jnp.where(near, mixture, 0.0).sum(-1).mean(-1),
+        "first": first.mean(-1),
+        "own": diagonal.mean(-1),
+        "near": near.sum(-1).mean(-1),
     }
 
 

@@ -72,12 +72,11 @@ def decompose(
 
     pos and resid have mean 0 over positions, ctx and resid over texts.
     """
-    first = hidden[
-        ..., :1, :1, :
-    ]  # Sums of what differs from it are exact for constant ones.
-    moved = hidden - first
-    mean = moved.mean((-3, -2), keepdims=True)
-    centered = moved - mean
+    # Sums of what differs from the first state are exact for constant ones.
+    first = hidden[..., :1, :1, :]
+    from_first = hidden - first
+    mean = from_first.mean((-3, -2), keepdims=True)
+    centered = from_first - mean
     position = centered.mean(-3, keepdims=True)
     context = centered.mean(-2, keepdims=True)
     residual = centered - position - context
@@ -90,6 +89,7 @@ def positional_basis(hidden: Float[Array, "*B C T D"], *, low: int = 10) -> Basi
     """Return the shares of positions and texts in hidden states, and the shape of pos.
 
     Args:
+      hidden: hidden states.
       low: how many frequencies count as low, without the constant one; the paper shows so many.
         White noise has low / (T - 1) of its variance there.
 
@@ -108,37 +108,48 @@ def positional_basis(hidden: Float[Array, "*B C T D"], *, low: int = 10) -> Basi
     rest = _variance(residual).mean(-1)
     whole = _variance(position) + _variance(context) + rest
     # What rounding leaves of hidden states that should all be the same.
-    rounding = 8 * jnp.finfo(hidden.dtype).eps * jnp.abs(hidden).max((-3, -2, -1))
-    whole = jnp.where(whole <= rounding**2 * hidden.shape[-1], 0.0, whole)
+    largest_number = jnp.abs(hidden).max((-3, -2, -1))
+    rounding = 8 * jnp.finfo(hidden.dtype).eps * largest_number
+    is_constant = whole <= rounding**2 * hidden.shape[-1]
+    whole = jnp.where(is_constant, 0.0, whole)
 
     # The errors of pos have the covariance of a text's residuals, over C - 1.
-    noise = product("...ctd,...csd->...ts", residual, residual) / (texts * (texts - 1))
+    squares = product("...ctd,...csd->...ts", residual, residual)
+    noise = squares / (texts * (texts - 1))
     gram = product("...td,...sd->...ts", position, position) - noise
-    trace = jnp.where(whole > 0, jnp.trace(gram, axis1=-2, axis2=-1), 0.0)
-    trace = jnp.maximum(trace, 0.0)
+    trace = jnp.trace(gram, axis1=-2, axis2=-1)
+    trace = jnp.maximum(jnp.where(whole > 0, trace, 0.0), 0.0)
     position_share = ratio(trace / length, whole, 0.0)
     context_part = jnp.maximum(_variance(context) - rest / (length - 1), 0.0)
     context_share = ratio(context_part, whole, 0.0)
+    residual_share = 1 - position_share - context_share
 
     values = jnp.linalg.eigvalsh(gram)[..., ::-1]  # Squared singular values of pos.
-    missing = jnp.cumsum(values, axis=-1) < _HELD * trace[..., None]
+    largest = values[..., 0]
+    is_needed = jnp.cumsum(values, axis=-1) < _HELD * trace[..., None]
     centered = hidden - mean[..., None, None, :]
     scatter = product("...ctd,...cte->...de", centered, centered)
-    largest = jnp.linalg.eigvalsh(scatter)[..., -1]
+    largest_of_all = jnp.linalg.eigvalsh(scatter)[..., -1]
+    squared_norm = ratio(texts * largest, largest_of_all, 0.0)
+
     # The orthonormal cosine transform (II), frequencies by positions, without the constant one.
-    waves = dct(np.eye(length), norm="ortho", axis=0)[1 : low + 1].astype(np.float32)
+    waves = dct(np.eye(length), norm="ortho", axis=0).astype(np.float32)
+    waves = waves[1 : low + 1]
     lowest = product("ft,...ts,fs->...", waves, gram, waves)
     cosines = jnp.abs(product("...td,...cd->...tc", _unit(position), _unit(context)))
-    if_present = lambda x: jnp.where(trace > 0, x, 0.0)
+
+    def if_present(value: Array) -> jax.Array:
+        return jnp.where(trace > 0, value, 0.0)
+
     return Basis(
         position=position_share,
         context=context_share,
-        residual=jnp.where(whole > 0, 1 - position_share - context_share, whole),
+        residual=jnp.where(whole > 0, residual_share, whole),
         floor=ratio(rest / (texts - 1), whole, 0.0),
         gram=gram,
-        stable_rank=if_present(ratio(trace, values[..., 0], 0.0)),
-        dimensions=if_present(1.0 + missing.sum(-1)),
-        relative_norm=if_present(jnp.sqrt(ratio(texts * values[..., 0], largest, 0.0))),
+        stable_rank=if_present(ratio(trace, largest, 0.0)),
+        dimensions=if_present(1.0 + is_needed.sum(-1)),
+        relative_norm=if_present(jnp.sqrt(squared_norm)),
         smoothness=jnp.clip(ratio(lowest, trace, 0.0), 0.0, 1.0),
         coherence=cosines.mean((-2, -1)),
         largest_coherence=cosines.max((-2, -1)),
@@ -150,5 +161,6 @@ def _variance(x: Array) -> jax.Array:
 
 
 def _unit(x: Array) -> jax.Array:
-    """Vectors of length 1, or 0."""
-    return ratio(x, jnp.sqrt((x**2).sum(-1, keepdims=True)), 0.0)
+    """Return vectors of length 1, or 0."""
+    length = jnp.sqrt((x**2).sum(-1, keepdims=True))
+    return ratio(x, length, 0.0)

@@ -47,9 +47,8 @@ def compiled(*static_argnames: str, refuse_nan: bool = False) -> Callable[[F], F
 
             return cast(F, mapped_call)
 
-        jitted = cast(
-            F, jax.jit(mapped(_as_float, function), static_argnames=static_argnames)
-        )
+        of_floats = mapped(_as_float, function)
+        jitted = cast(F, jax.jit(of_floats, static_argnames=static_argnames))
         return mapped(_without_nan, jitted) if refuse_nan else jitted
 
     return decorate
@@ -58,8 +57,10 @@ def compiled(*static_argnames: str, refuse_nan: bool = False) -> Callable[[F], F
 def _as_float(name: str, x: Array) -> jax.Array:
     x = jnp.asarray(x)
     refuse_complex(name, x)
-    wide = jnp.issubdtype(x.dtype, jnp.floating) and jnp.finfo(x.dtype).bits >= 32
-    return x if wide else x.astype(jnp.float32)
+    is_float = jnp.issubdtype(x.dtype, jnp.floating)
+    if is_float and jnp.finfo(x.dtype).bits >= 32:
+        return x
+    return x.astype(jnp.float32)
 
 
 def refuse_complex(name: str, x: Array) -> None:
@@ -71,7 +72,10 @@ def refuse_complex(name: str, x: Array) -> None:
 
 
 def _without_nan(name: str, x: Array) -> Array:
-    if not isinstance(x, jax.core.Tracer) and (count := int(jnp.isnan(x).sum())):
+    if isinstance(x, jax.core.Tracer):
+        return x
+    count = int(jnp.isnan(x).sum())
+    if count:
         raise ValueError(
             f"{name} must not contain NaN, got {count} in {np.size(x)} values."
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from pe_jax import encodings
 from pe_jax.attention import attention_logits
 from pe_jax.common.records import Record
 from pe_jax.common.shapes import Array, Float, Int
-from pe_jax.encodings import Context, Params, Part, PositionEncoding
+from pe_jax.encodings import Context, OffsetTerms, Params, Part, PositionEncoding
 from pe_jax.encodings.parameters import split_params
 from pe_jax.properties.metrics import (
     monotonicity,
@@ -96,16 +97,14 @@ def measure(
     encoding, params = one_layer(encoding, params, layer=layer, seed=seed)
     by, (phi,) = proximities(encoding, params, [length])
     near = _mean(monotonicity(phi, window))
-    invariance, monotone, symmetric = violations(encoding, phi)
-    w, turn = frequencies(encoding, params), None
+    turn = None
+    w = frequencies(encoding, params)
     if w is not None and len(encoding.parts) == 1:
         turn = int(turning_point(psi(w, np.arange(length))))
     return Measures(
         by=by,
-        translation_invariance=invariance,
-        monotonicity=monotone,
+        **violations(encoding, phi),
         monotonicity_near=near,
-        symmetry=symmetric,
         turning_point=turn,
         parameter_count=count,
     )
@@ -116,24 +115,25 @@ def one_layer(
 ) -> tuple[PositionEncoding, Params]:
     """Return a layer of an encoding, joined as in `measure`, and its parameters."""
     if params is None:
-        params = jax.jit(encoding.init, static_argnums=1)(
-            jax.random.key(seed), layer + 1
-        )
-    encoding, params = encoding.layer(layer), encoding.layer_params(params, layer)
-    if (
-        any(part.traits.causal_only for part in encoding.parts)
-        and not encoding.is_causal
-    ):
+        init = jax.jit(encoding.init, static_argnums=1)
+        params = init(jax.random.key(seed), layer + 1)
+    params = encoding.layer_params(params, layer)
+    encoding = encoding.layer(layer)
+    needs_causal = any(part.traits.causal_only for part in encoding.parts)
+    if needs_causal and not encoding.is_causal:
         encoding += encodings.causal()
     return encoding, params
 
 
 def violations(
     encoding: PositionEncoding, phi: Float[Array, "N L L"]
-) -> tuple[float, float, float | None]:
-    """Return the mean violations in the order of `Measures`, see there."""
-    both_sides = None if encoding.is_causal else _mean(symmetry(phi))
-    return _mean(translation_invariance(phi)), _mean(monotonicity(phi)), both_sides
+) -> dict[str, Any]:
+    """Return the mean violations by the name of their field in `Measures`."""
+    return {
+        "translation_invariance": _mean(translation_invariance(phi)),
+        "monotonicity": _mean(monotonicity(phi)),
+        "symmetry": None if encoding.is_causal else _mean(symmetry(phi)),
+    }
 
 
 def _mean(x: Float[Array, " N"]) -> float:
@@ -158,12 +158,12 @@ def proximities(
     inputs = [np.arange(length, dtype=np.int32) for length in lengths]
     vectors = position_vectors(encoding, sizes["hidden_size"])
     if vectors is not None:
-        return "P·Pᵀ", [
-            proximity(vectors(params, positions))[None] for positions in inputs
-        ]
+        products = [proximity(vectors(params, positions)) for positions in inputs]
+        return "P·Pᵀ", [phi[None] for phi in products]
     logits = jax.jit(functools.partial(logits_of_copies, encoding))
     layer = random_layer(sizes, tied=True)
-    return "logits", [mirrored(encoding, logits(params, layer, x)) for x in inputs]
+    matrices = [logits(params, layer, positions) for positions in inputs]
+    return "logits", [mirrored(encoding, phi) for phi in matrices]
 
 
 def frequencies(
@@ -178,24 +178,31 @@ def frequencies(
 
 def sizes_of(encoding: PositionEncoding) -> dict[str, int]:
     """Return D, d and H that an encoding was built for; those of BERT-base where it takes any."""
-    traits = [part.traits for part in encoding._all_parts]
-    return {
-        name: next((x for t in traits if (x := getattr(t, name)) is not None), default)
-        for name, default in SIZES.items()
-    }
+    sizes = {}
+    for name, default in SIZES.items():
+        known = [getattr(part.traits, name) for part in encoding._all_parts]
+        sizes[name] = next((size for size in known if size is not None), default)
+    return sizes
 
 
-# Embeddings of words, and the projections of queries and keys.
-RandomLayer = tuple[Float[Array, "W D"], Float[Array, "D H d"], Float[Array, "D H d"]]
+class RandomLayer(NamedTuple):
+    """Embeddings of words, and the projections of queries and keys."""
+
+    words: Float[Array, "W D"]
+    w_q: Float[Array, "D H d"]
+    w_k: Float[Array, "D H d"]
 
 
 def random_layer(sizes: Mapping[str, int], *, tied: bool) -> RandomLayer:
     """Draw a layer; with `tied`, keys are projected as queries are."""
     rng = np.random.default_rng(0)
-    normal = lambda *shape: np.asarray(rng.normal(size=shape), np.float32)
-    width, size, heads = (sizes[name] for name in SIZES)
-    w_q, w_k = (normal(width, heads, size) * np.float32(width**-0.5) for _ in range(2))
-    return normal(WORDS, width), w_q, w_q if tied else w_k
+    width = sizes["hidden_size"]
+    shape = (width, sizes["num_heads"], sizes["head_size"])
+    scale = np.float32(width**-0.5)
+    w_q = rng.normal(size=shape).astype(np.float32) * scale
+    w_k = rng.normal(size=shape).astype(np.float32) * scale
+    words = rng.normal(size=(WORDS, width)).astype(np.float32)
+    return RandomLayer(words=words, w_q=w_q, w_k=w_q if tied else w_k)
 
 
 def logits_of_copies(
@@ -205,22 +212,30 @@ def logits_of_copies(
     positions: Int[Array, " L"],
 ) -> Float[jax.Array, "N L L"]:
     """Return the attention logits of inputs that repeat one word each; N is words × heads."""
-    words, w_q, w_k = layer
-    length, positions = len(positions), on_all_axes(positions, encoding)
-    x = jnp.repeat(words[:, None], length, axis=1)
+    length = len(positions)
+    positions = on_all_axes(positions, encoding)
+    words = jnp.repeat(layer.words[:, None], length, axis=1)
     tokens = jnp.repeat(jnp.arange(len(words))[:, None], length, axis=1)
-    x = encodings.embed(
-        x, encoding, params, Context(positions_q=positions, tokens=tokens)
-    )
-    project = lambda w: lambda x: jnp.einsum("...D,Dhd->...hd", x, w)
-    maps = (project(w_q), project(w_k))
+    at_input = Context(positions_q=positions, tokens=tokens)
+    x = encodings.embed(words, encoding, params, at_input)
+
+    def to_queries(x: Array) -> jax.Array:
+        return jnp.einsum("...D,Dhd->...hd", x, layer.w_q)
+
+    def to_keys(x: Array) -> jax.Array:
+        return jnp.einsum("...D,Dhd->...hd", x, layer.w_k)
+
     context = Context(
-        positions_q=positions, positions_k=positions, x_q=x, x_k=x, projections=maps
+        positions_q=positions,
+        positions_k=positions,
+        x_q=x,
+        x_k=x,
+        projections=(to_queries, to_keys),
     )
-    out = attention_logits(
-        maps[0](x), maps[1](x), encoding.in_attention, params, context
+    logits = attention_logits(
+        to_queries(x), to_keys(x), encoding.in_attention, params, context
     )
-    return out.reshape(-1, length, length)
+    return logits.reshape(-1, length, length)
 
 
 def mirrored(
@@ -229,7 +244,8 @@ def mirrored(
     """Return Φ, of causal attention with the proximities to keys on the left on both sides."""
     if not encoding.is_causal:
         return jnp.asarray(phi)
-    return jnp.tril(phi) + jnp.swapaxes(jnp.tril(phi, -1), -1, -2)
+    left = jnp.tril(phi, -1)
+    return jnp.tril(phi) + jnp.swapaxes(left, -1, -2)
 
 
 def position_vectors(
@@ -237,12 +253,9 @@ def position_vectors(
 ) -> Callable[[Params, Int[Array, " L"]], Float[jax.Array, "L D"]] | None:
     """Return `(params, positions) -> P`, the vectors added to the input; None for an encoding that
     adds none, or acts on logits in addition."""
-    cards = [part.metadata for part in encoding.parts if part.embed]
-    adds = any(
-        metadata and metadata.vectors and metadata.kind == "absolute"
-        for metadata in cards
-    )
-    if not adds or any(map(_acts_on_logits, encoding.parts)):
+    if not any(map(_adds_vectors, encoding.parts)):
+        return None
+    if any(map(_acts_on_logits, encoding.parts)):
         return None
 
     @jax.jit
@@ -254,15 +267,23 @@ def position_vectors(
     return vectors
 
 
+def _adds_vectors(part: Part) -> bool:
+    metadata = part.metadata
+    if part.embed is None or metadata is None:
+        return False
+    return metadata.vectors is not None and metadata.kind == "absolute"
+
+
 def _acts_on_logits(part: Part) -> bool:
-    terms = part.offsets
-    from_offsets = terms and (terms.key_vectors or terms.query_vectors or terms.bias)
-    return bool(part.map_qkv or part.logits or part.map_logits or from_offsets)
+    terms = part.offsets or OffsetTerms()
+    has_terms = terms.key_vectors or terms.query_vectors or terms.bias
+    return bool(part.map_qkv or part.logits or part.map_logits or has_terms)
 
 
 def on_all_axes(
     positions: Int[Array, " L"], encoding: PositionEncoding
 ) -> Int[Array, " L *A"]:
     """Return positions that are equal on all axes of an encoding, where it has several."""
-    axes = encoding.axes
-    return positions if axes == 1 else positions[:, None].repeat(axes, axis=1)
+    if encoding.axes == 1:
+        return positions
+    return positions[:, None].repeat(encoding.axes, axis=1)

@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 from pe_jax.common.axis_blocks import cut_axis, join_axis
 from pe_jax.common.records import Record
 from pe_jax.common.shapes import Array, Float, Int
-from pe_jax.properties.arithmetic import ratio
+from pe_jax.properties.arithmetic import matrix_sum, ratio
 from pe_jax.properties.compiled import compiled
 
 # `score(params, inputs [B, ...], positions [L]) -> [B, ...]`; inputs and scores are pytrees.
@@ -23,10 +23,8 @@ Score = Callable[[PyTree, PyTree, Int[Array, " L"]], PyTree]
 
 if TYPE_CHECKING:
     _Numbers = jax.Array
-else:
-    _Numbers = (
-        ArrayLike  # Reports make estimates of NumPy's and Python's numbers as well.
-    )
+else:  # Reports make estimates of NumPy's and Python's numbers as well.
+    _Numbers = ArrayLike
 
 
 class Estimate(Record, pytree=True):
@@ -59,8 +57,10 @@ def in_batches(
       inputs: arrays `[N, ...]`.
     """
     count = len(jax.tree.leaves(inputs)[0])
-    blocks = jax.tree.map(lambda x: cut_axis(x, min(batch, count), 0, "edge"), inputs)
-    return jax.tree.map(lambda x: join_axis(x, 0, count), jax.lax.map(function, blocks))
+    size = min(batch, count)
+    blocks = jax.tree.map(lambda x: cut_axis(x, size, 0, "edge"), inputs)
+    results = jax.lax.map(function, blocks)
+    return jax.tree.map(lambda x: join_axis(x, 0, count), results)
 
 
 @compiled("score", "length", "batch")
@@ -97,20 +97,24 @@ def shift_curve(
 def state_change(
     states: Float[Array, "*B L D"], other: Float[Array, "*B L D"]
 ) -> Float[jax.Array, "*B"]:
-    """Return √(Σ‖h' - h‖² / Σ‖h - mean of h‖²) over the tokens of a text: the distance that its
-    states move, in units of their spread. √2 is that of two tokens of the text. States that are
-    all the same, as of one token, have no spread: 0 if none moves, else 1 (see
-    `relative_change`)."""
-    moved = ((other - states) ** 2).sum((-2, -1))
+    """Return √(Σ‖h' - h‖² / Σ‖h - mean of h‖²) over the tokens of a text.
+
+    That is the distance that its states move, in units of their spread. √2 is that of two tokens of
+    the text. States that are all the same, as of one token, have no spread: 0 if none moves, else 1
+    (see `relative_change`).
+    """
+    change = matrix_sum((other - states) ** 2)
     from_first = states - states[..., :1, :]  # Exactly 0 where all states are the same.
-    apart = ((from_first - from_first.mean(-2, keepdims=True)) ** 2).sum((-2, -1))
-    squares = jnp.where(moved == 0, 0.0, ratio(moved, apart, 1.0))
+    centered = from_first - from_first.mean(-2, keepdims=True)
+    spread = matrix_sum(centered**2)
+    squares = jnp.where(change == 0, 0.0, ratio(change, spread, 1.0))
     return jnp.sqrt(squares)
 
 
 def bin_edges(places: int, bins: int) -> Int[np.ndarray, " E"]:
     """Return the first place of each bin, and the end of the last; a bin for each place at most."""
-    return np.linspace(0, places, min(bins, places) + 1).round().astype(int)
+    edges = np.linspace(0, places, min(bins, places) + 1)
+    return edges.round().astype(int)
 
 
 @compiled("bins")
@@ -124,11 +128,10 @@ def losses_by_place(
       less the middle half of the places, text by text.
     """
     places = losses.shape[1]
-    edges = bin_edges(places, bins)
-    by_bin = jnp.stack(
-        [losses[:, a:b].mean(1) for a, b in itertools.pairwise(edges)], axis=1
-    )
-    middle = losses[:, places // 4 : places - places // 4].mean(1)
+    edges = itertools.pairwise(bin_edges(places, bins))
+    by_bin = jnp.stack([losses[:, a:b].mean(1) for a, b in edges], axis=1)
+    quarter = places // 4
+    middle = losses[:, quarter : places - quarter].mean(1)
     return {
         "bins": mean_over_texts(by_bin),
         "first": mean_over_texts(by_bin[:, 0] - middle),

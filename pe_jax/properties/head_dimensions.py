@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from pe_jax.common.shapes import Array, Bool, Float, Int
+from pe_jax.properties.arithmetic import matrix_sum, ratio
 from pe_jax.properties.compiled import compiled
 
 
@@ -65,8 +66,7 @@ def is_massive(
 @compiled()
 def peak_to_mean(norms: Float[Array, "*B d"]) -> Float[jax.Array, "*B"]:
     """Return the largest M over its head's mean, from 1 (all equal) to d (all others are 0)."""
-    mean = norms.mean(-1)
-    return jnp.where(mean == 0, 1, norms.max(-1) / jnp.where(mean == 0, 1, mean))
+    return ratio(norms.max(-1), norms.mean(-1), 1.0)
 
 
 @compiled()
@@ -80,8 +80,7 @@ def massive_overlap(massive: Bool[Array, "*B H d"]) -> Float[jax.Array, "*B"]:
     either = size[..., :, None] + size[..., None, :] - both
     counted = (either > 0) & ~jnp.eye(massive.shape[-2], dtype=bool)
     shares = jnp.where(counted, both / jnp.maximum(either, 1), 0)
-    pairs = counted.sum((-2, -1))
-    return jnp.where(pairs > 0, shares.sum((-2, -1)) / jnp.maximum(pairs, 1), jnp.nan)
+    return ratio(matrix_sum(shares), matrix_sum(counted), jnp.nan)
 
 
 @compiled()
@@ -99,15 +98,19 @@ def profile_correlation(norms: Float[Array, "*B H d"]) -> Float[jax.Array, "*B"]
     if heads == 1:
         return jnp.full(norms.shape[:-2], jnp.nan)
     # The sum over all pairs is the square of the sum; each head with itself is 1.
-    return (jnp.square(unit.sum(-2)).sum(-1) - heads) / (heads * (heads - 1))
+    all_pairs = jnp.square(unit.sum(-2)).sum(-1)
+    return (all_pairs - heads) / (heads * (heads - 1))
 
 
 @compiled()
 def random_other_dimensions(
     rng: jax.Array, massive: Bool[Array, "*B d"]
 ) -> Bool[jax.Array, "*B d"]:
-    """Return as many random dimensions of each head as are massive, for comparison: none of them
-    massive, fewer where fewer are left."""
-    draw = jnp.where(massive, 2.0, jax.random.uniform(rng, massive.shape))
-    rank = jnp.argsort(jnp.argsort(draw, axis=-1), axis=-1)
+    """Return as many random dimensions of each head as are massive, for comparison.
+
+    None of them is massive, and they are fewer where fewer are left.
+    """
+    draw = jax.random.uniform(rng, massive.shape)
+    order = jnp.argsort(jnp.where(massive, 2.0, draw), axis=-1)  # Massive ones last.
+    rank = jnp.argsort(order, axis=-1)
     return (rank < massive.sum(-1, keepdims=True)) & ~massive

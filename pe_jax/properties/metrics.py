@@ -19,16 +19,17 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from pe_jax.common.dtypes import at_least_float32
 from pe_jax.common.shapes import Array, Bool, Float, Int
 from pe_jax.properties import toeplitz
-from pe_jax.properties.arithmetic import bounded_ratio, ratio, to_unit_scale
+from pe_jax.properties.arithmetic import bounded_ratio, matrix_sum, ratio, to_unit_scale
 from pe_jax.properties.compiled import compiled
 from pe_jax.properties.toeplitz import Length, Toeplitz
 
 
 @compiled()
 def proximity(vectors: Float[Array, "*B L D"]) -> Float[jax.Array, "*B L L"]:
-    """Φ = P·Pᵀ, the dot products of position vectors (paper, section 5.1).
+    """Return Φ = P·Pᵀ, the dot products of position vectors (paper, section 5.1).
 
     Example:
       >>> import jax.numpy as jnp
@@ -48,13 +49,15 @@ def translation_invariance(
     length: Length = None,
     where: Bool[Array, "L L"] | None = None,
 ) -> Float[jax.Array, "*B"]:
-    """Violation of Φ(x, x + m) = Φ(y, y + m) (paper, property 2): 1 - R² of the best Toeplitz fit.
+    """Return the violation of Φ(x, x + m) = Φ(y, y + m) (paper, property 2).
 
-    Over the off-diagonal entries, as self-proximity does not depend on distance: the squared
-    deviation from the mean of the entry's diagonal, divided by the squared deviation from the
-    overall mean. About 1 for a random table, 0 for a sinusoid.
+    It is 1 - R² of the best Toeplitz fit: the squared deviation of entries from the mean of their
+    diagonal, divided by the squared deviation from the overall mean. Entries on the main diagonal
+    do not count, as self-proximity does not depend on distance. About 1 for a random table, 0 for a
+    sinusoid.
 
     Args:
+      phi: Φ.
       skip: number of leading rows and columns to exclude; 1 excludes [CLS], an outlier in real
         BERTs.
       length: only the first `length` positions count; default all. May be traced.
@@ -83,20 +86,25 @@ def translation_invariance(
             return toeplitz.invariance_and_symmetry(phi, length)
         phi = phi.matrix()
     phi = phi[..., skip:, skip:]
-    some = None if where is None else where[skip:, skip:]
-    inside = _inside(positions, length, some)
+    if where is not None:
+        where = where[skip:, skip:]
+    inside = _inside(positions, length, where)
     phi = to_unit_scale(jnp.where(inside, phi, 0))
     entry = inside & ~jnp.eye(positions, dtype=bool)
     diagonals, present = by_offset(phi, entry)  # [*B, L, 2L-1]
     # Centered before squaring: a large common constant would swamp the deviations in float32.
-    mean = jnp.sum(diagonals, (-2, -1), keepdims=True) / jnp.maximum(present.sum(), 1)
-    whole = jnp.sum(jnp.where(present, diagonals - mean, 0) ** 2, (-2, -1))
+    total = jnp.sum(diagonals, (-2, -1), keepdims=True)
+    mean = total / jnp.maximum(present.sum(), 1)
+    deviations = jnp.where(present, diagonals - mean, 0)
+    whole = matrix_sum(deviations**2)
     # Minus the first entry of each diagonal, so that a constant diagonal deviates by exactly 0.
-    first = jnp.concatenate([jnp.flip(phi[..., :, 0], -1), phi[..., 0, 1:]], axis=-1)
+    first_column = jnp.flip(phi[..., :, 0], -1)
+    first = jnp.concatenate([first_column, phi[..., 0, 1:]], axis=-1)
     shifted = jnp.where(present, diagonals - first[..., None, :], 0)
     counts = jnp.maximum(present.sum(-2, keepdims=True), 1)
-    diagonal = shifted.sum(-2, keepdims=True) / counts
-    unexplained = jnp.sum(jnp.where(present, shifted - diagonal, 0) ** 2, (-2, -1))
+    means = shifted.sum(-2, keepdims=True) / counts
+    residuals = jnp.where(present, shifted - means, 0)
+    unexplained = matrix_sum(residuals**2)
     return bounded_ratio(unexplained, whole, diagonals, positions**2)
 
 
@@ -109,12 +117,13 @@ def monotonicity(
     length: Length = None,
     where: Bool[Array, "L L"] | None = None,
 ) -> Float[jax.Array, "*B"]:
-    """Violation of m > n => Φ(x, x ± m) < Φ(x, x ± n) (paper, property 1).
+    """Return the violation of m > n => Φ(x, x ± m) < Φ(x, x ± n) (paper, property 1).
 
-    The fraction of pairs 1 <= n < m <= window, over every row and both directions, that are in the
-    wrong order; ties count half.
+    It is the fraction of pairs 1 <= n < m <= window, over every row and both directions, that are
+    in the wrong order; ties count half.
 
     Args:
+      phi: Φ.
       window: the largest offset compared; default all, L - 1.
       weighted: weigh each pair by its |difference|; ties then have weight 0.
       length, where: as in `translation_invariance`; pairs of these entries count.
@@ -147,16 +156,20 @@ def monotonicity(
     if 2 * window < positions:
         values, present = by_offset(phi, inside)
         band = slice(positions - 1 - window, positions + window)
-        values, present = values[..., band], present[:, band]
+        values = values[..., band]
+        present = present[:, band]
         offsets = jnp.broadcast_to(jnp.arange(-window, window + 1), present.shape)
     else:
-        values, present = phi, inside
+        values = phi
+        present = inside
         offsets = jnp.arange(positions) - jnp.arange(positions)[:, None]
     present &= (offsets != 0) & (jnp.abs(offsets) <= window)
-    count = partial(_weighted_pairs, window=window) if weighted else _pairs
     # Negated left of the diagonal, so that on both sides an increase along the row is wrong.
     values = jnp.where(present, jnp.sign(offsets) * values, 0)
-    wrong, total = count(values, present, offsets)
+    if weighted:
+        wrong, total = _weighted_pairs(values, present, offsets, window)
+    else:
+        wrong, total = _pairs(values, present, offsets)
     violation = ratio(wrong, total, 0.5)
     return jnp.where(jnp.isnan(values).any((-2, -1)), jnp.nan, violation)
 
@@ -166,11 +179,12 @@ def _pairs(
     present: Bool[Array, "L N"],
     offsets: Int[Array, "L N"],
 ) -> tuple[Float[Array, "*B"], Float[Array, ""]]:
-    """(number of pairs in the wrong order, number of pairs), over pairs on one side; ties are 1/2.
+    """Return how many pairs are in the wrong order, and how many there are; ties count half.
 
-    A scan over the distance k between columns, so that memory stays at that of Φ. Columns k apart
-    and those N - k apart fill one row together, which is the row turned by k: half of the
-    comparisons of all columns with all. Integer counts, summed at the end, are fast and exact.
+    A pair is on one side of the diagonal. A scan over the distance k between columns, so that
+    memory stays at that of Φ. Columns k apart and those N - k apart fill one row together, which is
+    the row turned by k: half of the comparisons of all columns with all. Integer counts, summed at
+    the end, are fast and exact.
     """
     width = values.shape[-1]
     values = jnp.where(present, _left_below_right(values, offsets > 0), jnp.nan)
@@ -181,15 +195,16 @@ def _pairs(
 
     def add(excess, k):
         other = jax.lax.dynamic_slice_in_dim(turned, k, width, axis=-1)
-        greater = (other > values).astype(jnp.int32) - (other < values).astype(
-            jnp.int32
-        )
-        return excess + jnp.where(column < width - k, greater, -greater), None
+        is_greater = (other > values).astype(jnp.int32)
+        is_less = (other < values).astype(jnp.int32)
+        sign = is_greater - is_less
+        return excess + jnp.where(column < width - k, sign, -sign), None
 
     distances = jnp.arange(1, width // 2 + 1)
     zeros = jnp.zeros(values.shape, jnp.int32)
     excess, _ = jax.lax.scan(add, zeros, distances, unroll=min(8, len(distances)))
-    left, right = (present & (offsets < 0)).sum(-1), (present & (offsets > 0)).sum(-1)
+    left = (present & (offsets < 0)).sum(-1)
+    right = (present & (offsets > 0)).sum(-1)
     # Less the pairs of one from each side, all of which count as wrong.
     row_excess = (excess.sum(-1) - left * right).astype(values.dtype)
     sides = jnp.stack([left, right]).astype(jnp.float32)
@@ -200,17 +215,18 @@ def _pairs(
 def _left_below_right(
     values: Float[Array, "*B L N"], right: Bool[Array, "L N"]
 ) -> Array:
-    """Numbers in the order of `values` on each side, and all those on the left below the others.
+    """Return numbers in the order of `values` on each side, those on the left below the others.
 
     Integers with the bits of floating-point numbers are in their order. So are, of values below 2,
     the positive numbers whose bits are those of 2 plus these integers, and the negative ones whose
     bits are those of 2 less them: all differences stay, where adding 2 would round them off.
     """
-    values = values.astype(jnp.promote_types(values.dtype, jnp.float32)) / 4
+    values = at_least_float32(values) / 4
     kind = jnp.int32 if values.dtype == jnp.float32 else jnp.int64
     bits = partial(jax.lax.bitcast_convert_type, new_dtype=kind)
     number = partial(jax.lax.bitcast_convert_type, new_dtype=values.dtype)
-    rank = jnp.where(values < 0, -bits(jnp.abs(values)), bits(jnp.abs(values)))
+    size = bits(jnp.abs(values))
+    rank = jnp.where(values < 0, -size, size)
     two = bits(jnp.asarray(2, values.dtype))
     return jnp.where(right, number(two + rank), -number(two - rank))
 
@@ -219,32 +235,28 @@ def _weighted_pairs(
     values: Float[Array, "*B L N"],
     present: Bool[Array, "L N"],
     offsets: Int[Array, "L N"],
-    *,
     window: int,
 ) -> tuple[Float[Array, "*B"], Float[Array, "*B"]]:
-    """(sum of |difference| in the wrong order, sum of all), over pairs on one side."""
+    """Return the sums of |difference| of pairs in the wrong order, and of all pairs on one side."""
     width = values.shape[-1]
-    beyond, present_beyond = (
-        jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, window)]) for x in (values, present)
-    )
+    padded = _pad_last(values, window)
+    padded_present = _pad_last(present, window)
 
     @jax.checkpoint  # The backward pass recomputes the L³ differences instead of saving them.
     def add(sums, k):
-        farther, farther_present = (
-            jax.lax.dynamic_slice_in_dim(x, k, width, axis=-1)
-            for x in (beyond, present_beyond)
-        )
-        compared = present & farther_present & ((offsets > 0) | (offsets + k < 0))
+        wrong, total = sums
+        farther = jax.lax.dynamic_slice_in_dim(padded, k, width, axis=-1)
+        is_present = jax.lax.dynamic_slice_in_dim(padded_present, k, width, axis=-1)
+        one_side = (offsets > 0) | (offsets + k < 0)
+        compared = present & is_present & one_side
         difference = jnp.where(compared, farther - values, 0)
-        return (
-            sums[0] + jnp.maximum(difference, 0),
-            sums[1] + jnp.abs(difference),
-        ), None
+        return (wrong + jnp.maximum(difference, 0), total + jnp.abs(difference)), None
 
-    zeros, distances = jnp.zeros_like(values), jnp.arange(1, window)
+    zeros = jnp.zeros_like(values)
+    distances = jnp.arange(1, window)
     unroll = min(8, len(distances))
     (wrong, total), _ = jax.lax.scan(add, (zeros, zeros), distances, unroll=unroll)
-    return wrong.sum((-2, -1)), total.sum((-2, -1))
+    return matrix_sum(wrong), matrix_sum(total)
 
 
 @compiled()
@@ -254,9 +266,10 @@ def symmetry(
     length: Length = None,
     where: Bool[Array, "L L"] | None = None,
 ) -> Float[jax.Array, "*B"]:
-    """Violation of Φ(x, y) = Φ(y, x) (paper, property 3): ‖(Φ - Φᵀ)/2‖² / ‖Φ - mean‖².
+    """Return the violation of Φ(x, y) = Φ(y, x) (paper, property 3): ‖(Φ - Φᵀ)/2‖² / ‖Φ - mean‖².
 
     Args:
+      phi: Φ.
       length, where: as in `translation_invariance`; an entry counts if its mirror image does.
 
     Example:
@@ -274,29 +287,30 @@ def symmetry(
     inside &= inside.T
     phi = to_unit_scale(jnp.where(inside, phi, 0))
     odd = (phi - jnp.swapaxes(phi, -1, -2)) / 2
+    part = matrix_sum(odd**2)
     mean = phi.sum((-2, -1), keepdims=True) / jnp.maximum(inside.sum(), 1)
     deviation = jnp.where(inside, phi - mean, 0)
-    whole = (deviation**2).sum((-2, -1))
-    return bounded_ratio((odd**2).sum((-2, -1)), whole, phi, phi.shape[-1] ** 2)
+    whole = matrix_sum(deviation**2)
+    return bounded_ratio(part, whole, phi, phi.shape[-1] ** 2)
 
 
 @compiled()
 def forward_share(weights: Float[Array, "*B L L"]) -> Float[jax.Array, "*B"]:
-    """Excess of attention forwards over attention backwards, in [-1, 1].
+    """Return the excess of attention forwards over attention backwards, in [-1, 1].
 
     (sum above the diagonal - sum below) / (sum of both), of attention weights, row = query; 0 if
     both are 0. The paper (section 5.2) finds that learnable sinusoidal relative encodings attend
     "more on forwarding tokens".
     """
-    above = jnp.triu(weights, 1).sum((-2, -1))
-    below = jnp.tril(weights, -1).sum((-2, -1))
+    above = matrix_sum(jnp.triu(weights, 1))
+    below = matrix_sum(jnp.tril(weights, -1))
     return ratio(above - below, above + below, 0.0)
 
 
 def _inside(
     positions: int, length: Length, where: Array | None = None
 ) -> Bool[Array, "L L"]:
-    """True where both positions are among the first `length`, and `where` allows."""
+    """Return True where both positions are among the first `length`, and `where` allows."""
     inside = jnp.arange(positions) < (positions if length is None else length)
     both = inside[:, None] & inside
     return both if where is None else both & where
@@ -305,20 +319,29 @@ def _inside(
 def by_offset(
     phi: Float[Array, "*B L L"], where: Bool[Array, "L L"] | None
 ) -> tuple[Float[Array, "*B L M"], Bool[Array, "L M"]]:
-    """Φ[x, x + m] at row x and column L - 1 + m, 0 outside `where`; and `where` laid out likewise.
+    """Return Φ[x, x + m] at row x and column L - 1 + m, 0 outside `where`; and `where` likewise.
 
-    M = 2L - 1. Padding each row by L and reshaping to rows that are one shorter shifts row x by x
-    columns: a reshape, where indexing would be a gather.
+    M = 2L - 1.
     """
+    if where is None:
+        where = jnp.ones(phi.shape[-2:], bool)
+    return _skewed(jnp.where(where, phi, 0)), _skewed(where)
 
-    length = phi.shape[-1]
 
-    def skewed(matrix: Array) -> Array:
-        padded = jnp.pad(
-            jnp.flip(matrix, -1), [(0, 0)] * (matrix.ndim - 1) + [(0, length)]
-        )
-        flat = padded.reshape(*matrix.shape[:-2], -1)[..., : length * (2 * length - 1)]
-        return jnp.flip(flat.reshape(*matrix.shape[:-1], 2 * length - 1), -1)
+def _skewed(matrix: Array) -> jax.Array:
+    """Shift row x of `[*B, L, L]` by x columns, by a reshape, where indexing would be a gather.
 
-    entry = jnp.ones(phi.shape[-2:], bool) if where is None else where
-    return skewed(jnp.where(entry, phi, 0)), skewed(entry)
+    Each row is padded by L, and the rows are then cut one column shorter than that.
+    """
+    length = matrix.shape[-1]
+    width = 2 * length - 1
+    padded = _pad_last(jnp.flip(matrix, -1), length)
+    flat = padded.reshape(*matrix.shape[:-2], -1)
+    skewed = flat[..., : length * width].reshape(*matrix.shape[:-1], width)
+    return jnp.flip(skewed, -1)
+
+
+def _pad_last(x: Array, count: int) -> jax.Array:
+    """Append so many zeros to the last axis."""
+    before_last = [(0, 0)] * (x.ndim - 1)
+    return jnp.pad(x, [*before_last, (0, count)])

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.common.shapes import Array, Bool, Float, Int
+from pe_jax.properties.arithmetic import matrix_sum
 from pe_jax.properties.compiled import compiled
 from pe_jax.properties.metrics import by_offset
 
@@ -31,7 +32,8 @@ def offset_fit(
     centered, present = centered_rows(phi, where)
     weights = present.astype(phi.dtype)
     counts = jnp.maximum(weights.sum(-1, keepdims=True), 1)
-    normal = jnp.diag(weights.sum(-2)) - (weights / counts).T @ weights
+    shares = weights / counts
+    normal = jnp.diag(weights.sum(-2)) - shares.T @ weights
     # ψ has a free level in each group, set to 0. An offset that does not occur is its own group.
     groups = _groups(present)
     normal += groups[:, None] == groups
@@ -48,11 +50,13 @@ def _groups(present: Bool[Array, "L M"]) -> Int[Array, " M"]:
         least = jnp.where(present, rows, count).min(-2)
         return labels, jnp.minimum(labels, least)
 
+    def has_changed(carry: tuple[jax.Array, jax.Array]) -> jax.Array:
+        before, labels = carry
+        return (before != labels).any()
+
     own = jnp.arange(count)
     start = (jnp.full_like(own, -1), own)
-    _, labels = jax.lax.while_loop(
-        lambda carry: (carry[0] != carry[1]).any(), step, start
-    )
+    _, labels = jax.lax.while_loop(has_changed, step, start)
     return labels
 
 
@@ -78,11 +82,14 @@ def offset_variance(
     """
     centered, present = centered_rows(phi, where)
     count = jnp.maximum(present.sum(), 1)
-    explained = (offset_fit(phi, where)[..., None, :] * centered).sum((-2, -1)) / count
-    whole = (centered**2).sum((-2, -1)) / count
+    fit = offset_fit(phi, where)[..., None, :]
+    explained = matrix_sum(fit * centered) / count
+    whole = matrix_sum(centered**2) / count
     if error is not None:
-        noise = jnp.where(True if where is None else where, error, 0) ** 2
-        whole = jnp.maximum(whole - noise.sum((-2, -1)) / count, explained)
+        if where is not None:
+            error = jnp.where(where, error, 0)
+        noise = matrix_sum(error**2) / count
+        whole = jnp.maximum(whole - noise, explained)
     return whole, explained
 
 
@@ -91,7 +98,6 @@ def centered_rows(
 ) -> tuple[Float[Array, "*B L M"], Bool[Array, "L M"]]:
     """Return Φ less the mean of each row, by row and offset, 0 at no entry; and the entries."""
     values, present = by_offset(phi, where)
-    mean = values.sum(-1, keepdims=True) / jnp.maximum(
-        present.sum(-1, keepdims=True), 1
-    )
+    counts = jnp.maximum(present.sum(-1, keepdims=True), 1)
+    mean = values.sum(-1, keepdims=True) / counts
     return jnp.where(present, values - mean, 0), present

@@ -39,6 +39,7 @@ def picture(
       params: what `encoding.init` returned, possibly trained since; default those of `seed`.
       lengths: numbers of positions; those that the encoding does not have are left out.
       layer: index of the layer, where layers differ.
+      seed: draws parameters.
 
     Raises:
       ValueError: for a name that is not known, or an encoding that has none of the lengths.
@@ -93,42 +94,59 @@ def from_proximities(
         (symmetry), or those of some heads (all).
     """
     length = min(matrices)
-    apart = np.asarray(offsets(range(length), range(length)))
+    apart = offsets(range(length), range(length))
     phi = _mean_of_heads(matrices[length], np.asarray(encoding.window.allows(apart)))
     shown, sigma = standardised(phi)
-    size, farthest = min(POSITIONS, length), min(POSITIONS, length - 1)
-    at = np.arange(-farthest, farthest + 1)
-    curves = offset_curve(shown, where=~np.isnan(phi))
-    mean, spread = (np.asarray(curve)[at + length - 1] for curve in curves)
-    names = ("translation_invariance", "monotonicity", "symmetry")
-    w = encoding_measures.frequencies(encoding, params)
-    psi_of = None if w is None else np.asarray(psi(w, np.arange(max(LENGTHS)))) / w.size
-    return {
+    size = min(POSITIONS, length)
+    numbers: Picture = {
         "by": by,
         "sigma": float(f"{sigma:.3g}"),
         "heat": _rounded(shown[:size, :size], 2),
-        "curve": {
-            "offset": at.tolist(), "mean": _rounded(mean, 3), "spread": _rounded(spread, 3)
-        },
-        "psi": None if psi_of is None else _rounded(psi_of[: PSI_OFFSETS + 1], 3),
-        "turning_point": None if psi_of is None else int(turning_point(psi_of)),
-        "properties": {
-            str(n): dict(zip(names, _rounded(encoding_measures.violations(encoding, x), 3)))
-            for n, x in sorted(matrices.items())
-        },
-    }  # fmt: skip
+        "curve": _curve(shown),
+        "psi": None,
+        "turning_point": None,
+        "properties": {},
+    }
+    w = encoding_measures.frequencies(encoding, params)
+    if w is not None:
+        curve = np.asarray(psi(w, np.arange(max(LENGTHS)))) / w.size
+        numbers["psi"] = _rounded(curve[: PSI_OFFSETS + 1], 3)
+        numbers["turning_point"] = int(turning_point(curve))
+    for length, matrix in sorted(matrices.items()):
+        violations = encoding_measures.violations(encoding, matrix)
+        numbers["properties"][str(length)] = {
+            name: _rounded(violation, 3) for name, violation in violations.items()
+        }
+    return numbers
+
+
+def _curve(phi: Float[Array, "L L"]) -> dict[str, list]:
+    """Return the mean and the spread of Φ by the offset; NaN entries are left out."""
+    length = len(phi)
+    farthest = min(POSITIONS, length - 1)
+    offset = np.arange(-farthest, farthest + 1)
+    mean, spread = offset_curve(phi, where=~np.isnan(phi))
+    columns = offset + length - 1
+    return {
+        "offset": offset.tolist(),
+        "mean": _rounded(np.asarray(mean)[columns], 3),
+        "spread": _rounded(np.asarray(spread)[columns], 3),
+    }
 
 
 def _mean_of_heads(
     matrices: Float[Array, "N L L"], window: Bool[Array, "L L"]
 ) -> Float[np.ndarray, "L L"]:
-    """Return the mean of each entry over the matrices that have it, NaN where none does. Each is
-    taken less its level, so that entries that some lack compare with the others."""
+    """Return the mean of each entry over the matrices that have it, NaN where none does.
+
+    Each matrix is taken less its level, so that entries that some lack compare with the others.
+    """
     values = np.asarray(matrices, np.float64)
     attended = np.isfinite(values) & window
-    entries, heads = attended.sum((1, 2), keepdims=True), attended.sum(0)
+    entries = attended.sum((1, 2), keepdims=True)
     levels = np.where(attended, values, 0).sum((1, 2), keepdims=True) / entries
     total = np.where(attended, values - levels, 0).sum(0)
+    heads = attended.sum(0)
     return total / np.where(heads, heads, np.nan) + levels.mean()
 
 
@@ -144,10 +162,8 @@ def standardised(phi: Float[Array, "L L"]) -> tuple[np.ndarray, float]:
 
 def _rounded(values: Any, digits: int) -> Any:
     """Return lists of rounded numbers, None for NaN; no -0."""
-    if isinstance(values, np.ndarray | list | tuple):
+    if isinstance(values, np.ndarray):
         return [_rounded(value, digits) for value in values]
-    return (
-        None
-        if values is None or np.isnan(values)
-        else round(float(values), digits) + 0.0
-    )
+    if values is None or np.isnan(values):
+        return None
+    return round(float(values), digits) + 0.0

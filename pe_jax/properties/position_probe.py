@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -49,13 +49,17 @@ class Probe(Record, pytree=True):
 def linear_probe(
     train: Tokens, choose: Tokens, test: Tokens, *, ridge: Sequence[float] = RIDGE
 ) -> Probe:
-    """Ridge regression in each layer, in float64.
+    """Predict positions by ridge regression in each layer, in float64.
 
     Args:
       train, choose, test: tokens of different texts: to fit, to choose the penalty by, to score.
       ridge: penalties to choose from.
+
+    Raises:
+      ValueError: for different numbers of layers, or a penalty below 0 or not finite.
     """
-    predicted, chosen = [], []
+    predicted = []
+    chosen = []
     for states in zip(train[0], choose[0], test[0], strict=True):
         x, x_choose, x_test = (np.asarray(layer, np.float64) for layer in states)
         if not all(np.isfinite(layer).all() for layer in (x, x_choose, x_test)):
@@ -80,8 +84,9 @@ def mlp_probe(
     steps: int = 1000,
     batch: int = 256,
 ) -> Probe:
-    """A network of one hidden layer (ReLU) on each layer's hidden states, trained by Adam; one
-    program for all layers. Needs optax (the extra `train`).
+    """Predict positions by a network of one hidden layer (ReLU) on each layer's hidden states.
+
+    It is trained by Adam, in one program for all layers. Needs optax (the extra `train`).
 
     Args:
       rng: draws the weights and the batches, the same for all layers.
@@ -89,17 +94,29 @@ def mlp_probe(
       width: of the hidden layer.
       steps, batch: of training, at most; the weights of the best of 20 moments are kept, or those
         that predict the mean of `train` if nothing is better.
+
+    Raises:
+      ModuleNotFoundError: without optax.
     """
-    level, scale = np.mean(train[1]), np.std(train[1]) or 1.0
+    level = np.mean(train[1])
+    scale = np.std(train[1]) or 1.0
 
     def unit(tokens: Tokens) -> Tokens:
-        return tokens[0], jnp.asarray((tokens[1] - level) / scale, jnp.float32)
+        states, positions = tokens
+        return states, jnp.asarray((positions - level) / scale, jnp.float32)
 
-    tokens = unit(train), unit(choose), test[0]
-    predicted, chosen = _networks(rng, tokens, width, steps, batch)
-    return _scored(
-        test[1], np.asarray(predicted, np.float64) * scale + level, np.asarray(chosen)
-    )
+    tokens = (unit(train), unit(choose), test[0])
+    unit_predicted, chosen = _networks(rng, tokens, width, steps, batch)
+    predicted = np.asarray(unit_predicted, np.float64) * scale + level
+    return _scored(test[1], predicted, np.asarray(chosen))
+
+
+class _Checked(NamedTuple):
+    """Weights after some steps, with their error on the tokens to choose by."""
+
+    error: Array
+    weights: dict[str, Array]
+    steps: Array
 
 
 @partial(jax.jit, static_argnums=(2, 3, 4))
@@ -123,42 +140,41 @@ def _networks(
         return ((_predict(weights, x) - y) ** 2).mean()
 
     def one_layer(*states: Array) -> tuple[jax.Array, jax.Array]:
-        mean, spread = states[0].mean(0), states[0].std(0)
+        mean = states[0].mean(0)
+        spread = states[0].std(0)
         x, x_choose, x_test = (ratio(each - mean, spread, 0.0) for each in states)
+        size = x.shape[1]
         weights = {
-            "in": jax.random.normal(first, (x.shape[1], width))
-            * (2 / x.shape[1]) ** 0.5,
+            "in": jax.random.normal(first, (size, width)) * (2 / size) ** 0.5,
             "in_bias": jnp.zeros(width),
             "out": jnp.zeros(width),  # It starts from a guess, the mean.
             "out_bias": jnp.zeros(()),
         }
 
+        def checked(weights: dict[str, Array], steps_done: Array) -> _Checked:
+            return _Checked(error(weights, x_choose, choose[1]), weights, steps_done)
+
         def step(carry, number):
             weights, state = carry
-            rows = jax.random.randint(
-                jax.random.fold_in(draw, number), (batch,), 0, len(x)
-            )
-            slope = jax.grad(error)(weights, x[rows], train[1][rows])
-            updates, state = optimizer.update(slope, state)
+            step_rng = jax.random.fold_in(draw, number)
+            rows = jax.random.randint(step_rng, (batch,), 0, len(x))
+            gradient = jax.grad(error)(weights, x[rows], train[1][rows])
+            updates, state = optimizer.update(gradient, state)
             return (optax.apply_updates(weights, updates), state), None
 
         def check(carry, numbers):
             trained, best = carry
             trained, _ = jax.lax.scan(step, trained, numbers)
-            now = (
-                error(trained[0], x_choose, choose[1]),
-                trained[0],
-                numbers[-1] + 1.0,
-            )
-            best = jax.tree.map(partial(jnp.where, now[0] < best[0]), now, best)
+            now = checked(trained[0], numbers[-1] + 1.0)
+            is_better = now.error < best.error
+            best = jax.tree.map(partial(jnp.where, is_better), now, best)
             return (trained, best), None
 
-        start = (weights, optimizer.init(weights))
-        # The least error so far on the tokens to choose by, with its weights and step.
-        best = (error(weights, x_choose, choose[1]), weights, jnp.zeros(()))
+        trained = (weights, optimizer.init(weights))
+        start = (trained, checked(weights, jnp.zeros(())))
         numbers = jnp.arange(steps - steps % checks).reshape(checks, -1)
-        (_, (_, weights, chosen)), _ = jax.lax.scan(check, (start, best), numbers)
-        return _predict(weights, x_test), chosen
+        (_, best), _ = jax.lax.scan(check, start, numbers)
+        return _predict(best.weights, x_test), best.steps
 
     return jax.vmap(one_layer)(train[0], choose[0], test)
 

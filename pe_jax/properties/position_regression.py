@@ -6,6 +6,7 @@ positional "embedding" learned?* In float64: tables of low-frequency sinusoids a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -63,32 +64,37 @@ def regress(
             "The regression probe needs at least 2 vectors to train on and others to test on, got "
             f"{len(x)} vectors, {train.sum()} of them to train on."
         )
-    predictions = (predict(x) for predict in ridge_maps(x[train], y[train], ridge))
     subsets = {"all": np.ones_like(train), "train": train, "test": ~train}
-    return [
-        Fit(
-            ridge=float(penalty),
-            predicted=predicted,
-            r2={
-                name: r_squared(y[subset], predicted[subset])
-                for name, subset in subsets.items()
-            },
-            mean_absolute_error={
-                name: float(abs(y - predicted)[subset].mean())
-                for name, subset in subsets.items()
-            },
+    maps = ridge_maps(x[train], y[train], ridge)
+    fits = []
+    for penalty, predict in zip(ridge, maps, strict=True):
+        predicted = predict(x)
+        r2 = {}
+        mean_absolute_error = {}
+        for name, subset in subsets.items():
+            errors = abs(y[subset] - predicted[subset])
+            r2[name] = r_squared(y[subset], predicted[subset])
+            mean_absolute_error[name] = float(errors.mean())
+        fits.append(
+            Fit(
+                ridge=float(penalty),
+                predicted=predicted,
+                r2=r2,
+                mean_absolute_error=mean_absolute_error,
+            )
         )
-        for penalty, predicted in zip(ridge, predictions, strict=True)
-    ]
+    return fits
 
 
 def finite(name: str, x: Array) -> np.ndarray:
     """Return `x` in float64; raise `ValueError` if it is complex or not finite."""
     refuse_complex(name, x)
     x = np.asarray(x, np.float64)
-    if count := int((~np.isfinite(x)).sum()):
-        problem = f"got NaN or infinity in {count} of {x.size} values"
-        raise ValueError(f"{name} must be finite, {problem}.")
+    count = int((~np.isfinite(x)).sum())
+    if count:
+        raise ValueError(
+            f"{name} must be finite, got NaN or infinity in {count} of {x.size} values."
+        )
     return x
 
 
@@ -109,7 +115,8 @@ def ridge_maps(
     if wrong:
         raise ValueError(f"penalties must be finite and 0 or more, got {wrong[0]}.")
     x = np.asarray(x, np.float64)
-    centre, level = x.mean(0), float(np.mean(y))
+    centre = x.mean(0)
+    level = float(np.mean(y))
     # The triangle has the singular values and right vectors of `x`, in rows no more than columns.
     both = np.column_stack([x - centre, y - level])
     triangle = np.asarray(np.linalg.qr(both, mode="r"))
@@ -117,7 +124,8 @@ def ridge_maps(
     projection = u.T @ triangle[:, -1]
     largest = s[0] if len(s) else 0.0
     # Without the directions whose singular values are rounding errors.
-    rank = int((s > largest * np.finfo(np.float64).eps * max(x.shape)).sum())
+    rounding = largest * np.finfo(np.float64).eps * max(x.shape)
+    rank = int((s > rounding).sum())
 
     def with_weights(weights: np.ndarray) -> LinearMap:
         return lambda x: (np.asarray(x, np.float64) - centre) @ weights + level
@@ -130,4 +138,6 @@ def ridge_maps(
 def r_squared(y: Real[Array, " N"], predicted: Real[Array, " N"]) -> float:
     """Return R², see `Fit`; NaN if all `y` are equal."""
     spread = ((y - y.mean()) ** 2).sum()
-    return float(1 - ((y - predicted) ** 2).sum() / spread) if spread else float("nan")
+    if not spread:
+        return math.nan
+    return float(1 - ((y - predicted) ** 2).sum() / spread)

@@ -19,6 +19,7 @@ the next, and those of the last the keys of the first. So one text meets itself,
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -59,51 +60,62 @@ def offset_kernel(
       single sample.
     """
     count, *shape = inputs.shape
-    result = jax.eval_shape(
-        attend, params, jax.ShapeDtypeStruct((1, *shape), inputs.dtype)
-    )
-    present_entries = jnp.broadcast_to(
-        True if where is None else where, result.shape[1:]
-    )
-    entries = jnp.maximum(present_entries.sum((-2, -1), keepdims=True), 1)
+    one_input = jax.ShapeDtypeStruct((1, *shape), inputs.dtype)
+    _, *shape = jax.eval_shape(attend, params, one_input).shape
+    present = jnp.broadcast_to(True if where is None else where, shape)
+    entries = jnp.maximum(present.sum((-2, -1), keepdims=True), 1)
 
-    def add(carry, step):
-        tokens, counts = step
-        logits = jnp.where(
-            present_entries, attend(params, tokens).astype(jnp.float32), 0
-        )
+    def add(samples, block):
+        tokens, is_input = block
+        logits = attend(params, tokens).astype(jnp.float32)
+        logits = jnp.where(present, logits, 0)
         levels = logits.sum((-2, -1), keepdims=True) / entries
-        weights = counts.astype(jnp.float32).reshape(-1, *[1] * (logits.ndim - 1))
-        return _add_samples(carry, levels, logits - levels, weights), None
+        weights = is_input.astype(jnp.float32).reshape(-1, *[1] * len(shape))
+        return _add_samples(samples, levels, logits - levels, weights), None
 
-    zeros = jnp.zeros(result.shape[1:], jnp.float32)
-    start = (jnp.float32(0), zeros[..., :1, :1], zeros, zeros)
-    blocks = (
-        cut_axis(inputs, batch, 0, "edge"),
-        cut_axis(jnp.ones(count, bool), batch, 0),
+    zeros = jnp.zeros(shape, jnp.float32)
+    start = _Samples(
+        number=jnp.float32(0), level=zeros[..., :1, :1], mean=zeros, squares=zeros
     )
-    (_, level, mean, squares), _ = jax.lax.scan(add, start, blocks)
-    variance = squares / (count - 1) if count > 1 else jnp.full_like(squares, jnp.nan)
-    error = jnp.sqrt(variance / count)
+    # The last block is filled up with inputs that do not count.
+    blocks = cut_axis(inputs, batch, 0, "edge")
+    are_inputs = cut_axis(jnp.ones(count, bool), batch, 0)
+    samples, _ = jax.lax.scan(add, start, (blocks, are_inputs))
+    variance = jnp.full(shape, jnp.nan)
+    if count > 1:
+        variance = samples.squares / (count - 1)
     return Estimate(
-        mean=jnp.where(present_entries, level + mean, jnp.nan),
-        error=jnp.where(present_entries, error, jnp.nan),
+        mean=jnp.where(present, samples.level + samples.mean, jnp.nan),
+        error=jnp.where(present, jnp.sqrt(variance / count), jnp.nan),
     )
+
+
+class _Samples(NamedTuple):
+    """Sums over samples: their number, mean level, mean, and squared deviations."""
+
+    number: Array
+    level: Array
+    mean: Array
+    squares: Array
 
 
 def _add_samples(
-    carry: tuple[Array, ...], levels: Array, centered: Array, weights: Array
-) -> tuple[Array, ...]:
-    """Merge a batch of samples into (their number, mean level, mean, squared deviations), by means:
-    a sum of squares would cancel in float32."""
-    seen, level, mean, squares = carry
+    samples: _Samples, levels: Array, centered: Array, weights: Array
+) -> _Samples:
+    """Add a batch of samples, by means: a sum of squares would cancel in float32."""
+    before, level, mean, squares = samples
     new = weights.sum()
+    batch_level = (weights * levels).sum(0) / new
     batch_mean = (weights * centered).sum(0) / new
-    within = (weights * (centered - batch_mean) ** 2).sum(0)
-    share, apart = new / (seen + new), batch_mean - mean
-    squares += within + apart**2 * seen * share
-    level += ((weights * levels).sum(0) / new - level) * share
-    return seen + new, level, mean + apart * share, squares
+    batch_squares = (weights * (centered - batch_mean) ** 2).sum(0)
+    share = new / (before + new)
+    change = batch_mean - mean
+    return _Samples(
+        number=before + new,
+        level=level + (batch_level - level) * share,
+        mean=mean + change * share,
+        squares=squares + (batch_squares + change**2 * before * share),
+    )
 
 
 @compiled()
@@ -123,7 +135,8 @@ def offset_curve(
     counts = jnp.where(present.any(-2), present.sum(-2), jnp.nan)
     mean = values.sum(-2) / counts
     deviations = jnp.where(present, values - mean[..., None, :], 0)
-    return mean, jnp.sqrt((deviations**2).sum(-2) / counts)
+    variance = (deviations**2).sum(-2) / counts
+    return mean, jnp.sqrt(variance)
 
 
 def random_words(
@@ -139,10 +152,11 @@ def random_words(
         raise ValueError(
             f"Pairs of different words need at least two words, got {size}."
         )
-    first, further = jax.random.split(rng)
-    a = jax.random.randint(first, (count,), 0, size)
-    b = (a + jax.random.randint(further, (count,), 1, size)) % size
-    pairs = jnp.asarray(words)[jnp.stack([a, b], axis=1)]
+    first_rng, step_rng = jax.random.split(rng)
+    first = jax.random.randint(first_rng, (count,), 0, size)
+    step = jax.random.randint(step_rng, (count,), 1, size)
+    second = (first + step) % size
+    pairs = jnp.asarray(words)[jnp.stack([first, second], axis=1)]
     return jnp.broadcast_to(pairs[..., None], (count, 2, length))
 
 
@@ -188,15 +202,18 @@ def identical_words(
     count = len(words)
 
     def add(total, block):
-        ids, weight = block
+        ids, is_word = block
         tokens = jnp.broadcast_to(ids[:, None], (batch, length))
-        return total + jnp.einsum("b,bhxy->hxy", weight, attend(params, tokens)), None
+        attention = attend(params, tokens)
+        return total + jnp.einsum("b,bhxy->hxy", is_word, attention), None
 
-    result = jax.eval_shape(
-        attend, params, jax.ShapeDtypeStruct((batch, length), words.dtype)
-    )
-    blocks = cut_axis(words, batch, 0), cut_axis(jnp.ones(count, jnp.float32), batch, 0)
-    total, _ = jax.lax.scan(add, jnp.zeros(result.shape[1:], jnp.float32), blocks)
+    one_batch = jax.ShapeDtypeStruct((batch, length), words.dtype)
+    shape = jax.eval_shape(attend, params, one_batch).shape[1:]
+    # The last block is filled up with words that do not count.
+    blocks = cut_axis(words, batch, 0)
+    are_words = cut_axis(jnp.ones(count, jnp.float32), batch, 0)
+    start = jnp.zeros(shape, jnp.float32)
+    total, _ = jax.lax.scan(add, start, (blocks, are_words))
     return total / count
 
 

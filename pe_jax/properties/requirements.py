@@ -10,7 +10,12 @@ import jax
 import jax.numpy as jnp
 
 from pe_jax.common.shapes import Array, Float
-from pe_jax.properties.arithmetic import ratio, to_unit_scale
+from pe_jax.properties.arithmetic import (
+    matrix_sum,
+    ratio,
+    rounding_error,
+    to_unit_scale,
+)
 from pe_jax.properties.compiled import compiled
 
 
@@ -27,13 +32,15 @@ def distinctness(points: Float[Array, "*B N D"]) -> Float[jax.Array, "*B"]:
     if count < 2:
         raise ValueError(f"Distinctness needs at least two points, got {count}.")
     points = to_unit_scale(points)
+
     # Between the points themselves: distances from dot products would lose what is nearly equal.
-    to_all = lambda point: ((points - point[..., None, :]) ** 2).sum(-1)
-    squares = jnp.moveaxis(
-        jax.lax.map(to_all, jnp.moveaxis(points, -2, 0)), 0, -2
-    )  # [*B, N, N]
+    def squares_to_all(point: Array) -> Array:
+        return ((points - point[..., None, :]) ** 2).sum(-1)
+
+    by_point = jax.lax.map(squares_to_all, jnp.moveaxis(points, -2, 0))
+    squares = jnp.moveaxis(by_point, 0, -2)  # [*B, N, N]
     nearest = jnp.where(jnp.eye(count, dtype=bool), jnp.inf, squares).min((-2, -1))
-    mean = squares.sum((-2, -1)) / (count * (count - 1))
+    mean = matrix_sum(squares) / (count * (count - 1))
     return jnp.sqrt(ratio(nearest, mean, 0.0))
 
 
@@ -48,16 +55,19 @@ def norm_growth(
     near_count = near.shape[-2]
     points = to_unit_scale(jnp.concatenate([near, far], axis=-2))
     norms = jnp.sqrt((points**2).sum(-1))
-    nearest, farthest = norms[..., :near_count].max(-1), norms[..., near_count:].max(-1)
-    return ratio(farthest, nearest, jnp.where(farthest > 0, jnp.inf, 1.0))
+    near_norm = norms[..., :near_count].max(-1)
+    far_norm = norms[..., near_count:].max(-1)
+    return ratio(far_norm, near_norm, jnp.where(far_norm > 0, jnp.inf, 1.0))
 
 
 @compiled()
 def relative_change(
     phi: Float[Array, "*B L L"], other: Float[Array, "*B L L"]
 ) -> Float[jax.Array, "*B"]:
-    """Return ‖Φ' - Φ‖² / ‖Φ - mean‖² off the diagonal: the part of Φ's variation that `other`, of
-    the same tokens in a longer input or at shifted positions, does not share.
+    """Return ‖Φ' - Φ‖² / ‖Φ - mean‖² off the diagonal.
+
+    That is the part of Φ's variation that Φ', of the same tokens in a longer input or at shifted
+    positions, does not share.
 
     0 if they agree, about 2 for unrelated ones of the same spread. A constant Φ has no variation to
     compare with: 0 where nothing changes, else 1, as 1 - R² is by convention (scikit-learn's
@@ -65,15 +75,19 @@ def relative_change(
     """
     length = phi.shape[-1]
     count = length * (length - 1)
-    off_diagonal = lambda x: jnp.where(jnp.eye(length, dtype=bool), 0.0, x)
-    both = to_unit_scale(
-        jnp.concatenate([off_diagonal(phi), off_diagonal(other)], axis=-1)
-    )
-    phi, other = both[..., :length], both[..., length:]
+    diagonal = jnp.eye(length, dtype=bool)
+
+    def off_diagonal(matrix: Array) -> jax.Array:
+        return jnp.where(diagonal, 0.0, matrix)
+
+    both = jnp.concatenate([off_diagonal(phi), off_diagonal(other)], axis=-1)
+    both = to_unit_scale(both)
+    phi = both[..., :length]
+    other = both[..., length:]
     mean = phi.sum((-2, -1), keepdims=True) / max(count, 1)
-    part = ((other - phi) ** 2).sum((-2, -1))
-    whole = (off_diagonal(phi - mean) ** 2).sum((-2, -1))
+    part = matrix_sum((other - phi) ** 2)
+    whole = matrix_sum(off_diagonal(phi - mean) ** 2)
     # What a constant Φ deviates from its mean, or two equal ones from each other, by rounding.
-    rounding = count * (8 * jnp.finfo(phi.dtype).eps * jnp.abs(phi).max((-2, -1))) ** 2
-    changed = ratio(part, jnp.where(whole <= rounding, 0.0, whole), 1.0)
-    return jnp.where(part <= rounding, 0.0, changed)
+    rounding = rounding_error(phi, count)
+    change = ratio(part, jnp.where(whole <= rounding, 0.0, whole), 1.0)
+    return jnp.where(part <= rounding, 0.0, change)

@@ -33,26 +33,29 @@ class Correlation(Record):
 def correlate(
     violations: Mapping[str, ArrayLike], scores: Mapping[str, ArrayLike]
 ) -> list[Correlation]:
-    """Pearson's and Spearman's correlation of each violation with each score.
+    """Return Pearson's and Spearman's correlation of each violation with each score.
 
     Args:
-      violations, scores: columns over the same runs, in the same order; NaN if a run lacks a
+      violations, scores: columns over the same runs, in the same order. NaN stands for a missing
         value; the column's correlations then exclude that run.
 
     Raises:
       ValueError: for columns of different lengths, or fewer than 4 runs in any pair.
     """
     columns = {**violations, **scores}
-    lengths = {name: len(np.asarray(column)) for name, column in columns.items()}
+    values = {name: np.asarray(column, float) for name, column in columns.items()}
+    lengths = {name: len(column) for name, column in values.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(
             f"All columns of a table must have the same length, got {lengths}."
         )
-    return [
-        _correlation(violation, score, np.asarray(x, float), np.asarray(y, float))
-        for violation, x in violations.items()
-        for score, y in scores.items()
-    ]
+    correlations = []
+    for violation in violations:
+        for score in scores:
+            x = values[violation]
+            y = values[score]
+            correlations.append(_correlation(violation, score, x, y))
+    return correlations
 
 
 def _correlation(
@@ -67,29 +70,34 @@ def _correlation(
             f"The correlation of {violation} with {score} needs at least {MINIMUM_RUNS} runs that "
             f"have both, got {len(x)}. Give more runs, or a table with more of their scores."
         )
-    if np.ptp(x) == 0 or np.ptp(y) == 0:
-        return Correlation(
-            violation=violation,
-            score=score,
-            n=len(x),
-            pearson=None,
-            pearson_p=None,
-            spearman=None,
-            spearman_p=None,
-        )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", stats.NearConstantInputWarning)
-        pearson = stats.pearsonr(x, y)
-    ranks_x, ranks_y = (stats.zscore(stats.rankdata(column)) for column in (x, y))
-    statistic = lambda permuted, axis: (permuted * ranks_y).mean(axis)
-    rng = np.random.default_rng(0)
-    spearman = stats.permutation_test(
-        (ranks_x,), statistic, permutation_type="pairings", vectorized=True, rng=rng
-    )
-    return Correlation(
+    result = Correlation(
         violation=violation,
         score=score,
         n=len(x),
+        pearson=None,
+        pearson_p=None,
+        spearman=None,
+        spearman_p=None,
+    )
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return result
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", stats.NearConstantInputWarning)
+        pearson = stats.pearsonr(x, y)
+    ranks_x = stats.zscore(stats.rankdata(x))
+    ranks_y = stats.zscore(stats.rankdata(y))
+
+    def statistic(permuted: np.ndarray, axis: int) -> np.ndarray:
+        return (permuted * ranks_y).mean(axis)
+
+    spearman = stats.permutation_test(
+        (ranks_x,),
+        statistic,
+        permutation_type="pairings",
+        vectorized=True,
+        rng=np.random.default_rng(0),
+    )
+    return result.replace(
         pearson=float(pearson.statistic),
         pearson_p=float(pearson.pvalue),
         spearman=float(spearman.statistic),

@@ -17,11 +17,13 @@ def shuffled_order(
       rng: draws a cyclic permutation of the units, so that each one moves. None swaps neighbours:
         the first unit and the second, the third and the fourth, and so on.
     """
-    units = np.split(np.arange(len(begins)), np.flatnonzero(begins[1:]) + 1)
+    boundaries = np.flatnonzero(begins[1:]) + 1
+    units = np.split(np.arange(len(begins)), boundaries)
     order = np.arange(len(units))
     if rng is None:
-        pairs = order[: len(units) // 2 * 2].reshape(-1, 2)  # A view.
-        pairs[:] = pairs[:, ::-1].copy()
+        last = len(units) // 2 * 2
+        order[0:last:2] += 1
+        order[1:last:2] -= 1
     else:
         cycle = rng.permutation(len(units))
         order[cycle] = np.roll(cycle, 1)

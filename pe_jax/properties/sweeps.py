@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -12,10 +13,10 @@ from jax.stages import Compiled
 from jaxtyping import PyTree
 
 from pe_jax.common.errors import former_arguments
+from pe_jax.common.shapes import Array
 
-MEMORY = (
-    2**24
-)  # Bytes per device: on a CPU chunks that fit its caches are twice as fast.
+# Bytes per device: on a CPU chunks that fit its caches are twice as fast.
+MEMORY = 2**24
 
 
 @former_arguments(fn="It is function now.")
@@ -27,7 +28,7 @@ def sweep(
     devices: list[jax.Device] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> PyTree:
-    """`vmap(function)` over many settings, compiled once and run in chunks.
+    """Evaluate `vmap(function)` over many settings, compiled once and run in chunks.
 
     If sizes differ between settings, pad them and mask, as by the metrics' `length`.
 
@@ -55,9 +56,8 @@ def sweep(
       >>> properties.sweep(turn, jnp.array([100.0, 10_000.0]))
       array([11,  5], dtype=int32)
     """
-    return compile_sweep(function, settings, memory=memory, devices=devices)(
-        settings, progress
-    )
+    run = compile_sweep(function, settings, memory=memory, devices=devices)
+    return run(settings, progress)
 
 
 @former_arguments(fn="It is function now.")
@@ -71,30 +71,32 @@ def compile_sweep(
     """Return `run(settings, progress=None) -> results` of `sweep`, compiled for the shapes of
     `settings`.
 
-    For repeated sweeps of one function; arguments and errors are those of `sweep`.
+    For repeated sweeps of one function; arguments are those of `sweep`.
+
+    Raises:
+      ValueError: if the settings' leading axes differ, or there are none.
     """
-    count = _count(settings)
-    devices = jax.local_devices() if devices is None else devices
+    if devices is None:
+        devices = jax.local_devices()
     mesh = jax.make_mesh(
         (len(devices),), ("settings",), devices=devices, axis_types=(AxisType.Auto,)
     )
     sharding = NamedSharding(mesh, PartitionSpec("settings"))
 
     def compiled(size: int, sharding: NamedSharding | None = None) -> Compiled:
-        shape = lambda x: jax.ShapeDtypeStruct(
-            (size, *np.shape(x)[1:]), jnp.asarray(x[:0]).dtype
-        )
-        shapes = jax.tree.map(shape, settings)
+        def shape(x: Array) -> jax.ShapeDtypeStruct:
+            dtype = jnp.asarray(x[:0]).dtype
+            return jax.ShapeDtypeStruct((size, *np.shape(x)[1:]), dtype)
+
         mapped = jax.jit(
             jax.vmap(function), in_shardings=sharding, out_shardings=sharding
         )
-        return mapped.lower(shapes).compile()
+        return mapped.lower(jax.tree.map(shape, settings)).compile()
 
-    per_device = -(-count // len(devices))
-    chunks = -(-per_device // _settings_at_once(compiled, memory, most=per_device))
-    chunk = -(-per_device // chunks) * len(
-        devices
-    )  # Of equal size, so that none is nearly empty.
+    per_device = math.ceil(_count(settings) / len(devices))
+    chunks = math.ceil(per_device / _settings_at_once(compiled, memory, per_device))
+    # Of equal size, so that none is nearly empty.
+    chunk = math.ceil(per_device / chunks) * len(devices)
     program = compiled(chunk, sharding)
 
     def run(settings: PyTree, progress: Callable[[int], None] | None = None) -> PyTree:
@@ -108,18 +110,17 @@ def compile_sweep(
             if progress is not None:
                 progress(size)
 
-        running = []
+        running = None
         for start in range(0, count, chunk):
             # The last chunk is padded with its first setting, so that all have the compiled shape.
             rows = np.arange(start, start + chunk)
             rows = np.where(rows < count, rows, start)
             part = jax.tree.map(lambda x: x[rows], settings)  # noqa: B023
-            running.append(program(jax.device_put(part, sharding)))
-            if (
-                len(running) > 1
-            ):  # One chunk is always dispatched before the previous is fetched.
-                fetch(running.pop(0))
-        fetch(running.pop())
+            previous = running
+            running = program(jax.device_put(part, sharding))
+            if previous is not None:  # It is fetched while the next chunk runs.
+                fetch(previous)
+        fetch(running)
         return jax.tree.map(lambda *parts: np.concatenate(parts), *results)
 
     return run
@@ -136,7 +137,7 @@ def _count(settings: PyTree) -> int:
 
 
 def _settings_at_once(
-    compiled: Callable[[int], Compiled], memory: int, *, most: int
+    compiled: Callable[[int], Compiled], memory: int, most: int
 ) -> int:
     """Return how many settings fit `memory`, by the compiler's analysis of a small program."""
     trial = min(4, most)
@@ -148,4 +149,5 @@ def _settings_at_once(
         + used.argument_size_in_bytes
         + used.output_size_in_bytes
     )
-    return int(min(most, max(1, memory // max(in_bytes / trial, 1))))
+    bytes_per_setting = max(in_bytes / trial, 1)
+    return int(np.clip(memory // bytes_per_setting, 1, most))

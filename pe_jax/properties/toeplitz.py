@@ -39,7 +39,8 @@ class Toeplitz(Record, pytree=True):
 def cosines(
     frequencies: Float[Array, "*B F"], offsets: Int[Array, " M"]
 ) -> Float[jax.Array, "*B F M"]:
-    """cos(w_i m), the summands of ψ; frequencies in radians per position (paper, figure 4a)."""
+    """Return cos(w_i m), the summands of ψ, for frequencies in radians per position (paper, figure
+    4a)."""
     return jnp.cos(frequencies[..., None] * offsets)
 
 
@@ -47,13 +48,13 @@ def cosines(
 def psi(
     frequencies: Float[Array, "*B F"], offsets: Int[Array, " M"]
 ) -> Float[jax.Array, "*B M"]:
-    """ψ(m) = sum_i cos(w_i m), the dot product of sinusoids m apart (paper, section 3.2)."""
+    """Return ψ(m) = Σ_i cos(w_i m), the dot product of sinusoids m apart (paper, section 3.2)."""
     return cosines(frequencies, offsets).sum(-2)
 
 
 @compiled(refuse_nan=True)
 def turning_point(values: Float[Array, "*B M"]) -> Int[jax.Array, "*B"]:
-    """The first m with ψ(m+1) >= ψ(m), for values ψ(0), ψ(1), ...; M - 1 if there is none.
+    """Return the first m with ψ(m+1) >= ψ(m), for values ψ(0), ψ(1), ...; M - 1 if there is none.
 
     Up to there the proximity of sinusoids decreases with their distance.
 
@@ -68,19 +69,21 @@ def turning_point(values: Float[Array, "*B M"]) -> Int[jax.Array, "*B"]:
       43
     """
     rising = values[..., 1:] >= values[..., :-1]
-    return jnp.where(rising.any(-1), jnp.argmax(rising, axis=-1), values.shape[-1] - 1)
+    last = values.shape[-1] - 1
+    return jnp.where(rising.any(-1), jnp.argmax(rising, axis=-1), last)
 
 
 def invariance_and_symmetry(phi: Toeplitz, length: Length) -> Float[jax.Array, "*B"]:
-    """`metrics.translation_invariance` or `symmetry` of Φ: 0, and NaN where ψ is not finite."""
+    """Return `metrics.translation_invariance` or `symmetry` of Φ: 0, NaN where ψ is not finite."""
     values, _ = _unit_scaled(phi, length)
-    return jnp.where(jnp.isnan(values).any(-1), jnp.nan, jnp.zeros((), values.dtype))
+    zero = jnp.zeros((), values.dtype)
+    return jnp.where(jnp.isnan(values).any(-1), jnp.nan, zero)
 
 
 def monotonicity(
     phi: Toeplitz, window: int, length: Length, *, weighted: bool
 ) -> Float[jax.Array, "*B"]:
-    """`metrics.monotonicity` of Φ. A pair of offsets n < m counts once for each row with m.
+    """Return `metrics.monotonicity` of Φ; offsets n < m are a pair in each row that has m.
 
     A scan over m - n, so that memory stays at that of ψ.
     """
@@ -91,32 +94,42 @@ def monotonicity(
 
     @jax.checkpoint  # The backward pass recomputes the L² differences instead of saving them.
     def add(sums, k):
+        wrong, total = sums
         near = jax.lax.dynamic_slice_in_dim(before, window - k, window, axis=-1)
         if weighted:
             difference = far - jnp.where(offset >= k, near, far)
-            return (
-                sums[0] + jnp.maximum(difference, 0),
-                sums[1] + jnp.abs(difference),
-            ), None
-        # A tie is half in the wrong order; counted twice, to stay integer. NaN compares as false.
-        twice = (far > near).astype(jnp.int32) + (far >= near).astype(jnp.int32)
-        return (sums[0] + twice, sums[1] + 2 * (offset >= k)), None
+            wrong += jnp.maximum(difference, 0)
+            total += jnp.abs(difference)
+        else:
+            # A tie is half in the wrong order; counted twice, to stay integer. NaN is not greater.
+            is_greater = (far > near).astype(jnp.int32)
+            wrong += is_greater + (far >= near).astype(jnp.int32)
+            total += 2 * (offset >= k)
+        return (wrong, total), None
 
     zeros = jnp.zeros(far.shape, far.dtype if weighted else jnp.int32)
     steps = jnp.arange(1, window)
-    sums, _ = jax.lax.scan(add, (zeros, zeros), steps, unroll=min(8, len(steps)))
-    wrong, of = ((x * rows[1 : window + 1]).sum(-1) for x in sums)
-    return jnp.where(jnp.isnan(values).any(-1), jnp.nan, ratio(wrong, of, 0.5))
+    (wrong, total), _ = jax.lax.scan(
+        add, (zeros, zeros), steps, unroll=min(8, len(steps))
+    )
+    rows_with_far = rows[1 : window + 1]
+    violation = ratio(
+        (wrong * rows_with_far).sum(-1), (total * rows_with_far).sum(-1), 0.5
+    )
+    return jnp.where(jnp.isnan(values).any(-1), jnp.nan, violation)
 
 
 def _unit_scaled(
     phi: Toeplitz, length: Length
 ) -> tuple[Float[Array, "*B L"], Float[Array, " L"]]:
-    """ψ in one unit, and how many rows have an offset, on either side. From `length` on none has,
-    and ψ, which is not read, is 0."""
+    """Return ψ in one unit, and how many rows have an offset, on either side.
+
+    From `length` on none has, and ψ, which is not read, is 0.
+    """
     positions = phi.shape[-1]
-    rows = jnp.maximum(
-        (positions if length is None else length) - np.arange(positions), 0
-    )
-    values = to_unit_scale(jnp.where(rows > 0, phi.psi, 0)[..., None, :])[..., 0, :]
+    if length is None:
+        length = positions
+    rows = jnp.maximum(length - np.arange(positions), 0)
+    psi_inside = jnp.where(rows > 0, phi.psi, 0)
+    values = to_unit_scale(psi_inside[..., None, :])[..., 0, :]
     return values, rows.astype(values.dtype)

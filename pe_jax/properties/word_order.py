@@ -51,10 +51,11 @@ def shuffled_orders(
     """
     before, after = ends
     words, sentences = begins
-    length = words.shape[1] + before + after
-    orders = np.tile(np.arange(length), (len(SHUFFLES), len(words), 1))
-    inside = orders[..., before : length - after]
-    for number in range(len(words)):
+    texts, tokens = words.shape
+    length = before + tokens + after
+    orders = np.tile(np.arange(length), (len(SHUFFLES), texts, 1))
+    inside = orders[..., before : length - after]  # A view.
+    for number in range(texts):
         rng = np.random.default_rng([seed, number])
         inside[0, number] = shuffled_order(words[number], rng)
         inside[1, number] = shuffled_order(words[number])
@@ -77,15 +78,19 @@ def states_by_order(
 
     Args:
       states: a pure function, a static argument of jit.
+      params: of `states`.
+      tokens: ids of the tokens of the texts.
+      orders: of `shuffled_orders`.
+      batch: texts at a time.
     """
     shuffles = jnp.take_along_axis(tokens[None], orders, -1)
     rows = jnp.concatenate([tokens[None], shuffles])
-    flat = in_batches(
-        lambda each: states(params, each), rows.reshape(-1, rows.shape[-1]), batch
-    )
-    by_order = flat.reshape(*rows.shape, -1)
-    back = jnp.take_along_axis(by_order[1:], jnp.argsort(orders, -1)[..., None], -2)
-    return jnp.concatenate([by_order[:1], back])
+    flat_rows = rows.reshape(-1, rows.shape[-1])
+    flat_states = in_batches(lambda block: states(params, block), flat_rows, batch)
+    by_order = flat_states.reshape(*rows.shape, -1)
+    places = jnp.argsort(orders, -1)[..., None]
+    in_text_order = jnp.take_along_axis(by_order[1:], places, -2)
+    return jnp.concatenate([by_order[:1], in_text_order])
 
 
 @compiled()
@@ -98,10 +103,14 @@ def order_sensitivity(
 
     Args:
       states: of `states_by_order`.
+      orders: of `shuffled_orders`.
       teacher: the states of another model, of the same texts and shuffles.
     """
-    moved = (orders != jnp.arange(orders.shape[-1])).any(-1)
-    mean = lambda by_text: jnp.where(moved, by_text, 0).sum(-1) / moved.sum(-1)
+    is_shuffled = (orders != jnp.arange(orders.shape[-1])).any(-1)
+
+    def mean(by_text: Float[Array, "K N"]) -> Float[Array, " K"]:
+        return jnp.where(is_shuffled, by_text, 0).sum(-1) / is_shuffled.sum(-1)
+
     pooled = states.mean(-2)
     unit = ratio(pooled, jnp.linalg.norm(pooled, axis=-1, keepdims=True), 0.0)
     # 1 - u·v = |u - v|² / 2 for unit vectors, without the rounding errors of 1.
@@ -112,15 +121,17 @@ def order_sensitivity(
     )
     if teacher is None:
         return sensitivity
-    pooled_r2 = _r2_of_changes(pooled, teacher.mean(-2))
     return sensitivity.replace(
-        pooled_r2=pooled_r2, token_r2=_r2_of_changes(states, teacher)
+        pooled_r2=_r2_of_changes(pooled, teacher.mean(-2)),
+        token_r2=_r2_of_changes(states, teacher),
     )
 
 
 def _r2_of_changes(
-    ours: Float[Array, "C *T D"], theirs: Float[Array, "C *T D"]
+    student: Float[Array, "C *T D"], teacher: Float[Array, "C *T D"]
 ) -> Float[Array, " K"]:
-    ours, theirs = (states[1:] - states[:1] for states in (ours, theirs))
-    axes = tuple(range(1, theirs.ndim))
-    return 1 - ratio(((ours - theirs) ** 2).sum(axes), (theirs**2).sum(axes), jnp.nan)
+    student_change = student[1:] - student[:1]
+    teacher_change = teacher[1:] - teacher[:1]
+    axes = tuple(range(1, teacher.ndim))
+    missed = ((student_change - teacher_change) ** 2).sum(axes)
+    return 1 - ratio(missed, (teacher_change**2).sum(axes), jnp.nan)

@@ -154,6 +154,35 @@ def test_parameters_of_another_length():
     ).shape == (1, 40, 32)
 
 
+def test_a_resizable_parameter_may_have_any_name():
+    @encodings.define_encoding
+    def scales(*, hidden_size: int, max_length: int) -> encodings.Part:
+        return encodings.Part(
+            init=lambda rng: {
+                "rows": jnp.ones((max_length, hidden_size)),
+                "offset": jnp.zeros(hidden_size),
+            },
+            embed=lambda params, x, context: (
+                x * params["rows"][: x.shape[1]] + params["offset"]
+            ),
+            traits=encodings.Traits(
+                max_length=max_length,
+                resize=lambda params, *to: {
+                    **params,
+                    "rows": encodings.resize_table(params["rows"], *to),
+                },
+            ),
+        )
+
+    encoding = scales(hidden_size=4, max_length=3)
+    params = encoding.resize(encoding.init(jax.random.key(0)), 5, "repeat")
+    x = jnp.ones((1, 2, 4))
+    assert (encodings.embed(x, encoding, params) == x).all()
+    params["scales"]["offset"] = jnp.zeros(5)
+    with pytest.raises(ValueError, match=r"scales/offset has shape \(5,\)"):
+        encodings.embed(x, encoding, params)
+
+
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
 @pytest.mark.parametrize(
     "name",

@@ -35,9 +35,8 @@ def test_a_few_queries_at_a_time(name, monkeypatch):
 
     cut, expected = run()
     assert not cut
-    monkeypatch.setattr(
-        pairwise, "_AT_ONCE", {"cpu": 500}
-    )  # 7 queries in several blocks, the last one padded.
+    # 7 queries in several blocks, the last one padded.
+    monkeypatch.setattr(pairwise, "_ON_CPU", 500)
     cut, found = run()
     assert cut
     jax.tree.map(

@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pe_jax import attention, encodings, properties
+import pe_jax
+from pe_jax import attention, encodings, interop, properties
 
 X = jnp.zeros((1, 2, 4, 8))
 SIZES = dict(head_size=8, hidden_size=32)
@@ -54,3 +55,18 @@ def test_functions():
 
 def test_a_function_with_former_arguments_is_traced_as_before():
     assert jax.eval_shape(attention.attention, X, X, X).shape == X.shape
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "hint"),
+    [
+        (interop, "load_bert", "It is load_encoder now."),
+        (properties, "turning", "Did you mean turning_point?"),
+        (pe_jax, "encoding", "Did you mean encodings?"),
+    ],
+)
+def test_names_of_packages(package, name, hint):
+    with pytest.raises(AttributeError) as error:
+        getattr(package, name)
+    message = f"module {package.__name__!r} has no attribute {name!r}. {hint}"
+    assert str(error.value) == message

@@ -48,6 +48,10 @@ def rope_centered(
       base: of the frequencies.
       max_shift, max_jitter, max_rescale: a, and b and c of at least 1. By default nothing is drawn;
         transformers' configs have c = 2.
+
+    Raises:
+      ValueError: for a head size that is no multiple of 4, an image without patches, a negative
+        prefix or shift, or a jitter or rescaling below 1.
     """
     w = by_share(head_size, 2, base)
     check_at_least(
@@ -56,40 +60,42 @@ def rope_centered(
     check_at_least(0, prefix=prefix, max_shift=max_shift)
     draws = max_shift > 0 or max_jitter > 1 or max_rescale > 1
 
-    def moved(centres: Float[Array, "*B 2"], rng: jax.Array) -> Float[Array, "*B 2"]:
-        draw = lambda key, size, most: jax.random.uniform(
-            key, (size,), minval=-most, maxval=most
-        )
-        limits = max_shift, math.log(max_jitter), math.log(max_rescale)
-        shift, jitter, rescale = map(draw, jax.random.split(rng, 3), (2, 2, 1), limits)
+    def augment(centres: Float[Array, "*B 2"], rng: jax.Array) -> Float[Array, "*B 2"]:
+        shift_key, jitter_key, rescale_key = jax.random.split(rng, 3)
+        shift = _uniform(shift_key, 2, max_shift)
+        jitter = _uniform(jitter_key, 2, math.log(max_jitter))
+        rescale = _uniform(rescale_key, 1, math.log(max_rescale))
         return (centres + shift) * jnp.exp(jitter + rescale)
 
-    def rotated(
+    def rotate(
         x: Array, positions: Real[Array, "*B L"], rng: jax.Array | None
     ) -> Array:
-        place = of_patch(positions - prefix, width)
-        centres = (2 * place + 1) / np.array([height, width], np.float32) - 1
+        patch = of_patch(positions - prefix, width)
+        centres = (2 * patch + 1) / np.array([height, width], np.float32) - 1
         if draws and rng is not None:
-            centres = moved(centres, rng)
-        centres = jnp.where((positions < prefix)[..., None], 0.0, centres)
+            centres = augment(centres, rng)
+        is_prefix = (positions < prefix)[..., None]
+        centres = jnp.where(is_prefix, 0.0, centres)
         angle = 2 * jnp.pi * centres[..., None] * w  # [#B, L, 2, d/4]
         return rotate_by(x, angle.reshape(*angle.shape[:-2], 1, 2 * w.size))
 
-    def heads(
+    def map_qkv(
         params: Params, q: Array, k: Array, v: Array, context: HookContext
     ) -> QKV:
         i, j = context.arrays()
-        return (
-            rotated(q, i, context.position_rng),
-            rotated(k, j, context.position_rng),
-            v,
-        )
+        rng = context.position_rng
+        return rotate(q, i, rng), rotate(k, j, rng), v
 
     return Part(
-        map_qkv=heads,
+        map_qkv=map_qkv,
         metadata=Metadata(
             formula=f"R(2π ω, centre), centres in [−1, 1]², ω_t = {base:g}^(−4t/d)",
             source="Siméoni et al. 2025 (DINOv3), code",
             monotone=False,
         ),
     )
+
+
+def _uniform(rng: jax.Array, size: int, limit: float) -> Float[jax.Array, " N"]:
+    """Draw numbers between -limit and limit."""
+    return jax.random.uniform(rng, (size,), minval=-limit, maxval=limit)

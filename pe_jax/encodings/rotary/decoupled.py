@@ -16,7 +16,7 @@ from pe_jax.encodings.part import (
     normal_init,
 )
 from pe_jax.encodings.registry import register_encoding
-from pe_jax.encodings.rotary.rope import rotary
+from pe_jax.encodings.rotary.rope import fixed_rotary
 from pe_jax.encodings.rotary.rotation import Layout, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 
@@ -39,32 +39,36 @@ def rope_slice(
     Args:
       size: r, even and at most d; by default half of the head.
       layout: as in `rope`; DeepSeek's is "interleaved".
+
+    Raises:
+      ValueError: for a slice of an odd size, or larger than the head.
     """
     count = _even_size(size, head_size)
     if count > head_size:
         raise ValueError(f"size must be 2 to head_size={head_size}, got {count}.")
-    w, first = default_frequencies(count, base), head_size - count
+    start = head_size - count
     metadata = Metadata(
         formula=f"R(ω x) on the last r dimensions, ω_m = {base:g}^(−2m/r)",
         source="DeepSeek-AI 2024 (DeepSeek-V2), 2.1.3",
         invariant=True,
     )
-    part = rotary(lambda params, context: jnp.array(w), w.size, layout, metadata)
+    part = fixed_rotary(default_frequencies(count, base), layout, metadata)
     assert part.map_qkv and part.metadata
-    rotate, metadata = part.map_qkv, part.metadata
-    shifted = tuple((first + a, first + b) for a, b in metadata.pairs)
+    map_slice = part.map_qkv
+    pairs = tuple((start + a, start + b) for a, b in part.metadata.pairs)
 
-    def heads(
+    def map_qkv(
         params: Params, q: Array, k: Array, v: Array, context: HookContext
     ) -> QKV:
-        rotated = rotate(params, q[..., first:], k[..., first:], v, context)
-        q, k = (
-            jnp.concatenate([x[..., :first], y], -1) for x, y in zip((q, k), rotated)
+        slice_q, slice_k, v = map_slice(
+            params, q[..., start:], k[..., start:], v, context
         )
+        q = jnp.concatenate([q[..., :start], slice_q], axis=-1)
+        k = jnp.concatenate([k[..., :start], slice_k], axis=-1)
         return q, k, v
 
     return part.replace(
-        map_qkv=heads, metadata=metadata.replace(pairs=shifted), params_key=""
+        map_qkv=map_qkv, metadata=part.metadata.replace(pairs=pairs), params_key=""
     )
 
 
@@ -96,31 +100,35 @@ def decoupled_rope(
     Args:
       size: r, even; by default d/2, as in the paper.
       layout: as in `rope`; DeepSeek's is "interleaved".
+
+    Raises:
+      ValueError: for an odd size; in attention, without the hidden states.
     """
     count = _even_size(size, head_size)
     w = default_frequencies(count, base)[None]
+    # Attention divides by sqrt(d), the size of the heads that it was given.
+    scale = (head_size / (head_size + count)) ** 0.5
 
-    def heads(
+    def map_qkv(
         params: Params, q: Array, k: Array, v: Array, context: HookContext
     ) -> QKV:
-        x_q, x_k = (
-            hidden_states(context, "decoupled_rope", hidden_size, side)
-            for side in ("q", "k")
-        )
+        x_q = hidden_states(context, "decoupled_rope", hidden_size, "q")
+        x_k = hidden_states(context, "decoupled_rope", hidden_size, "k")
         i, j = context.arrays()
         rotary_q = jnp.einsum("blD,Dhr->blhr", x_q, params["query"])
         rotary_k = jnp.einsum("blD,Dr->blr", x_k, params["key"])[..., None, :]
         rotary_q = rotate_by(rotary_q, angles(i, w), layout).astype(q.dtype)
         rotary_k = rotate_by(rotary_k, angles(j, w), layout).astype(k.dtype)
         rotary_k = jnp.broadcast_to(rotary_k, (*k.shape[:-1], count))
-        return jnp.concatenate([q, rotary_q], -1), jnp.concatenate([k, rotary_k], -1), v
+        q = jnp.concatenate([q, rotary_q], axis=-1)
+        k = jnp.concatenate([k, rotary_k], axis=-1)
+        return q, k, v
 
+    shapes = {"query": (hidden_size, num_heads, count), "key": (hidden_size, count)}
     return Part(
-        init=normal_init(
-            stddev, query=(hidden_size, num_heads, count), key=(hidden_size, count)
-        ),
-        map_qkv=heads,
-        scale=lambda params, context: (head_size / (head_size + count)) ** 0.5,
+        init=normal_init(stddev, **shapes),
+        map_qkv=map_qkv,
+        scale=lambda params, context: scale,
         traits=Traits(reads_hidden_states=True),
         metadata=Metadata(
             formula=f"(q·k + W_Q x_i·R(ω m) W_K x_j) / √(d + r), ω_m = {base:g}^(−2m/r)",
@@ -134,7 +142,7 @@ def decoupled_rope(
 
 
 def _even_size(size: int | None, head_size: int) -> int:
-    """r, by default half of a head."""
+    """Return r, by default half of a head; a ValueError if it is odd."""
     count = head_size // 2 if size is None else size
     if count < 2 or count % 2:
         raise ValueError(

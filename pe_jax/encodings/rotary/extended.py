@@ -3,14 +3,15 @@ ones get offsets that the model has seen.
 
     logit_ij = q_i·R(ω f(i, j)) k_j / sqrt(d)        f(i, j) = j - i for near keys
 
-A far key's offset is e(j) - l(i), for the earlier and the later of two tokens, and to the right
-f(i, j) = -f(j, i) (ours; the papers are causal). Far logits are computed next to the near ones, at
-twice the products or more, and chosen by the offset.
+A far key's offset is e(j) - l(i), for the earlier and the later of two tokens. To the right, where
+the papers' attention is causal, offsets are mirrored (ours): f(i, j) = -f(j, i). Far logits are
+computed next to the near ones, at twice the products or more, and chosen by the offset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,15 +28,25 @@ from pe_jax.encodings.part import (
     Part,
 )
 from pe_jax.encodings.registry import register_encoding
-from pe_jax.encodings.rotary.rope import frequencies, rotary
+from pe_jax.encodings.rotary.rope import fixed_rotary, frequencies
 from pe_jax.encodings.rotary.rotation import Layout, rotate_by
 from pe_jax.encodings.sinusoid import angles
 
 # `(positions, ω [F]) -> [..., F]`, angles.
 Angles = Callable[[Real[Array, "*P"], Float[Array, " F"]], Float[Array, "*P F"]]
-# Pairs with offsets of their own: `(later, earlier) -> bool` of two positions, and the angles that
-# the later and the earlier token are rotated by.
-Far = tuple[Callable[[Array, Array], Bool[Array, "..."]], Angles, Angles]
+
+
+class Far(NamedTuple):
+    """Pairs of tokens with offsets of their own.
+
+    Attributes:
+      is_far: `(later, earlier) -> bool` of two positions: whether the pair is one of these.
+      later, earlier: the angles that the two tokens are rotated by.
+    """
+
+    is_far: Callable[[Array, Array], Bool[Array, "..."]]
+    later: Angles
+    earlier: Angles
 
 
 @register_encoding
@@ -60,12 +71,20 @@ def self_extend(
       window: w, tokens to the left with their own offsets, the query's among them.
       group: G.
       base, layout: as in `rope`.
+
+    Raises:
+      ValueError: for a window or group below 1.
     """
     check_at_least(1, window=window, group=group)
-    grouped: Angles = lambda x, w: angles(x // group, w)
     shift = window - window // group
-    later: Angles = lambda x, w: grouped(x, w) + w * shift
-    far: Far = (lambda i, j: i - j >= window), later, grouped
+
+    def grouped(x: Array, w: Array) -> Array:
+        return angles(x // group, w)
+
+    def shifted(x: Array, w: Array) -> Array:
+        return grouped(x, w) + w * shift
+
+    far = Far(_at_least(window), later=shifted, earlier=grouped)
     metadata = Metadata(
         formula=f"f = ⌊j/{group}⌋ − ⌊i/{group}⌋ + {shift}·sign(m) where |m| ≥ {window}, else m",
         source="Jin et al. 2024 (Self-Extend), 3",
@@ -95,19 +114,30 @@ def rerope(
       window: w.
       factor: s of the leaky form, at least 1; None is ReRoPE, s without limit.
       base, layout: as in `rope`.
+
+    Raises:
+      ValueError: for a window or factor below 1.
     """
     check_at_least(1, window=window, factor=factor)
     slope = 0.0 if factor is None else 1 / factor
-    slow: Angles = lambda x, w: angles(x, w * slope)
     shift = window * (1 - slope)
-    later: Angles = lambda x, w: slow(x, w) + w * shift
-    far: Far = (lambda i, j: i - j >= window), later, slow
-    reached = f"{window} + (|m| − {window})/{factor:g}" if factor else f"{window}"
+
+    def slow(x: Array, w: Array) -> Array:
+        return angles(x, w * slope)
+
+    def shifted(x: Array, w: Array) -> Array:
+        return slow(x, w) + w * shift
+
+    far = Far(_at_least(window), later=shifted, earlier=slow)
+    far_offset = f"{window}"
+    if factor:
+        far_offset += f" + (|m| − {window})/{factor:g}"
     metadata = Metadata(
-        formula=f"|f| = {reached} where |m| ≥ {window}, else |m|",
+        formula=f"|f| = {far_offset} where |m| ≥ {window}, else |m|",
         source="Su 2023 (ReRoPE)",
+        invariant=True,
     )
-    return _extended(head_size, base, layout, metadata.replace(invariant=True), far)
+    return _extended(head_size, base, layout, metadata, far)
 
 
 @register_encoding
@@ -140,6 +170,9 @@ def dual_chunk(
       chunk: s, from 1 to c - 1.
       original_length: c; offsets stay below it. In the paper the length of the inputs trained on.
       base, layout: as in `rope`.
+
+    Raises:
+      ValueError: for a chunk that is not from 1 to `original_length` - 1.
     """
     check_at_least(1, chunk=chunk)
     if not chunk < original_length:
@@ -147,66 +180,87 @@ def dual_chunk(
             "chunk must be less than original_length, the inputs trained on, got "
             f"{chunk} and {original_length}."
         )
-    in_chunk: Angles = lambda x, w: angles(x % chunk, w)
-    next_chunk: Angles = lambda x, w: angles(
-        jnp.minimum(chunk + x % chunk, original_length - 1), w
+    largest = original_length - 1
+
+    def in_chunk(x: Array, w: Array) -> Array:
+        return angles(x % chunk, w)
+
+    def in_next_chunk(x: Array, w: Array) -> Array:
+        return angles(jnp.minimum(chunk + x % chunk, largest), w)
+
+    def at_largest(x: Array, w: Array) -> Array:
+        return angles(0 * x + largest, w)
+
+    def chunks_apart(later: Array, earlier: Array) -> Array:
+        return later // chunk - earlier // chunk
+
+    before = Far(
+        lambda later, earlier: chunks_apart(later, earlier) == 1,
+        later=in_next_chunk,
+        earlier=in_chunk,
     )
-    last: Angles = lambda x, w: angles(0 * x + (original_length - 1), w)
+    further = Far(
+        lambda later, earlier: chunks_apart(later, earlier) > 1,
+        later=at_largest,
+        earlier=in_chunk,
+    )
     metadata = Metadata(
         formula="f = m in a chunk, j mod s − min(s + i mod s, c − 1) to the one before, "
         "j mod s − (c − 1) farther left, −f(j, i) to the right, "
         f"s = {chunk}, c = {original_length}",
         source="An et al. 2024 (dual chunk attention), 3",
     )
-    before: Far = (lambda i, j: i // chunk - j // chunk == 1), next_chunk, in_chunk
-    further: Far = (lambda i, j: i // chunk - j // chunk > 1), last, in_chunk
     return _extended(head_size, base, layout, metadata, before, further)
+
+
+def _at_least(window: int) -> Callable[[Array, Array], Bool[Array, "..."]]:
+    """Return `Far.is_far` of tokens that are `window` or more apart."""
+    return lambda later, earlier: later - earlier >= window
 
 
 def _extended(
     head_size: int, base: float, layout: Layout, metadata: Metadata, *cases: Far
 ) -> Part:
-    """RoPE, and terms that take its logits from far pairs and add their own."""
+    """Return RoPE with terms that take its logits from far pairs and add their own."""
     w = frequencies(head_size, base).astype("float32")
-    near = rotary(lambda params, context: jnp.array(w), w.size, layout, metadata)
+    near = fixed_rotary(w, layout, metadata)
+
+    def rotate(x: Array, positions: Array, angles_of: Angles) -> Array:
+        angle = angles_of(positions, w)[..., None, :]
+        return rotate_by(at_least_float32(x), angle, layout)
 
     def logits(params: Params, q: Array, k: Array, context: HookContext) -> LogitTerms:
         i, j = context.rows()
-
-        def rotated(x: Array, positions: Array, angles_of: Angles) -> Array:
-            return rotate_by(
-                at_least_float32(x), angles_of(positions, w)[..., None, :], layout
-            )
-
-        # To the left the query is the later of the two, to the right the earlier.
-        q_rotated = [
-            rotated(q, i, at) for _, later, earlier in cases for at in (later, earlier)
-        ]
-        k_rotated = [
-            rotated(k, j, at) for _, later, earlier in cases for at in (earlier, later)
-        ]
-        q_near, k_near = rotated(q, i, angles), rotated(k, j, angles)
+        # Of each case for keys to the left, where the query is the later token, and to the right.
+        far_q = [(rotate(q, i, far.later), rotate(q, i, far.earlier)) for far in cases]
+        far_k = [(rotate(k, j, far.earlier), rotate(k, j, far.later)) for far in cases]
         return LogitTerms(
             function=term,
-            query_arrays=(i, q_near, *q_rotated),
-            key_arrays=(j, k_near, *k_rotated),
+            query_arrays=(i, rotate(q, i, angles), far_q),
+            key_arrays=(j, rotate(k, j, angles), far_k),
         )
 
     def term(
         query_arrays: tuple, key_arrays: tuple, shared: tuple, mask: Array | None
     ) -> Logits:
-        (i, *queries), (j, *keys) = query_arrays, key_arrays
-        i, j = jnp.asarray(i)[:, None, :, None], jnp.asarray(j)[:, None, None, :]
-        products = [jnp.einsum("bqhd,bkhd->bhqk", *pair) for pair in zip(queries, keys)]
+        i, near_q, far_q = query_arrays
+        j, near_k, far_k = key_arrays
+        i = jnp.asarray(i)[:, None, :, None]
+        j = jnp.asarray(j)[:, None, None, :]
+        later = jnp.maximum(i, j)
+        earlier = jnp.minimum(i, j)
+        near_logits = _products(near_q, near_k)
         total: jax.Array | float = 0.0
-        for n, (is_far, *_) in enumerate(cases):
-            left, right = products[1 + 2 * n : 3 + 2 * n]
-            chosen = is_far(jnp.maximum(i, j), jnp.minimum(i, j))
-            total = jnp.where(
-                chosen, jnp.where(j < i, left, right) - products[0], total
-            )
+        for far, (left_q, right_q), (left_k, right_k) in zip(cases, far_q, far_k):
+            left = _products(left_q, left_k)
+            right = _products(right_q, right_k)
+            change = jnp.where(j < i, left, right) - near_logits
+            total = jnp.where(far.is_far(later, earlier), change, total)
         return jnp.asarray(total)
 
-    return near.replace(
-        logits=logits, metadata=near.metadata and near.metadata.replace(pairs=())
-    )
+    assert near.metadata
+    return near.replace(logits=logits, metadata=near.metadata.replace(pairs=()))
+
+
+def _products(q: Float[Array, "B Lq H d"], k: Float[Array, "B Lk H d"]) -> Logits:
+    return jnp.einsum("bqhd,bkhd->bhqk", q, k)

@@ -32,7 +32,8 @@ def fope(
 
     The sums are over the M frequencies of at least one turn within L tokens, ω_m >= 2π/L. There are
     min(M, d/4) such pairs; the others have c = s = 1, which depends on no position. Pairs are
-    dimensions p and p + d/2. Products of different frequencies depend on both positions.
+    dimensions p and p + d/2. Products of different frequencies depend on both positions, not on
+    their difference alone.
 
     Params: `{"cosine": [H, M, P], "sine": [H, M, P]}`, C and S of P pairs. Both start at ones where
     a frequency belongs to the pair, plus a normal of Glorot's size times `gain`. The authors draw
@@ -43,6 +44,9 @@ def fope(
       original_length: L, of the inputs trained on, at least 7: a turn of the fastest frequency.
       base: of the frequencies.
       gain: of what is drawn; 0.3 or 0.4 in the authors' configs.
+
+    Raises:
+      ValueError: for a head size below 4, or a length without a whole turn of any frequency.
     """
     w = default_frequencies(head_size, base)
     w = w[w >= 2 * np.pi / original_length]
@@ -52,40 +56,42 @@ def fope(
             "fope needs head_size of at least 4, and original_length of at least 7 tokens, one "
             f"turn of its fastest frequency; got {head_size} and {original_length}."
         )
-    own = np.zeros((w.size, pairs), np.float32)
+    own_frequency = np.zeros((w.size, pairs), np.float32)
     step = math.ceil(w.size / pairs)
-    places = np.arange(math.ceil(w.size / step))
-    own[places * step, places] = 1
-    shape = num_heads, *own.shape
+    columns = np.arange(math.ceil(w.size / step))
+    own_frequency[columns * step, columns] = 1
     # Glorot's rule as PyTorch has it for three axes: [out, in, size].
     stddev = gain * math.sqrt(2 / ((w.size + num_heads) * pairs))
 
     def init(rng: jax.Array) -> Params:
-        rngs = zip(("cosine", "sine"), jax.random.split(rng), strict=True)
+        cosine_key, sine_key = jax.random.split(rng)
+        shape = (num_heads, *own_frequency.shape)
+        cosine_noise = stddev * jax.random.normal(cosine_key, shape)
+        sine_noise = stddev * jax.random.normal(sine_key, shape)
         return {
-            name: own[None] + stddev * jax.random.normal(key, shape)
-            for name, key in rngs
+            "cosine": own_frequency[None] + cosine_noise,
+            "sine": own_frequency[None] + sine_noise,
         }
 
-    def rotated(params: Params, x: Array, positions: Real[Array, "*P"]) -> Array:
+    def series(terms: Array, coefficients: Array) -> Array:
+        """Return c or s `[B, L, H, d/2]`, 1 for the pairs without a position."""
+        sums = jnp.einsum("blm,hmp->blhp", terms, coefficients)
+        padding = [(0, 0)] * 3 + [(0, head_size // 2 - pairs)]
+        return jnp.pad(sums, padding, constant_values=1.0)
+
+    def rotate(params: Params, x: Array, positions: Real[Array, "*P"]) -> Array:
         angle = angles(positions, w)
-        angle = angle if angle.ndim == 3 else angle[None]
-        still = [(0, 0)] * 3 + [(0, head_size // 2 - pairs)]
-
-        def series(terms: Array, coefficients: Array) -> Array:
-            total = jnp.einsum("blm,hmp->blhp", terms, coefficients)
-            return jnp.pad(total, still, constant_values=1.0)
-
+        if angle.ndim == 2:
+            angle = angle[None]
         cos = series(jnp.cos(angle), params["cosine"])
         sin = series(jnp.sin(angle), params["sine"])
         a, b = jnp.split(at_least_float32(x), 2, axis=-1)
-        return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(
-            x.dtype
-        )
+        rotated = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+        return rotated.astype(x.dtype)
 
     return Part(
         init=init,
-        map_qkv=both(rotated),
+        map_qkv=both(rotate),
         metadata=Metadata(
             formula="(Σ C cos ωx, Σ S sin ωx) instead of (cos ωx, sin ωx), ω ≥ 2π/L",
             source="Hua et al. 2024 (FoPE), code",

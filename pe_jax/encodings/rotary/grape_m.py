@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,20 +34,21 @@ def grape_m(*, head_size: int, num_heads: int, base: float = 10_000.0) -> Part:
     Params: `{"a": [H, d], "b": [H, d], "frequencies": [H]}`. As in the paper, a and b start with
     length 1 and at right angles, at random. ω_h starts at base^(-h/H), h = 0 .. H-1, radians per
     position: RoPE's frequencies, spread over the heads (ours).
+
+    Raises:
+      ValueError: for a head of one dimension, or a base that is not positive.
     """
     check_at_least(2, head_size=head_size)
     check_positive(base=base)
 
     def init(rng: jax.Array) -> Params:
-        a, b = jnp.moveaxis(
-            jax.random.orthogonal(rng, head_size, (num_heads,))[:, :2], 1, 0
-        )
+        directions = jax.random.orthogonal(rng, head_size, (num_heads,))
         w = jnp.float32(base) ** (-np.arange(num_heads) / num_heads)
-        return {"a": a, "b": b, "frequencies": w}
+        return {"a": directions[:, 0], "b": directions[:, 1], "frequencies": w}
 
     return Part(
         init=init,
-        map_qkv=both(_rotated),
+        map_qkv=both(_rotate),
         traits=Traits(frequency_params=("frequencies",)),
         metadata=Metadata(
             formula="exp(x ω L) q, exp(x ω L) k, L = a bᵀ − b aᵀ",
@@ -53,32 +56,45 @@ def grape_m(*, head_size: int, num_heads: int, base: float = 10_000.0) -> Part:
             parameters="(2d + 1)·H",
             invariant=True,
             monotone=False,  # A cosine of the offset.
-            frequencies=lambda params: _plane(params)[2][:, None],
+            frequencies=lambda params: _planes(params).frequencies[:, None],
         ),
     )
 
 
-def _plane(
-    params: Params,
-) -> tuple[Float[Array, "H d"], Float[Array, "H d"], Float[Array, " H"]]:
-    """Two orthonormal vectors u, v of each head's plane, with L = s (u vᵀ - v uᵀ), and ω s."""
-    a, b = params["a"], params["b"]
+class _Planes(NamedTuple):
+    """The plane of each head: orthonormal vectors with L = s (u vᵀ - v uᵀ), and ω s."""
+
+    u: Float[Array, "H d"]
+    v: Float[Array, "H d"]
+    frequencies: Float[Array, " H"]
+
+
+def _planes(params: Params) -> _Planes:
+    a = params["a"]
+    b = params["b"]
     length = jnp.linalg.norm(a, axis=-1, keepdims=True)
     u = a / length
-    across = b - u * jnp.sum(u * b, axis=-1, keepdims=True)
+    across = b - u * _product(u, b)
     height = jnp.linalg.norm(across, axis=-1, keepdims=True)
-    return u, across / height, params["frequencies"] * (length * height)[:, 0]
+    area = (length * height)[:, 0]
+    return _Planes(u=u, v=across / height, frequencies=params["frequencies"] * area)
 
 
-def _rotated(
+def _rotate(
     params: Params, x: Float[Array, "B L H d"], positions: Real[Array, "*P"]
 ) -> Float[Array, "B L H d"]:
-    """G(position) x; computed in float32, float64 where `x` is."""
-    u, v, frequencies = _plane(params)
+    """Return G(position) x; computed in float32, float64 where `x` is."""
+    u, v, frequencies = _planes(params)
     angle = angles(positions, frequencies)[..., None]  # [#B, L, H, 1]
-    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    cos = jnp.cos(angle)
+    sin = jnp.sin(angle)
     wide = at_least_float32(x)
-    along_u, along_v = (jnp.sum(wide * axis, axis=-1, keepdims=True) for axis in (u, v))
-    turned_u = (cos - 1) * along_u + sin * along_v
-    turned_v = (cos - 1) * along_v - sin * along_u
-    return (wide + turned_u * u + turned_v * v).astype(x.dtype)
+    along_u = _product(wide, u)
+    along_v = _product(wide, v)
+    moved_u = (cos - 1) * along_u + sin * along_v
+    moved_v = (cos - 1) * along_v - sin * along_u
+    return (wide + moved_u * u + moved_v * v).astype(x.dtype)
+
+
+def _product(x: Array, y: Array) -> jax.Array:
+    return jnp.sum(x * y, axis=-1, keepdims=True)

@@ -24,28 +24,37 @@ def lerope(part: Part) -> Part:
 
     Args:
       part: any encoding with `Metadata.pairs`, such as `rope`, its scaled kin and `rope_slice`.
+
+    Raises:
+      ValueError: for an encoding without pairs that rotate.
     """
     metadata = part.metadata
     if metadata is None or not metadata.pairs:
         raise no_rotation("lerope", part)
-    count, frequencies = len(metadata.pairs), metadata.frequencies
+    unscaled = metadata.frequencies
 
     def init(rng: jax.Array) -> Params:
-        return {**part.init(rng), "log_factors": jnp.zeros(count)}
+        return {**part.init(rng), "log_factors": jnp.zeros(len(metadata.pairs))}
 
-    learned = lambda params: jnp.exp(params["log_factors"])
-    scaled = with_part_factors(part, lambda params: lambda w: learned(params))
-    names = *part.traits.frequency_params, "log_factors"
+    def factors(params: Params) -> jax.Array:
+        return jnp.exp(params["log_factors"])
+
+    def frequencies(params: Params) -> jax.Array:
+        assert unscaled
+        return unscaled(params) * factors(params)
+
+    parameters = "r/2"
+    if metadata.parameters != "0":
+        parameters = f"{metadata.parameters} + r/2"
+    frequency_params = (*part.traits.frequency_params, "log_factors")
+    scaled = with_part_factors(part, lambda params: lambda w: factors(params))
     return scaled.replace(
         init=init,
-        traits=part.traits.replace(frequency_params=names),
+        traits=part.traits.replace(frequency_params=frequency_params),
         metadata=metadata.replace(
             formula="ω_m → ω_m e^(α_m), α free",
             source="Mistral AI 2026 (Mistral Large 4), code",
-            parameters="r/2"
-            if metadata.parameters == "0"
-            else f"{metadata.parameters} + r/2",
-            frequencies=frequencies
-            and (lambda params: frequencies(params) * learned(params)),
+            parameters=parameters,
+            frequencies=frequencies if unscaled else None,
         ),
     )

@@ -14,7 +14,7 @@ from pe_jax.encodings.pairwise import numbers_at_once
 from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part, Traits
 from pe_jax.encodings.positions import real_positions
 from pe_jax.encodings.registry import register_encoding
-from pe_jax.encodings.rotary.several_axes import of_patch
+from pe_jax.encodings.rotary.several_axes import check_width, of_patch
 from pe_jax.encodings.rotary.skew import rotation_of, skew_matrix
 
 # With more numbers in all matrices, they are computed for some positions at a time. On a CPU that
@@ -53,23 +53,23 @@ def liere(
         has x from 0 to 1 in images of 14 x 14 patches: for its weights, and to train as it does,
         `side=13`, which is `per_layer(liere(block=64, width=14, side=13))` with blocks of 64.
       width: positions are one number each instead, as in `rope_axial`.
+
+    Raises:
+      ValueError: for sizes that do not fit, or fewer than two axes.
     """
     if axes < 2:
         raise ValueError(
             f"axes must be at least 2, got {axes}. With one axis the generators commute: use "
             "string(axes=1)."
         )
-    if width is not None and (axes != 2 or width < 1):
-        raise ValueError(
-            f"With width, axes must be 2 and width at least 1, got axes={axes}, width={width}."
-        )
+    check_width(width, axes)
     check_at_least(2, block=block, head_size=head_size)
     check_positive(side=side)
     size = min(block, head_size)
     blocks = head_size // size
 
     def init(rng: jax.Array) -> Params:
-        shape = axes, num_heads, blocks, size * (size - 1) // 2
+        shape = (axes, num_heads, blocks, size * (size - 1) // 2)
         return {"generators": jax.random.uniform(rng, shape, maxval=2 * np.pi)}
 
     def rotations(
@@ -78,45 +78,47 @@ def liere(
         if width is not None:
             positions = of_patch(positions, width)
         x = jnp.asarray(real_positions(positions)) / side
-        return rotation_of(
-            skew_matrix(jnp.tensordot(x, params["generators"], axes=1), size)
-        )
+        entries = jnp.tensordot(x, params["generators"], axes=1)
+        return rotation_of(skew_matrix(entries, size))
 
-    def turn(params: Params, positions: Array, *heads: Array) -> tuple[Array, ...]:
+    def rotate(params: Params, positions: Array, *heads: Array) -> tuple[Array, ...]:
         """Rotate arrays `[B, L, H, d]` at the same positions, some positions at a time."""
 
-        def rotated(block: tuple[Array, ...]) -> tuple[Array, ...]:
-            matrices = rotations(params, block[0])
-            return tuple(_rotated(x, matrices) for x in block[1:])
+        def rotate_block(block: tuple[Array, ...]) -> tuple[Array, ...]:
+            block_positions, *block_heads = block
+            matrices = rotations(params, block_positions)
+            return tuple(_rotate(x, matrices) for x in block_heads)
 
-        axis = positions.ndim - (
-            1 if width else 2
-        )  # Of the tokens; before it, of the batch.
+        # The axis of tokens; an axis of rows may be before it.
+        axis = positions.ndim - (1 if width else 2)
         rows = positions.shape[0] if axis else 1
-        length, of_position = heads[0].shape[1], rows * num_heads * blocks * size**2
-        if (
-            not isinstance(length, int) or length * of_position <= _WHOLE
-        ):  # It may be symbolic.
-            return rotated((positions, *heads))
-        count = max(1, numbers_at_once() // of_position)
-        cut = cut_axis(positions, count, axis), *(cut_axis(x, count, 1) for x in heads)
-        turned = jax.lax.map(jax.checkpoint(rotated), cut)
-        return tuple(join_axis(x, 1, length) for x in turned)
+        length = heads[0].shape[1]
+        numbers_per_position = rows * num_heads * blocks * size**2
+        # A symbolic length cannot be cut.
+        if not isinstance(length, int) or length * numbers_per_position <= _WHOLE:
+            return rotate_block((positions, *heads))
+        count = max(1, numbers_at_once() // numbers_per_position)
+        cut_positions = cut_axis(positions, count, axis)
+        cut_heads = [cut_axis(x, count, 1) for x in heads]
+        rotated = jax.lax.map(jax.checkpoint(rotate_block), (cut_positions, *cut_heads))
+        return tuple(join_axis(x, 1, length) for x in rotated)
 
-    def heads(
+    def map_qkv(
         params: Params, q: Array, k: Array, v: Array, context: HookContext
     ) -> QKV:
         i, j = context.arrays()
         ranges = context.ranges
-        if context.positions_k is context.positions_q or (
-            ranges and ranges[0] == ranges[1]
-        ):
-            return *turn(params, i, q, k), v
-        return *turn(params, i, q), *turn(params, j, k), v
+        same_positions = context.positions_k is context.positions_q
+        if same_positions or (ranges and ranges[0] == ranges[1]):
+            q, k = rotate(params, i, q, k)  # The matrices are computed once.
+            return q, k, v
+        (q,) = rotate(params, i, q)
+        (k,) = rotate(params, j, k)
+        return q, k, v
 
     return Part(
         init=init,
-        map_qkv=heads,
+        map_qkv=map_qkv,
         traits=Traits(
             frequency_params=("generators",), axes=axes if width is None else 1
         ),
@@ -128,13 +130,15 @@ def liere(
     )
 
 
-def _rotated(
+def _rotate(
     x: Float[Array, "B L H d"], rotations: Float[Array, "*B L H N n n"]
 ) -> Float[Array, "B L H d"]:
-    """Each block of a head times its matrix; in float32, float64 where `x` is."""
-    blocks, size = rotations.shape[-3], rotations.shape[-1]
+    """Multiply each block of a head by its matrix; in float32, float64 where `x` is."""
+    blocks = rotations.shape[-3]
+    size = rotations.shape[-1]
     wide, rest = jnp.split(at_least_float32(x), [blocks * size], axis=-1)
     shares = wide.reshape(*x.shape[:-1], blocks, size)
     axes = "lhned,blhnd->blhne" if rotations.ndim == 5 else "blhned,blhnd->blhne"
-    turned = jnp.einsum(axes, rotations, shares, precision=jax.lax.Precision.HIGHEST)
-    return jnp.concatenate([turned.reshape(wide.shape), rest], axis=-1).astype(x.dtype)
+    rotated = jnp.einsum(axes, rotations, shares, precision="highest")
+    out = jnp.concatenate([rotated.reshape(wide.shape), rest], axis=-1)
+    return out.astype(x.dtype)

@@ -30,29 +30,29 @@ def pope(
 
     Params: `{"phase": [H, d]}`, δ in radians, zeros; with `random_phases`, uniform in [-2π, 0]. A
     phase moves the offset that a coordinate favours from 0 to -δ/w. The published code clamps δ to
-    [-2π, 0], which can stop its gradient; here it is free. Clip weights of that code once.
+    [-2π, 0], which from 0 stops the gradient of every phase whose first step goes up. Here δ is
+    free. Clip weights of that code once.
     """
     frequencies = default_frequencies(2 * head_size, base)
 
     def init(rng: jax.Array) -> Params:
-        shape = num_heads, head_size
+        shape = (num_heads, head_size)
+        phase = jnp.zeros(shape)
         if random_phases:
-            return {
-                "phase": jax.random.uniform(rng, shape, minval=-2 * np.pi, maxval=0.0)
-            }
-        return {"phase": jnp.zeros(shape)}
+            phase = jax.random.uniform(rng, shape, minval=-2 * np.pi, maxval=0.0)
+        return {"phase": phase}
 
-    def heads(
+    def map_qkv(
         params: Params, q: Array, k: Array, v: Array, context: HookContext
     ) -> QKV:
-        phase_q, phase_k = (
-            angles(x, frequencies)[..., None, :] for x in context.arrays()
-        )
+        i, j = context.arrays()
+        phase_q = angles(i, frequencies)[..., None, :]
+        phase_k = angles(j, frequencies)[..., None, :]
         return _polar(q, phase_q), _polar(k, phase_k + params["phase"]), v
 
     return Part(
         init=init,
-        map_qkv=heads,
+        map_qkv=map_qkv,
         metadata=Metadata(
             formula="softplus(q)·e^(iωx), softplus(k)·e^(i(ωx + δ))",
             source="Gopalakrishnan et al. 2025",
@@ -67,7 +67,8 @@ def pope(
 def _polar(
     x: Float[Array, "B L H d"], phase: Float[Array, "..."]
 ) -> Float[Array, "B L H e"]:
-    """Real and imaginary parts of softplus(x)·e^(i·phase), e = 2d; computed in float32."""
+    """Return real and imaginary parts of softplus(x)·e^(i·phase), e = 2d; computed in float32."""
     magnitude = jax.nn.softplus(at_least_float32(x))
-    parts = magnitude * jnp.cos(phase), magnitude * jnp.sin(phase)
-    return jnp.concatenate(parts, axis=-1).astype(x.dtype)
+    real = magnitude * jnp.cos(phase)
+    imaginary = magnitude * jnp.sin(phase)
+    return jnp.concatenate([real, imaginary], axis=-1).astype(x.dtype)

@@ -22,7 +22,6 @@ from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import Layout, pairs, rotate_by
 from pe_jax.encodings.sinusoid import angles, default_frequencies
 
-Frequencies = Callable[[Params, HookContext], jax.Array]
 FrequencyFactors = Callable[[Float[Array, "#H F"]], Float[Array, "#H F"]]
 
 
@@ -53,88 +52,106 @@ def rope(
       learnable: params `{"frequencies": [r/2]}`, which start at the fixed ones.
       per_head: learn separate frequencies for each head, `[H, r/2]`; needs `learnable` and
         `num_heads`.
+
+    Raises:
+      ValueError: for options that leave no even number of dimensions to rotate, shares outside
+        (0, 1], or one of `per_head` and `num_heads` without the other.
     """
     w = frequencies(head_size, base, fraction, proportional)
     if per_head and not learnable:
         raise ValueError(
             "per_head=True needs learnable=True: fixed frequencies are the same in all heads."
         )
-    if per_head != (num_heads is not None):
-        raise ValueError(
-            f"num_heads and per_head=True need each other, got num_heads={num_heads}, "
-            f"per_head={per_head}."
-        )
+    check_per_head(num_heads, per_head)
+    rotation = "q_i → R(ω i) q_i, k_j → R(ω j) k_j"
     metadata = Metadata(
-        formula="q_i → R(ω i) q_i, k_j → R(ω j) k_j, "
-        + ("ω free" if learnable else f"ω_m = {base:g}^(−2m/r)"),
+        formula=f"{rotation}, ω_m = {base:g}^(−2m/r)",
         source="Su et al. 2021, eqs. 14–16",
-        parameters="H·r/2" if per_head else "r/2" if learnable else "0",
         invariant=True,
     )
     if not learnable:
-        return rotary(lambda params, context: jnp.array(w), w.size, layout, metadata)
+        return fixed_rotary(w, layout, metadata)
     start = np.tile(w, (num_heads, 1)) if num_heads else w
-    init = lambda rng: {"frequencies": jnp.array(start)}
-    part = rotary(
-        lambda params, context: params["frequencies"], w.size, layout, metadata
+    metadata = metadata.replace(
+        formula=f"{rotation}, ω free", parameters="H·r/2" if per_head else "r/2"
     )
-    return part.replace(init=init, traits=Traits(frequency_params=("frequencies",)))
+    part = rotary(lambda params: params["frequencies"], w.size, layout, metadata)
+    return part.replace(
+        init=lambda rng: {"frequencies": jnp.array(start)},
+        traits=Traits(frequency_params=("frequencies",)),
+    )
 
 
 def rotary(
-    frequencies: Frequencies,
+    frequencies: Callable[[Params], jax.Array],
     count: int,
     layout: Layout,
     metadata: Metadata,
     *,
     scale: float = 1.0,
-    short: np.ndarray | None = None,
+    by_length: Callable[[Array], Array] | None = None,
 ) -> Part:
-    """The part that rotates queries and keys.
+    """Return the part that rotates queries and keys.
 
     Args:
-      frequencies: `(params, HookContext) -> [F]`, `[#H, F]` or `[B, #H, F]`.
+      frequencies: `params -> [F]` or `[#H, F]`; those of short inputs, where there is `by_length`.
       count: F.
+      layout: which dimensions make a pair.
+      metadata: what is known of it before its rotations.
       scale: c, which multiplies sines and cosines of queries and of keys.
-      short: `[F]`, frequencies of short inputs, if `frequencies` depends on the context.
+      by_length: `n -> [#B, 1, F]`, the frequencies where they depend on the length n `[#B, 1, 1]`
+        of the input. Those of all cached keys change then when the sequence grows.
     """
 
-    def heads(
+    def short_frequencies(params: Params) -> jax.Array:
+        return jnp.atleast_2d(frequencies(params))
+
+    def map_qkv(
         params: Params, q: Array, k: Array, v: Array, context: HookContext
     ) -> QKV:
-        w = jnp.atleast_2d(frequencies(params, context))
+        short = short_frequencies(params)
+        w = short
+        if by_length is not None:
+            w = by_length(context.span()[..., None, None])
         if context.frequency_factors is not None:
-            w = w * context.frequency_factors(without_context(params))
+            w = w * context.frequency_factors(short)
         i, j = context.arrays()
-        return (
-            rotate_heads(q, i, w, layout, scale),
-            rotate_heads(k, j, w, layout, scale),
-            v,
-        )
-
-    def without_context(params: Params) -> jax.Array:
-        w = (
-            frequencies(params, HookContext(positions_q=range(0), positions_k=range(0)))
-            if short is None
-            else jnp.array(short)
-        )
-        return jnp.atleast_2d(w)
+        q = rotate_heads(q, i, w, layout, scale)
+        k = rotate_heads(k, j, w, layout, scale)
+        return q, k, v
 
     return Part(
-        map_qkv=heads,
+        map_qkv=map_qkv,
+        traits=Traits(cacheable=by_length is None),
         metadata=metadata.replace(
             monotone=False,  # A sum of cosines of the offset, see `sinusoidal_absolute`.
-            frequencies=without_context,
+            frequencies=short_frequencies,
             pairs=pairs(count, layout),
         ),
         params_key="rope",
     )
 
 
+def fixed_rotary(
+    w: Float[np.ndarray, " F"], layout: Layout, metadata: Metadata, scale: float = 1.0
+) -> Part:
+    """Return the `rotary` part with the frequencies `w`, for any parameters and input."""
+    return rotary(lambda _: jnp.array(w), w.size, layout, metadata, scale=scale)
+
+
+def check_per_head(num_heads: int | None, per_head: bool) -> None:
+    """Raise a ValueError for one of `num_heads` and `per_head` without the other."""
+    if per_head != (num_heads is not None):
+        raise ValueError(
+            f"num_heads and per_head=True need each other, got num_heads={num_heads}, "
+            f"per_head={per_head}."
+        )
+
+
 def frequencies(
     head_size: int, base: float, fraction: float = 1.0, proportional: float = 1.0
 ) -> Float[np.ndarray, " F"]:
-    """Fixed frequencies of a head, float64; see `rope` for the arguments."""
+    """Return the fixed frequencies of a head, float64; see `rope` for arguments and errors."""
     for name, share in (("fraction", fraction), ("proportional", proportional)):
         if not 0 < share <= 1:
             raise ValueError(
@@ -158,13 +175,13 @@ def rotate_heads(
     layout: Layout = "half",
     scale: float = 1.0,
 ) -> Float[jax.Array, "B L H d"]:
-    """c R(ω · position) x, for the first 2F dimensions; the others stay as they are.
-
-    Angles and the rotation are float32, float64 where `x` is; the result has the dtype of `x`.
+    """Return c R(ω · position) x: the first 2F dimensions are rotated, see `rotate_by`.
 
     Args:
+      x: queries or keys.
       positions: `[L]` or `[B, L]`, integer or real.
       frequencies: ω, radians per position: `[#H, F]`, or `[B, #H, F]` for rows of their own.
+      layout: which dimensions make a pair.
       scale: c.
     """
     if frequencies.ndim == 3:
@@ -179,31 +196,35 @@ def rotate_heads(
 def convert_layout(
     kernel: Float[Array, "*B d"], to: Layout, *, fraction: float = 1.0
 ) -> Float[jax.Array, "*B d"]:
-    """A projection `[D, H, d]`, or its bias `[H, d]`, of queries or keys for the other layout.
+    """Return a projection of queries or keys for the other layout.
 
     Dimensions of a head are reordered, so that logits with the layout `to` are what they were with
     the other one. Both queries and keys need it; values do not.
 
     Args:
+      kernel: the projection `[D, H, d]`, or its bias `[H, d]`.
       to: the layout that the result is for; `kernel` is for the other one.
       fraction: as in `rope`.
     """
-    dims = int(kernel.shape[-1] * fraction)
+    size = kernel.shape[-1]
+    dims = int(size * fraction)
     unfolded = {"interleaved": (2, dims // 2), "half": (dims // 2, 2)}[to]
-    order = np.arange(dims).reshape(unfolded).T.reshape(-1)
-    return jnp.asarray(kernel)[..., np.append(order, np.arange(dims, kernel.shape[-1]))]
+    rotated = np.arange(dims).reshape(unfolded).T.reshape(-1)
+    unrotated = np.arange(dims, size)
+    return jnp.asarray(kernel)[..., np.append(rotated, unrotated)]
 
 
 def with_factors(
     encoding: PositionEncoding, factors: FrequencyFactors
 ) -> PositionEncoding:
-    """`encoding` with every frequency ω of its rotations (`Metadata.pairs`) multiplied by a factor.
+    """Return `encoding` with every frequency ω of its rotations multiplied by a factor.
 
-    Parameters stay those of `encoding`. A factor of 0 removes position from a pair of dimensions
-    and keeps its content. Factors may be traced. Changed parts have no `Metadata`, so they cannot
-    be measured.
+    Its rotations are those of parts with `Metadata.pairs`. Parameters stay as they are. A factor of
+    0 removes position from a pair of dimensions and keeps its content. Factors may be traced.
+    Changed parts have no `Metadata`, so they cannot be measured.
 
     Args:
+      encoding: a position encoding, with or without rotations.
       factors: `ω -> factors`, both `[#H, F]`.
     """
 
@@ -226,26 +247,30 @@ def no_rotation(wrapper: str, part: Part) -> ValueError:
 def with_part_factors(
     part: Part, factors: Callable[[Params], FrequencyFactors]
 ) -> Part:
-    """`part` with every frequency of its rotations multiplied by a factor, see `with_factors`, that
-    may depend on its parameters."""
-    map_qkv, map_output = part.map_qkv, part.map_output
-    assert map_qkv
+    """Return `part` with every frequency of its rotations multiplied by a factor, see
+    `with_factors`, that may depend on its parameters."""
+    inner_map_qkv = part.map_qkv
+    inner_map_output = part.map_output
+    assert inner_map_qkv
 
-    def changed(params: Params, context: HookContext) -> HookContext:
-        inner, outer = factors(params), context.frequency_factors
-        if outer is None:
-            return context.replace(frequency_factors=inner)
-        return context.replace(
-            frequency_factors=lambda w: inner(w) * outer(inner(w) * w)
-        )
+    def with_these_factors(params: Params, context: HookContext) -> HookContext:
+        inner = factors(params)
+        outer = context.frequency_factors
 
-    def heads(
+        def product(w: Array) -> Array:
+            return inner(w) if outer is None else inner(w) * outer(inner(w) * w)
+
+        return context.replace(frequency_factors=product)
+
+    def map_qkv(
         params: Params, q: Array, k: Array, v: Array, context: HookContext
     ) -> QKV:
-        return map_qkv(params, q, k, v, changed(params, context))
+        return inner_map_qkv(params, q, k, v, with_these_factors(params, context))
 
-    def output(params: Params, o: Array, context: HookContext) -> jax.Array:
-        assert map_output
-        return map_output(params, o, changed(params, context))
+    def map_output(params: Params, o: Array, context: HookContext) -> jax.Array:
+        assert inner_map_output
+        return inner_map_output(params, o, with_these_factors(params, context))
 
-    return part.replace(map_qkv=heads, map_output=map_output and output)
+    return part.replace(
+        map_qkv=map_qkv, map_output=map_output if inner_map_output else None
+    )

@@ -13,34 +13,38 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.common.errors import check_at_least
 from pe_jax.common.shapes import Array, Float
-from pe_jax.encodings.part import HookContext, Metadata, Params, Part, Traits
+from pe_jax.encodings.part import Metadata, Part
 from pe_jax.encodings.registry import register_encoding
-from pe_jax.encodings.rotary.rope import Layout, frequencies, rotary
+from pe_jax.encodings.rotary.rope import Layout, fixed_rotary, frequencies, rotary
 
 
 def ntk(w: Float[Array, " F"], factor: Array | float) -> Float[Array, "*B F"]:
-    """base -> base · s^(r/(r-2)): the fastest frequency stays, the slowest is divided by s."""
+    """Return the frequencies `w` for base · s^(r/(r-2)), s = `factor`: the fastest stays as it is,
+    the slowest is divided by s."""
     return w * factor ** -np.linspace(0, 1, w.size)
 
 
 def yarn_scale(
     factor: float, mscale: float | None = None, mscale_all_dim: float | None = None
 ) -> float:
-    """0.1 ln s + 1; with both `mscale` a and `mscale_all_dim` b, neither of them 0,
-    (0.1 a ln s + 1)/(0.1 b ln s + 1), DeepSeek's."""
+    """Return the scale of YaRN's sines and cosines: 0.1 ln s + 1, s = `factor`.
+
+    With both `mscale` a and `mscale_all_dim` b, neither of them 0, it is DeepSeek's
+    (0.1 a ln s + 1)/(0.1 b ln s + 1).
+    """
     if not (mscale and mscale_all_dim):
-        return 0.1 * math.log(factor) + 1
-    return (0.1 * mscale * math.log(factor) + 1) / (
-        0.1 * mscale_all_dim * math.log(factor) + 1
-    )
+        return _log_scale(factor, 1.0)
+    return _log_scale(factor, mscale) / _log_scale(factor, mscale_all_dim)
+
+
+def _log_scale(factor: float, mscale: float) -> float:
+    return 0.1 * mscale * math.log(factor) + 1
 
 
 @register_encoding
@@ -54,10 +58,21 @@ def rope_linear(
     proportional: float = 1.0,
 ) -> Part:
     """RoPE with all frequencies divided by s = `factor` (position interpolation: Chen et al. 2023,
-    eq. 4; Gemma 3). Other arguments as in `rope`."""
+    eq. 4; Gemma 3).
+
+    Other arguments as in `rope`.
+
+    Raises:
+      ValueError: for a factor below 1, and see `rope`.
+    """
     check_at_least(1, factor=factor)
     w = frequencies(head_size, base, fraction, proportional) / factor
-    return _fixed(w, layout, f"R(ω i / {factor:g})", "Chen et al. 2023, eq. 4")
+    return _fixed(
+        w,
+        layout,
+        formula=f"R(ω i / {factor:g})",
+        source="Chen et al. 2023, eq. 4",
+    )
 
 
 @register_encoding
@@ -70,11 +85,20 @@ def rope_ntk(
     fraction: float = 1.0,
 ) -> Part:
     """RoPE with the base multiplied by s^(r/(r-2)), s = `factor` (NTK-aware interpolation: bloc97
-    2023; Peng et al. 2023, section 3.1). Other arguments as in `rope`."""
+    2023; Peng et al. 2023, section 3.1).
+
+    Other arguments as in `rope`.
+
+    Raises:
+      ValueError: for a factor below 1, and see `rope`.
+    """
     check_at_least(1, factor=factor)
-    w = np.asarray(ntk(frequencies(head_size, base, fraction), factor))
+    w = ntk(frequencies(head_size, base, fraction), factor)
     return _fixed(
-        w, layout, f"R(ω' i), base' = base·{factor:g}^(r/(r−2))", "bloc97 2023"
+        np.asarray(w),
+        layout,
+        formula=f"R(ω' i), base' = base·{factor:g}^(r/(r−2))",
+        source="bloc97 2023",
     )
 
 
@@ -89,21 +113,25 @@ def rope_dynamic_ntk(
     fraction: float = 1.0,
 ) -> Part:
     """`rope_ntk` by a factor that grows with the length n of the input (see the file's docstring),
-    s n/L - (s - 1), from 1 at L = `original_length` (emozilla 2023). Other arguments as in `rope`.
+    s n/L - (s - 1), from 1 at L = `original_length` (emozilla 2023).
+
+    Other arguments as in `rope`.
+
+    Raises:
+      ValueError: for a factor or original length below 1, and see `rope`.
     """
     check_at_least(1, factor=factor, original_length=original_length)
     w = frequencies(head_size, base, fraction)
 
-    def of_length(n: Array) -> Array:
-        return ntk(
-            jnp.array(w), jnp.maximum(1.0, factor * n / original_length - (factor - 1))
-        )
+    def by_length(n: Array) -> Array:
+        grown = factor * n / original_length - (factor - 1)
+        return ntk(jnp.array(w), jnp.maximum(1.0, grown))
 
     metadata = Metadata(
         formula="R(ω'(n) i), base' = base·(s n/L − s + 1)^(r/(r−2))",
         source="emozilla 2023",
     )
-    return _by_length(w, of_length, layout, metadata)
+    return rotary(lambda _: jnp.array(w), w.size, layout, metadata, by_length=by_length)
 
 
 @register_encoding
@@ -140,6 +168,11 @@ def rope_yarn(
         (0.1 b ln s + 1)², b = `mscale_all_dim` (DeepSeek's attention).
       truncate: whether the ends of the ramp are rounded outwards to whole indices.
       base, layout, fraction: as in `rope`.
+
+    Raises:
+      ValueError: for a factor or original length below 1, betas that are not positive or in the
+        wrong order, a base of 1 or less, a negative attention factor, or `scale_logits` without
+        `mscale_all_dim`; and see `rope`.
     """
     check_at_least(1, factor=factor, original_length=original_length)
     if not beta_fast >= beta_slow > 0:
@@ -161,25 +194,30 @@ def rope_yarn(
     w = frequencies(head_size, base, fraction)
 
     def index(rotations: float) -> float:
-        return (
-            w.size
-            * math.log(original_length / (2 * math.pi * rotations))
-            / math.log(base)
-        )
+        """Return the index of the frequency that makes so many rotations within L."""
+        wavelengths = original_length / (2 * math.pi * rotations)
+        return w.size * math.log(wavelengths) / math.log(base)
 
-    start, end = index(beta_fast), index(beta_slow)
+    start = index(beta_fast)
+    end = index(beta_slow)
     if truncate:
-        start, end = math.floor(start), math.ceil(end)
-    start, end = max(start, 0), min(end, 2 * w.size - 1)
-    ramp = np.clip((np.arange(w.size) - start) / ((end - start) or 0.001), 0, 1)
+        start = math.floor(start)
+        end = math.ceil(end)
+    start = max(start, 0)
+    end = min(end, 2 * w.size - 1)
+    width = (end - start) or 0.001  # As the authors' code, which divides by it.
+    ramp = np.clip((np.arange(w.size) - start) / width, 0, 1)
     w = (1 - ramp) * w + ramp * w / factor
-    source = "Peng et al. 2023, sections 3.2–3.4"
     part = _fixed(
-        w, layout, f"c R(ω' i), c = {scale:.4g}, ω' between ω and ω/s", source, scale
+        w,
+        layout,
+        formula=f"c R(ω' i), c = {scale:.4g}, ω' between ω and ω/s",
+        source="Peng et al. 2023, sections 3.2–3.4",
+        scale=scale,
     )
     if not scale_logits:
         return part
-    logit_factor = (0.1 * (mscale_all_dim or 0) * math.log(factor) + 1) ** 2
+    logit_factor = _log_scale(factor, mscale_all_dim or 0) ** 2
     return part.replace(scale=lambda params, context: logit_factor)
 
 
@@ -195,10 +233,16 @@ def rope_llama3(
     layout: Layout = "half",
     fraction: float = 1.0,
 ) -> Part:
-    """Llama 3.1's scaling: frequencies that rotate more than `high_frequency_factor` times within
-    `original_length` stay, those that rotate less than `low_frequency_factor` times are divided by
-    `factor`, the others in between (Meta 2024, llama-models; no paper). Other arguments as in
-    `rope`."""
+    """Llama 3.1's scaling of frequencies by their wavelength (Meta 2024, llama-models; no paper).
+
+    Frequencies that rotate more than `high_frequency_factor` times within `original_length` stay,
+    those that rotate less than `low_frequency_factor` times are divided by `factor`, and the others
+    lie in between. Other arguments as in `rope`.
+
+    Raises:
+      ValueError: for a factor or original length below 1, or frequency factors that are not
+        positive or in the wrong order; and see `rope`.
+    """
     check_at_least(1, factor=factor, original_length=original_length)
     if not high_frequency_factor >= low_frequency_factor > 0:
         raise ValueError(
@@ -211,7 +255,10 @@ def rope_llama3(
     share = np.clip((rotations - low_frequency_factor) / width, 0, 1)
     w = share * w + (1 - share) * w / factor
     return _fixed(
-        w, layout, "R(ω' i), ω' between ω and ω/s by wavelength", "Llama 3.1, Meta 2024"
+        w,
+        layout,
+        formula="R(ω' i), ω' between ω and ω/s by wavelength",
+        source="Llama 3.1, Meta 2024",
     )
 
 
@@ -239,6 +286,10 @@ def rope_longrope(
       attention_factor: c, the scale of sines and cosines at any length; default sqrt(1 + ln s /
         ln L).
       base, layout, fraction: as in `rope`.
+
+    Raises:
+      ValueError: for lists that have not r/2 positive divisors each, a factor below 1, an original
+        length below 2, or a negative attention factor; and see `rope`.
     """
     check_at_least(1, factor=factor)
     check_at_least(2, original_length=original_length)
@@ -253,43 +304,34 @@ def rope_longrope(
     if scale is None:
         scale = math.sqrt(1 + math.log(factor) / math.log(original_length))
     check_at_least(0, attention_factor=scale)
-    w_short, w_long = w / np.array(short), w / np.array(long)
+    w_short = w / np.array(short)
+    w_long = w / np.array(long)
 
-    def of_length(n: Array) -> Array:
+    def by_length(n: Array) -> Array:
         return jnp.where(n > original_length, jnp.array(w_long), jnp.array(w_short))
 
     metadata = Metadata(
         formula=f"c R(ω_m i / λ_m), c = {scale:.4g}, λ by length",
         source="Ding et al. 2024",
     )
-    return _by_length(w_short, of_length, layout, metadata, scale)
+    return rotary(
+        lambda _: jnp.array(w_short),
+        w.size,
+        layout,
+        metadata,
+        scale=scale,
+        by_length=by_length,
+    )
 
 
 def _fixed(
     w: Float[np.ndarray, " F"],
     layout: Layout,
+    *,
     formula: str,
     source: str,
     scale: float = 1.0,
 ) -> Part:
-    """The part with these frequencies at any length."""
+    """Return the part with the frequencies `w` at any length."""
     metadata = Metadata(formula=formula, source=source, invariant=True)
-    return rotary(
-        lambda params, context: jnp.array(w), w.size, layout, metadata, scale=scale
-    )
-
-
-def _by_length(
-    w: Float[np.ndarray, " F"],
-    of_length: Callable[[Array], Array],
-    layout: Layout,
-    metadata: Metadata,
-    scale: float = 1.0,
-) -> Part:
-    """The part with frequencies `of_length(n)`, w for short inputs."""
-
-    def frequencies(params: Params, context: HookContext) -> jax.Array:
-        return of_length(context.span()[..., None, None])  # [#B, 1, F]
-
-    part = rotary(frequencies, w.size, layout, metadata, scale=scale, short=w)
-    return part.replace(traits=Traits(cacheable=False))
+    return fixed_rotary(w, layout, metadata, scale)

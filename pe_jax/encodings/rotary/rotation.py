@@ -33,16 +33,16 @@ _WIDEST = 1024
 
 
 def pairs(count: int, layout: Layout) -> tuple[tuple[int, int], ...]:
-    """The dimensions of each of so many pairs."""
-    return tuple(
-        (m, m + count) if layout == "half" else (2 * m, 2 * m + 1) for m in range(count)
-    )
+    """Return the two dimensions of each of `count` pairs."""
+    if layout == "half":
+        return tuple((m, m + count) for m in range(count))
+    return tuple((2 * m, 2 * m + 1) for m in range(count))
 
 
 def both(
     rotate: Callable[[Params, Array, Array], Array],
 ) -> Callable[[Params, Array, Array, Array, HookContext], QKV]:
-    """The hook `map_qkv` that rotates queries and keys, each at its own positions.
+    """Return the hook `map_qkv` that rotates queries and keys, each at its own positions.
 
     Args:
       rotate: `(params, x [B, L, H, d], positions) -> x`.
@@ -63,13 +63,20 @@ def rotate_by(
     layout: Layout = "half",
     scale: Array | float = 1.0,
 ) -> Float[Array, "B L H d"]:
-    """c R(angle) x, for the first 2F dimensions, as `rotate_heads` with angles of one's own.
+    """Return c R(angle) x: the first 2F dimensions are rotated, the others stay as they are.
 
     Args:
-      angle: `[L, #H, F]` or `[B, L, #H, F]`.
+      x: queries or keys.
+      angle: in radians, `[L, #H, F]` or `[B, L, #H, F]`.
+      layout: which dimensions make a pair.
       scale: c, a number or one for each angle.
+
+    Returns:
+      an array in the dtype of `x`; the rotation is float32, float64 where `x` is.
     """
-    return _rotate(x, scale * jnp.cos(angle), scale * jnp.sin(angle), layout)
+    cos = scale * jnp.cos(angle)
+    sin = scale * jnp.sin(angle)
+    return _rotate(x, cos, sin, layout)
 
 
 # Traced once for the queries and keys of all layers.
@@ -83,46 +90,47 @@ def _rotate(x: Array, cos: Array, sin: Array, layout: Layout) -> Array:
 
 
 def _by_halves(layout: Layout, x: Array, cos: Array, sin: Array) -> jax.Array:
-    count, axis = cos.shape[-1], _PAIR_AXIS[layout]
-    rotated, rest = x[..., : 2 * count], x[..., 2 * count :]
-    unfolded = (2, count) if axis == -2 else (count, 2)
-    a, b = jnp.moveaxis(
-        at_least_float32(rotated).reshape(*x.shape[:-1], *unfolded), axis, 0
-    )
-    turned = jnp.stack([a * cos - b * sin, b * cos + a * sin], axis)
-    return jnp.concatenate([turned.reshape(rotated.shape).astype(x.dtype), rest], -1)
+    """Unfold the rotated dimensions to two axes, one of them the pair."""
+    count = cos.shape[-1]
+    rotated = x[..., : 2 * count]
+    rest = x[..., 2 * count :]
+    pair_axis = _PAIR_AXIS[layout]
+    unfolded = (2, count) if layout == "half" else (count, 2)
+    wide = at_least_float32(rotated).reshape(*x.shape[:-1], *unfolded)
+    a, b = jnp.moveaxis(wide, pair_axis, 0)
+    turned = jnp.stack([a * cos - b * sin, b * cos + a * sin], pair_axis)
+    turned = turned.reshape(rotated.shape).astype(x.dtype)
+    return jnp.concatenate([turned, rest], axis=-1)
 
 
 def _by_product(layout: Layout, x: Array, cos: Array, sin: Array) -> jax.Array:
-    """All heads next to one another, as the products before and after have them."""
-    width = (
-        x.shape[2] * x.shape[3]
-    )  # Not -1, which a batch of no rows would not determine.
-    size, pair_dims = x.shape[-1], np.array(pairs(cos.shape[-1], layout))
-    quarter = np.zeros((size, size))
-    (
-        quarter[pair_dims[:, 0], pair_dims[:, 1]],
-        quarter[pair_dims[:, 1], pair_dims[:, 0]],
-    ) = 1.0, -1.0
-    every_head = jnp.asarray(np.kron(np.eye(x.shape[2]), quarter), x.dtype)
+    """Multiply all heads, next to one another as the products around have them, by Q."""
+    rows, length, heads, size = x.shape
+    count = cos.shape[-1]
+    first, second = np.array(pairs(count, layout)).T
+    quarter_turn = np.zeros((size, size))
+    quarter_turn[first, second] = 1.0
+    quarter_turn[second, first] = -1.0
+    every_head = jnp.asarray(np.kron(np.eye(heads), quarter_turn), x.dtype)
 
     def flat(pair_values: Array, elsewhere: float) -> jax.Array:
         """Spread numbers of pairs over the dimensions of all heads."""
-        shape = *pair_values.shape[:-2], x.shape[2], cos.shape[-1]
+        shape = (*pair_values.shape[:-2], heads, count)
         head_values = jnp.broadcast_to(pair_values, shape)
-        wide = jnp.full((*head_values.shape[:-1], size), elsewhere, head_values.dtype)
-        for dims in pair_dims.T:
+        wide = jnp.full((*shape[:-1], size), elsewhere, head_values.dtype)
+        for dims in (first, second):
             wide = wide.at[..., dims].set(head_values)
-        return wide.reshape(*wide.shape[:-2], width)
+        return wide.reshape(*shape[:-2], heads * size)
 
-    heads = x.reshape(*x.shape[:2], width)
+    # Not -1 for the last axis, which a batch of no rows would not determine.
+    flat_x = x.reshape(rows, length, heads * size)
     # Exact, each entry being one of x: the highest precision matters to float32 alone.
     turned = jnp.einsum(
         "blx,xy->bly",
-        heads,
+        flat_x,
         every_head,
         precision="highest",
         preferred_element_type=wide_dtype(x),
     )
-    rotated = at_least_float32(heads) * flat(cos, 1.0) + turned * flat(sin, 0.0)
+    rotated = at_least_float32(flat_x) * flat(cos, 1.0) + turned * flat(sin, 0.0)
     return rotated.astype(x.dtype).reshape(x.shape)

@@ -41,9 +41,12 @@ def selective_rope(
     with ω_m = base^(-2m/d): each token adds an angle of its own to each pair of each head. The
     low-rank map U V and the causal convolution c are those of the authors' code, and so is x': the
     hidden state, each of its H shares y divided by sqrt(|y|² + 1e-6). Options that the authors'
-    configs leave off (gates, biases, learned ω) are not here. The paper's models are causal; in an
-    encoder the convolution looks to the left, too, and starts again with each document. Tokens are
-    in the order of the row, and hidden states of all keys are needed: see `row_order`.
+    configs leave off (gates, biases, learned ω) are not here.
+
+    The paper's models are causal. Sums between two tokens are defined in both directions, so an
+    encoder can use it as well. The convolution looks to the left in either case, and starts again
+    with each document. Tokens are in the order of the row, and hidden states of all keys are
+    needed: see `row_order`.
 
     Params: `{"down": [D, rank], "up": [rank, H, d/2], "convolution": [width, H, d/2]}`, drawn from
     a normal of `stddev`, so that angles start near 0. Its last row belongs to the token itself. The
@@ -54,6 +57,10 @@ def selective_rope(
       rank: of U V.
       width: of the convolution; 1 leaves the neighbours out.
       base: of the frequencies.
+
+    Raises:
+      ValueError: for a rank or width below 1, or heads that do not divide the hidden states; in
+        attention, without the hidden states of all keys.
     """
     w = default_frequencies(head_size, base)
     check_at_least(1, rank=rank, width=width)
@@ -64,16 +71,18 @@ def selective_rope(
         )
 
     def sums(params: Params, context: HookContext) -> Float[Array, "B Lk H F"]:
-        """Φ of all keys."""
+        """Return Φ of all keys."""
         x = row_order.hidden_states(context, "selective_rope", hidden_size)
         shares = x.reshape(*x.shape[:-1], num_heads, -1)
         squares = jnp.sum(shares**2, axis=-1, keepdims=True)
-        x = (shares * jax.lax.rsqrt(squares + 1e-6)).reshape(x.shape)
-        steps = jnp.einsum("blr,rhf->blhf", x @ params["down"], params["up"])
+        unit_shares = shares * jax.lax.rsqrt(squares + 1e-6)
+        low_rank = unit_shares.reshape(x.shape) @ params["down"]
+        steps = jnp.einsum("blr,rhf->blhf", low_rank, params["up"])
         steps = row_order.short_convolution(steps, params["convolution"], context)
-        return jnp.cumsum(row_order.without_padding(steps, context), axis=1)
+        steps = row_order.without_padding(steps, context)
+        return jnp.cumsum(steps, axis=1)
 
-    def heads(
+    def map_qkv(
         params: Params, q: Array, k: Array, v: Array, context: HookContext
     ) -> QKV:
         rows, known = row_order.rows_of_queries(context, q, k, "selective_rope")
@@ -81,15 +90,14 @@ def selective_rope(
         sums_q = row_order.take_queries(sums_k, rows, known)
         return rotate_by(q, sums_q * w), rotate_by(k, sums_k * w), v
 
-    pairs = num_heads, w.size
+    shapes = {
+        "down": (hidden_size, rank),
+        "up": (rank, num_heads, w.size),
+        "convolution": (width, num_heads, w.size),
+    }
     return Part(
-        init=normal_init(
-            stddev,
-            down=(hidden_size, rank),
-            up=(rank, *pairs),
-            convolution=(width, *pairs),
-        ),
-        map_qkv=heads,
+        init=normal_init(stddev, **shapes),
+        map_qkv=map_qkv,
         traits=Traits(reads_hidden_states=True, ordered=True),
         metadata=Metadata(
             formula="R(ω_m Σ_l φ_ml), l between query and key, φ = conv(U V x)",

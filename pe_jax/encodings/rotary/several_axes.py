@@ -43,26 +43,27 @@ def rope_axial(
         of the pairs (Qwen2-VL's images). "interleaved": neighbours, where axis a has the a-th share
         of the head (Heo et al.). "half_by_axis": the halves of each axis' share of the head
         (Gemma 4's images).
+
+    Raises:
+      ValueError: for another layout, or sizes that the axes cannot share.
     """
     frequencies = by_share(head_size, axes, base)
     if layout not in get_args(AxialLayout):
         raise ValueError(
             f"layout must be {' or '.join(get_args(AxialLayout))}, got {reprlib.repr(layout)}."
         )
-    if width is not None and (axes != 2 or width < 1):
-        raise ValueError(
-            f"With width, axes must be 2 and width at least 1, got axes={axes}, width={width}. For "
-            "other numbers of axes, leave out width and pass positions as arrays."
-        )
+    check_width(width, axes)
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:
         if width is not None:
             positions = of_patch(positions, width)
         angle = angles(positions, frequencies)  # [..., A, F]
         if layout == "half_by_axis":
-            parts = jnp.split(x, axes, axis=-1)
-            turned = [rotate_by(y, angle[..., a, None, :]) for a, y in enumerate(parts)]
-            return jnp.concatenate(turned, axis=-1)
+            shares = jnp.split(x, axes, axis=-1)
+            rotated = []
+            for axis, share in enumerate(shares):
+                rotated.append(rotate_by(share, angle[..., axis, None, :]))
+            return jnp.concatenate(rotated, axis=-1)
         return rotate_by(x, angle.reshape(*angle.shape[:-2], 1, -1), layout)
 
     return Part(
@@ -94,6 +95,9 @@ def rope_mixed(
     the authors' code, up to reflections: the pairs are A groups, in each group pair t has a
     frequency of length base^(-2tA/d); the directions of a head's groups are at right angles, and
     random.
+
+    Raises:
+      ValueError: for a head that the axes cannot share.
     """
     lengths = by_share(head_size, axes, base)
 
@@ -147,11 +151,15 @@ def mrope(
       base: 1,000,000 in Qwen2-VL, 5,000,000 in Qwen3-VL.
       fraction: only the first r = int(fraction·d) dimensions are rotated (Qwen3.5: 1/4).
       layout: which dimensions make a pair, see `Layout` ("interleaved": GLM-4V).
+
+    Raises:
+      ValueError: for sections that are not r/2 in all, or cannot be interleaved.
     """
     w = frequencies(head_size, base, fraction)
     if sections is None:
-        share = round(w.size * (5 / 16 if interleaved else 3 / 8))
-        sections = w.size - 2 * share, share, share
+        share_of_image = 5 / 16 if interleaved else 3 / 8
+        pairs = round(w.size * share_of_image)
+        sections = (w.size - 2 * pairs, pairs, pairs)
     count = len(sections)
     if sum(sections) != w.size or min(sections) < 0:
         raise ValueError(
@@ -161,15 +169,15 @@ def mrope(
     axis_of = np.repeat(np.arange(count), sections)
     if interleaved:
         turn, axis = np.divmod(np.arange(w.size), count)
-        axis_of = np.where(turn < np.array(sections)[axis], axis, 0)
+        has_pairs_left = turn < np.array(sections)[axis]
+        axis_of = np.where(has_pairs_left, axis, 0)
         if (np.bincount(axis_of, minlength=count) != sections).any():
             raise ValueError(
                 f"sections {sections} cannot be interleaved: the first takes every {count}th pair "
                 "and all that the others leave, so it must be the largest."
             )
-    places = np.argsort(
-        np.argsort(axis_of, kind="stable")
-    )  # Of pairs sorted by their axis.
+    sorted_by_axis = np.argsort(axis_of, kind="stable")
+    places = np.argsort(sorted_by_axis)
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:
         by_axis = [angles(positions[..., a], w[axis_of == a]) for a in range(count)]
@@ -190,7 +198,11 @@ def mrope(
 
 
 def by_share(head_size: int, axes: int, base: float) -> Float[np.ndarray, " F"]:
-    """The frequencies of each of `axes` equal shares of a head."""
+    """Return the frequencies of each of `axes` equal shares of a head.
+
+    Raises:
+      ValueError: for a head size that is no multiple of 2·axes.
+    """
     if axes < 1 or head_size % (2 * axes):
         raise ValueError(
             f"head_size must be a multiple of {2 * axes} for pairs of {axes} axes, got {head_size}."
@@ -198,7 +210,16 @@ def by_share(head_size: int, axes: int, base: float) -> Float[np.ndarray, " F"]:
     return np.asarray(default_frequencies(head_size // axes, base))
 
 
+def check_width(width: int | None, axes: int) -> None:
+    """Raise a ValueError for the `width` of an image whose positions have not two axes."""
+    if width is not None and (axes != 2 or width < 1):
+        raise ValueError(
+            f"With width, axes must be 2 and width at least 1, got axes={axes}, width={width}. For "
+            "other numbers of axes, leave out width and pass positions as arrays."
+        )
+
+
 def of_patch(positions: Real[Array, "*B"], width: int) -> Real[Array, "*B 2"]:
-    """Row and column of patches that are counted row by row, in an image of so many columns."""
+    """Return row and column of patches counted row by row, in an image of `width` columns."""
     stack = np.stack if isinstance(positions, np.ndarray) else jnp.stack
     return stack([positions // width, positions % width], axis=-1)

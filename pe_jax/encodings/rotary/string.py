@@ -10,6 +10,7 @@ from pe_jax.common.dtypes import at_least_float32
 from pe_jax.common.shapes import Array, Float, Real
 from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
+from pe_jax.encodings.rotary.rope import check_per_head
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.encodings.rotary.several_axes import by_share
 from pe_jax.encodings.rotary.skew import skew_matrix
@@ -32,8 +33,9 @@ def string(
 
     R rotates pair m by Σ_a ω_am x_a. The paper shows that exp(Σ_a x_a L_a) with skew-symmetric L_a
     that commute, the most general rotation whose products depend on differences of positions, is
-    Pᵀ R(x) P with an orthogonal P; the Pᵀ on the left cancels in q·k. Its circulant form is not
-    here. GRAPE's commuting planes (arXiv 2512.07805, section 3.1) are this with one axis.
+    Pᵀ R(x) P with an orthogonal P; the Pᵀ on the left cancels in q·k. The paper's circulant form is
+    not here. GRAPE's commuting planes in a learned basis (arXiv 2512.07805, section 3.1) are this
+    encoding with one axis.
 
     Params: `{"skew": [d(d-1)/2], "frequencies": [A, d/2]}`, with `per_head` `[H, ...]` and
     `[A, H, d/2]`. S starts at 0, so that P = I. With one axis ω_m starts at base^(-2m/d), as
@@ -44,52 +46,54 @@ def string(
       axes: A. Positions are `[L, A]` or `[B, L, A]`, integer or real, for more than one.
       base: of the frequencies at the start; 100 suits images of some dozen patches a side.
       per_head: each head learns its own; needs `num_heads`.
+
+    Raises:
+      ValueError: for a head that the axes cannot share, or one of `per_head` and `num_heads`
+        without the other.
     """
-    if per_head != (num_heads is not None):
-        raise ValueError(
-            f"num_heads and per_head=True need each other, got num_heads={num_heads}, "
-            f"per_head={per_head}."
-        )
+    check_per_head(num_heads, per_head)
     heads_shape = (num_heads,) if num_heads else ()
     share = by_share(head_size, axes, base)
     start = np.kron(np.eye(axes, dtype=np.float32), share)  # [A, d/2]
+    pairs = start.shape[1]
 
     def init(rng: jax.Array) -> Params:
-        by_axis = start[:, None] if heads_shape else start
+        entries = head_size * (head_size - 1) // 2
+        w = start[:, None] if per_head else start
         return {
-            "skew": jnp.zeros((*heads_shape, head_size * (head_size - 1) // 2)),
-            "frequencies": jnp.broadcast_to(
-                by_axis, (axes, *heads_shape, start.shape[1])
-            ),
+            "skew": jnp.zeros((*heads_shape, entries)),
+            "frequencies": jnp.broadcast_to(w, (axes, *heads_shape, pairs)),
         }
 
-    def heads(
+    def map_qkv(
         params: Params, q: Array, k: Array, v: Array, context: HookContext
     ) -> QKV:
-        skew, identity = skew_matrix(params["skew"], head_size), jnp.eye(head_size)
+        skew = skew_matrix(params["skew"], head_size)
+        identity = jnp.eye(head_size)
         basis = jnp.linalg.solve(
             identity + skew, identity - skew
         )  # The factors commute.
         indices = "blhd,hed->blhe" if per_head else "blhd,ed->blhe"
-        w = params["frequencies"].reshape(axes, -1, start.shape[1])
+        w = params["frequencies"].reshape(axes, -1, pairs)
 
-        def rotated(x: Array, positions: Real[Array, "..."]) -> Float[Array, "B L H d"]:
-            by_axis = (
-                [positions] if axes == 1 else [positions[..., a] for a in range(axes)]
-            )
+        def rotate(x: Array, positions: Real[Array, "..."]) -> Float[Array, "B L H d"]:
+            by_axis = [positions]
+            if axes > 1:
+                by_axis = [positions[..., axis] for axis in range(axes)]
             # A TPU rounds products unless told not to.
             in_basis = jnp.einsum(
                 indices, at_least_float32(x), basis, precision="highest"
-            ).astype(x.dtype)
-            return rotate_by(in_basis, sum(map(angles, by_axis, w)))
+            )
+            angle = sum(map(angles, by_axis, w))
+            return rotate_by(in_basis.astype(x.dtype), angle)
 
         i, j = context.arrays()
-        return rotated(q, i), rotated(k, j), v
+        return rotate(q, i), rotate(k, j), v
 
     sizes = "H·" if per_head else ""
     return Part(
         init=init,
-        map_qkv=heads,
+        map_qkv=map_qkv,
         traits=Traits(frequency_params=("frequencies",), axes=axes),
         metadata=Metadata(
             formula="R(Σ_a ω_a x_a) P, P = (I − S)(I + S)⁻¹, ω and S free",

@@ -6,6 +6,7 @@ import math
 
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import DTypeLike
 
 from pe_jax.common.errors import check_positive
 from pe_jax.common.shapes import Array, Real
@@ -36,46 +37,47 @@ def xpos(
     ζ^(i/B) by itself vanishes or overflows far out, so exponents count from c, the middle of the
     row's keys, (i - c)/B and -(j - c)/B, which leaves the product as it is. float32 and bfloat16
     hold it exactly for rows of 36,000 positions (at B = 512), float16 for rows of 4,500. Further
-    from the middle exponents stay at a limit (the authors' code has none).
+    from the middle exponents stay at a limit: two tokens that are both beyond it, on one side, no
+    longer decay with their distance. (The authors' code has no limit.)
 
     Args:
       scale_base: B, 512 in the authors' code.
       gamma: γ, 0.4 in the paper; larger ones decay less.
       base: as in `rope`.
       layout: as in `rope`; the authors' code has "interleaved".
+
+    Raises:
+      ValueError: for a `scale_base` or `gamma` that is not positive.
     """
     check_positive(scale_base=scale_base, gamma=gamma)
     w = default_frequencies(head_size, base)[None]
-    decay = (
-        np.log((np.arange(0, head_size, 2) / head_size + gamma) / (1 + gamma))
-        / scale_base
-    )
+    zeta = (np.arange(0, head_size, 2) / head_size + gamma) / (1 + gamma)
+    decay = np.log(zeta) / scale_base
 
-    def heads(
+    def scale_of(distance: Real[Array, "*B L"], dtype: DTypeLike) -> Array:
+        """Return ζ^(distance/B), of an exponent that this dtype holds for queries and keys both."""
+        limit = math.log(float(jnp.finfo(dtype).max)) / 2
+        exponent = jnp.asarray(distance, float)[..., None] * decay
+        return jnp.exp(jnp.clip(exponent, -limit, limit))[..., None, :]
+
+    def map_qkv(
         params: Params, q: Array, k: Array, v: Array, context: HookContext
     ) -> QKV:
-        factors = context.frequency_factors
-        turning = w if factors is None else jnp.array(w) * factors(jnp.array(w))
+        frequencies = w
+        if context.frequency_factors is not None:
+            frequencies = jnp.array(w) * context.frequency_factors(jnp.array(w))
         i, j = context.arrays()
-        first, last = j.min(-1, keepdims=True), j.max(-1, keepdims=True)
+        first = j.min(-1, keepdims=True)
+        last = j.max(-1, keepdims=True)
         middle = first + (last - first) // 2
-
-        def rotated(
-            x: Array, positions: Real[Array, "*B L"], away: Real[Array, "*B L"]
-        ) -> Array:
-            """ζ^away R(ω · position) x, with exponents that this dtype holds for both."""
-            limit = math.log(float(jnp.finfo(x.dtype).max)) / 2
-            exponent = jnp.clip(
-                jnp.asarray(away, float)[..., None] * decay, -limit, limit
-            )
-            return rotate_by(
-                x, angles(positions, turning), layout, jnp.exp(exponent)[..., None, :]
-            )
-
-        return rotated(q, i, i - middle), rotated(k, j, middle - j), v
+        scale_q = scale_of(i - middle, q.dtype)
+        scale_k = scale_of(middle - j, k.dtype)
+        q = rotate_by(q, angles(i, frequencies), layout, scale_q)
+        k = rotate_by(k, angles(j, frequencies), layout, scale_k)
+        return q, k, v
 
     return Part(
-        map_qkv=heads,
+        map_qkv=map_qkv,
         traits=Traits(
             causal_only="what decays to the left grows without bound to the right"
         ),
