@@ -143,7 +143,8 @@ class AttentionBlock(Record, pytree=True):
     def whole_mask(self) -> Array | None:
         """One mask of everything that keeps queries from keys."""
         lengths = self.q.shape[1], self.k.shape[1]
-        return self.masks.whole(lengths, self.place.shift)
+        shift = None if self.masks.window is None else self.place.shift
+        return self.masks.whole(lengths, shift)
 
     def drop(self, x: Float[Array, "B H Lq Lk"]) -> Array:
         """Dropout of `x`, a row for each query of each head."""

@@ -214,37 +214,37 @@ def test_blocks_of_queries_meet_the_rows_of_their_pairs(clip, per_head):
     normal = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
     lq, lk, rows = 3, 8, 2 * clip + 1
     heads = (H,) if per_head else ()
-    tables = {name: normal(rows, *heads, d) for name in ("keys", "queries")}
-    tables["bias"] = normal(rows, *heads)
-    values, q, k = normal(rows, *heads, d), normal(2, lq, H, d), normal(2, lk, H, d)
+    tables = offset_terms.Tables(
+        clip=clip,
+        key_vectors=normal(rows, *heads, d),
+        query_vectors=normal(rows, *heads, d),
+        bias=normal(rows, *heads),
+        value_vectors=normal(rows, *heads, d),
+    )
+    q, k = normal(2, lq, H, d), normal(2, lk, H, d)
     weights, factors = normal(2, H, lq, lk), normal(2, lq, H, d)
 
     def loss(arrays, offset):
-        tables, values, q, k, weights = arrays
-        tables = offset_terms.Tables(tables | {"values": values}, clip)
+        tables, q, k, weights = arrays
         logits = offset_terms.table_logits(tables, q, k, offset)
         out = offset_terms.table_values(tables, weights, offset)
         return sum((x * weights).sum() for x in logits) + (out * factors).sum()
 
     def loss_of_pairs(arrays, offset):
         """The same, with the row of each pair of query and key."""
-        tables, values, q, k, weights = arrays
-        row = (
-            jnp.clip(jnp.arange(lk) - jnp.arange(lq)[:, None] + offset, -clip, clip)
-            + clip
-        )
-        keys, queries, bias = (
-            tables[name][row] for name in ("keys", "queries", "bias")
-        )
+        tables, q, k, weights = arrays
+        offsets = jnp.arange(lk) - jnp.arange(lq)[:, None] + offset
+        row = jnp.clip(offsets, -clip, clip) + clip
+        pairs = jax.tree.map(lambda table: table[row], tables)
         h = "h" if per_head else ""
-        logits = jnp.einsum(f"bqhd,qk{h}d->bhqk", q, keys)
-        logits += jnp.einsum(f"bkhd,qk{h}d->bhqk", k, queries)
-        logits += jnp.moveaxis(bias, -1, 0) if per_head else bias
-        out = jnp.einsum(f"bhqk,qk{h}d->bqhd", weights, values[row])
+        logits = jnp.einsum(f"bqhd,qk{h}d->bhqk", q, pairs.key_vectors)
+        logits += jnp.einsum(f"bkhd,qk{h}d->bhqk", k, pairs.query_vectors)
+        logits += jnp.moveaxis(pairs.bias, -1, 0) if per_head else pairs.bias
+        out = jnp.einsum(f"bhqk,qk{h}d->bqhd", weights, pairs.value_vectors)
         return (logits * weights).sum() + (out * factors).sum()
 
     steps = [jax.jit(jax.value_and_grad(each)) for each in (loss, loss_of_pairs)]
-    arrays = tables, values, q, k, weights
+    arrays = tables, q, k, weights
     for offset in (-30, -7, 0, 4, 30):
         jax.tree.map(
             functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4),
