@@ -81,12 +81,11 @@ def offset_kernel(
     blocks = cut_axis(inputs, batch, 0, "edge")
     are_inputs = cut_axis(jnp.ones(count, bool), batch, 0)
     samples, _ = jax.lax.scan(add, start, (blocks, are_inputs))
-    variance = jnp.full(shape, jnp.nan)
-    if count > 1:
-        variance = samples.squares / (count - 1)
+    variance = samples.squares / (count - 1) if count > 1 else jnp.full(shape, jnp.nan)
+    error = jnp.sqrt(variance / count)
     return Estimate(
         mean=jnp.where(present, samples.level + samples.mean, jnp.nan),
-        error=jnp.where(present, jnp.sqrt(variance / count), jnp.nan),
+        error=jnp.where(present, error, jnp.nan),
     )
 
 
@@ -105,16 +104,15 @@ def _add_samples(
     """Add a batch of samples, by means: a sum of squares would cancel in float32."""
     before, level, mean, squares = samples
     new = weights.sum()
-    batch_level = (weights * levels).sum(0) / new
     batch_mean = (weights * centered).sum(0) / new
     batch_squares = (weights * (centered - batch_mean) ** 2).sum(0)
     share = new / (before + new)
     change = batch_mean - mean
+    squares += batch_squares + change**2 * before * share
+    batch_level = (weights * levels).sum(0) / new
+    level += (batch_level - level) * share
     return _Samples(
-        number=before + new,
-        level=level + (batch_level - level) * share,
-        mean=mean + change * share,
-        squares=squares + (batch_squares + change**2 * before * share),
+        number=before + new, level=level, mean=mean + change * share, squares=squares
     )
 
 
