@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,8 @@ from pe_jax.models import BertConfig
 
 # Keys of transformers' base class that change any model, with the only value that is supported.
 _ONLY = {"per_layer_config": None, "quantization_config": None}
-PRETRAINING_HEADS = (
-    "pooler",
-    "masked_lm",
-    "next_sentence",
-)  # The heads of BertForPretraining.
+PRETRAINING_HEADS = ("pooler", "masked_lm", "next_sentence")  # BertForPretraining's.
+TASK_HEADS = ("classifier", "spans", "tokens")  # Of which a class has one.
 _MOST_LINES = 200  # Of an error: there are as many tensors in BERT-base.
 _OUTPUT = "classifier"  # The output layer in classes for sentences, tokens, choices and spans.
 
@@ -47,15 +45,20 @@ class PublishedEncoder(Record, pytree=True):
     Attributes:
       config: its sizes and constants.
       params: float32; the encoder under "bert", and the heads that the checkpoint has under their
-        names in `pe_jax.models`: "pooler", "masked_lm", "next_sentence", "classifier", "spans".
+        names in `pe_jax.models`: "pooler", "masked_lm", "next_sentence", "classifier", "spans",
+        "tokens".
       absent: the heads of `BertForPretraining` that the checkpoint lacks.
-      unread: the names of tensors that belong to none of these, such as those of a head for tokens.
+      unread: the names of tensors that belong to none of these, such as those of a head for
+        multiple choice.
+      labels: the names of the classes of "classifier" or "tokens", as `id2label` has them; empty
+        where there is neither.
     """
 
     config: BertConfig
     params: Params
     absent: tuple[str, ...]
     unread: tuple[str, ...]
+    labels: tuple[str, ...] = ()
 
 
 def load_encoder(path: str | Path, heads: Collection[str] = HEADS) -> PublishedEncoder:
@@ -64,9 +67,10 @@ def load_encoder(path: str | Path, heads: Collection[str] = HEADS) -> PublishedE
     Tensor names may or may not begin with the name of the encoder, such as `bert.`; the gamma and
     beta of old files are read as LayerNorm's weight and bias.
 
-    The class in `architectures` of config.json decides what "classifier" and "spans" are, as files
-    for tokens or choices have tensors of the same names. Without such a class these heads are read
-    where their names alone decide. Tensors of other heads are left in `unread`.
+    The class in `architectures` of config.json decides what "classifier", "spans" and "tokens" are,
+    as files for all of them and for choices have tensors of the same names. Without such a class
+    these heads are read where their names alone decide. Tensors of other heads are left in
+    `unread`.
 
     Args:
       path: a folder with config.json and `model.safetensors`, or shards and their index; or one
@@ -77,7 +81,8 @@ def load_encoder(path: str | Path, heads: Collection[str] = HEADS) -> PublishedE
       ValueError: if config.json has a value that is not supported or a size that the tensors do not
         have, or if any tensor of the encoder or of a head that it has is missing, unknown, not
         finite, of another shape or not of floats, has two names and two values, or differs from a
-        tensor that this model ties it to. The message lists the first 200 of them.
+        tensor that this model ties it to. The message lists the first 200 of them. Also if some of
+        "classifier", "spans" and "tokens" are asked for, and the checkpoint has another one.
     """
     checkpoint = open_checkpoint(path)
     theirs = current_config(checkpoint.config, str(checkpoint.path))
@@ -87,47 +92,27 @@ def load_encoder(path: str | Path, heads: Collection[str] = HEADS) -> PublishedE
     config = config_of(theirs, str(checkpoint.path))
     errors = _conflicts(encoder, checkpoint, names)
     ties = layout.tied(encoder, config)
-    if not config.tied_decoder:  # Then transformers adds the decoder's own bias alone.
-        names |= {first: names.pop(own) for own, first in ties.items() if own in names}
-    head_tensors = {
-        head: {
-            f"{module}.{kind}"
-            for module in modules.values()
-            for kind in ("weight", "bias")
-        }
-        for head, modules in encoder.heads.items()
-    }
-    saved_heads = _heads(encoder, theirs, head_tensors, names.keys())
-    present = tuple(
-        head for head in head_tensors if head in heads and head in saved_heads
-    )
-    classes = 0
-    if "classifier" in present:
-        classifier = names.get(
-            f"{encoder.heads['classifier']['classifier']}.weight", ""
-        )
-        classes = _rows(checkpoint, classifier)
-        errors += _other_labels(theirs, classifier, classes)
+    if not config.tied_decoder:
+        _prefer_own_decoder(names, ties)
+    saved_heads = _saved_heads(encoder, theirs, names.keys())
+    _check_task(checkpoint, theirs, heads, saved_heads)
+    present = tuple(head for head in saved_heads if head in heads)
+    output = _output_of_classes(encoder, names, present)
+    classes = _rows(checkpoint, output)
+    if output:
+        errors += _other_labels(theirs, output, classes)
     skipped = first_row(theirs["model_type"], theirs)
     leaves = layout.leaves(encoder, config, present, classes, skipped)
-    expected = {name for leaf in leaves for name in leaf.tensors}
-    unread = sorted(names.keys() - expected - {*encoder.constants, *ties})
-    readable = set().union(*head_tensors.values())
-    complete = _complete(encoder)
-    unknown = [
-        name for name in unread if name.startswith(complete) and name not in readable
-    ]
-    errors += [
-        *_mismatches(checkpoint, names, leaves),
-        *_untied(checkpoint, names, ties),
-        *_other_constants(encoder, config, checkpoint, names),
-        # More layers than config.json says, or relative position embeddings: another model.
-        *(f"{names[name]}: is not part of this model" for name in unknown),
-    ]
+    unread = _unread(encoder, names, leaves, ties)
+    errors += _mismatches(checkpoint, names, leaves)
+    errors += _untied(checkpoint, names, ties)
+    errors += _other_constants(encoder, config, checkpoint, names)
+    errors += _unknown(encoder, names, unread)
     if errors:
         heading = f"{path} does not hold the {_title(encoder)} that its config.json describes:"
-        more = len(errors) - _MOST_LINES
-        errors[_MOST_LINES:] = [f"... and {more:,} more"] if more > 0 else []
+        if len(errors) > _MOST_LINES:
+            more = len(errors) - _MOST_LINES
+            errors[_MOST_LINES:] = [f"... and {more:,} more"]
         raise ValueError("\n  ".join([heading, *errors]))
     params = _read_params(checkpoint, names, leaves)
     absent = tuple(head for head in PRETRAINING_HEADS if head not in params)
@@ -136,45 +121,65 @@ def load_encoder(path: str | Path, heads: Collection[str] = HEADS) -> PublishedE
         params=params,
         absent=absent,
         unread=tuple(names[name] for name in unread),
+        labels=_labels(theirs, classes) if output else (),
     )
 
 
-def _heads(
-    encoder: EncoderFormat,
-    theirs: Mapping[str, Any],
-    tensors: dict[str, set[str]],
-    names: Set[str],
-) -> set[str]:
-    """Return the heads of this model of which `names` has some of the `tensors`."""
+def _prefer_own_decoder(names: dict[str, str], ties: Mapping[str, str]) -> None:
+    """Let tensors of a decoder stand for those that a tied one repeats.
+
+    A decoder that is not tied adds its own bias alone, in transformers too.
+    """
+    for own, first in ties.items():
+        if own in names:
+            names[first] = names.pop(own)
+
+
+def _tensors_of_head(encoder: EncoderFormat, head: str) -> set[str]:
+    """Return all names that a head's tensors may have."""
+    tensors: set[str] = set()
+    for modules in encoder.heads[head].values():
+        for module in modules:
+            tensors |= {f"{module}.weight", f"{module}.bias"}
+    return tensors
+
+
+def _saved_heads(
+    encoder: EncoderFormat, theirs: Mapping[str, Any], names: Set[str]
+) -> list[str]:
+    """Return the heads that a file with tensors of these names has.
+
+    Heads of tasks have one output layer, `classifier`, in many classes: there `architectures`
+    decides which of them it is, and whose the layers before it are.
+    """
     task = _task(theirs)
+    tensors = {head: _tensors_of_head(encoder, head) for head in encoder.heads}
     heads_of_class: set[str] = set()
     for heads, end in encoder.classes.items():
-        complete = all(
-            tensors[head] & names for head in heads
-        )  # A classifier with its pooler.
-        if end == task and complete:
+        # Such as a classifier with its pooler.
+        is_complete = all(tensors[head] & names for head in heads)
+        if end == task and is_complete:
             heads_of_class = set(heads)
+    # The output layer of each head, by the entry of its table that has the head's name.
+    outputs = {head: encoder.heads[head].get(head, ("",))[0] for head in encoder.heads}
     has_output = f"{_OUTPUT}.weight" in names or f"{_OUTPUT}.bias" in names
-    # Of heads that differ by their use of the same tensors: those of ModernBERT's.
     shared: set[str] = set()
-    for head in tensors:
-        if encoder.heads[head].get(head) == _OUTPUT:
-            shared |= tensors[head]
-    found: set[str] = set()
-    for head, own in tensors.items():
-        output = encoder.heads[head].get(head)
+    for head, output in outputs.items():
         if output == _OUTPUT:
+            shared |= tensors[head]
+    saved: list[str] = []
+    for head, own in tensors.items():
+        if outputs[head] == _OUTPUT or (has_output and own & shared):
             is_saved = has_output and head in heads_of_class
-        elif has_output and own & shared:
-            is_saved = head in heads_of_class
-        elif head in ("classifier", "spans"):
-            named = bool({f"{output}.weight", f"{output}.bias"} & names)
+        elif head in TASK_HEADS:
+            output = outputs[head]
+            named = f"{output}.weight" in names or f"{output}.bias" in names
             is_saved = named and (head in heads_of_class or not task)
         else:
             is_saved = bool(own & names)
         if is_saved:
-            found.add(head)
-    return found
+            saved.append(head)
+    return saved
 
 
 def _task(theirs: Mapping[str, Any]) -> str:
@@ -188,29 +193,95 @@ def _task(theirs: Mapping[str, Any]) -> str:
     return ends.pop() if len(ends) == 1 else ""
 
 
+def _check_task(
+    checkpoint: Checkpoint,
+    theirs: Mapping[str, Any],
+    heads: Collection[str],
+    saved: Collection[str],
+) -> None:
+    """Raise a ValueError if heads of tasks are asked for, and the checkpoint has another one."""
+    asked = [head for head in TASK_HEADS if head in heads]
+    others = [head for head in TASK_HEADS if head in saved]
+    if asked and others and not set(asked) & set(others):
+        raise ValueError(
+            f"{checkpoint.path} has no head {' or '.join(map(repr, asked))}: "
+            f"{', '.join(map(str, theirs.get('architectures') or ['its file']))} has "
+            f"{', '.join(map(repr, others))}. Pass heads={tuple(others)!r} to read it, or heads=() "
+            "for the encoder alone."
+        )
+
+
+def _output_of_classes(
+    encoder: EncoderFormat, names: Mapping[str, str], present: Collection[str]
+) -> str:
+    """Return the name in the file of the output layer of "classifier" or "tokens"; "" for none."""
+    for head in ("classifier", "tokens"):
+        if head in present:
+            (output,) = encoder.heads[head][head]
+            return names.get(f"{output}.weight", "")
+    return ""
+
+
+def _labels(theirs: Mapping[str, Any], classes: int) -> tuple[str, ...]:
+    """Return the names of the classes in their order; those of transformers without `id2label`."""
+    names = {str(i): name for i, name in (theirs.get("id2label") or {}).items()}
+    return tuple(str(names.get(str(i), f"LABEL_{i}")) for i in range(classes))
+
+
+def _unread(
+    encoder: EncoderFormat,
+    names: Mapping[str, str],
+    leaves: list[Leaf],
+    ties: Mapping[str, str],
+) -> list[str]:
+    """Return the tensors that no parameter needs, but for copies and constants."""
+    expected = {name for leaf in leaves for name in leaf.tensors}
+    return sorted(names.keys() - expected - {*encoder.constants, *ties})
+
+
+def _unknown(
+    encoder: EncoderFormat, names: Mapping[str, str], unread: list[str]
+) -> list[str]:
+    """Return a line per tensor that is part of another model.
+
+    Such as layers beyond those of config.json, or relative position embeddings.
+    """
+    complete = _complete(encoder)
+    readable: set[str] = set()
+    for head in encoder.heads:
+        readable |= _tensors_of_head(encoder, head)
+    return [
+        f"{names[name]}: is not part of this model"
+        for name in unread
+        if name.startswith(complete) and name not in readable
+    ]
+
+
 def _other_labels(
     theirs: Mapping[str, Any], classifier: str, classes: int
 ) -> list[str]:
     """Return a line if config.json has another number of labels than the classifier has rows."""
-    key, labels = "id2label", theirs.get("id2label")
-    count: Any = None
+    labels = theirs.get("id2label")
     if labels is None:
-        key, count = "num_labels", theirs.get("num_labels")
-    elif not isinstance(labels, Mapping):
+        count = theirs.get("num_labels")
+        if count in (None, classes):
+            return []
         return [
-            f"{classifier}: {key} of config.json must be an object, got {shown(labels)}"
+            f"{classifier}: {classes} classes, but num_labels of config.json has {shown(count)}"
         ]
-    else:
-        count = len(labels)
-        if set(map(str, labels)) != set(map(str, range(count))):
-            numbers = shown([*labels])
-            return [
-                f"{classifier}: {key} of config.json must count from 0, got {numbers}"
-            ]
-    if count in (None, classes):
+    if not isinstance(labels, Mapping):
+        return [
+            f"{classifier}: id2label of config.json must be an object, got {shown(labels)}"
+        ]
+    if set(map(str, labels)) != set(map(str, range(len(labels)))):
+        numbers = shown([*labels])
+        return [
+            f"{classifier}: id2label of config.json must count from 0, got {numbers}"
+        ]
+    if len(labels) == classes:
         return []
     return [
-        f"{classifier}: {classes} classes, but {key} of config.json has {shown(count)}"
+        f"{classifier}: {classes} classes, but id2label of config.json has {len(labels)}"
     ]
 
 
@@ -249,10 +320,8 @@ def _sizes(
     encoder: EncoderFormat, checkpoint: Checkpoint, names: Mapping[str, str]
 ) -> Iterator[tuple[str, int, str]]:
     """Yield the fields of `BertConfig` that tensors show, their sizes, and how an error says it."""
-    beginning = next(iter(encoder.layer.values()))
-    beginning = (beginning if isinstance(beginning, str) else beginning[0]).partition(
-        "*"
-    )[0]
+    first_module = next(iter(encoder.layer.values()))[0]
+    beginning = first_module.partition("*")[0]
     layers = [
         name.removeprefix(beginning).partition(".")[0]
         for name in names
@@ -262,17 +331,19 @@ def _sizes(
     if numbers:
         count = max(numbers) + 1
         yield "num_layers", count, f"the file has tensors of {count} layers"
+    embeddings = encoder.embeddings
     shown_by = [
-        ("vocab_size", encoder.embeddings["bert/token"], 0),
-        ("hidden_size", encoder.embeddings["bert/token"], 1),
-        ("num_token_types", encoder.embeddings.get("bert/token_type"), 0),
-        ("max_length", encoder.embeddings.get(POSITION_MODULE), 0),
-        ("num_heads", encoder.embeddings.get("bert/position/t5"), 1),
+        ("vocab_size", embeddings["bert/token"], 0),
+        ("hidden_size", embeddings["bert/token"], 1),
+        ("num_token_types", embeddings.get("bert/token_type"), 0),
+        ("max_length", embeddings.get(POSITION_MODULE), 0),
+        ("num_heads", embeddings.get("bert/position/t5"), 1),
         ("intermediate_size", encoder.layer["down"], 1),
     ]
     tables = [
-        (field, f"{module}.weight".replace("*", "0"), axis)
-        for field, module, axis in shown_by
+        (field, f"{modules[0]}.weight".replace("*", "0"), axis)
+        for field, modules, axis in shown_by
+        if modules
     ]
     tables += [
         ("max_length", name, 0) for name, value in encoder.constants.items() if value
@@ -291,13 +362,11 @@ def _title(encoder: EncoderFormat) -> str:
 
 def _complete(encoder: EncoderFormat) -> tuple[str, ...]:
     """Return the beginnings of names of which every tensor is read: `encoder.`, `cls.`."""
-    tables = (encoder.embeddings, encoder.layer, *encoder.heads.values())
-    names = [
-        x if isinstance(x, str) else x[0] for table in tables for x in table.values()
-    ]
-    return tuple(
-        {f"{name.split('.')[0]}." for name in names} - {"classifier.", "qa_outputs."}
-    )
+    beginnings = set()
+    for table in (encoder.embeddings, encoder.layer, *encoder.heads.values()):
+        for modules in table.values():
+            beginnings.add(modules[0].split(".")[0] + ".")
+    return tuple(beginnings - {"classifier.", "qa_outputs."})
 
 
 def _read_params(
@@ -306,14 +375,13 @@ def _read_params(
     flat: dict[str, np.ndarray] = {}
     broken: list[str] = []
     for leaf in leaves:
-        with np.errstate(over="ignore"):  # Of float64: checked below.
-            tensors = [
-                checkpoint.read(names[name]).astype(np.float32) for name in leaf.tensors
-            ]
-        finite = [np.isfinite(tensor).all() for tensor in tensors]
-        broken += [
-            names[name] for name, right in zip(leaf.tensors, finite) if not right
-        ]
+        tensors = []
+        for name in leaf.tensors:
+            with np.errstate(over="ignore"):  # Of float64: checked below.
+                tensor = checkpoint.read(names[name]).astype(np.float32)
+            if not np.isfinite(tensor).all():
+                broken.append(names[name])
+            tensors.append(tensor)
         flat[leaf.ours] = leaf.to_ours(tensors)
     if broken:
         raise ValueError(
@@ -368,23 +436,26 @@ def config_of(theirs: Mapping[str, Any], path: str) -> BertConfig:
     """
     encoder = ENCODERS[theirs["model_type"]]
     keys = {**encoder.keys, **encoder.optional_keys}
-    ours = {name: theirs[key] for name, key in keys.items() if key in theirs}
+    values = {name: theirs[key] for name, key in keys.items() if key in theirs}
     missing = [key for key in encoder.keys.values() if key not in theirs]
     errors = [f"it lacks {', '.join(missing)}: add what you know"] if missing else []
-    for name in [name for name in ours if name.endswith("activation")]:
-        published = ours.pop(name)
+    for name in [name for name in values if name.endswith("activation")]:
+        published = values.pop(name)
         if isinstance(published, str) and published in ACTIVATIONS:
-            ours[name] = ACTIVATIONS[published]
+            values[name] = ACTIVATIONS[published]
         else:
-            accepted = ", ".join(ACTIVATIONS)
-            errors.append(
-                f"{keys[name]} must be one of {accepted}, got {shown(published)}"
-            )
-    errors += [
-        f"{keys[name]} {fault}"
-        for name, value in ours.items()
-        if (fault := kinds(BertConfig)[name].error(value))
-    ]
+            errors.append(_not_one_of(keys[name], ACTIVATIONS, published))
+    for key, choices in encoder.choices.items():
+        if key not in theirs:
+            continue
+        if isinstance(theirs[key], str) and theirs[key] in choices:
+            values |= choices[theirs[key]]
+        else:
+            errors.append(_not_one_of(key, choices, theirs[key]))
+    for name, value in values.items():
+        fault = kinds(BertConfig)[name].error(value)
+        if fault:
+            errors.append(f"{keys[name]} {fault}")
     errors += _unsupported(encoder, theirs)
     if errors:
         raise ValueError(
@@ -392,23 +463,39 @@ def config_of(theirs: Mapping[str, Any], path: str) -> BertConfig:
             f"{'; '.join(error.rstrip('.') for error in errors)}."
         )
     try:
-        ours["max_length"] -= first_row(theirs["model_type"], theirs)
-        config = BertConfig(**{**encoder.settings, **ours})
-        for key, name in encoder.derived.items():
-            if theirs.get(key) not in (None, getattr(config, name)):
-                raise ValueError(
-                    f"{key} must be {getattr(config, name)}, as the other sizes give it, got "
-                    f"{shown(theirs[key])}."
-                )
-        encoding = from_hf(theirs)
-        if encoding == config.encoding():  # A learned table is the default.
-            return config
-        return BertConfig(**{**encoder.settings, **ours, "position": encoding})
+        return _built_config(encoder, theirs, values)
     except ValueError as error:
         message = str(error)
         for name, key in keys.items():
             message = re.sub(rf"\b{name}\b", key, message)
         raise ValueError(f"The config.json of {path}: {message}") from error
+
+
+def _not_one_of(key: str, accepted: Iterable[str], value: object) -> str:
+    return f"{key} must be one of {', '.join(accepted)}, got {shown(value)}"
+
+
+def _built_config(
+    encoder: EncoderFormat, theirs: Mapping[str, Any], values: dict[str, Any]
+) -> BertConfig:
+    """Return the config of these values of its fields, with the position encoding of `theirs`.
+
+    Raises:
+      ValueError: for values that `BertConfig` refuses, or keys that contradict others.
+    """
+    fields = {**encoder.settings, **values}
+    fields["max_length"] -= first_row(theirs["model_type"], theirs)
+    config = BertConfig(**fields)
+    for key, name in encoder.derived.items():
+        value = getattr(config, name)
+        if theirs.get(key) not in (None, value):
+            raise ValueError(
+                f"{key} must be {value}, as the other sizes give it, got {shown(theirs[key])}."
+            )
+    encoding = from_hf(theirs)
+    if encoding == config.encoding():  # A learned table is the default.
+        return config
+    return dataclasses.replace(config, position=encoding)
 
 
 def _unsupported(encoder: EncoderFormat, theirs: Mapping[str, Any]) -> list[str]:

@@ -27,7 +27,7 @@ ACTIVATIONS = {
     "swish": "silu",
 }
 # A module of ours: the modules of theirs that hold it, concatenated along their outputs.
-Modules = Mapping[str, str | tuple[str, ...]]
+Modules = Mapping[str, tuple[str, ...]]
 POSITION_MODULE = (
     f"bert/position/{LEARNED_TABLE_PATH[0]}"  # The module of a learned table.
 )
@@ -61,6 +61,8 @@ class EncoderFormat(NamedTuple):
     settings: Mapping[str, Any] = {}
     # Keys whose value follows from others: property of BertConfig that it must equal.
     derived: Mapping[str, str] = {}
+    # Keys of which each value that is supported stands for some fields of BertConfig.
+    choices: Mapping[str, Mapping[str, Mapping[str, Any]]] = {}
     types_are_optional: bool = (
         False  # It may have no token types, where `keys` has their number.
     )
@@ -130,9 +132,18 @@ def _format(model_type: str) -> EncoderFormat:
     fields["classes"] = {
         tuple(heads.split()): end for heads, end in fields["classes"].items()
     }
-    for table in (fields["embeddings"], fields["layer"], *fields["heads"].values()):
-        table |= {ours: tuple(x) for ours, x in table.items() if isinstance(x, list)}
-    return EncoderFormat(**fields)
+    heads = {head: _modules(table) for head, table in fields["heads"].items()}
+    for name in ("embeddings", "layer"):
+        fields[name] = _modules(fields[name])
+    return EncoderFormat(**{**fields, "heads": heads})
+
+
+def _modules(table: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return a table as `Modules`, where the file has a string for a single module."""
+    return {
+        ours: tuple(theirs) if isinstance(theirs, list) else (theirs,)
+        for ours, theirs in table.items()
+    }
 
 
 # What the file leaves to code.

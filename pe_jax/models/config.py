@@ -116,7 +116,9 @@ class BertConfig(Config):
       pooler: what a classifier reads a whole input through: a dense layer and tanh (`tanh`), or
         layers like those of the masked-LM head before its output layer (`head`), which the output
         layer of spans then has as well.
-      classifier_pooling: what the pooler reads: the first token (`cls`), or the mean over tokens.
+      classifier_pooling: what the pooler reads: the first token (`cls`), or the mean over tokens;
+        `late` applies its layers to each token and takes the mean of the results.
+      pooler_activation: of the pooler's dense layer, unless `pooler` is `head`.
 
     Raises:
       ValueError: for values that are not accepted or do not fit one another, or an unknown
@@ -198,7 +200,12 @@ class BertConfig(Config):
     tied_decoder: bool = field(True, FLAG, internal=True)
     decoder_bias: bool = field(True, FLAG, internal=True)
     pooler: str = field("tanh", one_of(("tanh", "head")), internal=True)
-    classifier_pooling: str = field("cls", one_of(("cls", "mean")), internal=True)
+    classifier_pooling: str = field(
+        "cls", one_of(("cls", "mean", "late")), internal=True
+    )
+    pooler_activation: str = field(
+        "tanh", one_of((*ACTIVATIONS, "tanh")), internal=True
+    )
 
     def errors(self) -> Iterator[str]:
         if self.norm == "rms_norm" and self.norm_bias:

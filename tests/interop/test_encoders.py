@@ -16,7 +16,7 @@ from helpers.published_encoders import ENCODERS
 from safetensors.numpy import load_file
 
 from pe_jax.interop import load_encoder, save_encoder
-from pe_jax.interop.bert_import import PRETRAINING_HEADS, config_of
+from pe_jax.interop.bert_import import PRETRAINING_HEADS, TASK_HEADS, config_of
 from pe_jax.interop.hf_registry import FAMILIES
 from pe_jax.interop.special_tokens import special_tokens, vocabulary
 from pe_jax.interop.tokenizer import load_tokenizer
@@ -24,6 +24,7 @@ from pe_jax.models import (
     BertForClassification,
     BertForMaskedLM,
     BertForSpans,
+    BertForTokens,
     hidden_states,
     preset,
     with_tokens,
@@ -150,6 +151,39 @@ def test_saved_spans_load_unchanged(tmp_path, case):
     architecture = save_encoder(tmp_path / "out", config, params, words, family=case)
     assert architecture == f"{ENCODERS[case][0]}ForQuestionAnswering"
     loaded_unchanged(tmp_path / "out", case, config, params, SPANS[case])
+
+
+TOKENS = {
+    "roberta": {"classifier.weight": (3, 12), "classifier.bias": (3,)},
+    "modernbert": CLASSIFIERS["modernbert"],
+}
+
+
+@pytest.mark.parametrize("case", TOKENS)
+def test_a_saved_token_classifier_loads_unchanged(tmp_path, case):
+    config, _ = random_encoder(ENCODERS[case][1])
+    params = random_params(config, BertForTokens, outputs=3)
+    words, labels = byte_level(config.vocab_size), ("O", "B-PER", "I-PER")
+    architecture = save_encoder(
+        tmp_path / "out", config, params, words, family=case, labels=labels
+    )
+    assert architecture == f"{ENCODERS[case][0]}ForTokenClassification"
+    back = loaded_unchanged(tmp_path / "out", case, config, params, TOKENS[case])
+    assert back.labels == labels
+    theirs = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert "problem_type" not in theirs
+
+
+@pytest.mark.parametrize("asked", [("classifier",), ("spans", "classifier", "pooler")])
+def test_a_head_of_another_task_is_named(tmp_path, asked):
+    config, _ = random_encoder(ENCODERS["bert"][1])
+    params = random_params(config, BertForTokens, outputs=3)
+    save_encoder(tmp_path / "out", config, params, byte_level(37), family="bert")
+    with pytest.raises(
+        ValueError, match=r"BertForTokenClassification has 'tokens'. Pass heads=\('tok"
+    ):
+        load_encoder(tmp_path / "out", heads=asked)
+    assert load_encoder(tmp_path / "out", heads=()).params.keys() == {"bert"}
 
 
 def test_tensors_of_modernbert(tmp_path):
@@ -351,7 +385,7 @@ TASKS = {
     "modernbert": {
         "ForSequenceClassification": ("classifier", {"classifier": 3}),
         "ForQuestionAnswering": ("spans", {"classifier": 2}),
-        "ForTokenClassification": (None, {"classifier": 3}),
+        "ForTokenClassification": ("tokens", {"classifier": 3}),
         "ForMultipleChoice": (None, {"classifier": 1}),
         "": (None, {"classifier": 2}),
     },
@@ -361,13 +395,16 @@ TASKS = {
             {"classifier.dense": 12, "classifier.out_proj": 3},
         ),
         "": ("classifier", {"classifier.dense": 12, "classifier.out_proj": 3}),
-        "ForTokenClassification": (None, {"classifier": 3}),
+        "ForTokenClassification": ("tokens", {"classifier": 3}),
         "ForMultipleChoice": (None, {"classifier": 1}),
         "ForQuestionAnswering": ("spans", {"qa_outputs": 2}),
     },
     "distilbert": {
-        "ForSequenceClassification": (None, {"pre_classifier": 12, "classifier": 3}),
-        "ForTokenClassification": (None, {"classifier": 3}),
+        "ForSequenceClassification": (
+            "classifier",
+            {"pre_classifier": 12, "classifier": 3},
+        ),
+        "ForTokenClassification": ("tokens", {"classifier": 3}),
         "ForQuestionAnswering": ("spans", {"qa_outputs": 2}),
     },
 }
@@ -389,7 +426,7 @@ def test_heads_of_each_class(tmp_path, case, task):
     theirs = json.loads((tmp_path / "out" / "config.json").read_text())
     theirs["architectures"] = [f"{ENCODERS[case][0]}{task}" if task else "X"]
     back = load_encoder(write(tmp_path / "in", {**tensors, **of_head}, theirs))
-    assert {"classifier", "spans"} & back.params.keys() == ({head} if head else set())
+    assert {*TASK_HEADS} & back.params.keys() == ({head} if head else set())
     unread = {name for name in of_head if name in back.unread}
     assert unread == (set() if head else set(of_head))
     # The layers before the output are those of the class as well.

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from pe_jax.interop import layout, load_encoder, save_encoder
 from pe_jax.interop.bert_export import their_config
-from pe_jax.interop.bert_import import config_of
+from pe_jax.interop.bert_import import TASK_HEADS, config_of
 from pe_jax.interop.hf_encoders import ACTIVATIONS
 from pe_jax.interop.hf_registry import ENCODERS as ENCODERS_BY_NAME
 from pe_jax.interop.hf_registry import FAMILIES
@@ -23,6 +23,7 @@ from pe_jax.models import (
     BertForClassification,
     BertForMaskedLM,
     BertForSpans,
+    BertForTokens,
     hidden_states,
     preset,
 )
@@ -245,12 +246,10 @@ def test_every_field_of_their_class_is_read_or_without_effect(transformers, fami
         *kind.optional_keys.values(),
         *kind.only,
         *kind.derived,
+        *kind.choices,
     }
     ignored = fields - read - FAMILIES[family].reads()
-    # EuroBERT's is of a classifier, which is not read.
-    assert ignored <= NO_EFFECT | (
-        {"classifier_pooling"} if family == "eurobert" else set()
-    )
+    assert ignored <= NO_EFFECT
 
 
 @pytest.mark.parametrize("case", ENCODERS)
@@ -327,16 +326,22 @@ def test_without_token_types_in_a_family_that_has_them(
     np.testing.assert_allclose(np.asarray(got)[:, valid], want[:, valid], atol=1e-5)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-@pytest.mark.parametrize(
-    "case", ["roberta", "xlm-roberta", "mpnet", "modernbert", "modernbert, all biases"]
-)
+CLASSIFIERS = [
+    (case, pooling)
+    for case, (name, theirs) in ENCODERS.items()
+    for pooling in {
+        "ModernBert": ("cls", "mean"),
+        "EuroBert": ("bos", "mean", "late"),
+    }.get(name, ("",))
+    if "classifier" in ENCODERS_BY_NAME[theirs["model_type"]].heads
+]
+
+
+@pytest.mark.parametrize(("case", "pooling"), CLASSIFIERS)
 def test_classifiers(torch, transformers, tmp_path, case, pooling):
     """Logits of three classes, from a folder of theirs and in one of ours."""
     name, theirs = ENCODERS[case]
-    if pooling == "mean" and name != "ModernBert":
-        pytest.skip("RoBERTa reads its first token.")
-    extra = {"num_labels": 3, "classifier_pooling": pooling}
+    extra = {"num_labels": 3, **({"classifier_pooling": pooling} if pooling else {})}
     model = random_model(
         torch, transformers, name, theirs | extra, "ForSequenceClassification"
     )
@@ -369,17 +374,60 @@ def test_classifiers(torch, transformers, tmp_path, case, pooling):
         np.testing.assert_array_equal(loaded.eval()(**inputs).logits.numpy(), want)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        "roberta",
-        "xlm-roberta",
-        "mpnet",
-        "distilbert",
-        "modernbert",
-        "modernbert, all biases",
-    ],
-)
+def inputs_of(torch, tokens, valid):
+    return {
+        "input_ids": torch.tensor(tokens),
+        "attention_mask": torch.tensor(valid).long(),
+    }
+
+
+@pytest.mark.parametrize("case", ENCODERS)
+def test_token_classifiers(torch, transformers, tmp_path, case):
+    """Logits of three classes of each token, from a folder of theirs and in one of ours."""
+    name, theirs = ENCODERS[case]
+    labels = {0: "O", 1: "B-PER", 2: "I-PER"}
+    model = random_model(
+        torch,
+        transformers,
+        name,
+        theirs | {"id2label": labels},
+        "ForTokenClassification",
+    )
+    model.save_pretrained(tmp_path / "in")
+    bert = load_encoder(tmp_path / "in")
+    assert bert.unread == () and bert.labels == ("O", "B-PER", "I-PER")
+    tokens, valid = batch(theirs)
+    with torch.inference_mode():
+        want = model(**inputs_of(torch, tokens, valid)).logits.numpy()
+    got = BertForTokens(bert.config, outputs=3).apply(
+        {"params": bert.params}, tokens, None, jnp.asarray(valid)
+    )
+    np.testing.assert_allclose(np.asarray(got)[valid], want[valid], atol=1e-5)
+    save_encoder(
+        tmp_path / "out",
+        bert.config,
+        bert.params,
+        byte_level_for(theirs),
+        labels=bert.labels,
+        family=theirs["model_type"],
+    )
+    loaded = transformers.AutoModelForTokenClassification.from_pretrained(
+        tmp_path / "out"
+    )
+    assert loaded.config.id2label == labels
+    with torch.inference_mode():
+        again = loaded.eval()(**inputs_of(torch, tokens, valid)).logits.numpy()
+    np.testing.assert_array_equal(again[valid], want[valid])
+
+
+SPANS = [
+    case
+    for case, (_, theirs) in ENCODERS.items()
+    if "spans" in ENCODERS_BY_NAME[theirs["model_type"]].heads
+]
+
+
+@pytest.mark.parametrize("case", SPANS)
 def test_spans(torch, transformers, tmp_path, case):
     """Logits of both ends of a span, from a folder of theirs and in one of ours."""
     name, theirs = ENCODERS[case]
@@ -470,12 +518,12 @@ def test_a_head_is_read_as_that_of_its_class(
     heads = {
         heads for heads, end in ENCODERS_BY_NAME[family].classes.items() if end == task
     }
-    expected = {"classifier", "spans"} & {head for each in heads for head in each}
-    assert {"classifier", "spans"} & back.params.keys() == expected
+    expected = {*TASK_HEADS} & {head for each in heads for head in each}
+    assert {*TASK_HEADS} & back.params.keys() == expected
     unread = {path for path in back.unread if not path.startswith(f"{prefix}pooler.")}
     assert unread == (set() if expected else of_task)
-    if "classifier" in back.params:
-        assert back.params["classifier"]["kernel"].shape[-1] == classes
+    for head in {"classifier", "tokens"} & back.params.keys():
+        assert back.params[head]["kernel"].shape[-1] == classes
 
 
 def test_activations(torch, transformers):
