@@ -18,12 +18,17 @@ from pe_jax.models.bert import Bert
 from pe_jax.models.layers import BertModule, activate, check_ids, linear
 
 
-def _transform(head: BertModule, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
-    """Apply the layers of a head before its output layer, see `config.head_...`."""
+def _transform(
+    head: BertModule, x: Float[Array, "*B D"], size: int | None = None
+) -> Float[Array, "*B E"]:
+    """Apply the layers of a head before its output layer, see `config.head_...`.
+
+    Args:
+      size: E; None means D.
+    """
     c = head.config
-    x = activate(
-        head.dense(c.hidden_size, "dense", has_bias=c.head_bias)(x), c.head_activation
-    )
+    dense = head.dense(size or c.hidden_size, "dense", has_bias=c.head_bias)
+    x = activate(dense(x), c.head_activation)
     return head.norm("norm")(x) if c.head_norm else x
 
 
@@ -80,13 +85,13 @@ class MaskedLanguageHead(BertModule):
         self,
         hidden: Float[Array, "B L D"],
         at: Int[Array, "B P"],
-        embedding: Float[Array, "V D"],
+        embedding: Float[Array, "V E"],
     ) -> Float[Array, "B P V"]:
         c = self.config
         if not self.is_initializing():  # There any positions do.
             check_ids("masked_positions", at, hidden.shape[1])
         x = jnp.take_along_axis(hidden, at[:, :, None], axis=1)  # [B, P, D]
-        x = _transform(self, x) if c.head_dense else x
+        x = _transform(self, x, c.embedding_size) if c.head_dense else x
         if not c.tied_decoder:
             draw = nn.initializers.normal(c.initializer_stddev)
             embedding = self.param("decoder", draw, embedding.shape)
