@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,12 @@ from pe_jax.interop.tokenizer_classes import (
 from pe_jax.models import BertConfig, with_tokens
 from pe_jax.models.config import ARCHITECTURE
 
+# Fields of which None stands for another value: properties that have it.
+_RESOLVED = {
+    "num_key_heads": "key_heads",
+    "embedding_size": "embedding_width",
+    "attention_head_size": "head_size",
+}
 _OF_POOLER = ("pooler_activation", "classifier_pooling")  # Settings of poolers alone.
 
 
@@ -133,7 +140,9 @@ def _classes(params: Params) -> int:
 
 def _model_type_for(config: BertConfig, params: Params) -> str:
     """Return the first family that can represent an encoder; BERT, whose error tells, if none."""
-    for model_type in ENCODERS:
+    for model_type, encoder in ENCODERS.items():
+        if not encoder.in_transformers:
+            continue
         with contextlib.suppress(ValueError):
             has_pooler = _reads_pooler(model_type, params)
             their_config(model_type, config, has_pooler=has_pooler)
@@ -174,16 +183,18 @@ def their_config(
         theirs |= _token_ids(tokenizer)
     if "max_length" in encoder.keys:
         theirs[encoder.keys["max_length"]] += first_row(model_type, theirs)
-    if encoder.has_table:
+    if encoder.positions == "table":
         _check_only_embeds(config)
-    elif "rope" in family.encodings:
+    elif encoder.positions == "rope":
         full = family.is_full is not None
         theirs |= rope_keys(config.encoding(), config.num_layers, full)
+    elif encoder.positions:
+        theirs |= _POSITION_KEYS[encoder.positions](config.encoding().name)
     back = config_of(theirs, "the exported model")
     differences = _differences(config, back, has_pooler)
     layers = range(config.num_layers)
     same = all(back.encoding().layer(i) == config.encoding().layer(i) for i in layers)
-    if not encoder.has_table and not same:
+    if encoder.positions != "table" and not same:
         differences.append(f"the position encoding {config.encoding().name!r}")
     if differences:
         raise ValueError(
@@ -193,13 +204,53 @@ def their_config(
     return theirs
 
 
+def _deberta_keys(name: str) -> dict[str, Any]:
+    """Return the keys of a DeBERTa-v2 with the positions of this name; its table is normalised."""
+    options = dict(re.findall(r"(\w+)=(\w+)", name))
+    has_offsets = "deberta" in name
+    buckets = options.get("num_buckets", "256")
+    return {
+        "relative_attention": has_offsets,
+        "position_biased_input": "learned_absolute" in name,
+        "position_buckets": -1 if buckets == "None" else int(buckets),
+        "max_relative_positions": int(options.get("max_distance", 512)),
+        "pos_att_type": ["p2c", "c2p"] if has_offsets else None,
+        "share_att_key": has_offsets,
+    }
+
+
+def _t5_keys(name: str) -> dict[str, Any]:
+    options = dict(re.findall(r"(\w+)=(\w+)", name))
+    return {
+        "relative_attention_num_buckets": int(options.get("num_buckets", 32)),
+        "relative_attention_max_distance": int(options.get("max_distance", 128)),
+        "is_encoder_decoder": False,
+    }
+
+
+def _esm_keys(name: str) -> dict[str, Any]:
+    is_table = name == "learned_absolute"
+    return {"position_embedding_type": "absolute" if is_table else "rotary"}
+
+
+# Keys of config.json by `EncoderFormat.positions`, from the name of an encoding. What a family does
+# not have is found when the config is read back.
+_POSITION_KEYS: Mapping[str, Callable[[str], dict[str, Any]]] = {
+    "deberta": _deberta_keys,
+    "t5": _t5_keys,
+    "esm": _esm_keys,
+}
+
+
 def _values_of_keys(encoder: EncoderFormat, config: BertConfig) -> dict[str, Any]:
     """Return the keys of config.json that fields of the config decide."""
     theirs: dict[str, Any] = {}
     for name, key in {**encoder.keys, **encoder.optional_keys}.items():
-        value = getattr(config, name)
+        value = getattr(config, _RESOLVED.get(name, name))
+        if name in encoder.conditions:
+            theirs[encoder.conditions[name]] = value is not None
         if name.endswith("activation"):
-            names = [theirs for theirs, ours in ACTIVATIONS.items() if ours == value]
+            names = [key for key, ours in ACTIVATIONS.items() if ours == value]
             value = names[0] if names else value
         # Of several fields with one key the first counts, and the others are compared with it.
         theirs.setdefault(key, value)
@@ -207,8 +258,6 @@ def _values_of_keys(encoder: EncoderFormat, config: BertConfig) -> dict[str, Any
         for value, fields in choices.items():
             if all(getattr(config, name) == x for name, x in fields.items()):
                 theirs.setdefault(key, value)
-    if "num_key_heads" in encoder.optional_keys:
-        theirs["num_key_value_heads"] = config.key_heads
     return theirs
 
 
@@ -217,11 +266,9 @@ def _differences(config: BertConfig, back: BertConfig, has_pooler: bool) -> list
     differences = []
     for name in ARCHITECTURE:
         counts = has_pooler or name not in _OF_POOLER
-        same = getattr(back, name) == getattr(config, name)
-        if counts and not same and name != "num_key_heads":
-            differences.append(f"{name} {getattr(config, name)!r}")
-    if back.key_heads != config.key_heads:
-        differences.append(f"num_key_heads {config.key_heads}")
+        value = getattr(config, _RESOLVED.get(name, name))
+        if counts and getattr(back, _RESOLVED.get(name, name)) != value:
+            differences.append(f"{name} {value!r}")
     return differences
 
 
@@ -239,7 +286,7 @@ def _in_layout_of(model_type: str, config: BertConfig) -> BertConfig:
 def _params_in_layout_of(model_type: str, config: BertConfig, params: Params) -> Params:
     converted = _in_layout_of(model_type, config)
     if converted.num_token_types > config.num_token_types:
-        zeros = {"embedding": np.zeros((1, config.hidden_size), np.float32)}
+        zeros = {"embedding": np.zeros((1, config.embedding_width), np.float32)}
         params = {**params, "bert": {**params["bert"], "token_type": zeros}}
     if converted.position == config.position:
         return params
@@ -277,7 +324,7 @@ def position_table(config: BertConfig, position: Params) -> np.ndarray:
     """
     _check_only_embeds(config)
     encoding = config.encoding()
-    table = np.zeros((config.max_length, config.hidden_size), np.float32)
+    table = np.zeros((config.max_length, config.embedding_width), np.float32)
     for part, params in split_params(encoding, position):
         assert part.metadata and part.metadata.vectors
         table += np.asarray(part.metadata.vectors(params, np.arange(config.max_length)))
@@ -306,7 +353,7 @@ def _compare(config: BertConfig, position: Params, table: np.ndarray) -> None:
     """Raise ValueError unless the encoding embeds random hidden states as adding the table does."""
     encoding, rng = config.encoding(), np.random.default_rng(0)
     for length in (config.max_length, -(-config.max_length // 2)):
-        x = rng.normal(size=(2, length, config.hidden_size)).astype(np.float32)
+        x = rng.normal(size=(2, length, config.embedding_width)).astype(np.float32)
         tokens = rng.integers(config.vocab_size, size=(2, length))
         context = Context(positions_q=range(length), tokens=tokens)
         embedded = embed(x, encoding, position, context)
@@ -329,7 +376,7 @@ def _tensors(
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Return the exported tensors by name, and one line per parameter that does not fit."""
     ours = flax.traverse_util.flatten_dict(params, sep="/")
-    if encoder.has_table:
+    if encoder.positions == "table":
         ours = {
             path: x for path, x in ours.items() if not path.startswith("bert/position/")
         }

@@ -21,13 +21,15 @@ from pe_jax.interop import layout
 from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
 from pe_jax.interop.hf_encoders import (
     ACTIVATIONS,
+    ACTIVATIONS_WITH_TANH,
     HEADS,
     POSITION_MODULE,
     EncoderFormat,
+    format_of,
 )
 from pe_jax.interop.hf_encoding import from_hf
 from pe_jax.interop.hf_keys import first_row
-from pe_jax.interop.hf_registry import ENCODERS, FIRST_NAMES
+from pe_jax.interop.hf_registry import ENCODERS, current_name
 from pe_jax.interop.layout import Leaf
 from pe_jax.models import BertConfig
 
@@ -86,7 +88,7 @@ def load_encoder(path: str | Path, heads: Collection[str] = HEADS) -> PublishedE
     """
     checkpoint = open_checkpoint(path)
     theirs = current_config(checkpoint.config, str(checkpoint.path))
-    encoder = ENCODERS[theirs["model_type"]]
+    encoder = format_of(theirs)
     names = _current_names(encoder, checkpoint)
     _check_sizes(encoder, theirs, checkpoint, names)
     config = config_of(theirs, str(checkpoint.path))
@@ -103,6 +105,7 @@ def load_encoder(path: str | Path, heads: Collection[str] = HEADS) -> PublishedE
         errors += _other_labels(theirs, output, classes)
     skipped = first_row(theirs["model_type"], theirs)
     leaves = layout.leaves(encoder, config, present, classes, skipped)
+    leaves += _table_norm(encoder, config, theirs)
     unread = _unread(encoder, names, leaves, ties)
     errors += _mismatches(checkpoint, names, leaves)
     errors += _untied(checkpoint, names, ties)
@@ -114,7 +117,7 @@ def load_encoder(path: str | Path, heads: Collection[str] = HEADS) -> PublishedE
             more = len(errors) - _MOST_LINES
             errors[_MOST_LINES:] = [f"... and {more:,} more"]
         raise ValueError("\n  ".join([heading, *errors]))
-    params = _read_params(checkpoint, names, leaves)
+    params = _with_normalised_table(_read_params(checkpoint, names, leaves), config)
     absent = tuple(head for head in PRETRAINING_HEADS if head not in params)
     return PublishedEncoder(
         config=config,
@@ -123,6 +126,37 @@ def load_encoder(path: str | Path, heads: Collection[str] = HEADS) -> PublishedE
         unread=tuple(names[name] for name in unread),
         labels=_labels(theirs, classes) if output else (),
     )
+
+
+_TABLE_NORM = "table_norm"  # Where the parameters of `EncoderFormat.table_norm` are until applied.
+
+
+def _table_norm(
+    encoder: EncoderFormat, config: BertConfig, theirs: Mapping[str, Any]
+) -> list[Leaf]:
+    """Return the parameters of the norm of DeBERTa's table, if the config has one."""
+    if "layer_norm" not in str(theirs.get("norm_rel_ebd")) or not encoder.table_norm:
+        return []
+    shape = (config.hidden_size,)
+    return [
+        Leaf(f"{_TABLE_NORM}/{ours}", (f"{encoder.table_norm}.{name}",), shape)
+        for ours, name in (("scale", "weight"), ("bias", "bias"))
+    ]
+
+
+def _with_normalised_table(params: Params, config: BertConfig) -> Params:
+    """Apply the norm of DeBERTa's table to it, in float64."""
+    if _TABLE_NORM not in params:
+        return params
+    norm = params.pop(_TABLE_NORM)
+    (part,) = params["bert"]["position"].values()
+    table = np.asarray(part["table"], np.float64)
+    centred = table - table.mean(-1, keepdims=True)
+    variance = (centred**2).mean(-1, keepdims=True)
+    normalised = centred / np.sqrt(variance + config.layer_norm_epsilon)
+    scaled = normalised * np.asarray(norm["scale"]) + np.asarray(norm["bias"])
+    part["table"] = jnp.asarray(scaled, jnp.float32)
+    return params
 
 
 def _prefer_own_decoder(names: dict[str, str], ties: Mapping[str, str]) -> None:
@@ -236,7 +270,13 @@ def _unread(
 ) -> list[str]:
     """Return the tensors that no parameter needs, but for copies and constants."""
     expected = {name for leaf in leaves for name in leaf.tensors}
-    return sorted(names.keys() - expected - {*encoder.constants, *ties})
+    rest = names.keys() - expected - {*ties}
+    by_layer = {name: re.sub(r"\.[0-9]+\.", ".*.", name) for name in rest}
+    return sorted(
+        name
+        for name in rest
+        if name not in encoder.constants and by_layer[name] not in encoder.constants
+    )
 
 
 def _unknown(
@@ -332,9 +372,11 @@ def _sizes(
         count = max(numbers) + 1
         yield "num_layers", count, f"the file has tensors of {count} layers"
     embeddings = encoder.embeddings
+    is_narrow = "embedding_size" in encoder.optional_keys
+    size_of_embeddings = "embedding_size" if is_narrow else "hidden_size"
     shown_by = [
         ("vocab_size", embeddings["bert/token"], 0),
-        ("hidden_size", embeddings["bert/token"], 1),
+        (size_of_embeddings, embeddings["bert/token"], 1),
         ("num_token_types", embeddings.get("bert/token_type"), 0),
         ("max_length", embeddings.get(POSITION_MODULE), 0),
         ("num_heads", embeddings.get("bert/position/t5"), 1),
@@ -398,7 +440,7 @@ def read_config(path: str | Path) -> BertConfig:
     checkpoint = open_checkpoint(path)
     path = str(checkpoint.path)
     theirs = current_config(checkpoint.config, path)
-    encoder = ENCODERS[theirs["model_type"]]
+    encoder = format_of(theirs)
     _check_sizes(encoder, theirs, checkpoint, _current_names(encoder, checkpoint))
     return config_of(theirs, path)
 
@@ -415,13 +457,13 @@ def current_config(theirs: Mapping[str, Any], path: str) -> dict[str, Any]:
             "heads. Download it from the checkpoint's source."
         )
     kind = theirs.get("model_type")
-    current = FIRST_NAMES.get(kind, kind) if isinstance(kind, str) else ""
+    current = current_name(kind, theirs) if isinstance(kind, str) else ""
     if current not in ENCODERS:
         raise ValueError(
             f"The config.json of {path} is not that of an encoder that can be loaded: model_type "
             f"is {kind!r}, not {', '.join(map(repr, ENCODERS))}."
         )
-    aliases = ENCODERS[current].aliases
+    aliases = format_of({**theirs, "model_type": current}).aliases
     named = {aliases.get(key, key): value for key, value in theirs.items()}
     named |= {key: value for key, value in theirs.items() if key in named}
     return {**named, "model_type": current}
@@ -434,17 +476,22 @@ def config_of(theirs: Mapping[str, Any], path: str) -> BertConfig:
       ValueError: for keys that are missing, and values that are not supported; the message lists
         all of them.
     """
-    encoder = ENCODERS[theirs["model_type"]]
+    encoder = format_of(theirs)
     keys = {**encoder.keys, **encoder.optional_keys}
     values = {name: theirs[key] for name, key in keys.items() if key in theirs}
+    for name, condition in encoder.conditions.items():
+        if not theirs.get(condition):
+            values.pop(name, None)
     missing = [key for key in encoder.keys.values() if key not in theirs]
     errors = [f"it lacks {', '.join(missing)}: add what you know"] if missing else []
     for name in [name for name in values if name.endswith("activation")]:
         published = values.pop(name)
-        if isinstance(published, str) and published in ACTIVATIONS:
-            values[name] = ACTIVATIONS[published]
+        may_be_tanh = name in ("pooler_activation", "conv_activation")
+        accepted = ACTIVATIONS_WITH_TANH if may_be_tanh else ACTIVATIONS
+        if isinstance(published, str) and published in accepted:
+            values[name] = accepted[published]
         else:
-            errors.append(_not_one_of(keys[name], ACTIVATIONS, published))
+            errors.append(_not_one_of(keys[name], accepted, published))
     for key, choices in encoder.choices.items():
         if key not in theirs:
             continue
@@ -525,6 +572,9 @@ def _current_names(encoder: EncoderFormat, checkpoint: Checkpoint) -> dict[str, 
 def _current_name(encoder: EncoderFormat, name: str) -> str:
     for prefix in encoder.prefixes:
         name = name.removeprefix(prefix)
+    for beginning, current in encoder.renames.items():
+        if name.startswith(beginning):
+            name = current + name.removeprefix(beginning)
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
     return name.replace("LayerNorm.beta", "LayerNorm.bias")
 

@@ -44,6 +44,8 @@ class Leaf(NamedTuple):
     def tensor_shape(self) -> tuple[int, ...]:
         """The shape of each of the tensors."""
         shape = self.shape
+        if self._is_convolution:
+            return shape[::-1]
         if self._inputs:
             shape = (math.prod(shape) // self._inputs, self._inputs)
         elif self.ours.endswith("/bias"):
@@ -51,9 +53,14 @@ class Leaf(NamedTuple):
         return (shape[0] // len(self.tensors) + self.skipped, *shape[1:])
 
     @property
+    def _is_convolution(self) -> bool:
+        """Whether it is [width, in, out], and [out, in, width] in PyTorch."""
+        return self.ours.endswith("/conv/kernel")
+
+    @property
     def _inputs(self) -> int:
         """The size that a kernel contracts; 0 for other parameters."""
-        if not self.ours.endswith("/kernel"):
+        if not self.ours.endswith("/kernel") or self._is_convolution:
             return 0
         return math.prod(
             self.shape[: 2 if self.ours.endswith("attention/out/kernel") else 1]
@@ -64,7 +71,7 @@ class Leaf(NamedTuple):
         x = np.concatenate(tensors)[self.skipped :]
         if self.swapped:
             x = np.roll(x, len(x) // 2, axis=0)
-        if self._inputs:
+        if self._inputs or self._is_convolution:
             x = x.T
         return x.reshape(self.shape)
 
@@ -72,6 +79,8 @@ class Leaf(NamedTuple):
         """Return the tensors; rows that are skipped become zeros."""
         if self._inputs:
             x = x.reshape(self._inputs, -1).T
+        if self._is_convolution:
+            x = x.T
         if self.ours.endswith("/bias"):
             x = x.reshape(-1)
         if self.swapped:
@@ -101,14 +110,18 @@ def leaves(
     shapes = parameter_shapes(config, encoder, heads, classes)
     if "masked_lm" in heads and config.tied_decoder:
         shapes.pop(DECODER, None)
-    layers = range(config.num_layers)
-    layer = {f"bert/layer_*/{ours}": theirs for ours, theirs in encoder.layer.items()}
+    in_layer = encoder.layer
+    if config.gated_mlp:
+        in_layer = {**in_layer, **encoder.gated}
+    layer = {f"bert/layer_*/{ours}": theirs for ours, theirs in in_layer.items()}
     tables = [encoder.embeddings, layer, *(encoder.heads[head] for head in heads)]
     model_leaves: list[Leaf] = []
     for table in tables:
         for ours, theirs in table.items():
+            shared = config.shared_layers and ours.startswith("bert/layer_")
             # Modules with a `*` are there once a layer.
-            for i in layers if "*" in ours else (0,):
+            count = config.num_layers if "*" in ours and not shared else 1
+            for i in range(count):
                 modules = [module.replace("*", str(i)) for module in theirs]
                 swapped = theirs[0] in encoder.swapped
                 module = ours.replace("*", str(i))
