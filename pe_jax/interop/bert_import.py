@@ -33,8 +33,14 @@ from pe_jax.interop.hf_registry import ENCODERS, current_name
 from pe_jax.interop.layout import Leaf
 from pe_jax.models import BertConfig
 
-# Keys of transformers' base class that change any model, with the only value that is supported.
-_ONLY = {"per_layer_config": None, "quantization_config": None}
+# Keys of transformers' base class that change any model, which must be left out, and the way out.
+_REFUSED = {
+    "per_layer_config": "its layers differ in size",
+    "quantization_config": (
+        "quantised weights are not read; save the model in its own dtype: "
+        "from_pretrained(...).dequantize().save_pretrained(FOLDER) of transformers"
+    ),
+}
 PRETRAINING_HEADS = ("pooler", "masked_lm", "next_sentence")  # BertForPretraining's.
 TASK_HEADS = ("classifier", "spans", "tokens")  # Of which a class has one.
 _MOST_LINES = 200  # Of an error: there are as many tensors in BERT-base.
@@ -533,6 +539,11 @@ def _built_config(
     fields = {**encoder.settings, **values}
     fields["max_length"] -= first_row(theirs["model_type"], theirs)
     config = BertConfig(**fields)
+    # Sizes that others give are not said again.
+    if config.embedding_width == config.hidden_size:
+        config = dataclasses.replace(config, embedding_size=None)
+    if config.head_size * config.num_heads == config.hidden_size:
+        config = dataclasses.replace(config, attention_head_size=None)
     for key, name in encoder.derived.items():
         value = getattr(config, name)
         if theirs.get(key) not in (None, value):
@@ -548,10 +559,14 @@ def _built_config(
 def _unsupported(encoder: EncoderFormat, theirs: Mapping[str, Any]) -> list[str]:
     """Return a line per key whose value only another model supports."""
     errors = [
-        f"{key} must be {'left out' if only is None else repr(only)}, got {shown(theirs[key])}"
-        for key, only in {**_ONLY, **encoder.only}.items()
-        if theirs.get(key) not in (only, None)
+        f"{key} must be left out, got {shown(theirs[key])}: {way_out}"
+        for key, way_out in _REFUSED.items()
+        if theirs.get(key) is not None
     ]
+    for key, only in encoder.only.items():
+        if theirs.get(key) not in (only, None):
+            accepted = "left out" if only is None else repr(only)
+            errors.append(f"{key} must be {accepted}, got {shown(theirs[key])}")
     code = theirs.get("auto_map")
     if not encoder.has_remote_code and "AutoModel" in str(code):
         errors.append(

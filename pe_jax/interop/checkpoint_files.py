@@ -21,6 +21,7 @@ from pe_jax.common.values import shown
 
 _WHOLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_ADAPTER = "adapter_config.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 # clone: tied tensors of a pickle share memory, which safetensors refuses to write.
 _CONVERT = (
@@ -91,7 +92,8 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         one .safetensors file. config.json is read if it is next to the tensors.
 
     Raises:
-      ValueError: if there is nothing to read, if it is a pickle, or a file is damaged or missing.
+      ValueError: if there is nothing to read, if it is a pickle or an adapter, or a file is damaged
+        or missing.
     """
     path = Path(path)
     if not path.exists():
@@ -102,6 +104,14 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         )
     if path.suffix in _PICKLES:
         raise _pickle_error([path], path.with_suffix(".safetensors"))
+    adapter = (path if path.is_dir() else path.parent) / _ADAPTER
+    if adapter.is_file():
+        raise ValueError(
+            f"{adapter.parent} holds an adapter (PEFT), as {_ADAPTER} shows, not a whole model. "
+            "Merge it first, in Python with peft: PeftModel.from_pretrained(model, "
+            f"{str(adapter.parent)!r}).merge_and_unload().save_pretrained(FOLDER). If the weights "
+            f"next to it are whole, move {_ADAPTER} away."
+        )
     files, file_of = ([path], {}) if path.is_file() else _tensor_files(path)
     folder = files[0].parent
     opened = _open_files(files, file_of)

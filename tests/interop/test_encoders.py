@@ -44,7 +44,10 @@ LAYER = {
 def random_encoder(theirs):
     """Our config of a config.json, and random parameters."""
     config = config_of(theirs, "the test")
-    return config, random_params(config)
+    heads = FAMILIES[theirs["model_type"]].encoder.heads
+    if "masked_lm" in heads:
+        return config, random_params(config)
+    return config, random_params(config, BertForTokens, outputs=3)
 
 
 @functools.cache
@@ -68,7 +71,9 @@ def saved(folder, theirs):
 def test_a_saved_encoder_loads_unchanged(tmp_path, case):
     config, params = saved(tmp_path / "out", ENCODERS[case][1])
     back = load_encoder(tmp_path / "out")
-    assert back.absent == ("pooler", "next_sentence") and back.unread == ()
+    has_masked_lm = "masked_lm" in params
+    absent = {*PRETRAINING_HEADS} - ({"masked_lm"} if has_masked_lm else set())
+    assert {*back.absent} == absent and back.unread == ()
     assert (
         dataclasses.replace(back.config, num_key_heads=config.num_key_heads) == config
     )
@@ -617,3 +622,107 @@ def test_rope_with_pairs_of_halves_becomes_a_roformer(tmp_path):
     other = dataclasses.replace(config, position="rope(base=500)")
     with pytest.raises(ValueError, match=r"position encoding 'rope\(base=500\)'"):
         save_encoder(tmp_path / "no", other, params, words, family="roformer")
+
+
+# --- Families that transformers 5 has, and rules of theirs ---
+
+
+def test_the_norm_of_debertas_table_is_applied_once(tmp_path):
+    """An export has the table that comes out, and no norm: the model gives the same numbers."""
+    theirs = {**ENCODERS["deberta-v2"][1], "norm_rel_ebd": "none"}
+    saved(tmp_path / "out", theirs)
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    rng = np.random.default_rng(0)
+    scale, bias = rng.normal(size=(2, 12)).astype(np.float32)
+    norm = {
+        "deberta.encoder.LayerNorm.weight": scale,
+        "deberta.encoder.LayerNorm.bias": bias,
+    }
+    normed = {**theirs, "norm_rel_ebd": "layer_norm", "layer_norm_eps": 1e-7}
+    back = load_encoder(write(tmp_path / "in", {**tensors, **norm}, normed))
+    table = tensors["deberta.encoder.rel_embeddings.weight"].astype(np.float64)
+    centred = table - table.mean(-1, keepdims=True)
+    want = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-7)
+    got = back.params["bert"]["position"]["deberta"]["table"]
+    np.testing.assert_allclose(got, want * scale + bias, atol=1e-6)
+    assert "table_norm" not in back.params
+    words = byte_level_for(theirs)
+    save_encoder(
+        tmp_path / "again", back.config, back.params, words, family="deberta-v2"
+    )
+    config = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert config["norm_rel_ebd"] == "none"
+    with pytest.raises(ValueError, match=r"encoder.LayerNorm.weight: missing, \(12,\)"):
+        load_encoder(write(tmp_path / "without", tensors, normed))
+    with pytest.raises(ValueError, match="LayerNorm.weight: is not part of this model"):
+        load_encoder(write(tmp_path / "more", {**tensors, **norm}, theirs))
+
+
+def test_both_layouts_of_debertas_masked_lm(tmp_path):
+    theirs = ENCODERS["deberta-v2"][1]
+    _, params = saved(tmp_path / "out", theirs)
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    renamed = {
+        name.replace("cls.predictions.transform.", "lm_predictions.lm_head.").replace(
+            "cls.predictions.bias", "lm_predictions.lm_head.bias"
+        ): tensor
+        for name, tensor in tensors.items()
+    }
+    assert renamed.keys() != tensors.keys()
+    back = load_encoder(write(tmp_path / "in", renamed, {**theirs, "legacy": False}))
+    assert back.unread == ()
+    jax.tree.map(np.testing.assert_array_equal, back.params, params)
+
+
+def test_the_decoder_of_a_t5_is_left_unread(tmp_path):
+    theirs = ENCODERS["t5"][1]
+    config = config_of(theirs, "the test")
+    params = random_params(config, BertForTokens, outputs=2)
+    save_encoder(
+        tmp_path / "out", config, {"bert": params["bert"]}, byte_level(37), family="t5"
+    )
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    more = {
+        "decoder.block.0.layer.0.SelfAttention.q.weight": np.ones((18, 12), np.float32),
+        "encoder.embed_tokens.weight": tensors["shared.weight"],
+        "lm_head.weight": np.ones((37, 12), np.float32),
+    }
+    whole = {**theirs, "architectures": ["T5ForConditionalGeneration"]}
+    back = load_encoder(write(tmp_path / "in", {**tensors, **more}, whole))
+    assert back.unread == tuple(sorted(more.keys() - {"encoder.embed_tokens.weight"}))
+    jax.tree.map(np.testing.assert_array_equal, back.params["bert"], params["bert"])
+    more["encoder.embed_tokens.weight"] = more["encoder.embed_tokens.weight"] + 1
+    with pytest.raises(ValueError, match=r"not the same as .*shared|embed_tokens"):
+        load_encoder(write(tmp_path / "other", {**tensors, **more}, whole))
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "message"),
+    [
+        ("deberta-v2", {"share_att_key": False}, "share_att_key must be true"),
+        ("deberta-v2", {"pos_att_type": "c2p"}, r"pos_att_type must be p2c\|c2p"),
+        ("deberta-v2", {"conv_groups": 2}, "conv_groups must be 1, got 2"),
+        ("deberta-v2", {"norm_rel_ebd": "x"}, "norm_rel_ebd must be one of none, la"),
+        ("deberta-v2", {"attention_head_size": 8}, "attention_head_size must be 4"),
+        ("deberta-v2", {"embedding_size": 8}, "embedding_size must be 12"),
+        ("albert", {"num_hidden_groups": 2}, "num_hidden_groups must be 1, got 2"),
+        ("albert", {"inner_group_num": 2}, "inner_group_num must be 1, got 2"),
+        ("esm", {"is_folding_model": True}, "is_folding_model must be False"),
+        ("esm", {"rope_theta": 5e5}, "rope_theta must be 10000.0"),
+        ("t5", {"feed_forward_proj": "gelu"}, "feed_forward_proj must be one of relu"),
+        ("t5", {"is_decoder": True}, "is_decoder must be False, got True"),
+        ("bert", {"quantization_config": {"bits": 4}}, "dequantize.*save_pretrained"),
+        ("bert", {"auto_map": {"AutoModel": "x.Y"}}, "auto_map must not name models"),
+    ],
+)
+def test_models_of_these_families_that_are_refused(case, changes, message):
+    with pytest.raises(ValueError, match=message):
+        config_of({**ENCODERS[case][1], **changes}, "the test")
+
+
+def test_adapters_are_refused(tmp_path):
+    saved(tmp_path / "out", ENCODERS["bert"][1])
+    (tmp_path / "out" / "adapter_config.json").write_text("{}")
+    for path in (tmp_path / "out", tmp_path / "out" / "model.safetensors"):
+        with pytest.raises(ValueError, match="holds an adapter .*merge_and_unload"):
+            load_encoder(path)
