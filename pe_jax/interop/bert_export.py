@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,14 @@ from pe_jax.interop.tokenizer_classes import (
 from pe_jax.models import BertConfig, with_tokens
 from pe_jax.models.config import ARCHITECTURE
 
+# Fields of which None stands for another value: properties that have it.
+_RESOLVED = {
+    "num_key_heads": "key_heads",
+    "embedding_size": "embedding_width",
+    "attention_head_size": "head_size",
+}
+_OF_POOLER = ("pooler_activation", "classifier_pooling")  # Settings of poolers alone.
+
 
 def save_encoder(
     folder: str | Path,
@@ -55,11 +64,11 @@ def save_encoder(
 
     Args:
       folder: a local one, new or empty.
-      params: of `BertForPretraining`, `BertForClassification` or `BertForSpans`, or from
-        `load_encoder`: the encoder under "bert", each head under its own name.
+      params: of `BertForPretraining`, `BertForClassification`, `BertForSpans` or `BertForTokens`,
+        or from `load_encoder`: the encoder under "bert", each head under its own name.
       tokenizer: with special tokens that `load_tokenizer` knows, of as many tokens as the model has
         rows of embeddings, or fewer; a copy that adds those of the beginning and end is saved.
-      labels: names of the classes of "classifier".
+      labels: names of the classes of "classifier" or "tokens".
       family: a model type that `load_encoder` reads; default: the first that can represent the
         model.
 
@@ -72,7 +81,7 @@ def save_encoder(
         written.
     """
     check_folder(folder)
-    model_type = family or _model_type_for(config)
+    model_type = family or _model_type_for(config, params)
     encoder = ENCODERS[model_type]
     if "classifier" not in params:  # Which needs the pooler.
         lost = {"pooler", "next_sentence"} - encoder.heads.keys()
@@ -81,7 +90,8 @@ def save_encoder(
     config = _in_layout_of(model_type, config)
     heads = _checked_heads(encoder, params)
     architecture = encoder.name + encoder.classes[heads]
-    theirs = their_config(model_type, config, tokenizer)
+    has_pooler = _reads_pooler(model_type, params)
+    theirs = their_config(model_type, config, tokenizer, has_pooler=has_pooler)
     skipped = first_row(model_type, theirs)
     tensors, errors = _tensors(encoder, config, params, heads, skipped)
     tokens, rows = tokenizer.get_vocab_size(), theirs["vocab_size"]
@@ -89,13 +99,13 @@ def save_encoder(
         errors.append(
             f"the tokenizer has {tokens} tokens, the model {rows} rows of embeddings"
         )
-    classes = len(params["classifier"]["bias"]) if "classifier" in heads else 0
+    classes = _classes(params)
     if labels and len(labels) != classes:
         errors.append(f"{len(labels)} labels for a classifier of {classes} outputs")
     if errors:
         raise ValueError("The parts do not make one BERT:\n  " + "\n  ".join(errors))
     labels = labels or [f"LABEL_{i}" for i in range(classes)]
-    theirs = {"architectures": [architecture], **theirs, **_labels(labels)}
+    theirs = {"architectures": [architecture], **theirs, **_labels(labels, heads)}
     whole = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     with new_folder(folder) as temporary:
         save_file(whole, temporary / "model.safetensors", metadata={"format": "pt"})
@@ -120,62 +130,71 @@ def _checked_heads(encoder: EncoderFormat, params: Params) -> tuple[str, ...]:
     return heads
 
 
-def _model_type_for(config: BertConfig) -> str:
+def _classes(params: Params) -> int:
+    """Return the number of outputs of the head "classifier" or "tokens"; 0 without these."""
+    for head in ("classifier", "tokens"):
+        if head in params:
+            return len(params[head]["bias"])
+    return 0
+
+
+def _model_type_for(config: BertConfig, params: Params) -> str:
     """Return the first family that can represent an encoder; BERT, whose error tells, if none."""
-    for model_type in ENCODERS:
+    for model_type, encoder in ENCODERS.items():
+        if not encoder.in_transformers:
+            continue
         with contextlib.suppress(ValueError):
-            their_config(model_type, config)
+            has_pooler = _reads_pooler(model_type, params)
+            their_config(model_type, config, has_pooler=has_pooler)
             return model_type
     return "bert"
 
 
+def _reads_pooler(model_type: str, params: Params) -> bool:
+    """Return whether an exported model has a pooler: its own, or that of its classifier."""
+    has_own = "pooler" in params and "pooler" in ENCODERS[model_type].heads
+    return has_own or "classifier" in params
+
+
 def their_config(
-    model_type: str, config: BertConfig, tokenizer: Tokenizer | None = None
+    model_type: str,
+    config: BertConfig,
+    tokenizer: Tokenizer | None = None,
+    *,
+    has_pooler: bool = True,
 ) -> dict[str, Any]:
     """Return the content of config.json, without the class and its labels.
+
+    Args:
+      has_pooler: whether the model has one, so that its settings count.
 
     Raises:
       ValueError: if the family cannot represent the encoder.
     """
     family, encoder = FAMILIES[model_type], ENCODERS[model_type]
     config = _in_layout_of(model_type, config)
-    config = with_tokens(
-        config, config.vocab_size + config.unused_rows
-    )  # Theirs have rows alone.
+    # Theirs have rows alone.
+    config = with_tokens(config, config.vocab_size + config.unused_rows)
     if not config.encoding().at_input.parts:  # Then it changes nothing.
         by_mask = encoder.settings.get("positions_from_mask", False)
         config = dataclasses.replace(config, positions_from_mask=by_mask)
-    keys = {**encoder.keys, **encoder.optional_keys}
-    theirs: dict[str, Any] = {"model_type": model_type}
-    for name, key in keys.items():
-        value = getattr(config, name)
-        if name.endswith("activation"):
-            value = next(
-                published for published, ours in ACTIVATIONS.items() if ours == value
-            )
-        theirs[key] = value
+    theirs = {"model_type": model_type, **_values_of_keys(encoder, config)}
     if tokenizer is not None:
         theirs |= _token_ids(tokenizer)
-    if "num_key_heads" in keys:
-        theirs["num_key_value_heads"] = config.key_heads
-    theirs["max_position_embeddings"] += first_row(model_type, theirs)
-    if encoder.has_table:
+    if "max_length" in encoder.keys:
+        theirs[encoder.keys["max_length"]] += first_row(model_type, theirs)
+    if encoder.positions == "table":
         _check_only_embeds(config)
-    elif "rope" in family.encodings:
-        theirs |= rope_keys(
-            config.encoding(), config.num_layers, family.is_full is not None
-        )
+    elif encoder.positions == "rope":
+        full = family.is_full is not None
+        theirs |= rope_keys(config.encoding(), config.num_layers, full)
+    elif encoder.positions:
+        theirs |= _POSITION_KEYS[encoder.positions](config.encoding().name)
     back = config_of(theirs, "the exported model")
-    differences = [
-        f"{name} {getattr(config, name)!r}"
-        for name in ARCHITECTURE
-        if name != "num_key_heads" and getattr(back, name) != getattr(config, name)
-    ]
-    if back.key_heads != config.key_heads:
-        differences.append(f"num_key_heads {config.key_heads}")
+    differences = _differences(config, back, has_pooler)
     layers = range(config.num_layers)
     same = all(back.encoding().layer(i) == config.encoding().layer(i) for i in layers)
-    if not encoder.has_table and not same:
+    if encoder.positions != "table" and not same:
         differences.append(f"the position encoding {config.encoding().name!r}")
     if differences:
         raise ValueError(
@@ -183,6 +202,74 @@ def their_config(
             "model with pe_jax."
         )
     return theirs
+
+
+def _deberta_keys(name: str) -> dict[str, Any]:
+    """Return the keys of a DeBERTa-v2 with the positions of this name; its table is normalised."""
+    options = dict(re.findall(r"(\w+)=(\w+)", name))
+    has_offsets = "deberta" in name
+    buckets = options.get("num_buckets", "256")
+    return {
+        "relative_attention": has_offsets,
+        "position_biased_input": "learned_absolute" in name,
+        "position_buckets": -1 if buckets == "None" else int(buckets),
+        "max_relative_positions": int(options.get("max_distance", 512)),
+        "pos_att_type": ["p2c", "c2p"] if has_offsets else None,
+        "share_att_key": has_offsets,
+    }
+
+
+def _t5_keys(name: str) -> dict[str, Any]:
+    options = dict(re.findall(r"(\w+)=(\w+)", name))
+    return {
+        "relative_attention_num_buckets": int(options.get("num_buckets", 32)),
+        "relative_attention_max_distance": int(options.get("max_distance", 128)),
+        "is_encoder_decoder": False,
+    }
+
+
+def _esm_keys(name: str) -> dict[str, Any]:
+    is_table = name == "learned_absolute"
+    return {"position_embedding_type": "absolute" if is_table else "rotary"}
+
+
+# Keys of config.json by `EncoderFormat.positions`, from the name of an encoding. What a family does
+# not have is found when the config is read back.
+_POSITION_KEYS: Mapping[str, Callable[[str], dict[str, Any]]] = {
+    "deberta": _deberta_keys,
+    "t5": _t5_keys,
+    "esm": _esm_keys,
+}
+
+
+def _values_of_keys(encoder: EncoderFormat, config: BertConfig) -> dict[str, Any]:
+    """Return the keys of config.json that fields of the config decide."""
+    theirs: dict[str, Any] = {}
+    for name, key in {**encoder.keys, **encoder.optional_keys}.items():
+        value = getattr(config, _RESOLVED.get(name, name))
+        if name in encoder.conditions:
+            theirs[encoder.conditions[name]] = value is not None
+        if name.endswith("activation"):
+            names = [key for key, ours in ACTIVATIONS.items() if ours == value]
+            value = names[0] if names else value
+        # Of several fields with one key the first counts, and the others are compared with it.
+        theirs.setdefault(key, value)
+    for key, choices in encoder.choices.items():
+        for value, fields in choices.items():
+            if all(getattr(config, name) == x for name, x in fields.items()):
+                theirs.setdefault(key, value)
+    return theirs
+
+
+def _differences(config: BertConfig, back: BertConfig, has_pooler: bool) -> list[str]:
+    """Return the settings that an exported model does not have as the original has them."""
+    differences = []
+    for name in ARCHITECTURE:
+        counts = has_pooler or name not in _OF_POOLER
+        value = getattr(config, _RESOLVED.get(name, name))
+        if counts and getattr(back, _RESOLVED.get(name, name)) != value:
+            differences.append(f"{name} {value!r}")
+    return differences
 
 
 def _in_layout_of(model_type: str, config: BertConfig) -> BertConfig:
@@ -199,7 +286,7 @@ def _in_layout_of(model_type: str, config: BertConfig) -> BertConfig:
 def _params_in_layout_of(model_type: str, config: BertConfig, params: Params) -> Params:
     converted = _in_layout_of(model_type, config)
     if converted.num_token_types > config.num_token_types:
-        zeros = {"embedding": np.zeros((1, config.hidden_size), np.float32)}
+        zeros = {"embedding": np.zeros((1, config.embedding_width), np.float32)}
         params = {**params, "bert": {**params["bert"], "token_type": zeros}}
     if converted.position == config.position:
         return params
@@ -237,7 +324,7 @@ def position_table(config: BertConfig, position: Params) -> np.ndarray:
     """
     _check_only_embeds(config)
     encoding = config.encoding()
-    table = np.zeros((config.max_length, config.hidden_size), np.float32)
+    table = np.zeros((config.max_length, config.embedding_width), np.float32)
     for part, params in split_params(encoding, position):
         assert part.metadata and part.metadata.vectors
         table += np.asarray(part.metadata.vectors(params, np.arange(config.max_length)))
@@ -266,7 +353,7 @@ def _compare(config: BertConfig, position: Params, table: np.ndarray) -> None:
     """Raise ValueError unless the encoding embeds random hidden states as adding the table does."""
     encoding, rng = config.encoding(), np.random.default_rng(0)
     for length in (config.max_length, -(-config.max_length // 2)):
-        x = rng.normal(size=(2, length, config.hidden_size)).astype(np.float32)
+        x = rng.normal(size=(2, length, config.embedding_width)).astype(np.float32)
         tokens = rng.integers(config.vocab_size, size=(2, length))
         context = Context(positions_q=range(length), tokens=tokens)
         embedded = embed(x, encoding, position, context)
@@ -289,7 +376,7 @@ def _tensors(
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Return the exported tensors by name, and one line per parameter that does not fit."""
     ours = flax.traverse_util.flatten_dict(params, sep="/")
-    if encoder.has_table:
+    if encoder.positions == "table":
         ours = {
             path: x for path, x in ours.items() if not path.startswith("bert/position/")
         }
@@ -297,7 +384,7 @@ def _tensors(
             config, params["bert"].get("position", {})
         )
         config = dataclasses.replace(config, position="learned_absolute")
-    classes = len(ours.get("classifier/bias", ()))
+    classes = _classes(params)
     leaves = layout.leaves(encoder, config, heads, classes, skipped)
     unknown = sorted(ours.keys() - {leaf.ours for leaf in leaves})
     # Classes with heads hold the encoder, and its pooler, as a submodule.
@@ -328,17 +415,18 @@ def _tensors(
     return tensors, errors
 
 
-def _labels(labels: Sequence[str]) -> dict[str, Any]:
-    """The keys of config.json about a classifier; none without labels."""
+def _labels(labels: Sequence[str], heads: Collection[str]) -> dict[str, Any]:
+    """The keys of config.json about the classes of a head; none without labels."""
     if not labels:
         return {}
-    return {
+    keys: dict[str, Any] = {
         "id2label": {str(i): label for i, label in enumerate(labels)},
         "label2id": {label: i for i, label in enumerate(labels)},
-        "problem_type": "regression"
-        if len(labels) == 1
-        else "single_label_classification",
     }
+    if "tokens" not in heads:
+        one = len(labels) == 1
+        keys["problem_type"] = "regression" if one else "single_label_classification"
+    return keys
 
 
 def _save_tokenizer(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,15 @@ from pe_jax.interop import layout
 from pe_jax.interop.checkpoint_files import Checkpoint, open_checkpoint
 from pe_jax.interop.hf_encoders import (
     ACTIVATIONS,
+    ACTIVATIONS_WITH_TANH,
     HEADS,
     POSITION_MODULE,
     EncoderFormat,
+    format_of,
 )
 from pe_jax.interop.hf_encoding import from_hf
 from pe_jax.interop.hf_keys import first_row
-from pe_jax.interop.hf_registry import ENCODERS, FIRST_NAMES
+from pe_jax.interop.hf_registry import ENCODERS, FIRST_NAMES, current_name
 from pe_jax.interop.hub import local_folder
 from pe_jax.interop.layout import Leaf
 from pe_jax.interop.published_encoder import PublishedEncoder
@@ -33,13 +36,16 @@ from pe_jax.interop.refusals import check_plain_weights
 from pe_jax.interop.sentence_files import EncoderFolder, transformer_folder
 from pe_jax.models import BertConfig
 
-# Keys of transformers' base class that change any model, with the only value that is supported.
-_ONLY = {"per_layer_config": None, "quantization_config": None}
-PRETRAINING_HEADS = (
-    "pooler",
-    "masked_lm",
-    "next_sentence",
-)  # The heads of BertForPretraining.
+# Keys of transformers' base class that change any model, which must be left out, and the way out.
+_REFUSED = {
+    "per_layer_config": "its layers differ in size",
+    "quantization_config": (
+        "quantised weights are not read; load the model that was quantised, or save this one in "
+        "its own dtype: from_pretrained(...).dequantize().save_pretrained(FOLDER) of transformers"
+    ),
+}
+PRETRAINING_HEADS = ("pooler", "masked_lm", "next_sentence")  # BertForPretraining's.
+TASK_HEADS = ("classifier", "spans", "tokens")  # Of which a class has one.
 _TYPES = (*ENCODERS, *FIRST_NAMES)  # Values of model_type that can be loaded.
 _MOST_LINES = 200  # Of an error: there are as many tensors in BERT-base.
 _OUTPUT = "classifier"  # The output layer in classes for sentences, tokens, choices and spans.
@@ -51,9 +57,10 @@ def load_encoder(path: str | Path, heads: Collection[str] = HEADS) -> PublishedE
     Tensor names may or may not begin with the name of the encoder, such as `bert.`; the gamma and
     beta of old files are read as LayerNorm's weight and bias.
 
-    The class in `architectures` of config.json decides what "classifier" and "spans" are, as files
-    for tokens or choices have tensors of the same names. Without such a class these heads are read
-    where their names alone decide. Tensors of other heads are left in `unread`.
+    The class in `architectures` of config.json decides what "classifier", "spans" and "tokens" are,
+    as files for all of them and for choices have tensors of the same names. Without such a class
+    these heads are read where their names alone decide. Tensors of other heads are left in
+    `unread`.
 
     Args:
       path: a folder with config.json and `model.safetensors`, or shards and their index; or one
@@ -65,61 +72,43 @@ def load_encoder(path: str | Path, heads: Collection[str] = HEADS) -> PublishedE
       ValueError: if config.json has a value that is not supported or a size that the tensors do not
         have, or if any tensor of the encoder or of a head that it has is missing, unknown, not
         finite, of another shape or not of floats, has two names and two values, or differs from a
-        tensor that this model ties it to. The message lists the first 200 of them.
+        tensor that this model ties it to. The message lists the first 200 of them. Also if some of
+        "classifier", "spans" and "tokens" are asked for, and the checkpoint has another one.
     """
     folder = local_folder(path)
     checkpoint = open_checkpoint(transformer_folder(folder))
     check_plain_weights(checkpoint.path, checkpoint.config, checkpoint.names, _TYPES)
     theirs = current_config(checkpoint.config, str(checkpoint.path))
-    encoder = ENCODERS[theirs["model_type"]]
+    encoder = format_of(theirs)
     names = _current_names(encoder, checkpoint)
     _check_sizes(encoder, theirs, checkpoint, names)
     config = config_of(theirs, str(checkpoint.path))
     errors = _conflicts(encoder, checkpoint, names)
     ties = layout.tied(encoder, config)
-    if not config.tied_decoder:  # Then transformers adds the decoder's own bias alone.
-        names |= {first: names.pop(own) for own, first in ties.items() if own in names}
-    head_tensors = {
-        head: {
-            f"{module}.{kind}"
-            for module in modules.values()
-            for kind in ("weight", "bias")
-        }
-        for head, modules in encoder.heads.items()
-    }
-    saved_heads = _heads(encoder, theirs, head_tensors, names.keys())
-    present = tuple(
-        head for head in head_tensors if head in heads and head in saved_heads
-    )
-    classes = 0
-    if "classifier" in present:
-        classifier = names.get(
-            f"{encoder.heads['classifier']['classifier']}.weight", ""
-        )
-        classes = _rows(checkpoint, classifier)
-        errors += _other_labels(theirs, classifier, classes)
+    if not config.tied_decoder:
+        _prefer_own_decoder(names, ties)
+    saved_heads = _saved_heads(encoder, theirs, names.keys())
+    _check_task(checkpoint, theirs, heads, saved_heads)
+    present = tuple(head for head in saved_heads if head in heads)
+    output = _output_of_classes(encoder, names, present)
+    classes = _rows(checkpoint, output)
+    if output:
+        errors += _other_labels(theirs, output, classes)
     skipped = first_row(theirs["model_type"], theirs)
     leaves = layout.leaves(encoder, config, present, classes, skipped)
-    expected = {name for leaf in leaves for name in leaf.tensors}
-    unread = sorted(names.keys() - expected - {*encoder.constants, *ties})
-    readable = set().union(*head_tensors.values())
-    complete = _complete(encoder)
-    unknown = [
-        name for name in unread if name.startswith(complete) and name not in readable
-    ]
-    errors += [
-        *_mismatches(checkpoint, names, leaves),
-        *_untied(checkpoint, names, ties),
-        *_other_constants(encoder, config, checkpoint, names),
-        # More layers than config.json says, or relative position embeddings: another model.
-        *(f"{names[name]}: is not part of this model" for name in unknown),
-    ]
+    leaves += _table_norm(encoder, config, theirs)
+    unread = _unread(encoder, names, leaves, ties)
+    errors += _mismatches(checkpoint, names, leaves)
+    errors += _untied(checkpoint, names, ties)
+    errors += _other_constants(encoder, config, checkpoint, names)
+    errors += _unknown(encoder, names, unread)
     if errors:
         heading = f"{path} does not hold the {_title(encoder)} that its config.json describes:"
-        more = len(errors) - _MOST_LINES
-        errors[_MOST_LINES:] = [f"... and {more:,} more"] if more > 0 else []
+        if len(errors) > _MOST_LINES:
+            more = len(errors) - _MOST_LINES
+            errors[_MOST_LINES:] = [f"... and {more:,} more"]
         raise ValueError("\n  ".join([heading, *errors]))
-    params = _read_params(checkpoint, names, leaves)
+    params = _with_normalised_table(_read_params(checkpoint, names, leaves), config)
     absent = tuple(head for head in PRETRAINING_HEADS if head not in params)
     return PublishedEncoder(
         config=config,
@@ -127,45 +116,96 @@ def load_encoder(path: str | Path, heads: Collection[str] = HEADS) -> PublishedE
         absent=absent,
         unread=tuple(names[name] for name in unread),
         folder=EncoderFolder(folder if folder.is_dir() else checkpoint.folder),
+        labels=_labels(theirs, classes) if output else (),
     )
 
 
-def _heads(
-    encoder: EncoderFormat,
-    theirs: Mapping[str, Any],
-    tensors: dict[str, set[str]],
-    names: Set[str],
-) -> set[str]:
-    """Return the heads of this model of which `names` has some of the `tensors`."""
+_TABLE_NORM = "table_norm"  # Where the parameters of `EncoderFormat.table_norm` are until applied.
+
+
+def _table_norm(
+    encoder: EncoderFormat, config: BertConfig, theirs: Mapping[str, Any]
+) -> list[Leaf]:
+    """Return the parameters of the norm of DeBERTa's table, if the config has one."""
+    if "layer_norm" not in str(theirs.get("norm_rel_ebd")) or not encoder.table_norm:
+        return []
+    shape = (config.hidden_size,)
+    return [
+        Leaf(f"{_TABLE_NORM}/{ours}", (f"{encoder.table_norm}.{name}",), shape)
+        for ours, name in (("scale", "weight"), ("bias", "bias"))
+    ]
+
+
+def _with_normalised_table(params: Params, config: BertConfig) -> Params:
+    """Apply the norm of DeBERTa's table to it, in float64."""
+    if _TABLE_NORM not in params:
+        return params
+    norm = params.pop(_TABLE_NORM)
+    (part,) = params["bert"]["position"].values()
+    table = np.asarray(part["table"], np.float64)
+    centred = table - table.mean(-1, keepdims=True)
+    variance = (centred**2).mean(-1, keepdims=True)
+    normalised = centred / np.sqrt(variance + config.layer_norm_epsilon)
+    scaled = normalised * np.asarray(norm["scale"]) + np.asarray(norm["bias"])
+    part["table"] = jnp.asarray(scaled, jnp.float32)
+    return params
+
+
+def _prefer_own_decoder(names: dict[str, str], ties: Mapping[str, str]) -> None:
+    """Let tensors of a decoder stand for those that a tied one repeats.
+
+    A decoder that is not tied adds its own bias alone, in transformers too.
+    """
+    for own, first in ties.items():
+        if own in names:
+            names[first] = names.pop(own)
+
+
+def _tensors_of_head(encoder: EncoderFormat, head: str) -> set[str]:
+    """Return all names that a head's tensors may have."""
+    tensors: set[str] = set()
+    for modules in encoder.heads[head].values():
+        for module in modules:
+            tensors |= {f"{module}.weight", f"{module}.bias"}
+    return tensors
+
+
+def _saved_heads(
+    encoder: EncoderFormat, theirs: Mapping[str, Any], names: Set[str]
+) -> list[str]:
+    """Return the heads that a file with tensors of these names has.
+
+    Heads of tasks have one output layer, `classifier`, in many classes: there `architectures`
+    decides which of them it is, and whose the layers before it are.
+    """
     task = _task(theirs)
+    tensors = {head: _tensors_of_head(encoder, head) for head in encoder.heads}
     heads_of_class: set[str] = set()
     for heads, end in encoder.classes.items():
-        complete = all(
-            tensors[head] & names for head in heads
-        )  # A classifier with its pooler.
-        if end == task and complete:
+        # Such as a classifier with its pooler.
+        is_complete = all(tensors[head] & names for head in heads)
+        if end == task and is_complete:
             heads_of_class = set(heads)
+    # The output layer of each head, by the entry of its table that has the head's name.
+    outputs = {head: encoder.heads[head].get(head, ("",))[0] for head in encoder.heads}
     has_output = f"{_OUTPUT}.weight" in names or f"{_OUTPUT}.bias" in names
-    # Of heads that differ by their use of the same tensors: those of ModernBERT's.
     shared: set[str] = set()
-    for head in tensors:
-        if encoder.heads[head].get(head) == _OUTPUT:
-            shared |= tensors[head]
-    found: set[str] = set()
-    for head, own in tensors.items():
-        output = encoder.heads[head].get(head)
+    for head, output in outputs.items():
         if output == _OUTPUT:
+            shared |= tensors[head]
+    saved: list[str] = []
+    for head, own in tensors.items():
+        if outputs[head] == _OUTPUT or (has_output and own & shared):
             is_saved = has_output and head in heads_of_class
-        elif has_output and own & shared:
-            is_saved = head in heads_of_class
-        elif head in ("classifier", "spans"):
-            named = bool({f"{output}.weight", f"{output}.bias"} & names)
+        elif head in TASK_HEADS:
+            output = outputs[head]
+            named = f"{output}.weight" in names or f"{output}.bias" in names
             is_saved = named and (head in heads_of_class or not task)
         else:
             is_saved = bool(own & names)
         if is_saved:
-            found.add(head)
-    return found
+            saved.append(head)
+    return saved
 
 
 def _task(theirs: Mapping[str, Any]) -> str:
@@ -179,29 +219,101 @@ def _task(theirs: Mapping[str, Any]) -> str:
     return ends.pop() if len(ends) == 1 else ""
 
 
+def _check_task(
+    checkpoint: Checkpoint,
+    theirs: Mapping[str, Any],
+    heads: Collection[str],
+    saved: Collection[str],
+) -> None:
+    """Raise a ValueError if heads of tasks are asked for, and the checkpoint has another one."""
+    asked = [head for head in TASK_HEADS if head in heads]
+    others = [head for head in TASK_HEADS if head in saved]
+    if asked and others and not set(asked) & set(others):
+        raise ValueError(
+            f"{checkpoint.path} has no head {' or '.join(map(repr, asked))}: "
+            f"{', '.join(map(str, theirs.get('architectures') or ['its file']))} has "
+            f"{', '.join(map(repr, others))}. Pass heads={tuple(others)!r} to read it, or heads=() "
+            "for the encoder alone."
+        )
+
+
+def _output_of_classes(
+    encoder: EncoderFormat, names: Mapping[str, str], present: Collection[str]
+) -> str:
+    """Return the name in the file of the output layer of "classifier" or "tokens"; "" for none."""
+    for head in ("classifier", "tokens"):
+        if head in present:
+            (output,) = encoder.heads[head][head]
+            return names.get(f"{output}.weight", "")
+    return ""
+
+
+def _labels(theirs: Mapping[str, Any], classes: int) -> tuple[str, ...]:
+    """Return the names of the classes in their order; those of transformers without `id2label`."""
+    names = {str(i): name for i, name in (theirs.get("id2label") or {}).items()}
+    return tuple(str(names.get(str(i), f"LABEL_{i}")) for i in range(classes))
+
+
+def _unread(
+    encoder: EncoderFormat,
+    names: Mapping[str, str],
+    leaves: list[Leaf],
+    ties: Mapping[str, str],
+) -> list[str]:
+    """Return the tensors that no parameter needs, but for copies and constants."""
+    expected = {name for leaf in leaves for name in leaf.tensors}
+    rest = names.keys() - expected - {*ties}
+    by_layer = {name: re.sub(r"\.[0-9]+\.", ".*.", name) for name in rest}
+    return sorted(
+        name
+        for name in rest
+        if name not in encoder.constants and by_layer[name] not in encoder.constants
+    )
+
+
+def _unknown(
+    encoder: EncoderFormat, names: Mapping[str, str], unread: list[str]
+) -> list[str]:
+    """Return a line per tensor that is part of another model.
+
+    Such as layers beyond those of config.json, or relative position embeddings.
+    """
+    complete = _complete(encoder)
+    readable: set[str] = set()
+    for head in encoder.heads:
+        readable |= _tensors_of_head(encoder, head)
+    return [
+        f"{names[name]}: is not part of this model"
+        for name in unread
+        if name.startswith(complete) and name not in readable
+    ]
+
+
 def _other_labels(
     theirs: Mapping[str, Any], classifier: str, classes: int
 ) -> list[str]:
     """Return a line if config.json has another number of labels than the classifier has rows."""
-    key, labels = "id2label", theirs.get("id2label")
-    count: Any = None
+    labels = theirs.get("id2label")
     if labels is None:
-        key, count = "num_labels", theirs.get("num_labels")
-    elif not isinstance(labels, Mapping):
+        count = theirs.get("num_labels")
+        if count in (None, classes):
+            return []
         return [
-            f"{classifier}: {key} of config.json must be an object, got {shown(labels)}"
+            f"{classifier}: {classes} classes, but num_labels of config.json has {shown(count)}"
         ]
-    else:
-        count = len(labels)
-        if set(map(str, labels)) != set(map(str, range(count))):
-            numbers = shown([*labels])
-            return [
-                f"{classifier}: {key} of config.json must count from 0, got {numbers}"
-            ]
-    if count in (None, classes):
+    if not isinstance(labels, Mapping):
+        return [
+            f"{classifier}: id2label of config.json must be an object, got {shown(labels)}"
+        ]
+    if set(map(str, labels)) != set(map(str, range(len(labels)))):
+        numbers = shown([*labels])
+        return [
+            f"{classifier}: id2label of config.json must count from 0, got {numbers}"
+        ]
+    if len(labels) == classes:
         return []
     return [
-        f"{classifier}: {classes} classes, but {key} of config.json has {shown(count)}"
+        f"{classifier}: {classes} classes, but id2label of config.json has {len(labels)}"
     ]
 
 
@@ -240,10 +352,8 @@ def _sizes(
     encoder: EncoderFormat, checkpoint: Checkpoint, names: Mapping[str, str]
 ) -> Iterator[tuple[str, int, str]]:
     """Yield the fields of `BertConfig` that tensors show, their sizes, and how an error says it."""
-    beginning = next(iter(encoder.layer.values()))
-    beginning = (beginning if isinstance(beginning, str) else beginning[0]).partition(
-        "*"
-    )[0]
+    first_module = next(iter(encoder.layer.values()))[0]
+    beginning = first_module.partition("*")[0]
     layers = [
         name.removeprefix(beginning).partition(".")[0]
         for name in names
@@ -253,17 +363,21 @@ def _sizes(
     if numbers:
         count = max(numbers) + 1
         yield "num_layers", count, f"the file has tensors of {count} layers"
+    embeddings = encoder.embeddings
+    is_narrow = "embedding_size" in encoder.optional_keys
+    size_of_embeddings = "embedding_size" if is_narrow else "hidden_size"
     shown_by = [
-        ("vocab_size", encoder.embeddings["bert/token"], 0),
-        ("hidden_size", encoder.embeddings["bert/token"], 1),
-        ("num_token_types", encoder.embeddings.get("bert/token_type"), 0),
-        ("max_length", encoder.embeddings.get(POSITION_MODULE), 0),
-        ("num_heads", encoder.embeddings.get("bert/position/t5"), 1),
+        ("vocab_size", embeddings["bert/token"], 0),
+        (size_of_embeddings, embeddings["bert/token"], 1),
+        ("num_token_types", embeddings.get("bert/token_type"), 0),
+        ("max_length", embeddings.get(POSITION_MODULE), 0),
+        ("num_heads", embeddings.get("bert/position/t5"), 1),
         ("intermediate_size", encoder.layer["down"], 1),
     ]
     tables = [
-        (field, f"{module}.weight".replace("*", "0"), axis)
-        for field, module, axis in shown_by
+        (field, f"{modules[0]}.weight".replace("*", "0"), axis)
+        for field, modules, axis in shown_by
+        if modules
     ]
     tables += [
         ("max_length", name, 0) for name, value in encoder.constants.items() if value
@@ -282,13 +396,11 @@ def _title(encoder: EncoderFormat) -> str:
 
 def _complete(encoder: EncoderFormat) -> tuple[str, ...]:
     """Return the beginnings of names of which every tensor is read: `encoder.`, `cls.`."""
-    tables = (encoder.embeddings, encoder.layer, *encoder.heads.values())
-    names = [
-        x if isinstance(x, str) else x[0] for table in tables for x in table.values()
-    ]
-    return tuple(
-        {f"{name.split('.')[0]}." for name in names} - {"classifier.", "qa_outputs."}
-    )
+    beginnings = set()
+    for table in (encoder.embeddings, encoder.layer, *encoder.heads.values()):
+        for modules in table.values():
+            beginnings.add(modules[0].split(".")[0] + ".")
+    return tuple(beginnings - {"classifier.", "qa_outputs."})
 
 
 def _read_params(
@@ -297,14 +409,13 @@ def _read_params(
     flat: dict[str, np.ndarray] = {}
     broken: list[str] = []
     for leaf in leaves:
-        with np.errstate(over="ignore"):  # Of float64: checked below.
-            tensors = [
-                checkpoint.read(names[name]).astype(np.float32) for name in leaf.tensors
-            ]
-        finite = [np.isfinite(tensor).all() for tensor in tensors]
-        broken += [
-            names[name] for name, right in zip(leaf.tensors, finite) if not right
-        ]
+        tensors = []
+        for name in leaf.tensors:
+            with np.errstate(over="ignore"):  # Of float64: checked below.
+                tensor = checkpoint.read(names[name]).astype(np.float32)
+            if not np.isfinite(tensor).all():
+                broken.append(names[name])
+            tensors.append(tensor)
         flat[leaf.ours] = leaf.to_ours(tensors)
     if broken:
         raise ValueError(
@@ -322,7 +433,7 @@ def read_config(path: str | Path) -> BertConfig:
     check_plain_weights(checkpoint.path, checkpoint.config, checkpoint.names, _TYPES)
     path = str(checkpoint.path)
     theirs = current_config(checkpoint.config, path)
-    encoder = ENCODERS[theirs["model_type"]]
+    encoder = format_of(theirs)
     _check_sizes(encoder, theirs, checkpoint, _current_names(encoder, checkpoint))
     return config_of(theirs, path)
 
@@ -339,13 +450,13 @@ def current_config(theirs: Mapping[str, Any], path: str) -> dict[str, Any]:
             "heads. Download it from the checkpoint's source."
         )
     kind = theirs.get("model_type")
-    current = FIRST_NAMES.get(kind, kind) if isinstance(kind, str) else ""
+    current = current_name(kind, theirs) if isinstance(kind, str) else ""
     if current not in ENCODERS:
         raise ValueError(
             f"The config.json of {path} is not that of an encoder that can be loaded: model_type "
             f"is {kind!r}, not {', '.join(map(repr, ENCODERS))}."
         )
-    aliases = ENCODERS[current].aliases
+    aliases = format_of({**theirs, "model_type": current}).aliases
     named = {aliases.get(key, key): value for key, value in theirs.items()}
     named |= {key: value for key, value in theirs.items() if key in named}
     return {**named, "model_type": current}
@@ -358,25 +469,33 @@ def config_of(theirs: Mapping[str, Any], path: str) -> BertConfig:
       ValueError: for keys that are missing, and values that are not supported; the message lists
         all of them.
     """
-    encoder = ENCODERS[theirs["model_type"]]
+    encoder = format_of(theirs)
     keys = {**encoder.keys, **encoder.optional_keys}
-    ours = {name: theirs[key] for name, key in keys.items() if key in theirs}
+    values = {name: theirs[key] for name, key in keys.items() if key in theirs}
+    for name, condition in encoder.conditions.items():
+        if not theirs.get(condition):
+            values.pop(name, None)
     missing = [key for key in encoder.keys.values() if key not in theirs]
     errors = [f"it lacks {', '.join(missing)}: add what you know"] if missing else []
-    for name in [name for name in ours if name.endswith("activation")]:
-        published = ours.pop(name)
-        if isinstance(published, str) and published in ACTIVATIONS:
-            ours[name] = ACTIVATIONS[published]
+    for name in [name for name in values if name.endswith("activation")]:
+        published = values.pop(name)
+        may_be_tanh = name in ("pooler_activation", "conv_activation")
+        accepted = ACTIVATIONS_WITH_TANH if may_be_tanh else ACTIVATIONS
+        if isinstance(published, str) and published in accepted:
+            values[name] = accepted[published]
         else:
-            accepted = ", ".join(ACTIVATIONS)
-            errors.append(
-                f"{keys[name]} must be one of {accepted}, got {shown(published)}"
-            )
-    errors += [
-        f"{keys[name]} {fault}"
-        for name, value in ours.items()
-        if (fault := kinds(BertConfig)[name].error(value))
-    ]
+            errors.append(_not_one_of(keys[name], accepted, published))
+    for key, choices in encoder.choices.items():
+        if key not in theirs:
+            continue
+        if isinstance(theirs[key], str) and theirs[key] in choices:
+            values |= choices[theirs[key]]
+        else:
+            errors.append(_not_one_of(key, choices, theirs[key]))
+    for name, value in values.items():
+        fault = kinds(BertConfig)[name].error(value)
+        if fault:
+            errors.append(f"{keys[name]} {fault}")
     errors += _unsupported(encoder, theirs)
     if errors:
         raise ValueError(
@@ -384,18 +503,7 @@ def config_of(theirs: Mapping[str, Any], path: str) -> BertConfig:
             f"{'; '.join(error.rstrip('.') for error in errors)}."
         )
     try:
-        ours["max_length"] -= first_row(theirs["model_type"], theirs)
-        config = BertConfig(**{**encoder.settings, **ours})
-        for key, name in encoder.derived.items():
-            if theirs.get(key) not in (None, getattr(config, name)):
-                raise ValueError(
-                    f"{key} must be {getattr(config, name)}, as the other sizes give it, got "
-                    f"{shown(theirs[key])}."
-                )
-        encoding = from_hf(theirs)
-        if encoding == config.encoding():  # A learned table is the default.
-            return config
-        return BertConfig(**{**encoder.settings, **ours, "position": encoding})
+        return _built_config(encoder, theirs, values)
     except ValueError as error:
         message = str(error)
         for name, key in keys.items():
@@ -403,13 +511,49 @@ def config_of(theirs: Mapping[str, Any], path: str) -> BertConfig:
         raise ValueError(f"The config.json of {path}: {message}") from error
 
 
+def _not_one_of(key: str, accepted: Iterable[str], value: object) -> str:
+    return f"{key} must be one of {', '.join(accepted)}, got {shown(value)}"
+
+
+def _built_config(
+    encoder: EncoderFormat, theirs: Mapping[str, Any], values: dict[str, Any]
+) -> BertConfig:
+    """Return the config of these values of its fields, with the position encoding of `theirs`.
+
+    Raises:
+      ValueError: for values that `BertConfig` refuses, or keys that contradict others.
+    """
+    fields = {**encoder.settings, **values}
+    fields["max_length"] -= first_row(theirs["model_type"], theirs)
+    config = BertConfig(**fields)
+    # Sizes that others give are not said again.
+    if config.embedding_width == config.hidden_size:
+        config = dataclasses.replace(config, embedding_size=None)
+    if config.head_size * config.num_heads == config.hidden_size:
+        config = dataclasses.replace(config, attention_head_size=None)
+    for key, name in encoder.derived.items():
+        value = getattr(config, name)
+        if theirs.get(key) not in (None, value):
+            raise ValueError(
+                f"{key} must be {value}, as the other sizes give it, got {shown(theirs[key])}."
+            )
+    encoding = from_hf(theirs)
+    if encoding == config.encoding():  # A learned table is the default.
+        return config
+    return dataclasses.replace(config, position=encoding)
+
+
 def _unsupported(encoder: EncoderFormat, theirs: Mapping[str, Any]) -> list[str]:
     """Return a line per key whose value only another model supports."""
     errors = [
-        f"{key} must be {'left out' if only is None else repr(only)}, got {shown(theirs[key])}"
-        for key, only in {**_ONLY, **encoder.only}.items()
-        if theirs.get(key) not in (only, None)
+        f"{key} must be left out, got {shown(theirs[key])}: {way_out}"
+        for key, way_out in _REFUSED.items()
+        if theirs.get(key) is not None
     ]
+    for key, only in encoder.only.items():
+        if theirs.get(key) not in (only, None):
+            accepted = "left out" if only is None else repr(only)
+            errors.append(f"{key} must be {accepted}, got {shown(theirs[key])}")
     code = theirs.get("auto_map")
     if not encoder.has_remote_code and "AutoModel" in str(code):
         errors.append(
@@ -430,6 +574,9 @@ def _current_names(encoder: EncoderFormat, checkpoint: Checkpoint) -> dict[str, 
 def _current_name(encoder: EncoderFormat, name: str) -> str:
     for prefix in encoder.prefixes:
         name = name.removeprefix(prefix)
+    for beginning, current in encoder.renames.items():
+        if name.startswith(beginning):
+            name = current + name.removeprefix(beginning)
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
     return name.replace("LayerNorm.beta", "LayerNorm.bias")
 

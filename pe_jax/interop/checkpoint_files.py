@@ -92,7 +92,8 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         one .safetensors file. config.json is read if it is next to the tensors.
 
     Raises:
-      ValueError: if there is nothing to read, if it is a pickle, or a file is damaged or missing.
+      ValueError: if there is nothing to read, if it is a pickle or an adapter, or a file is damaged
+        or missing.
     """
     path = Path(path)
     if not path.exists():

@@ -26,11 +26,12 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
+# Those of poolers and convolutions may also be tanh.
+ACTIVATIONS_WITH_TANH = {**ACTIVATIONS, "tanh": "tanh"}
 # A module of ours: the modules of theirs that hold it, concatenated along their outputs.
-Modules = Mapping[str, str | tuple[str, ...]]
-POSITION_MODULE = (
-    f"bert/position/{LEARNED_TABLE_PATH[0]}"  # The module of a learned table.
-)
+Modules = Mapping[str, tuple[str, ...]]
+# The module of a learned table.
+POSITION_MODULE = f"bert/position/{LEARNED_TABLE_PATH[0]}"
 
 
 class EncoderFormat(NamedTuple):
@@ -42,6 +43,9 @@ class EncoderFormat(NamedTuple):
 
     "Ours" is pe_jax. Names of tensors are without the prefix of the encoder, which some classes
     have; those of layers contain a `*`.
+
+    Several formats may have one `model_type`: those with `when` are for configs with such values,
+    are read alone, and have the name of their own code.
     """
 
     name: str  # Of their classes in transformers, before `Model`.
@@ -50,7 +54,7 @@ class EncoderFormat(NamedTuple):
     # What follows the name in the class that has some heads.
     classes: Mapping[tuple[str, ...], str]
     embeddings: Modules  # Tables of the encoder's modules.
-    layer: Modules
+    layer: Modules  # Of modules with a `*` in both names there is one for each layer.
     # Tables of the heads that are read; that of a classifier may include what comes before it.
     heads: Mapping[str, Modules]
     keys: Mapping[str, str]  # Field of BertConfig: required key in config.json.
@@ -61,9 +65,24 @@ class EncoderFormat(NamedTuple):
     settings: Mapping[str, Any] = {}
     # Keys whose value follows from others: property of BertConfig that it must equal.
     derived: Mapping[str, str] = {}
-    types_are_optional: bool = (
-        False  # It may have no token types, where `keys` has their number.
-    )
+    # Keys of which each value that is supported stands for some fields of BertConfig.
+    choices: Mapping[str, Mapping[str, Mapping[str, Any]]] = {}
+    # Fields of BertConfig that are None unless a key is true: field -> key.
+    conditions: Mapping[str, str] = {}
+    # How an export writes positions: as a `table`, or as keys of config.json (bert_export.py);
+    # empty for families of which all have the same.
+    positions: str = ""
+    gated: Modules = {}  # Modules of a layer with a gated MLP, where they have other names.
+    # A layer norm of the position table, which is applied once when it is read.
+    table_norm: str = ""
+    # Beginnings of tensors' names that have another one in `embeddings`, `layer` or `heads`.
+    renames: Mapping[str, str] = {}
+    when: Mapping[
+        str, Any
+    ] = {}  # A key and what it must have, for one of several formats.
+    in_transformers: bool = True  # Version 5 has the family's class.
+    # It may have no token types, where `keys` has their number.
+    types_are_optional: bool = False
     # `auto_map` may name models; their code computes what transformers' does.
     has_remote_code: bool = False
     # Packed tensors whose two halves are in the other order than ours.
@@ -81,11 +100,6 @@ class EncoderFormat(NamedTuple):
         return tuple(
             name for name in self.embeddings if name.startswith("bert/position/")
         )
-
-    @property
-    def has_table(self) -> bool:
-        """Whether positions are a learned table, and nothing else."""
-        return self.position_modules == (POSITION_MODULE,)
 
     def head_parts(self, heads: Iterable[str]) -> set[str]:
         """Return the modules of ours that the tables of these heads have parameters of."""
@@ -116,8 +130,12 @@ def _union(tables: Any) -> dict[str, Any]:
 def _fields(model_type: str) -> dict[str, Any]:
     """Return the fields of a format as they are written, completed by those that it is like."""
     own = dict(_DATA[model_type])
-    like = _fields(own.pop("like")) if "like" in own else {}
-    return {**like, **own}
+    if "like" not in own:
+        return own
+    return {**_fields(own.pop("like")), **own}
+
+
+_TEXTS = ("name", "positions", "table_norm")  # Fields that are no tables.
 
 
 def _format(model_type: str) -> EncoderFormat:
@@ -125,14 +143,23 @@ def _format(model_type: str) -> EncoderFormat:
     for name, value in fields.items():
         if name in ("prefixes", "swapped"):
             fields[name] = tuple(value)
-        elif name != "name" and not isinstance(value, bool):
+        elif name not in _TEXTS and not isinstance(value, bool):
             fields[name] = _union(value)
     fields["classes"] = {
         tuple(heads.split()): end for heads, end in fields["classes"].items()
     }
-    for table in (fields["embeddings"], fields["layer"], *fields["heads"].values()):
-        table |= {ours: tuple(x) for ours, x in table.items() if isinstance(x, list)}
-    return EncoderFormat(**fields)
+    heads = {head: _modules(table) for head, table in fields["heads"].items()}
+    for name in ("embeddings", "layer", "gated"):
+        fields[name] = _modules(fields.get(name, {}))
+    return EncoderFormat(**{**fields, "heads": heads})
+
+
+def _modules(table: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return a table as `Modules`, where the file has a string for a single module."""
+    return {
+        ours: tuple(theirs) if isinstance(theirs, list) else (theirs,)
+        for ours, theirs in table.items()
+    }
 
 
 # What the file leaves to code.
@@ -144,9 +171,24 @@ _MORE: dict[str, dict[str, Any]] = {
     },
     "roformer": {"constants": {"encoder.embed_positions.weight": _sines_and_cosines}},
 }
-FORMATS: Mapping[str, EncoderFormat] = {
+_FORMATS: Mapping[str, EncoderFormat] = {
     name: _format(name)._replace(**_MORE.get(name, {}))
     for name in _DATA
     if name not in ("about", "shared")
 }
+FORMATS = {name: x for name, x in _FORMATS.items() if not x.when}
+# Further formats of a model type, named `TYPE/VARIANT`.
+VARIANTS = {name: x for name, x in _FORMATS.items() if x.when}
 HEADS = tuple(FORMATS["bert"].heads)
+
+
+def format_of(theirs: Mapping[str, Any]) -> EncoderFormat:
+    """Return the format of a config.json with a `model_type` of `FORMATS`."""
+    model_type = theirs["model_type"]
+    for name, variant in VARIANTS.items():
+        if name.startswith(f"{model_type}/"):
+            ((key, accepted),) = variant.when.items()
+            value = theirs.get(key)
+            if value is not None and (accepted is True or value in accepted):
+                return variant
+    return FORMATS[model_type]

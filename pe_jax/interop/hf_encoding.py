@@ -19,7 +19,9 @@ from pe_jax.encodings.bias.t5 import t5
 from pe_jax.encodings.encoding import PositionEncoding, cycle, none, per_layer
 from pe_jax.encodings.modifiers.temperature import log_n
 from pe_jax.encodings.modifiers.window import chunks, window
+from pe_jax.encodings.relative.deberta import deberta
 from pe_jax.encodings.relative.inkling import inkling
+from pe_jax.encodings.relative.offset_vectors import nezha
 from pe_jax.encodings.relative.relative_key import relative_key, relative_key_query
 from pe_jax.encodings.rotary.rotation import Layout
 from pe_jax.encodings.rotary.several_axes import AxialLayout
@@ -166,11 +168,22 @@ def _without_rotation(config: Config, family: HFFamily, name: str) -> PositionEn
     heads = required(config, "num_attention_heads")
     if name == "alibi":
         exponent = (config.get("attn_config") or {}).get("alibi_bias_max")
-        return alibi(
-            num_heads=heads, exponent=8.0 if exponent is None else float(exponent)
+        exponent = 8.0 if exponent is None else float(exponent)
+        return alibi(num_heads=heads, exponent=exponent)
+    if name.endswith("t5)") or name == "t5":
+        biases = t5(
+            num_heads=heads,
+            num_buckets=config["relative_attention_num_buckets"],
+            max_distance=config["relative_attention_max_distance"],
         )
+        return biases if name == "t5" else per_layer(biases)
     rows = required(config, "max_position_embeddings")
     hidden_size = required(config, "hidden_size")
+    if name == "nezha":
+        longest = config["max_relative_position"]
+        return nezha(head_size=hidden_size // heads, max_distance=longest)
+    if name == "deberta":
+        return _deberta(config, rows, hidden_size)
     if name in ("absolute", "absolute+t5"):
         first = first_row(config["model_type"], config)
         if first >= rows:
@@ -182,6 +195,34 @@ def _without_rotation(config: Config, family: HFFamily, name: str) -> PositionEn
         return table + t5(num_heads=heads) if name == "absolute+t5" else table
     make = relative_key if name == "relative_key" else relative_key_query
     return per_layer(make(head_size=hidden_size // heads, max_length=rows))
+
+
+def _deberta(config: Config, rows: int, hidden_size: int) -> PositionEncoding:
+    """DeBERTa-v2's and v3's: offsets in attention, a table at the input, both or neither."""
+    encoding = none()
+    if config["position_biased_input"]:
+        encoding = learned_absolute(max_length=rows, hidden_size=hidden_size)
+    terms = {name.strip() for name in config["pos_att_type"] or ()}
+    accepted: set[str] = {"c2p", "p2c"} if config["relative_attention"] else set()
+    if terms != accepted:
+        raise ValueError(
+            f"pos_att_type must be {'p2c|c2p' if accepted else 'left out'} with relative_attention "
+            f"{config['relative_attention']}, got {reprlib.repr(config['pos_att_type'])}."
+        )
+    if not accepted:
+        return encoding
+    if not config["share_att_key"]:
+        raise ValueError(
+            "share_att_key must be true, got false: without it the table has projections of its "
+            "own, which encodings.deberta does not."
+        )
+    longest, buckets = config["max_relative_positions"], config["position_buckets"]
+    offsets = deberta(
+        hidden_size=hidden_size,
+        num_buckets=None if buckets == -1 else buckets,
+        max_distance=rows if longest == -1 else longest,
+    )
+    return encoding + offsets
 
 
 def _layers(config: Config, family: HFFamily, layer_type: str | None) -> list[_Layer]:

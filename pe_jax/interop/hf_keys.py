@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import reprlib
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pe_jax.interop.hf_layers import FULL, Config, required
 from pe_jax.interop.hf_registry import (
     FAMILIES,
-    FIRST_NAMES,
     REFUSED,
     SIZE_KEYS,
     UNNAMED,
     WITHOUT,
     HFFamily,
+    current_name,
 )
 
 _MOST_LAYERS = 10_000
@@ -36,62 +37,90 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _list_of(item: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: (
-        isinstance(value, list | tuple)
-        and len(value) <= _MOST_LAYERS
-        and all(map(item, value))
-    )
+def _is_flag(value: Any) -> bool:
+    return value in (0, 1)
 
 
-def _whole(
-    least: int, most: int
-) -> tuple[str, Callable[[Any], bool], Callable[[Any], Any]]:
-    what = f"an integer from {least} to {most}"
-    return what, lambda value: _is_whole(value) and least <= value <= most, int
+def _is_text_or_texts(value: Any) -> bool:
+    return _is_text(value) or _is_list_of(_is_text, value)
 
 
-_ITEMS = f"a list of at most {_MOST_LAYERS}"
-# What a value may be, by the names of `hf_keys.json`: in words, a check, and a conversion, as JSON
-# makes no difference between 8 and 8.0. None stands for a key that is missing.
-_KINDS: Mapping[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
+def _is_pattern(value: Any) -> bool:
+    return set(value) <= {"L", "G"} if _is_text(value) else _is_whole(value)
+
+
+def _is_list_of(item: Callable[[Any], bool], value: Any) -> bool:
+    if not isinstance(value, list | tuple) or len(value) > _MOST_LAYERS:
+        return False
+    return all(map(item, value))
+
+
+class _Kind(NamedTuple):
+    """What a value may be: in words, as a check, and the type that it is converted to.
+
+    JSON makes no difference between 8 and 8.0.
+    """
+
+    what: str
+    accepts: Callable[[Any], bool]
+    convert: Callable[[Any], Any]
+
+
+def _whole(least: int, most: int) -> _Kind:
+    def accepts(value: Any) -> bool:
+        return _is_whole(value) and least <= value <= most
+
+    return _Kind(f"an integer from {least} to {most}", accepts, int)
+
+
+def _list_of(what: str, item: Callable[[Any], bool], convert: Callable = list) -> _Kind:
+    accepts = functools.partial(_is_list_of, item)
+    return _Kind(f"a list of at most {_MOST_LAYERS} {what}", accepts, convert)
+
+
+# By the names of `hf_keys.json`; None stands for a key that is missing, and is accepted by all.
+_KINDS: Mapping[str, _Kind] = {
     "size": _whole(1, 2**31 - 1),
     "whole": _whole(0, 2**31 - 1),
     "width": _whole(1, 2**20),
     "head": _whole(1, 2**16),
     "count": _whole(1, _MOST_LAYERS),
-    "positive": (
-        "a positive number",
-        lambda value: _is_number(value) and value > 0,
-        float,
+    "size or -1": _Kind(
+        "an integer, 1 or more, or -1",
+        lambda value: value == -1 or (_is_whole(value) and 1 <= value < 2**31),
+        int,
     ),
-    "number": ("a number", _is_number, float),
-    "flag": ("true or false", lambda value: value in (0, 1), bool),
-    "text": ("a string", _is_text, str),
-    "dict": ("a dict", lambda value: isinstance(value, Mapping), dict),
-    "pattern": (
+    "positive": _Kind(
+        "a positive number", lambda value: _is_number(value) and value > 0, float
+    ),
+    "number": _Kind("a number", _is_number, float),
+    "flag": _Kind("true or false", _is_flag, bool),
+    "text": _Kind("a string", _is_text, str),
+    "names": _Kind(
+        "a string of names joined by |, or a list of them",
+        _is_text_or_texts,
+        lambda value: value.split("|") if _is_text(value) else list(value),
+    ),
+    "dict": _Kind("a dict", lambda value: isinstance(value, Mapping), dict),
+    "pattern": _Kind(
         "an integer, 0 or more, or a string of L and G",
-        lambda value: set(value) <= {"L", "G"} if _is_text(value) else _is_whole(value),
+        _is_pattern,
         lambda value: value if _is_text(value) else int(value),
     ),
-    "texts": (f"{_ITEMS} strings", _list_of(_is_text), list),
-    "flags": (f"{_ITEMS} times 0 or 1", _list_of(lambda item: item in (0, 1)), list),
-    "wholes": (f"{_ITEMS} integers, 0 or more", _list_of(_is_whole), list),
-    "numbers": (
-        f"{_ITEMS} numbers",
-        _list_of(_is_number),
-        lambda value: tuple(map(float, value)),
-    ),
+    "texts": _list_of("strings", _is_text),
+    "flags": _list_of("times 0 or 1", _is_flag),
+    "wholes": _list_of("integers, 0 or more", _is_whole),
+    "numbers": _list_of("numbers", _is_number, lambda value: tuple(map(float, value))),
 }
 _DATA = json.loads(Path(__file__).with_name("hf_keys.json").read_text(encoding="utf-8"))
 _KIND_OF = {key: kind for kind, keys in _DATA["kinds"].items() for key in keys}
 
 
 def _converted(name: str, value: Any, kind: str) -> Any:
-    what, accepts, convert = _KINDS[kind]
-    if not accepts(value):
-        raise ValueError(f"{name} must be {what}, got {reprlib.repr(value)}.")
-    return convert(value)
+    accepted = _KINDS[kind]
+    if not accepted.accepts(value):
+        raise ValueError(f"{name} must be {accepted.what}, got {reprlib.repr(value)}.")
+    return accepted.convert(value)
 
 
 def checked_setting(key: str, value: Any) -> Any:
@@ -163,7 +192,7 @@ def checked_config(
     name = _converted("model_type", config.get("model_type") or "", "text")
     if name not in FAMILIES and name not in WITHOUT:
         name = name.removesuffix("_text")
-    name = FIRST_NAMES.get(name, name)
+    name = current_name(name, config)
     if name in REFUSED or name in WITHOUT:
         absent = "its code in transformers has no rotary, relative or bias positions"
         raise ValueError(

@@ -52,11 +52,26 @@ def has_rope(config: Config, layer: int) -> bool:
     return not interval or (layer + 1) % interval != 0
 
 
+_NAMED: dict[str, IsFull] = {}  # The rules that `hf_families.json` has by name.
+
+
+def _rule(name: str) -> Callable[[IsFull], IsFull]:
+    """Register a rule under the name that `hf_families.json` has for it."""
+
+    def register(rule: IsFull) -> IsFull:
+        _NAMED[name] = rule
+        return rule
+
+    return register
+
+
+@_rule("before max_window_layers")
 def before_window(config: Config, layer: int) -> bool:
     """Qwen 2: the first `max_window_layers` layers, or all."""
     return not has_window(config) or layer < required(config, "max_window_layers")
 
 
+@_rule("by sliding_window_pattern")
 def by_pattern(config: Config, layer: int) -> bool:
     """A period, or letters `L` and `G` (EXAONE 4), with which the last layer has full attention."""
     pattern = config["sliding_window_pattern"]
@@ -70,49 +85,91 @@ def by_pattern(config: Config, layer: int) -> bool:
     return (layer + 1) % pattern == 0
 
 
+@_rule("inkling")
 def _inkling(config: Config, layer: int) -> bool:
     local = config["local_layer_ids"]
     return layer not in local if local is not None else (layer + 1) % 6 == 0
 
 
+@_rule("lfm3")
 def _lfm3(config: Config, layer: int) -> str:
     if layer % 4 == 2:
         return FULL
     return SLIDING if layer % 4 == 0 and layer else NO_ATTENTION
 
 
-_LARA = (NO_ATTENTION, SLIDING, NO_ATTENTION, FULL, SLIDING)
-_NAMED: Mapping[str, IsFull] = {
-    "all": lambda config, layer: True,
-    "none": lambda config, layer: False,
-    "all without a window": lambda config, layer: not has_window(config),
-    "before max_window_layers": before_window,
-    "by sliding_window_pattern": by_pattern,
-    "every 4 from the last": lambda config, layer: (
-        (config["num_hidden_layers"] - 1 - layer) % 4 == 0
-    ),
-    "flint": lambda config, layer: (
-        layer < 2 or layer % 4 == 1 or layer == config["num_hidden_layers"] - 1
-    ),
-    "inkling": _inkling,
-    "lara_mini": lambda config, layer: _LARA[layer % 5],
-    "lfm3": _lfm3,
-    "lfm3_vl_vision": lambda config, layer: layer > 0 and layer % 2 == 0,
-    "llama4": lambda config, layer: (
-        config["attention_chunk_size"] is None or not has_rope(config, layer)
-    ),
-    "mimo_v2_flash": lambda config, layer: layer == 0 or (layer + 1) % 6 == 0,
-    "mllama_text_model": lambda config, layer: (
-        layer not in (config["cross_attention_layers"] or range(3, 39, 5))
-    ),
-    "qwen2_moe": lambda config, layer: (
-        not has_window(config) or layer % 2 == 1 or not before_window(config, layer)
-    ),
-    "block_types": lambda config, layer: (
-        config["block_types"][layer % len(config["block_types"])] == "attention"
-    ),
-    "smollm3": lambda config, layer: not has_window(config) or has_rope(config, layer),
-}
+@_rule("all")
+def _all(config: Config, layer: int) -> bool:
+    return True
+
+
+@_rule("none")
+def _none(config: Config, layer: int) -> bool:
+    return False
+
+
+@_rule("all without a window")
+def _all_without_window(config: Config, layer: int) -> bool:
+    return not has_window(config)
+
+
+@_rule("every 4 from the last")
+def _every_4_from_last(config: Config, layer: int) -> bool:
+    distance_to_last = config["num_hidden_layers"] - 1 - layer
+    return distance_to_last % 4 == 0
+
+
+@_rule("flint")
+def _flint(config: Config, layer: int) -> bool:
+    is_last = layer == config["num_hidden_layers"] - 1
+    return layer < 2 or layer % 4 == 1 or is_last
+
+
+@_rule("lara_mini")
+def _lara_mini(config: Config, layer: int) -> str:
+    period = (NO_ATTENTION, SLIDING, NO_ATTENTION, FULL, SLIDING)
+    return period[layer % 5]
+
+
+@_rule("lfm3_vl_vision")
+def _lfm3_vl_vision(config: Config, layer: int) -> bool:
+    return layer > 0 and layer % 2 == 0
+
+
+@_rule("llama4")
+def _llama4(config: Config, layer: int) -> bool:
+    return config["attention_chunk_size"] is None or not has_rope(config, layer)
+
+
+@_rule("mimo_v2_flash")
+def _mimo_v2_flash(config: Config, layer: int) -> bool:
+    return layer == 0 or (layer + 1) % 6 == 0
+
+
+@_rule("mllama_text_model")
+def _mllama(config: Config, layer: int) -> bool:
+    crossing = config["cross_attention_layers"] or range(3, 39, 5)
+    return layer not in crossing
+
+
+@_rule("qwen2_moe")
+def _qwen2_moe(config: Config, layer: int) -> bool:
+    if not has_window(config) or layer % 2 == 1:
+        return True
+    return not before_window(config, layer)
+
+
+@_rule("block_types")
+def _block_types(config: Config, layer: int) -> bool:
+    types = config["block_types"]
+    return types[layer % len(types)] == "attention"
+
+
+@_rule("smollm3")
+def _smollm3(config: Config, layer: int) -> bool:
+    return not has_window(config) or has_rope(config, layer)
+
+
 REACHES: Mapping[str, Callable[[int], int]] = {
     "size": lambda size: size,
     "size // 2 - 1": lambda size: size // 2 - 1,

@@ -133,3 +133,10 @@ WITHOUT: tuple[str, ...] = tuple(
 )  # Parts of models, without such positions.
 # Names in the first configs of a family.
 FIRST_NAMES = {"new": "gte"}
+
+
+def current_name(model_type: str, config: Config) -> str:
+    """Return the name of a family as transformers has it, for that in its first configs."""
+    if model_type == "bert" and config.get("use_relative_position"):
+        return "nezha"
+    return FIRST_NAMES.get(model_type, model_type)

@@ -122,6 +122,21 @@ _SECTIONS = {"mrope_section": "sections", "mrope_interleaved": "interleaved"}
 _STRETCHED = {**_BASE, "factor": "factor"}
 _EXTENDED = {**_STRETCHED, ORIGINAL: "original_length"}
 _SCALED = {**_EXTENDED, "attention_factor": "attention_factor"}
+# Options of ours that have the names of the settings.
+_SAME_NAMES = (
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+    "truncate",
+    "llama_4_scaling_beta",
+)
+_OF_YARN = {**_SCALED, **{key: key for key in _SAME_NAMES}}
+_OF_LLAMA3 = {
+    **_EXTENDED,
+    "low_freq_factor": "low_frequency_factor",
+    "high_freq_factor": "high_frequency_factor",
+}
 _LONGROPE = _Type(
     rope_scaling.rope_longrope,
     {**_SCALED, "short_factor": "short", "long_factor": "long"},
@@ -131,9 +146,8 @@ _TYPES: Mapping[str, _Type] = {
     "default": _Type(_default, {**_BASE, **_SECTIONS}),
     "mrope": _Type(_default, {**_BASE, **_SECTIONS}),  # Qwen2-VL's first name for it.
     "axial of towers": _Type(rope_axial, {"rope_theta": "base"}),
-    "dynamic with alpha": _Type(
-        rope_scaling.rope_ntk, {**_BASE, "alpha": "factor"}
-    ),  # HunYuan's.
+    # HunYuan's.
+    "dynamic with alpha": _Type(rope_scaling.rope_ntk, {**_BASE, "alpha": "factor"}),
     # `ntk` of GTE's first configs, for code outside transformers.
     "ntk of GTE": _Type(_ntk_of_gte, _STRETCHED),
     "linear": _Type(rope_scaling.rope_linear, _STRETCHED),
@@ -141,28 +155,8 @@ _TYPES: Mapping[str, _Type] = {
         _proportional, {**_STRETCHED, "partial_rotary_factor": "proportional"}
     ),
     "dynamic": _Type(rope_scaling.rope_dynamic_ntk, _STRETCHED, _trained_length),
-    "yarn": _Type(
-        _yarn,
-        _SCALED
-        | {
-            key: key
-            for key in (
-                "beta_fast",
-                "beta_slow",
-                "mscale",
-                "mscale_all_dim",
-                "truncate",
-            )
-        }
-        | {"llama_4_scaling_beta": "llama_4_scaling_beta"},
-        _trained_length,
-    ),
-    "llama3": _Type(
-        rope_scaling.rope_llama3,
-        _EXTENDED
-        | {f"{end}_freq_factor": f"{end}_frequency_factor" for end in ("low", "high")},
-        _trained_length,
-    ),
+    "yarn": _Type(_yarn, _OF_YARN, _trained_length),
+    "llama3": _Type(rope_scaling.rope_llama3, _OF_LLAMA3, _trained_length),
     "longrope": _LONGROPE,
     "su": _LONGROPE,  # Phi-3's first name for it.
 }

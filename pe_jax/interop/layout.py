@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import flax.traverse_util
@@ -18,12 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.absolute.position_vectors import LEARNED_TABLE_PATH
-from pe_jax.interop.hf_encoders import POSITION_MODULE, EncoderFormat, Modules
+from pe_jax.interop.hf_encoders import POSITION_MODULE, EncoderFormat
 from pe_jax.models import (
     BertConfig,
     BertForClassification,
     BertForPretraining,
     BertForSpans,
+    BertForTokens,
 )
 
 POSITIONS = f"{POSITION_MODULE}/{LEARNED_TABLE_PATH[1]}"
@@ -43,6 +44,8 @@ class Leaf(NamedTuple):
     def tensor_shape(self) -> tuple[int, ...]:
         """The shape of each of the tensors."""
         shape = self.shape
+        if self._is_convolution:
+            return shape[::-1]
         if self._inputs:
             shape = (math.prod(shape) // self._inputs, self._inputs)
         elif self.ours.endswith("/bias"):
@@ -50,9 +53,14 @@ class Leaf(NamedTuple):
         return (shape[0] // len(self.tensors) + self.skipped, *shape[1:])
 
     @property
+    def _is_convolution(self) -> bool:
+        """Whether it is [width, in, out], and [out, in, width] in PyTorch."""
+        return self.ours.endswith("/conv/kernel")
+
+    @property
     def _inputs(self) -> int:
         """The size that a kernel contracts; 0 for other parameters."""
-        if not self.ours.endswith("/kernel"):
+        if not self.ours.endswith("/kernel") or self._is_convolution:
             return 0
         return math.prod(
             self.shape[: 2 if self.ours.endswith("attention/out/kernel") else 1]
@@ -61,20 +69,24 @@ class Leaf(NamedTuple):
     def to_ours(self, tensors: list[np.ndarray]) -> np.ndarray:
         """Return the parameter."""
         x = np.concatenate(tensors)[self.skipped :]
-        x = np.roll(x, len(x) // 2, axis=0) if self.swapped else x
-        return (x.T if self._inputs else x).reshape(self.shape)
+        if self.swapped:
+            x = np.roll(x, len(x) // 2, axis=0)
+        if self._inputs or self._is_convolution:
+            x = x.T
+        return x.reshape(self.shape)
 
     def to_theirs(self, x: np.ndarray) -> list[np.ndarray]:
         """Return the tensors; rows that are skipped become zeros."""
-        x = x.reshape(self._inputs, -1).T if self._inputs else x
+        if self._inputs:
+            x = x.reshape(self._inputs, -1).T
+        if self._is_convolution:
+            x = x.T
         if self.ours.endswith("/bias"):
             x = x.reshape(-1)
-        x = np.roll(x, len(x) // 2, axis=0) if self.swapped else x
-        x = (
-            np.pad(x, [(self.skipped, 0), *[(0, 0)] * (x.ndim - 1)])
-            if self.skipped
-            else x
-        )
+        if self.swapped:
+            x = np.roll(x, len(x) // 2, axis=0)
+        if self.skipped:
+            x = np.pad(x, [(self.skipped, 0), *[(0, 0)] * (x.ndim - 1)])
         return np.split(x, len(self.tensors))
 
 
@@ -89,7 +101,7 @@ def leaves(
 
     Args:
       heads: those of `encoder.heads` to return.
-      classes: outputs of the head "classifier".
+      classes: outputs of the heads "classifier" and "tokens".
       skipped: rows of the position table before the first position.
 
     Raises:
@@ -98,16 +110,25 @@ def leaves(
     shapes = parameter_shapes(config, encoder, heads, classes)
     if "masked_lm" in heads and config.tied_decoder:
         shapes.pop(DECODER, None)
-    tables = [(encoder.embeddings, "")]
-    for i in range(config.num_layers):
-        tables += [
-            ({f"bert/layer_{i}/{ours}": x for ours, x in encoder.layer.items()}, str(i))
-        ]
-    tables += [(encoder.heads[head], "") for head in heads]
+    in_layer = encoder.layer
+    if config.gated_mlp:
+        in_layer = {**in_layer, **encoder.gated}
+    layer = {f"bert/layer_*/{ours}": theirs for ours, theirs in in_layer.items()}
+    tables = [encoder.embeddings, layer, *(encoder.heads[head] for head in heads)]
+    model_leaves: list[Leaf] = []
+    for table in tables:
+        for ours, theirs in table.items():
+            shared = config.shared_layers and ours.startswith("bert/layer_")
+            # Modules with a `*` are there once a layer.
+            count = config.num_layers if "*" in ours and not shared else 1
+            for i in range(count):
+                modules = [module.replace("*", str(i)) for module in theirs]
+                swapped = theirs[0] in encoder.swapped
+                module = ours.replace("*", str(i))
+                model_leaves += _of_module(module, modules, shapes, swapped)
     model_leaves = [
         leaf._replace(skipped=skipped) if leaf.ours == POSITIONS else leaf
-        for table, layer in tables
-        for leaf in _of_table(encoder, table, shapes, layer)
+        for leaf in model_leaves
     ]
     if missing := sorted(shapes.keys() - {leaf.ours for leaf in model_leaves}):
         raise ValueError(
@@ -117,67 +138,69 @@ def leaves(
     return model_leaves
 
 
-def _of_table(
-    encoder: EncoderFormat,
-    table: Modules,
-    shapes: dict[str, tuple[int, ...]],
-    layer: str,
+def _of_module(
+    ours: str,
+    modules: list[str],
+    shapes: Mapping[str, tuple[int, ...]],
+    swapped: bool,
 ) -> Iterator[Leaf]:
-    """Yield the parameters that modules of a table have in this model."""
-    for ours, theirs in table.items():
-        modules = (theirs,) if isinstance(theirs, str) else theirs
-        swapped = modules[0] in encoder.swapped
-        for name in ("", "/kernel", "/embedding", "/table", "/scale", "/bias"):
-            path, suffix = f"{ours}{name}", "bias" if name == "/bias" else "weight"
-            if path in shapes:
-                names = tuple(
-                    f"{module}.{suffix}".replace("*", layer) for module in modules
-                )
-                yield Leaf(path, names, shapes[path], swapped)
+    """Yield the parameters that a module of ours has in this model, and their tensors."""
+    for name in ("", "/kernel", "/embedding", "/table", "/scale", "/bias"):
+        path = f"{ours}{name}"
+        if path in shapes:
+            suffix = "bias" if name == "/bias" else "weight"
+            tensors = tuple(f"{module}.{suffix}" for module in modules)
+            yield Leaf(path, tensors, shapes[path], swapped)
 
 
 def parameter_shapes(
     config: BertConfig, encoder: EncoderFormat, of_heads: tuple[str, ...], classes: int
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all parameters by path, of positions only if the family has modules."""
+    """Return the shapes of all parameters by path, of positions only if the family has modules.
+
+    Args:
+      of_heads: the heads of `encoder.heads` that the model has.
+      classes: outputs of the heads "classifier" and "tokens".
+    """
     heads = encoder.head_parts(of_heads)
-    few = dataclasses.replace(
-        config, num_layers=min(2, config.num_layers)
-    )  # Others are the same.
+    # Two layers are enough: the others are as the second.
+    few = dataclasses.replace(config, num_layers=min(2, config.num_layers))
     token = jnp.zeros((1, 1), jnp.int32)
     inits: dict[str, Callable[..., Any]] = {
         "bert": functools.partial(BertForPretraining(few).init, masked_positions=token),
         "classifier": BertForClassification(few, classes).init,
         "spans": BertForSpans(few).init,
+        "tokens": BertForTokens(few, classes).init,
     }
     tree: dict[str, Any] = {}
     for part, init in inits.items():
         if part in ("bert", *heads):
             tree |= jax.eval_shape(init, jax.random.key(0), token)["params"]
-    shapes = {
-        path: leaf.shape
-        for path, leaf in flax.traverse_util.flatten_dict(tree, sep="/").items()
-        if path.split("/")[0] in ("bert", *heads)
-        and (
-            not path.startswith("bert/position/")
-            or path.startswith(encoder.position_modules)
-        )
-    }
-    second = {
-        path: shape
-        for path, shape in shapes.items()
-        if path.startswith("bert/layer_1/")
-    }
-    for i in range(2, config.num_layers):
-        for path, shape in second.items():
-            shapes[path.replace("layer_1", f"layer_{i}", 1)] = shape
+    positions = tuple(module.partition("*")[0] for module in encoder.position_modules)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path, leaf in flax.traverse_util.flatten_dict(tree, sep="/").items():
+        is_part = path.split("/")[0] in ("bert", *heads)
+        is_position = path.startswith("bert/position/")
+        if is_part and (not is_position or path.startswith(positions)):
+            shapes[path] = leaf.shape
+    for prefix in ("bert/layer_", "bert/position/layer_"):
+        second = [path for path in shapes if path.startswith(f"{prefix}1/")]
+        for i in range(2, config.num_layers):
+            for path in second:
+                shapes[path.replace("layer_1", f"layer_{i}", 1)] = shapes[path]
     return shapes
 
 
 def tied(encoder: EncoderFormat, config: BertConfig) -> dict[str, str]:
     """Return the tensors that repeat another one, and which."""
-    table = encoder.heads.get("masked_lm", {})
-    decoder, head = table.get(DECODER), table.get("masked_lm")
-    copies = {f"{decoder}.weight": f"{encoder.embeddings['bert/token']}.weight"}
-    copies = copies if config.tied_decoder else {}
-    return copies | ({f"{decoder}.bias": f"{head}.bias"} if decoder != head else {})
+    head = encoder.heads.get("masked_lm")
+    if head is None:
+        return {}
+    (decoder,), (output,) = head[DECODER], head["masked_lm"]
+    copies = {}
+    if config.tied_decoder:
+        (token,) = encoder.embeddings["bert/token"]
+        copies[f"{decoder}.weight"] = f"{token}.weight"
+    if decoder != output:
+        copies[f"{decoder}.bias"] = f"{output}.bias"
+    return copies

@@ -18,7 +18,13 @@ from pe_jax.common.errors import extra
 from pe_jax.common.shapes import Array, Bool, Int
 from pe_jax.encodings import Params
 from pe_jax.interop.export_folder import check_folder, new_folder, save_program
-from pe_jax.models import Bert, BertConfig, BertForClassification, BertForSpans
+from pe_jax.models import (
+    Bert,
+    BertConfig,
+    BertForClassification,
+    BertForSpans,
+    BertForTokens,
+)
 
 # `(tokens [B, L] int32, token_type_ids [B, L] int32, mask [B, L] bool) ->` outputs, float32.
 Model = Callable[
@@ -33,21 +39,25 @@ def model_function(config: BertConfig, params: Params) -> tuple[Model, dict[str,
     """Return a model as a function, and the shapes of its outputs by name.
 
     Args:
-      params: of `BertForClassification` or `BertForSpans`, whose heads are included; of any other
-        model with the encoder under "bert", which then is taken alone.
+      params: of `BertForClassification`, `BertForSpans` or `BertForTokens`, whose heads are
+        included; of any other model with the encoder under "bert", which then is taken alone.
     """
     config = dataclasses.replace(config, dropout_rate=0.0, attention_dropout_rate=0.0)
-    module: Bert | BertForClassification | BertForSpans
+    module: Bert | BertForClassification | BertForSpans | BertForTokens
     if "classifier" in params:
         classes = len(params["classifier"]["bias"])
-        module, outputs = (
-            BertForClassification(config, classes),
-            {"logits": f"[B, {classes}]"},
-        )
+        module = BertForClassification(config, classes)
+        outputs = {"logits": f"[B, {classes}]"}
+    elif "tokens" in params:
+        classes = len(params["tokens"]["bias"])
+        module = BertForTokens(config, classes)
+        outputs = {"logits": f"[B, L, {classes}]"}
     elif "spans" in params:
-        module, outputs = BertForSpans(config), {"start": "[B, L]", "end": "[B, L]"}
+        module = BertForSpans(config)
+        outputs = {"start": "[B, L]", "end": "[B, L]"}
     else:
-        module, outputs = Bert(config), {"hidden": f"[B, L, {config.hidden_size}]"}
+        module = Bert(config)
+        outputs = {"hidden": f"[B, L, {config.hidden_size}]"}
         params = params["bert"]
 
     def model(

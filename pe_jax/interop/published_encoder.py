@@ -35,7 +35,7 @@ _POSITION = "position"  # The key of the parameters of positions, in those of `B
 
 
 class PublishedEncoder(
-    Record, pytree=True, static=("config", "absent", "unread", "folder", "untrained")
+    Record, pytree=True, static=("config", "absent", "unread", "labels", "folder", "untrained")
 ):
     """An encoder from a checkpoint.
 
@@ -45,9 +45,13 @@ class PublishedEncoder(
     Attributes:
       config: its sizes and constants.
       params: float32; the encoder under "bert", and the heads that the checkpoint has under their
-        names in `pe_jax.models`: "pooler", "masked_lm", "next_sentence", "classifier", "spans".
+        names in `pe_jax.models`: "pooler", "masked_lm", "next_sentence", "classifier", "spans",
+        "tokens".
       absent: the heads of `BertForPretraining` that the checkpoint lacks.
-      unread: the names of tensors that belong to none of these, such as those of a head for tokens.
+      unread: the names of tensors that belong to none of these, such as those of a head for
+        multiple choice.
+      labels: the names of the classes of "classifier" or "tokens", as `id2label` has them; empty
+        where there is neither.
       folder: the folder of its files, where `encode` reads the tokenizer and the pooling; None for
         an encoder that has none.
       untrained: the paths of position parameters that are new, see `with_position`.
@@ -57,6 +61,7 @@ class PublishedEncoder(
     params: Params
     absent: tuple[str, ...]
     unread: tuple[str, ...]
+    labels: tuple[str, ...] = ()
     folder: EncoderFolder | None = None
     untrained: tuple[str, ...] = ()
 

@@ -29,7 +29,8 @@ def check_no_adapter(folder: Path) -> None:
         "result:\n"
         f"  from peft import AutoPeftModelForFeatureExtraction as Model\n"
         f"  Model.from_pretrained({str(folder)!r}).merge_and_unload().save_pretrained('MERGED')\n"
-        "Copy the tokenizer and the files of sentence-transformers there."
+        "Copy the tokenizer and the files of sentence-transformers there. If the weights in "
+        f"{folder} are whole already, move {_ADAPTER} away."
     )
 
 
@@ -44,14 +45,6 @@ def check_plain_weights(
       names: the names of the tensors.
       known: the model types that can be loaded.
     """
-    quantisation = config.get("quantization_config")
-    if quantisation:
-        raise ValueError(
-            f"The config.json of {path}: quantization_config must be left out, got "
-            f"{shown(quantisation)}. Quantised weights are not read. Load the model that was "
-            "quantised, or save the weights in floats with transformers: "
-            "Model.from_pretrained(FOLDER).dequantize().save_pretrained(NEW)."
-        )
     parts: dict[str, str] = {}  # The first tensor with each part of a name.
     for name in names:
         for part in name.split("."):

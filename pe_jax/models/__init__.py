@@ -11,10 +11,10 @@ from pe_jax.models.config import PRESETS, BertConfig, preset, with_tokens
 
 __all__ = [
     "PRESETS", "Bert", "BertConfig", "BertForClassification", "BertForMaskedLM",
-    "BertForPretraining", "BertForSpans", "LayerOutputs", "PretrainingLogits", "attended",
-    "attention_map", "hidden_states", "kernel_map", "layer_outputs", "preset", "projections",
-    "queries_keys_values", "query_key_matrices", "rotations", "weights_map", "with_constants",
-    "with_tokens",
+    "BertForPretraining", "BertForSpans", "BertForTokens", "LayerOutputs", "PretrainingLogits",
+    "attended", "attention_map", "hidden_states", "kernel_map", "layer_outputs", "preset",
+    "projections", "queries_keys_values", "query_key_matrices", "rotations", "weights_map",
+    "with_constants", "with_tokens",
 ]  # fmt: skip
 
 # For the experimental measures of pe_jax.properties; docs/stability.md does not cover them.
@@ -30,6 +30,7 @@ if typing.TYPE_CHECKING:
         BertForMaskedLM,
         BertForPretraining,
         BertForSpans,
+        BertForTokens,
         PretrainingLogits,
     )
     from pe_jax.models.inspection import (

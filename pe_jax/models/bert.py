@@ -68,6 +68,30 @@ def _check_rows(
             )
 
 
+def _rescaled(
+    x: Float[Array, "B L D"],
+    is_mask: Bool[Array, "B L"],
+    mask: Bool[Array, "B L"] | None,
+    document_ids: Int[Array, "B L"] | None,
+) -> Float[Array, "B L D"]:
+    """Return embeddings for `rescaled_token`: zero at it, larger elsewhere the more of it there is.
+
+    ESM-2 was trained with 12 % mask tokens (Lin et al. 2022; its code calls this token dropout).
+    """
+    counted = jnp.ones(is_mask.shape, bool) if mask is None else mask
+    if document_ids is None:
+        masked = (is_mask & counted).sum(1, keepdims=True)
+        total = counted.sum(1, keepdims=True)
+    else:
+        same = document_ids[:, :, None] == document_ids[:, None, :]
+        masked = (same & (is_mask & counted)[:, None]).sum(2)
+        total = (same & counted[:, None]).sum(2)
+    share = masked / jnp.maximum(total, 1)
+    # Rows of masks alone have no other token to rescale.
+    factor = (1 - 0.15 * 0.8) / jnp.maximum(1 - share, 1e-6)
+    return jnp.where(is_mask[:, :, None], 0, x * factor[:, :, None].astype(x.dtype))
+
+
 def _stack(by_layer: list[tuple[Array, Array]]) -> LayerOutputs:
     hidden, attention = zip(*by_layer, strict=True)
     return LayerOutputs(hidden=jnp.stack(hidden), attention=jnp.stack(attention))
@@ -144,6 +168,8 @@ class Bert(BertModule):
         rows = c.vocab_size + c.unused_rows
         check_ids("tokens", tokens, rows)
         x = self.embedding(rows, "token")(tokens)
+        if c.rescaled_token is not None:
+            x = _rescaled(x, tokens == c.rescaled_token, mask, document_ids)
         if c.num_token_types:
             absent = token_type_ids is None or c.num_token_types == 1
             token_type_ids = jnp.zeros_like(tokens) if absent else token_type_ids
@@ -154,7 +180,11 @@ class Bert(BertModule):
         )
         x = embed(x, encoding, position_params, input_context)
         x = self.norm("embedding_norm")(x) if c.embedding_norm else x.astype(c.dtype)
+        if c.conv_kernel and mask is not None:  # It would mix padding with the tokens.
+            x = jnp.where(mask[:, :, None], x, 0)
         x = dropout(x, c.dropout_rate, embedding_rng)
+        if c.embedding_width != c.hidden_size:
+            x = self.dense(c.hidden_size, "embedding_projection")(x)
         x, outputs = self._run_layers(
             x, position_params, context, attention_mask, layer_rngs
         )
@@ -202,7 +232,8 @@ class Bert(BertModule):
         if self.is_initializing() or (c.remat == "none" and not c.scan_layers):
             by_layer = []
             for i in range(c.num_layers):
-                block = self._block(i, name=f"layer_{i}")
+                if i == 0 or not c.shared_layers:
+                    block = self._block(i, name=f"layer_{i}")
                 x, attended = block(x, params[i], context, mask, rngs[i])
                 by_layer.append((x, attended))
             groups = [_stack(by_layer)] if every_layer else []
@@ -253,7 +284,7 @@ class Bert(BertModule):
             )
         layers = [
             (
-                self.variables["params"][f"layer_{i}"],
+                block_params(self.variables["params"], i),
                 params if encoding.per_layer else {},
                 rng,
             )
@@ -261,7 +292,8 @@ class Bert(BertModule):
         ]
         # Layers before the loop: those left over, and a first one with other parameters.
         turn = max(1, len(encoding.layers))
-        lead = c.num_layers % turn or (0 if c.first_norm else turn)
+        same_first = c.first_norm and not c.conv_kernel
+        lead = c.num_layers % turn or (0 if same_first else turn)
         groups = [layers[i : i + turn] for i in range(lead, c.num_layers, turn)]
         outputs: list[Any] = []
         if lead:
@@ -287,5 +319,15 @@ class Bert(BertModule):
         c, encoding = self.config, self.config.encoding()
         own, has_norm = encoding._at_layer(index), index > 0 or c.first_norm
         return Block(
-            c, encoding.layer(index), own, has_attention_norm=has_norm, **arguments
+            c,
+            encoding.layer(index),
+            own,
+            has_attention_norm=has_norm,
+            has_convolution=index == 0 and c.conv_kernel > 0,
+            **arguments,
         )
+
+
+def block_params(params: Params, layer: int) -> Params:
+    """Return the parameters of a block of `Bert`: its own, or those that all layers share."""
+    return params[f"layer_{layer}" if "layer_1" in params else "layer_0"]

@@ -116,7 +116,18 @@ class BertConfig(Config):
       pooler: what a classifier reads a whole input through: a dense layer and tanh (`tanh`), or
         layers like those of the masked-LM head before its output layer (`head`), which the output
         layer of spans then has as well.
-      classifier_pooling: what the pooler reads: the first token (`cls`), or the mean over tokens.
+      classifier_pooling: what the pooler reads: the first token (`cls`), or the mean over tokens;
+        `late` applies its layers to each token and takes the mean of the results.
+      pooler_activation: of the pooler's dense layer, unless `pooler` is `head`.
+      embedding_size: of the embeddings of tokens, types and positions and of their norm, if it is
+        not D; a dense layer, `embedding_projection`, follows, and the masked-LM head ends at it.
+      attention_head_size: d, if it is not D / H; then num_heads need not divide D.
+      shared_layers: all layers have the parameters of one, `layer_0`.
+      scale_logits: the products of queries and keys are divided by sqrt(d).
+      conv_kernel: width of a convolution over the input of the first layer, whose output, through
+        `conv_activation`, is added to that layer's and normalised; 0 means that there is none.
+      rescaled_token: the token (of a mask) whose embedding is zero, while those of the others are
+        multiplied by 0.88 / (1 - its share of the tokens); None rescales nothing.
 
     Raises:
       ValueError: for values that are not accepted or do not fit one another, or an unknown
@@ -198,28 +209,56 @@ class BertConfig(Config):
     tied_decoder: bool = field(True, FLAG, internal=True)
     decoder_bias: bool = field(True, FLAG, internal=True)
     pooler: str = field("tanh", one_of(("tanh", "head")), internal=True)
-    classifier_pooling: str = field("cls", one_of(("cls", "mean")), internal=True)
+    classifier_pooling: str = field(
+        "cls", one_of(("cls", "mean", "late")), internal=True
+    )
+    pooler_activation: str = field(
+        "tanh", one_of((*ACTIVATIONS, "tanh")), internal=True
+    )
+
+    embedding_size: int | None = field(None, optional(WIDTH), internal=True)
+    attention_head_size: int | None = field(None, optional(WIDTH), internal=True)
+    shared_layers: bool = field(False, FLAG, internal=True)
+    scale_logits: bool = field(True, FLAG, internal=True)
+    conv_kernel: int = field(0, integer(0, 10**3), internal=True)
+    conv_activation: str = field("tanh", one_of((*ACTIVATIONS, "tanh")), internal=True)
+    rescaled_token: int | None = field(None, optional(integer(0, 10**8)), internal=True)
 
     def errors(self) -> Iterator[str]:
         if self.norm == "rms_norm" and self.norm_bias:
             yield "norm_bias is True, but rms_norm has no bias: give norm_bias=False."
-        if self.hidden_size % self.num_heads:
+        if self.hidden_size % self.num_heads and not self.attention_head_size:
             yield f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}."
         if self.num_heads % self.key_heads:
             yield f"num_key_heads {self.key_heads} does not divide num_heads {self.num_heads}."
+        if self.conv_kernel and self.conv_kernel % 2 == 0:
+            yield f"conv_kernel must be odd or 0, got {self.conv_kernel}."
         try:
-            self.encoding()
+            encoding = self.encoding()
         except ValueError as error:
             yield f"position {self.position!r}: {error}"
+            return
+        if self.shared_layers and not self.first_norm:
+            yield "first_norm is False, but shared_layers needs the same norms in all layers."
+        if self.shared_layers and any(x != encoding.layers[0] for x in encoding.layers):
+            yield (
+                f"position {encoding.name!r} differs between layers, which shared_layers does not "
+                "support."
+            )
 
     @property
     def head_size(self) -> int:
-        return self.hidden_size // self.num_heads
+        return self.attention_head_size or self.hidden_size // self.num_heads
 
     @property
     def key_heads(self) -> int:
         """Heads of keys and values."""
         return self.num_key_heads or self.num_heads
+
+    @property
+    def embedding_width(self) -> int:
+        """Size of the embeddings of tokens."""
+        return self.embedding_size or self.hidden_size
 
     def encoding(self) -> PositionEncoding:
         """Return the position encoding, built for these sizes where `position` is a name."""
@@ -228,7 +267,19 @@ class BertConfig(Config):
         if isinstance(self.position, encodings.PositionEncoding):
             return self.position
         names = ("hidden_size", "head_size", "num_heads", "max_length")
-        return _encoding(self.position, **{name: getattr(self, name) for name in names})
+        sizes = {name: getattr(self, name) for name in names}
+        encoding = _encoding(self.position, **sizes)
+        if self.embedding_width == self.hidden_size:
+            return encoding
+        narrow = _encoding(
+            self.position, **{**sizes, "hidden_size": self.embedding_width}
+        )
+        # What is added to the embeddings has their size.
+        parts = [
+            small if small.embed else part
+            for part, small in zip(encoding.parts, narrow.parts, strict=True)
+        ]
+        return dataclasses.replace(encoding, parts=tuple(parts))
 
 
 @functools.lru_cache(maxsize=256)

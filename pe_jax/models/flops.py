@@ -28,17 +28,18 @@ def forward_flops(
       rows, length: of the batch.
       predictions: a row; the masked-LM head works at these positions only.
     """
-    d, inner, vocabulary = (
-        config.hidden_size,
-        config.intermediate_size,
-        config.vocab_size,
-    )
+    d, inner = config.hidden_size, config.intermediate_size
+    embedding_size = config.embedding_width
     # A token's queries, keys, values, out; up (and gate), down.
-    attention = 2 * d + 2 * config.key_heads * config.head_size
+    attention = 2 * (config.num_heads + config.key_heads) * config.head_size
     projections = 2 * d * (attention + (3 if config.gated_mlp else 2) * inner)
     layers = config.num_layers * length * projections
     layers += sum(_attended(config, i, length) for i in range(config.num_layers))
-    masked_lm = predictions * 2 * d * (d * config.head_dense + vocabulary)
+    layers += length * 2 * d * d * config.conv_kernel
+    if embedding_size != d:
+        layers += length * 2 * embedding_size * d
+    head = d * config.head_dense + config.vocab_size
+    masked_lm = predictions * 2 * embedding_size * head
     next_sentence = 2 * d * (d + 2)
     return float(rows * (layers + masked_lm + next_sentence))
 

@@ -1,4 +1,5 @@
-"""BERT with a head: for pretraining, for classes or values of whole inputs, for spans of them.
+"""BERT with a head: for pretraining, for classes or values of whole inputs or of each token, for
+spans.
 
 Shapes: B batch, L length, D hidden size, P predictions, V vocabulary, C classes.
 """
@@ -17,12 +18,17 @@ from pe_jax.models.bert import Bert
 from pe_jax.models.layers import BertModule, activate, check_ids, linear
 
 
-def _transform(head: BertModule, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
-    """Apply the layers of a head before its output layer, see `config.head_...`."""
+def _transform(
+    head: BertModule, x: Float[Array, "*B D"], size: int | None = None
+) -> Float[Array, "*B E"]:
+    """Apply the layers of a head before its output layer, see `config.head_...`.
+
+    Args:
+      size: E; None means D.
+    """
     c = head.config
-    x = activate(
-        head.dense(c.hidden_size, "dense", has_bias=c.head_bias)(x), c.head_activation
-    )
+    dense = head.dense(size or c.hidden_size, "dense", has_bias=c.head_bias)
+    x = activate(dense(x), c.head_activation)
     return head.norm("norm")(x) if c.head_norm else x
 
 
@@ -35,10 +41,22 @@ class Pooler(BertModule):
     ) -> Float[jax.Array, "B D"]:
         """Pool hidden states; `mask` is that of `Bert`."""
         c = self.config
-        x = hidden[:, 0] if c.classifier_pooling == "cls" else _mean(hidden, mask)
+        if c.classifier_pooling == "cls":
+            return self._layers(hidden[:, 0])
+        if c.classifier_pooling == "mean":
+            return self._layers(_mean(hidden, mask))
+        return _mean(self._layers(hidden), mask)
+
+    @nn.nowrap
+    def _layers(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        c = self.config
         if c.pooler == "head":
             return _transform(self, x)
-        return jnp.tanh(self.dense(c.hidden_size, "dense")(x))
+        x = self.dense(c.hidden_size, "dense")(x)
+        # tanh is computed in the dtype of the model, the other activations in float32.
+        if c.pooler_activation == "tanh":
+            return jnp.tanh(x)
+        return activate(x, c.pooler_activation)
 
 
 def _mean(
@@ -51,8 +69,8 @@ def _mean(
     return total.astype(hidden.dtype)
 
 
-class SpanHead(BertModule):
-    """The layers before the span logits in a model with `pooler="head"`."""
+class TokenwiseHead(BertModule):
+    """The layers before the logits of each token in a model with `pooler="head"`."""
 
     @nn.compact
     def __call__(self, hidden: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
@@ -67,13 +85,13 @@ class MaskedLanguageHead(BertModule):
         self,
         hidden: Float[Array, "B L D"],
         at: Int[Array, "B P"],
-        embedding: Float[Array, "V D"],
+        embedding: Float[Array, "V E"],
     ) -> Float[Array, "B P V"]:
         c = self.config
         if not self.is_initializing():  # There any positions do.
             check_ids("masked_positions", at, hidden.shape[1])
         x = jnp.take_along_axis(hidden, at[:, :, None], axis=1)  # [B, P, D]
-        x = _transform(self, x) if c.head_dense else x
+        x = _transform(self, x, c.embedding_size) if c.head_dense else x
         if not c.tied_decoder:
             draw = nn.initializers.normal(c.initializer_stddev)
             embedding = self.param("decoder", draw, embedding.shape)
@@ -229,8 +247,53 @@ class BertForSpans(BertModule):
             deterministic=deterministic,
         )
         if self.config.pooler == "head":
-            hidden = SpanHead(self.config, name="span_head")(hidden)
+            hidden = TokenwiseHead(self.config, name="span_head")(hidden)
         logits = self.dense(2, "spans")(hidden).astype(jnp.float32)  # [B, L, 2]
         if mask is not None:  # Else the loss would depend on how far a batch is padded.
             logits = jnp.where(mask[:, :, None], logits, jnp.finfo(jnp.float32).min)
         return logits[..., 0], logits[..., 1]
+
+
+class BertForTokens(BertModule):
+    """Logits of the classes of each token, as for named entities (Devlin et al., section 5.3).
+
+    A model with `pooler="head"` has the layers of its masked-LM head before the output layer.
+
+    Attributes:
+      outputs: C, how many classes; 1 for a value of each token.
+    """
+
+    outputs: int
+
+    @nn.compact
+    def __call__(
+        self,
+        tokens: Int[Array, "B L"],
+        token_type_ids: Int[Array, "B L"] | None = None,
+        mask: Bool[Array, "B L"] | None = None,
+        positions: Positions | None = None,
+        *,
+        document_ids: Int[Array, "B L"] | None = None,
+        deterministic: bool = True,
+    ) -> Float[jax.Array, "B L C"]:
+        """Logits of the classes of each token, or its value, float32; those at padding say nothing.
+
+        Arguments as of `Bert.__call__`.
+
+        Raises:
+          ValueError: as `Bert.__call__`.
+        """
+        bert = Bert(self.config, name="bert")
+        hidden = bert(
+            tokens,
+            token_type_ids,
+            mask,
+            positions,
+            document_ids=document_ids,
+            deterministic=deterministic,
+        )
+        if self.config.pooler == "head":
+            hidden = TokenwiseHead(self.config, name="token_head")(hidden)
+        rng = None if deterministic else self.make_rng("dropout")
+        hidden = dropout(hidden, self.config.dropout_rate, rng)
+        return self.dense(self.outputs, "tokens")(hidden).astype(jnp.float32)

@@ -16,7 +16,7 @@ from pe_jax.common.shapes import Array, Bool, Float, Int
 from pe_jax.encodings import Context, Params, Positions
 from pe_jax.encodings.parameters import split_params
 from pe_jax.encodings.positions import offsets
-from pe_jax.models.bert import Bert, LayerOutputs
+from pe_jax.models.bert import Bert, LayerOutputs, block_params
 from pe_jax.models.config import BertConfig
 from pe_jax.models.layers import projection_parameters, query_key_maps
 
@@ -85,7 +85,8 @@ def with_constants(
 ) -> Params:
     """Parameters whose queries and keys are constants in some dimensions of a head; pure.
 
-    They are of the model with `attention_bias=True` and `num_key_heads=None`.
+    They are of the model with `attention_bias=True`, `num_key_heads=None` and
+    `shared_layers=False`.
 
     Args:
       params: of `Bert`.
@@ -94,7 +95,7 @@ def with_constants(
     """
     changed = dict(params)
     for i in range(which.shape[1]):
-        attention = params[f"layer_{i}"]["attention"]
+        attention = block_params(params, i)["attention"]
         parts = projection_parameters(attention)
         shape = parts[0]["kernel"].shape
         no_bias = jnp.zeros(shape[1:])
@@ -110,7 +111,7 @@ def with_constants(
         }
         out = {"bias": jnp.zeros(shape[:1]), **attention["out"]}
         changed[f"layer_{i}"] = {
-            **params[f"layer_{i}"],
+            **block_params(params, i),
             "attention": {"qkv": qkv, "out": out},
         }
     return changed
@@ -149,6 +150,8 @@ def _compared(
     )
     _, state = Bert(below).apply({"params": params}, tokens, mutable="intermediates")
     inside = state["intermediates"]
+    if config.shared_layers:
+        return list(inside["layer_0"]["attention"]["compared"])
     return [inside[f"layer_{i}"]["attention"]["compared"][0] for i in range(layers)]
 
 
@@ -164,7 +167,7 @@ def _attention(
     """`attention_logits` or `attention_weights` of a layer whose keys were projected from `x`."""
     encoding = config.encoding()
     position_params = encoding.layer_params(params.get("position", {}), layer)
-    maps = query_key_maps(params[f"layer_{layer}"]["attention"])
+    maps = query_key_maps(block_params(params, layer)["attention"])
     context = Context(x_q=x, x_k=x, projections=maps)
     return measure(q, k, encoding.layer(layer).in_attention, position_params, context)
 
@@ -264,7 +267,7 @@ def projections(
     params: Params, layer: int
 ) -> tuple[Float[jax.Array, "D H d"], Float[jax.Array, "D H d"]]:
     """Return W_Q and W_K of a layer, by head; W_K is repeated for grouped queries."""
-    q, k, _ = projection_parameters(params[f"layer_{layer}"]["attention"])
+    q, k, _ = projection_parameters(block_params(params, layer)["attention"])
     return q["kernel"], _repeated(k["kernel"], q["kernel"].shape[1])
 
 

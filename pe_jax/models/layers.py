@@ -42,7 +42,7 @@ def linear(
 
 
 def activate(x: Float[Array, "*B N"], name: str) -> Float[Array, "*B N"]:
-    """Apply an activation of `pe_jax.models.config.ACTIVATIONS`; float32 inside."""
+    """Apply an activation of `pe_jax.models.config.ACTIVATIONS`, or tanh; float32 inside."""
     # Rows in one axis, as the products before and after have them: with the axes of a batch XLA
     # keeps a float32 copy in another layout on TPUs.
     return _activate_rows(x.reshape(-1, x.shape[-1]), name).reshape(x.shape)
@@ -65,6 +65,7 @@ _ACTIVATIONS: dict[str, Callable[[Array], jax.Array]] = {
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
     "relu": jax.nn.relu,
     "silu": jax.nn.silu,
+    "tanh": jnp.tanh,
 }
 
 
@@ -191,7 +192,37 @@ class BertModule(nn.Module):
 
     def embedding(self, rows: int, name: str):
         draw = nn.initializers.normal(self.config.initializer_stddev)
-        return nn.Embed(rows, self.config.hidden_size, embedding_init=draw, name=name)
+        size = self.config.embedding_width
+        return nn.Embed(rows, size, embedding_init=draw, name=name)
+
+
+class Convolution(BertModule):
+    """A convolution over the tokens of a row, with zeros around it, as in DeBERTa-v2's xlarge."""
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B L D"], document_ids: Int[Array, "B L"] | None
+    ) -> Float[Array, "B L D"]:
+        """Convolve hidden states, which must be zero at padding; documents do not mix."""
+        c = self.config
+        draw = nn.initializers.normal(c.initializer_stddev)
+        shape = (c.conv_kernel, c.hidden_size, c.hidden_size)
+        kernel = self.param("kernel", draw, shape)
+        bias = self.param("bias", nn.initializers.zeros, (c.hidden_size,))
+        reach, length = c.conv_kernel // 2, x.shape[1]
+        out = jnp.zeros(x.shape, jnp.float32)
+        around = jnp.pad(x, [(0, 0), (reach, reach), (0, 0)])
+        if document_ids is not None:
+            ids_around = jnp.pad(document_ids, [(0, 0), (reach, reach)])
+        for i in range(c.conv_kernel):
+            neighbours = around[:, i : i + length]
+            if document_ids is not None:
+                same = ids_around[:, i : i + length] == document_ids
+                neighbours = jnp.where(same[:, :, None], neighbours, 0)
+            rows = neighbours.reshape(-1, c.hidden_size)
+            product_rows = linear(rows, kernel[i].astype(x.dtype), None)
+            out = out + product_rows.reshape(x.shape)
+        return (out + bias).astype(x.dtype)
 
 
 class SelfAttention(BertModule):
@@ -210,6 +241,8 @@ class SelfAttention(BertModule):
     ) -> Float[Array, "B L D"]:
         c = self.config
         q, k, v = self.projected(x)
+        if not c.scale_logits:  # Attention divides the products by this.
+            q = q * c.head_size**0.5
         self.sow(
             "intermediates", "compared", (x, q, k, v)
         )  # For inspection; costs nothing else.
@@ -249,9 +282,9 @@ class Block(BertModule):
 
     encoding: PositionEncoding  # Acts in attention.
     at_input: PositionEncoding  # Acts at the input of this block, see `PositionEncoding.layers`.
-    has_attention_norm: bool = (
-        True  # False leaves out the normalisation that belongs to attention.
-    )
+    # False leaves out the normalisation that belongs to attention.
+    has_attention_norm: bool = True
+    has_convolution: bool = False  # See `conv_kernel` of the config.
 
     @nn.compact
     def __call__(
@@ -272,6 +305,7 @@ class Block(BertModule):
         attention_rng, first_rng, second_rng = split_rng(rng, 3)
         attend = SelfAttention(c, self.encoding, name="attention")
         x = embed(x, self.at_input, position_params, context)
+        inputs = x
         attention_norm = (
             self.norm("attention_norm") if self.has_attention_norm else _same
         )
@@ -282,9 +316,11 @@ class Block(BertModule):
         attended = attend(before(x), position_params, context, mask, attention_rng)
         x = after(x + dropout(attended, c.dropout_rate, first_rng))
         before, after = (mlp_norm, _same) if c.pre_norm else (_same, mlp_norm)
-        return after(
-            x + dropout(self.mlp(before(x)), c.dropout_rate, second_rng)
-        ), attended
+        x = after(x + dropout(self.mlp(before(x)), c.dropout_rate, second_rng))
+        if self.has_convolution:
+            convolved = Convolution(c, name="conv")(inputs, context.document_ids)
+            x = self.norm("conv_norm")(x + activate(convolved, c.conv_activation))
+        return x, attended
 
     @nn.nowrap
     def mlp(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:

@@ -18,6 +18,16 @@ _EUROBERT: dict[str, Any] = dict(
 _NOMIC: dict[str, Any] = dict(
     SIZES, model_type="nomic_bert", type_vocab_size=2, pad_token_id=0
 )
+_FEW: dict[str, Any] = dict(SIZES, num_hidden_layers=2)
+_DEBERTA: dict[str, Any] = dict(
+    _FEW, model_type="deberta-v2", pad_token_id=0, relative_attention=True, position_buckets=4,
+    max_relative_positions=-1, pos_att_type="p2c|c2p", share_att_key=True,
+    position_biased_input=False, type_vocab_size=0,
+)  # fmt: skip
+_T5: dict[str, Any] = dict(
+    vocab_size=37, d_model=12, d_kv=6, d_ff=19, num_layers=2, num_heads=3, pad_token_id=0,
+    relative_attention_num_buckets=8, relative_attention_max_distance=12,
+)  # fmt: skip
 
 # Name: class of transformers, config.json.
 ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -65,4 +75,68 @@ ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
         "Gte",
         dict(SIZES, model_type="gte", type_vocab_size=0, rope_theta=5e5, pad_token_id=0),
     ),
+    "camembert": (
+        "Camembert",
+        dict(_FEW, model_type="camembert", type_vocab_size=1, pad_token_id=1),
+    ),
+    "data2vec-text": (
+        "Data2VecText",
+        dict(_FEW, model_type="data2vec-text", type_vocab_size=1, pad_token_id=1),
+    ),
+    "roberta-prelayernorm": (
+        "RobertaPreLayerNorm",
+        dict(_FEW, model_type="roberta-prelayernorm", type_vocab_size=1, pad_token_id=1),
+    ),
+    "xlm-roberta-xl": (
+        "XLMRobertaXL",
+        dict(_FEW, model_type="xlm-roberta-xl", type_vocab_size=1, pad_token_id=1),
+    ),
+    "megatron-bert": (
+        "MegatronBert",
+        dict(_FEW, model_type="megatron-bert", type_vocab_size=2, pad_token_id=0),
+    ),
+    "electra": (
+        "Electra",
+        dict(_FEW, model_type="electra", embedding_size=8, type_vocab_size=2, pad_token_id=0),
+    ),
+    "electra, as wide as its embeddings": (
+        "Electra",
+        dict(_FEW, model_type="electra", embedding_size=12, type_vocab_size=2, pad_token_id=0),
+    ),
+    "albert": (
+        "Albert",
+        dict(
+            _FEW, model_type="albert", num_hidden_layers=3, embedding_size=8, type_vocab_size=2,
+            pad_token_id=0,
+        ),
+    ),
+    "roformer, narrow embeddings": (
+        "RoFormer",
+        dict(_FEW, model_type="roformer", embedding_size=8, type_vocab_size=2, pad_token_id=0),
+    ),
+    "deberta-v2": ("DebertaV2", dict(_DEBERTA, norm_rel_ebd="none")),
+    "deberta-v2, convolution": (
+        "DebertaV2",
+        dict(
+            _DEBERTA, norm_rel_ebd="none", conv_kernel_size=3, conv_act="gelu", type_vocab_size=2,
+            position_buckets=-1, max_relative_positions=7, position_biased_input=True,
+        ),
+    ),
+    "esm": (
+        "Esm",
+        dict(
+            _FEW, model_type="esm", position_embedding_type="rotary", token_dropout=True,
+            mask_token_id=4, pad_token_id=1, emb_layer_norm_before=False,
+        ),
+    ),
+    "esm, learned positions": (
+        "Esm",
+        dict(
+            _FEW, model_type="esm", position_embedding_type="absolute", token_dropout=False,
+            mask_token_id=4, pad_token_id=1, emb_layer_norm_before=True,
+        ),
+    ),
+    "t5": ("T5", dict(_T5, model_type="t5", feed_forward_proj="relu")),
+    "mt5": ("MT5", dict(_T5, model_type="mt5", feed_forward_proj="gated-gelu")),
+    "umt5": ("UMT5", dict(_T5, model_type="umt5", feed_forward_proj="gated-gelu")),
 }  # fmt: skip

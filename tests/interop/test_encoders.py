@@ -16,7 +16,7 @@ from helpers.published_encoders import ENCODERS
 from safetensors.numpy import load_file
 
 from pe_jax.interop import load_encoder, save_encoder
-from pe_jax.interop.bert_import import PRETRAINING_HEADS, config_of
+from pe_jax.interop.bert_import import PRETRAINING_HEADS, TASK_HEADS, config_of
 from pe_jax.interop.hf_registry import FAMILIES
 from pe_jax.interop.special_tokens import special_tokens, vocabulary
 from pe_jax.interop.tokenizer import load_tokenizer
@@ -24,6 +24,7 @@ from pe_jax.models import (
     BertForClassification,
     BertForMaskedLM,
     BertForSpans,
+    BertForTokens,
     hidden_states,
     preset,
     with_tokens,
@@ -43,7 +44,10 @@ LAYER = {
 def random_encoder(theirs):
     """Our config of a config.json, and random parameters."""
     config = config_of(theirs, "the test")
-    return config, random_params(config)
+    heads = FAMILIES[theirs["model_type"]].encoder.heads
+    if "masked_lm" in heads:
+        return config, random_params(config)
+    return config, random_params(config, BertForTokens, outputs=3)
 
 
 @functools.cache
@@ -67,7 +71,9 @@ def saved(folder, theirs):
 def test_a_saved_encoder_loads_unchanged(tmp_path, case):
     config, params = saved(tmp_path / "out", ENCODERS[case][1])
     back = load_encoder(tmp_path / "out")
-    assert back.absent == ("pooler", "next_sentence") and back.unread == ()
+    has_masked_lm = "masked_lm" in params
+    absent = {*PRETRAINING_HEADS} - ({"masked_lm"} if has_masked_lm else set())
+    assert {*back.absent} == absent and back.unread == ()
     assert (
         dataclasses.replace(back.config, num_key_heads=config.num_key_heads) == config
     )
@@ -150,6 +156,39 @@ def test_saved_spans_load_unchanged(tmp_path, case):
     architecture = save_encoder(tmp_path / "out", config, params, words, family=case)
     assert architecture == f"{ENCODERS[case][0]}ForQuestionAnswering"
     loaded_unchanged(tmp_path / "out", case, config, params, SPANS[case])
+
+
+TOKENS = {
+    "roberta": {"classifier.weight": (3, 12), "classifier.bias": (3,)},
+    "modernbert": CLASSIFIERS["modernbert"],
+}
+
+
+@pytest.mark.parametrize("case", TOKENS)
+def test_a_saved_token_classifier_loads_unchanged(tmp_path, case):
+    config, _ = random_encoder(ENCODERS[case][1])
+    params = random_params(config, BertForTokens, outputs=3)
+    words, labels = byte_level(config.vocab_size), ("O", "B-PER", "I-PER")
+    architecture = save_encoder(
+        tmp_path / "out", config, params, words, family=case, labels=labels
+    )
+    assert architecture == f"{ENCODERS[case][0]}ForTokenClassification"
+    back = loaded_unchanged(tmp_path / "out", case, config, params, TOKENS[case])
+    assert back.labels == labels
+    theirs = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert "problem_type" not in theirs
+
+
+@pytest.mark.parametrize("asked", [("classifier",), ("spans", "classifier", "pooler")])
+def test_a_head_of_another_task_is_named(tmp_path, asked):
+    config, _ = random_encoder(ENCODERS["bert"][1])
+    params = random_params(config, BertForTokens, outputs=3)
+    save_encoder(tmp_path / "out", config, params, byte_level(37), family="bert")
+    with pytest.raises(
+        ValueError, match=r"BertForTokenClassification has 'tokens'. Pass heads=\('tok"
+    ):
+        load_encoder(tmp_path / "out", heads=asked)
+    assert load_encoder(tmp_path / "out", heads=()).params.keys() == {"bert"}
 
 
 def test_tensors_of_modernbert(tmp_path):
@@ -351,7 +390,7 @@ TASKS = {
     "modernbert": {
         "ForSequenceClassification": ("classifier", {"classifier": 3}),
         "ForQuestionAnswering": ("spans", {"classifier": 2}),
-        "ForTokenClassification": (None, {"classifier": 3}),
+        "ForTokenClassification": ("tokens", {"classifier": 3}),
         "ForMultipleChoice": (None, {"classifier": 1}),
         "": (None, {"classifier": 2}),
     },
@@ -361,13 +400,16 @@ TASKS = {
             {"classifier.dense": 12, "classifier.out_proj": 3},
         ),
         "": ("classifier", {"classifier.dense": 12, "classifier.out_proj": 3}),
-        "ForTokenClassification": (None, {"classifier": 3}),
+        "ForTokenClassification": ("tokens", {"classifier": 3}),
         "ForMultipleChoice": (None, {"classifier": 1}),
         "ForQuestionAnswering": ("spans", {"qa_outputs": 2}),
     },
     "distilbert": {
-        "ForSequenceClassification": (None, {"pre_classifier": 12, "classifier": 3}),
-        "ForTokenClassification": (None, {"classifier": 3}),
+        "ForSequenceClassification": (
+            "classifier",
+            {"pre_classifier": 12, "classifier": 3},
+        ),
+        "ForTokenClassification": ("tokens", {"classifier": 3}),
         "ForQuestionAnswering": ("spans", {"qa_outputs": 2}),
     },
 }
@@ -389,7 +431,7 @@ def test_heads_of_each_class(tmp_path, case, task):
     theirs = json.loads((tmp_path / "out" / "config.json").read_text())
     theirs["architectures"] = [f"{ENCODERS[case][0]}{task}" if task else "X"]
     back = load_encoder(write(tmp_path / "in", {**tensors, **of_head}, theirs))
-    assert {"classifier", "spans"} & back.params.keys() == ({head} if head else set())
+    assert {*TASK_HEADS} & back.params.keys() == ({head} if head else set())
     unread = {name for name in of_head if name in back.unread}
     assert unread == (set() if head else set(of_head))
     # The layers before the output are those of the class as well.
@@ -580,3 +622,107 @@ def test_rope_with_pairs_of_halves_becomes_a_roformer(tmp_path):
     other = dataclasses.replace(config, position="rope(base=500)")
     with pytest.raises(ValueError, match=r"position encoding 'rope\(base=500\)'"):
         save_encoder(tmp_path / "no", other, params, words, family="roformer")
+
+
+# --- Families that transformers 5 has, and rules of theirs ---
+
+
+def test_the_norm_of_debertas_table_is_applied_once(tmp_path):
+    """An export has the table that comes out, and no norm: the model gives the same numbers."""
+    theirs = {**ENCODERS["deberta-v2"][1], "norm_rel_ebd": "none"}
+    saved(tmp_path / "out", theirs)
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    rng = np.random.default_rng(0)
+    scale, bias = rng.normal(size=(2, 12)).astype(np.float32)
+    norm = {
+        "deberta.encoder.LayerNorm.weight": scale,
+        "deberta.encoder.LayerNorm.bias": bias,
+    }
+    normed = {**theirs, "norm_rel_ebd": "layer_norm", "layer_norm_eps": 1e-7}
+    back = load_encoder(write(tmp_path / "in", {**tensors, **norm}, normed))
+    table = tensors["deberta.encoder.rel_embeddings.weight"].astype(np.float64)
+    centred = table - table.mean(-1, keepdims=True)
+    want = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-7)
+    got = back.params["bert"]["position"]["deberta"]["table"]
+    np.testing.assert_allclose(got, want * scale + bias, atol=1e-6)
+    assert "table_norm" not in back.params
+    words = byte_level_for(theirs)
+    save_encoder(
+        tmp_path / "again", back.config, back.params, words, family="deberta-v2"
+    )
+    config = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert config["norm_rel_ebd"] == "none"
+    with pytest.raises(ValueError, match=r"encoder.LayerNorm.weight: missing, \(12,\)"):
+        load_encoder(write(tmp_path / "without", tensors, normed))
+    with pytest.raises(ValueError, match="LayerNorm.weight: is not part of this model"):
+        load_encoder(write(tmp_path / "more", {**tensors, **norm}, theirs))
+
+
+def test_both_layouts_of_debertas_masked_lm(tmp_path):
+    theirs = ENCODERS["deberta-v2"][1]
+    _, params = saved(tmp_path / "out", theirs)
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    renamed = {
+        name.replace("cls.predictions.transform.", "lm_predictions.lm_head.").replace(
+            "cls.predictions.bias", "lm_predictions.lm_head.bias"
+        ): tensor
+        for name, tensor in tensors.items()
+    }
+    assert renamed.keys() != tensors.keys()
+    back = load_encoder(write(tmp_path / "in", renamed, {**theirs, "legacy": False}))
+    assert back.unread == ()
+    jax.tree.map(np.testing.assert_array_equal, back.params, params)
+
+
+def test_the_decoder_of_a_t5_is_left_unread(tmp_path):
+    theirs = ENCODERS["t5"][1]
+    config = config_of(theirs, "the test")
+    params = random_params(config, BertForTokens, outputs=2)
+    save_encoder(
+        tmp_path / "out", config, {"bert": params["bert"]}, byte_level(37), family="t5"
+    )
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    more = {
+        "decoder.block.0.layer.0.SelfAttention.q.weight": np.ones((18, 12), np.float32),
+        "encoder.embed_tokens.weight": tensors["shared.weight"],
+        "lm_head.weight": np.ones((37, 12), np.float32),
+    }
+    whole = {**theirs, "architectures": ["T5ForConditionalGeneration"]}
+    back = load_encoder(write(tmp_path / "in", {**tensors, **more}, whole))
+    assert back.unread == tuple(sorted(more.keys() - {"encoder.embed_tokens.weight"}))
+    jax.tree.map(np.testing.assert_array_equal, back.params["bert"], params["bert"])
+    more["encoder.embed_tokens.weight"] = more["encoder.embed_tokens.weight"] + 1
+    with pytest.raises(ValueError, match=r"not the same as .*shared|embed_tokens"):
+        load_encoder(write(tmp_path / "other", {**tensors, **more}, whole))
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "message"),
+    [
+        ("deberta-v2", {"share_att_key": False}, "share_att_key must be true"),
+        ("deberta-v2", {"pos_att_type": "c2p"}, r"pos_att_type must be p2c\|c2p"),
+        ("deberta-v2", {"conv_groups": 2}, "conv_groups must be 1, got 2"),
+        ("deberta-v2", {"norm_rel_ebd": "x"}, "norm_rel_ebd must be one of none, la"),
+        ("deberta-v2", {"attention_head_size": 8}, "attention_head_size must be 4"),
+        ("deberta-v2", {"embedding_size": 8}, "embedding_size must be 12"),
+        ("albert", {"num_hidden_groups": 2}, "num_hidden_groups must be 1, got 2"),
+        ("albert", {"inner_group_num": 2}, "inner_group_num must be 1, got 2"),
+        ("esm", {"is_folding_model": True}, "is_folding_model must be False"),
+        ("esm", {"rope_theta": 5e5}, "rope_theta must be 10000.0"),
+        ("t5", {"feed_forward_proj": "gelu"}, "feed_forward_proj must be one of relu"),
+        ("t5", {"is_decoder": True}, "is_decoder must be False, got True"),
+        ("bert", {"quantization_config": {"bits": 4}}, "dequantize.*save_pretrained"),
+        ("bert", {"auto_map": {"AutoModel": "x.Y"}}, "auto_map must not name models"),
+    ],
+)
+def test_models_of_these_families_that_are_refused(case, changes, message):
+    with pytest.raises(ValueError, match=message):
+        config_of({**ENCODERS[case][1], **changes}, "the test")
+
+
+def test_adapters_are_refused(tmp_path):
+    saved(tmp_path / "out", ENCODERS["bert"][1])
+    (tmp_path / "out" / "adapter_config.json").write_text("{}")
+    for path in (tmp_path / "out", tmp_path / "out" / "model.safetensors"):
+        with pytest.raises(ValueError, match="holds an adapter .*merge_and_unload"):
+            load_encoder(path)

@@ -13,16 +13,16 @@ from helpers.byte_level import byte_level_for
 from helpers.published_encoders import ENCODERS
 from safetensors.numpy import load_file, save_file
 
-from pe_jax.interop import layout, load_encoder, save_encoder
+from pe_jax.interop import hf_registry, layout, load_encoder, save_encoder
 from pe_jax.interop.bert_export import their_config
-from pe_jax.interop.bert_import import config_of
+from pe_jax.interop.bert_import import TASK_HEADS, config_of
 from pe_jax.interop.hf_encoders import ACTIVATIONS
-from pe_jax.interop.hf_registry import ENCODERS as ENCODERS_BY_NAME
 from pe_jax.interop.hf_registry import FAMILIES
 from pe_jax.models import (
     BertForClassification,
     BertForMaskedLM,
     BertForSpans,
+    BertForTokens,
     hidden_states,
     preset,
 )
@@ -40,6 +40,9 @@ pytestmark = [
     ),
 ]
 ROWS, LENGTH = 3, 17
+ENCODERS_BY_NAME = {
+    name: kind for name, kind in hf_registry.ENCODERS.items() if kind.in_transformers
+}
 
 
 @pytest.fixture
@@ -52,8 +55,33 @@ def transformers():
     return pytest.importorskip("transformers")
 
 
-def random_model(torch, transformers, name, theirs, kind="ForMaskedLM"):
+def other_unread(encoder):
+    """The unread tensors but for ESM's head of contacts, which all of its classes have."""
+    return [path for path in encoder.unread if "contact_head" not in path]
+
+
+def tensors_of(folder):
+    """The tensors of a model by name, but for constants and ESM's head of contacts.
+
+    transformers 5.24 writes old names of ESM's norms.
+    """
+    tensors = {}
+    for path, x in load_file(folder / "model.safetensors").items():
+        if "contact_head" not in path and "inv_freq" not in path:
+            path = path.replace("Norm.gamma", "Norm.weight")
+            tensors[path.replace("Norm.beta", "Norm.bias")] = x
+    return tensors
+
+
+def first_kind(theirs):
+    """The class of transformers that most tests take."""
+    heads = ENCODERS_BY_NAME[theirs["model_type"]].heads
+    return "ForMaskedLM" if "masked_lm" in heads else "ForTokenClassification"
+
+
+def random_model(torch, transformers, name, theirs, kind=None):
     """A model whose weights are larger than at initialization, biases drawn too."""
+    kind = kind or first_kind(theirs)
     torch.manual_seed(0)
     config = getattr(transformers, f"{name}Config")(**theirs)
     model = getattr(transformers, f"{name}{kind}")(config).eval()
@@ -61,10 +89,8 @@ def random_model(torch, transformers, name, theirs, kind="ForMaskedLM"):
         for path, weight in model.named_parameters():
             if weight.requires_grad:  # RoFormer's sinusoids are a constant.
                 weight += 0.1 * torch.randn_like(weight)
-            if (
-                name in ("Roberta", "XLMRoberta", "MPNet")
-                and "position_embeddings" in path
-            ):
+            padded = FAMILIES[theirs["model_type"]].padded_table
+            if padded and "position_embeddings" in path:
                 weight[: config.pad_token_id + 1] = 0  # Rows of no position.
     return model
 
@@ -74,6 +100,8 @@ def batch(theirs):
     rng = np.random.default_rng(0)
     valid = np.arange(LENGTH) < np.array([[17], [11], [2]])
     tokens = rng.integers(5, theirs["vocab_size"], valid.shape)
+    if theirs.get("token_dropout"):  # Which concerns masks alone.
+        tokens[:2, [1, 4, 9]] = theirs["mask_token_id"]
     return np.where(valid, tokens, theirs["pad_token_id"]), valid
 
 
@@ -89,8 +117,9 @@ def losses_of_theirs(torch, model, tokens, valid, weights):
     gradients = copy.deepcopy(model)
     with torch.no_grad():
         for path, weight in gradients.named_parameters():
-            if weight.requires_grad:
-                weight.copy_(dict(model.named_parameters())[path].grad)
+            gradient = dict(model.named_parameters())[path].grad
+            if gradient is not None:
+                weight.copy_(gradient)
     states = np.stack([state.detach().numpy() for state in out.hidden_states])
     return states, out.logits.detach().numpy(), gradients
 
@@ -100,10 +129,11 @@ def differences(torch, transformers, folder, name, theirs):
     model = random_model(torch, transformers, name, theirs)
     model.save_pretrained(folder / "model")
     encoder = load_encoder(folder / "model")
-    config, params, unread = encoder.config, encoder.params, encoder.unread
-    assert unread == ()
+    config, params = encoder.config, encoder.params
+    assert other_unread(encoder) == []
     tokens, valid = batch(theirs)
-    weights = np.random.default_rng(1).normal(size=(ROWS, LENGTH, config.vocab_size))
+    outputs = len(encoder.labels) or config.vocab_size
+    weights = np.random.default_rng(1).normal(size=(ROWS, LENGTH, outputs))
     weights = (weights * valid[:, :, None]).astype(np.float32)
     want = losses_of_theirs(torch, model, tokens, valid, weights)
     want[-1].save_pretrained(folder / "gradients")
@@ -111,13 +141,12 @@ def differences(torch, transformers, folder, name, theirs):
     everywhere = np.tile(np.arange(LENGTH), (ROWS, 1))
 
     def loss(params):
-        logits = BertForMaskedLM(config).apply(
-            {"params": params},
-            tokens,
-            None,
-            jnp.asarray(valid),
-            masked_positions=everywhere,
-        )
+        inputs = {"params": params}, tokens, None, jnp.asarray(valid)
+        if encoder.labels:
+            logits = BertForTokens(config, outputs).apply(*inputs)
+        else:
+            masked_lm = BertForMaskedLM(config)
+            logits = masked_lm.apply(*inputs, masked_positions=everywhere)
         return (logits * weights).sum(), logits
 
     (_, logits), got = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
@@ -203,11 +232,21 @@ def test_a_decoder_that_is_not_tied(torch, transformers, tmp_path, case):
 @pytest.mark.parametrize("family", ENCODERS_BY_NAME)
 def test_keys_that_are_missing_have_their_class_defaults(transformers, family):
     kind = ENCODERS_BY_NAME[family]
-    whole = getattr(transformers, f"{kind.name}Config")().to_dict()
-    few = {key: whole[key] for key in ("model_type", *kind.keys.values())}
-    got, want = (config_of(theirs, "the test") for theirs in (few, whole))
-    assert dataclasses.replace(got, num_key_heads=want.num_key_heads) == want
-    assert got.key_heads == want.key_heads
+    # ESM's class has no default for these.
+    more = dict(vocab_size=33, pad_token_id=1, emb_layer_norm_before=False)
+    more = more if family == "esm" else {}
+    whole = getattr(transformers, f"{kind.name}Config")(**more).to_dict()
+    few = {key: whole[key] for key in ("model_type", *kind.keys.values(), *more)}
+    got = had = config_of(few, "the test")
+    want = config_of(whole, "the test")
+    # None stands for the value that other sizes give.
+    for name in ("num_key_heads", "embedding_size"):
+        got = dataclasses.replace(got, **{name: getattr(want, name)})
+    assert got == want
+    assert (had.key_heads, had.embedding_width) == (
+        want.key_heads,
+        want.embedding_width,
+    )
 
 
 # Fields of their classes that change nothing that is read: ids of tokens, caches, first values of
@@ -229,7 +268,10 @@ NO_EFFECT = {
         "sparse_prediction",
         "transformers_version",
     ),
-    *("qa_dropout", "seq_classif_dropout", "use_cache"),
+    *("qa_dropout", "seq_classif_dropout", "use_cache", "classifier_dropout_prob"),
+    *("summary_activation", "summary_last_dropout", "summary_type", "summary_use_proj"),
+    *("legacy", "pooler_dropout", "vocab_list", "is_decoder"),
+    *("initializer_factor", "num_decoder_layers", "decoder_start_token_id"),
 }
 
 
@@ -245,12 +287,13 @@ def test_every_field_of_their_class_is_read_or_without_effect(transformers, fami
         *kind.optional_keys.values(),
         *kind.only,
         *kind.derived,
+        *kind.choices,
+        *kind.conditions.values(),
     }
     ignored = fields - read - FAMILIES[family].reads()
-    # EuroBERT's is of a classifier, which is not read.
-    assert ignored <= NO_EFFECT | (
-        {"classifier_pooling"} if family == "eurobert" else set()
-    )
+    if "masked_lm" not in kind.heads:
+        ignored.discard("tie_word_embeddings")
+    assert ignored - NO_EFFECT == set()
 
 
 @pytest.mark.parametrize("case", ENCODERS)
@@ -264,10 +307,9 @@ def test_round_trip(torch, transformers, tmp_path, case):
     words = byte_level_for(theirs)
     family = theirs["model_type"]
     architecture = save_encoder(tmp_path / "out", config, params, words, family=family)
-    assert architecture == f"{name}ForMaskedLM"
-    before, after = (
-        load_file(tmp_path / x / "model.safetensors") for x in ("in", "out")
-    )
+    assert architecture == f"{name}{first_kind(theirs)}"
+    before = tensors_of(tmp_path / "in")
+    after = tensors_of(tmp_path / "out")
     assert before.keys() == after.keys()
     for key, tensor in before.items():
         if "position_embeddings" not in key:
@@ -275,9 +317,9 @@ def test_round_trip(torch, transformers, tmp_path, case):
     loaded, report = getattr(transformers, architecture).from_pretrained(
         tmp_path / "out", output_loading_info=True
     )
-    assert not any(
-        report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")
-    )
+    for key in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        others = [path for path in report[key] if "inv_freq" not in path]
+        assert not [path for path in others if "contact_head" not in path]
     tokens, valid = batch(theirs)
     mask = torch.tensor(valid).long()
     with torch.inference_mode():
@@ -327,22 +369,28 @@ def test_without_token_types_in_a_family_that_has_them(
     np.testing.assert_allclose(np.asarray(got)[:, valid], want[:, valid], atol=1e-5)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-@pytest.mark.parametrize(
-    "case", ["roberta", "xlm-roberta", "mpnet", "modernbert", "modernbert, all biases"]
-)
+CLASSIFIERS = [
+    (case, pooling)
+    for case, (name, theirs) in ENCODERS.items()
+    for pooling in {
+        "ModernBert": ("cls", "mean"),
+        "EuroBert": ("bos", "mean", "late"),
+    }.get(name, ("",))
+    if "classifier" in ENCODERS_BY_NAME[theirs["model_type"]].heads
+]
+
+
+@pytest.mark.parametrize(("case", "pooling"), CLASSIFIERS)
 def test_classifiers(torch, transformers, tmp_path, case, pooling):
     """Logits of three classes, from a folder of theirs and in one of ours."""
     name, theirs = ENCODERS[case]
-    if pooling == "mean" and name != "ModernBert":
-        pytest.skip("RoBERTa reads its first token.")
-    extra = {"num_labels": 3, "classifier_pooling": pooling}
+    extra = {"num_labels": 3, **({"classifier_pooling": pooling} if pooling else {})}
     model = random_model(
         torch, transformers, name, theirs | extra, "ForSequenceClassification"
     )
     model.save_pretrained(tmp_path / "in")
     bert = load_encoder(tmp_path / "in")
-    assert bert.unread == ()
+    assert other_unread(bert) == []
     tokens, valid = batch(theirs)
     with torch.inference_mode():
         inputs = {
@@ -355,9 +403,8 @@ def test_classifiers(torch, transformers, tmp_path, case, pooling):
     np.testing.assert_allclose(got, want, atol=1e-5)
     words, family = byte_level_for(theirs), theirs["model_type"]
     save_encoder(tmp_path / "out", bert.config, bert.params, words, family=family)
-    before, after = (
-        load_file(tmp_path / x / "model.safetensors") for x in ("in", "out")
-    )
+    before = tensors_of(tmp_path / "in")
+    after = tensors_of(tmp_path / "out")
     assert before.keys() == after.keys()
     for key, tensor in before.items():
         if "position_embeddings" not in key:  # Rows depend on the tokenizer's padding.
@@ -369,24 +416,67 @@ def test_classifiers(torch, transformers, tmp_path, case, pooling):
         np.testing.assert_array_equal(loaded.eval()(**inputs).logits.numpy(), want)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        "roberta",
-        "xlm-roberta",
-        "mpnet",
-        "distilbert",
-        "modernbert",
-        "modernbert, all biases",
-    ],
-)
+def inputs_of(torch, tokens, valid):
+    return {
+        "input_ids": torch.tensor(tokens),
+        "attention_mask": torch.tensor(valid).long(),
+    }
+
+
+@pytest.mark.parametrize("case", ENCODERS)
+def test_token_classifiers(torch, transformers, tmp_path, case):
+    """Logits of three classes of each token, from a folder of theirs and in one of ours."""
+    name, theirs = ENCODERS[case]
+    labels = {0: "O", 1: "B-PER", 2: "I-PER"}
+    model = random_model(
+        torch,
+        transformers,
+        name,
+        theirs | {"id2label": labels},
+        "ForTokenClassification",
+    )
+    model.save_pretrained(tmp_path / "in")
+    bert = load_encoder(tmp_path / "in")
+    assert other_unread(bert) == [] and bert.labels == ("O", "B-PER", "I-PER")
+    tokens, valid = batch(theirs)
+    with torch.inference_mode():
+        want = model(**inputs_of(torch, tokens, valid)).logits.numpy()
+    got = BertForTokens(bert.config, outputs=3).apply(
+        {"params": bert.params}, tokens, None, jnp.asarray(valid)
+    )
+    np.testing.assert_allclose(np.asarray(got)[valid], want[valid], atol=1e-5)
+    save_encoder(
+        tmp_path / "out",
+        bert.config,
+        bert.params,
+        byte_level_for(theirs),
+        labels=bert.labels,
+        family=theirs["model_type"],
+    )
+    loaded = transformers.AutoModelForTokenClassification.from_pretrained(
+        tmp_path / "out"
+    )
+    assert loaded.config.id2label == labels
+    with torch.inference_mode():
+        again = loaded.eval()(**inputs_of(torch, tokens, valid)).logits.numpy()
+    np.testing.assert_array_equal(again[valid], want[valid])
+
+
+SPANS = [
+    case
+    for case, (_, theirs) in ENCODERS.items()
+    if "spans" in ENCODERS_BY_NAME[theirs["model_type"]].heads
+]
+
+
+@pytest.mark.parametrize("case", SPANS)
 def test_spans(torch, transformers, tmp_path, case):
     """Logits of both ends of a span, from a folder of theirs and in one of ours."""
     name, theirs = ENCODERS[case]
     model = random_model(torch, transformers, name, theirs, "ForQuestionAnswering")
     model.save_pretrained(tmp_path / "in")
     bert = load_encoder(tmp_path / "in")
-    assert bert.unread == ()
+    assert other_unread(bert) == []
     tokens, valid = batch(theirs)
     inputs = {
         "input_ids": torch.tensor(tokens),
@@ -465,17 +555,20 @@ def test_a_head_is_read_as_that_of_its_class(
     of_task = {
         path
         for path in tensors
-        if not path.startswith(prefix) and not path.startswith("cls.seq_relationship")
+        if not path.startswith((prefix, "cls.seq_relationship"))
     }
+    if "decoder." in " ".join(tensors):  # Of a whole T5 the encoder alone is read.
+        of_task &= {*back.unread}
     heads = {
         heads for heads, end in ENCODERS_BY_NAME[family].classes.items() if end == task
     }
-    expected = {"classifier", "spans"} & {head for each in heads for head in each}
-    assert {"classifier", "spans"} & back.params.keys() == expected
-    unread = {path for path in back.unread if not path.startswith(f"{prefix}pooler.")}
+    expected = {*TASK_HEADS} & {head for each in heads for head in each}
+    assert {*TASK_HEADS} & back.params.keys() == expected
+    others = (f"{prefix}pooler.", f"{prefix}contact_head.", f"{prefix}decoder.")
+    unread = {path for path in back.unread if not path.startswith(others)}
     assert unread == (set() if expected else of_task)
-    if "classifier" in back.params:
-        assert back.params["classifier"]["kernel"].shape[-1] == classes
+    for head in {"classifier", "tokens"} & back.params.keys():
+        assert back.params[head]["kernel"].shape[-1] == classes
 
 
 def test_activations(torch, transformers):

@@ -395,7 +395,7 @@ def test_layers_of_one_type():
     [
         (dict(FALCON_7B, alibi=True), r"alibi adds ALiBi divided by sqrt\(head_size\)"),
         (dict(SIZES, model_type="nanochat"), "opposite direction: swap the halves"),
-        (dict(SIZES, model_type="t5"), "tables of their own: encodings.t5"),
+        (dict(SIZES, model_type="switch_transformers"), "tables of their own: encodings.t5"),
         (dict(SIZES, model_type="lama"), "model_type 'lama' is not known. Did you mean llama"),
         (dict(SIZES, position_embedding_type="absolute"), "position_embedding_type must be rope"),
         (dict(SIZES, model_type="bert", position_embedding_type="rotary"), "must be absolute or"),

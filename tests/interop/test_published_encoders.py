@@ -42,15 +42,17 @@ EXPECTED = {
     "gte-multilingual-base": "rope_linear(factor=1.0671404006768237, base=160000)",
     "roformer-chinese-base": "rope(layout='interleaved')",
     "nomic-embed-text-v2-moe": "refused: activation_function",
-    **dict.fromkeys(("dnabert-2", "mosaic-bert"), "refused: alibi_starting_size"),
-    "jina-embeddings-v2-base-en": "refused: position_embedding_type",
     **dict.fromkeys(
-        (
-            *("deberta-v3-base-questions", "electra-small-discriminator"),
-            "modernbert-large-own-code",
-        ),
-        "refused: model_type",
+        ("dnabert-2", "mosaic-bert", "jina-embeddings-v2-base-en"), "alibi"
     ),
+    **dict.fromkeys(("deberta-v3-base-questions", "deberta-v2-xxlarge"), "deberta"),
+    "electra-small-discriminator": "learned_absolute",
+    "esm2-t6-8m": "rope",
+    "t5-small": "t5",
+    "mt5-small": "t5",
+    "t5-v1.1-xxl-4bit": "refused: quantization_config",
+    "nezha-cn-base": "nezha",
+    "modernbert-large-own-code": "refused: model_type",
 }
 
 

@@ -242,6 +242,7 @@ def model_lines():
             {},
         ),
         "BertForSpans": (models.BertForSpans, {}),
+        "BertForTokens": (functools.partial(models.BertForTokens, outputs=3), {}),
     }
     for kind, settings in CONFIGS.items():
         config = models.BertConfig(**{**settings, **SHORT})
