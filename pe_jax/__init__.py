@@ -4,7 +4,8 @@
 when it is first used; `__init__.pyi` has their types.
 """
 
-from pe_jax.common.lazy import lazy_attributes
+import importlib
+from types import ModuleType
 
 __version__ = "1.0.0rc1"
 
@@ -22,4 +23,12 @@ MODULES = (
     "trainer",
 )
 
-__getattr__, __dir__ = lazy_attributes(__name__, MODULES, MODULES)
+
+def __getattr__(name: str) -> ModuleType:
+    if name in MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *MODULES})

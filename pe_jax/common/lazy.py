@@ -23,7 +23,7 @@ def lazy_attributes(
 
     Args:
       package: its `__name__`.
-      names: what it offers: names in its modules, or modules themselves.
+      names: what it offers.
       modules: searched in this order. None has the name of a function that another one defines.
       needs: the extra that installs what the modules import, for the error where it is missing.
       renamed: new names by former ones, for the error that names them.
@@ -34,9 +34,8 @@ def lazy_attributes(
     def get_attribute(name: str) -> Any:
         if name in names:
             with extra(needs) if needs else contextlib.nullcontext():
-                for module_name in [name] if name in modules else modules:
-                    module = importlib.import_module(f"{package}.{module_name}")
-                    members = {**vars(module), module_name: module}
+                for module in modules:
+                    members = vars(importlib.import_module(f"{package}.{module}"))
                     if name in members:
                         attributes[name] = members[name]
                         return members[name]

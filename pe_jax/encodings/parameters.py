@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import jax
@@ -69,7 +69,7 @@ def bind_params(
     bound = {}
     for part, values in split_params(encoding, params):
         bound[part.key] = (part, values)
-    indices = range(len(encoding.layers))
+    indices: Sequence[int] = range(len(encoding.layers))
     if encoding.per_layer:
         layer_names = params.keys() - bound.keys()
         numbers = sorted(int(name.removeprefix("layer_")) for name in layer_names)

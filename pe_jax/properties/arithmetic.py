@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from pe_jax.common.shapes import Array, Float
+from pe_jax.common.shapes import Array, Float, Real
 
 
 def ratio(
-    part: Float[Array, "*B"], whole: Float[Array, "*#B"], otherwise: ArrayLike
+    part: Float[Array, "*B"], whole: Real[Array, "*#B"], otherwise: ArrayLike
 ) -> Float[Array, "*B"]:
     """Return part / whole, `otherwise` where the whole is 0 or less, NaN where either is.
 

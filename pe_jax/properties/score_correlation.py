@@ -87,7 +87,7 @@ def _correlation(
     ranks_x = stats.zscore(stats.rankdata(x))
     ranks_y = stats.zscore(stats.rankdata(y))
 
-    def statistic(permuted: np.ndarray, axis: int) -> np.ndarray:
+    def statistic(permuted, axis):
         return (permuted * ranks_y).mean(axis)
 
     spearman = stats.permutation_test(

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-import pe_jax
 from pe_jax import attention, encodings, interop, properties
 
 X = jnp.zeros((1, 2, 4, 8))
@@ -62,7 +61,6 @@ def test_a_function_with_former_arguments_is_traced_as_before():
     [
         (interop, "load_bert", "It is load_encoder now."),
         (properties, "turning", "Did you mean turning_point?"),
-        (pe_jax, "encoding", "Did you mean encodings?"),
     ],
 )
 def test_names_of_packages(package, name, hint):
