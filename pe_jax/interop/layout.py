@@ -114,7 +114,8 @@ def leaves(
     if config.gated_mlp:
         in_layer = {**in_layer, **encoder.gated}
     layer = {f"bert/layer_*/{ours}": theirs for ours, theirs in in_layer.items()}
-    tables = [_of_layer(encoder.embeddings, i) for i in range(config.num_layers)]
+    tables: list[Modules] = []
+    tables += [_of_layer(encoder.embeddings, i) for i in range(config.num_layers)]
     layers = 1 if config.shared_layers else config.num_layers
     tables += [_of_layer(layer, i) for i in range(layers)]
     tables += [encoder.heads[head] for head in heads]
