@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.encodings.absolute.position_vectors import LEARNED_TABLE_PATH
-from pe_jax.interop.hf_encoders import POSITION_MODULE, EncoderFormat
+from pe_jax.interop.hf_encoders import POSITION_MODULE, EncoderFormat, Modules
 from pe_jax.models import (
     BertConfig,
     BertForClassification,
@@ -114,18 +114,18 @@ def leaves(
     if config.gated_mlp:
         in_layer = {**in_layer, **encoder.gated}
     layer = {f"bert/layer_*/{ours}": theirs for ours, theirs in in_layer.items()}
-    tables = [encoder.embeddings, layer, *(encoder.heads[head] for head in heads)]
-    model_leaves: list[Leaf] = []
+    tables: list[Modules] = []
+    tables += [_of_layer(encoder.embeddings, i) for i in range(config.num_layers)]
+    layers = 1 if config.shared_layers else config.num_layers
+    tables += [_of_layer(layer, i) for i in range(layers)]
+    tables += [encoder.heads[head] for head in heads]
+    modules: dict[str, tuple[str, ...]] = {}
     for table in tables:
-        for ours, theirs in table.items():
-            shared = config.shared_layers and ours.startswith("bert/layer_")
-            # Modules with a `*` are there once a layer.
-            count = config.num_layers if "*" in ours and not shared else 1
-            for i in range(count):
-                modules = [module.replace("*", str(i)) for module in theirs]
-                swapped = theirs[0] in encoder.swapped
-                module = ours.replace("*", str(i))
-                model_leaves += _of_module(module, modules, shapes, swapped)
+        modules |= table
+    swapped = {name for module in encoder.swapped for name in _numbered(module, layers)}
+    model_leaves: list[Leaf] = []
+    for ours, theirs in modules.items():
+        model_leaves += _of_module(ours, theirs, shapes, theirs[0] in swapped)
     model_leaves = [
         leaf._replace(skipped=skipped) if leaf.ours == POSITIONS else leaf
         for leaf in model_leaves
@@ -138,9 +138,23 @@ def leaves(
     return model_leaves
 
 
+def _numbered(module: str, layers: int) -> list[str]:
+    return [module.replace("*", str(i)) for i in range(layers)]
+
+
+def _of_layer(table: Modules, layer: int) -> dict[str, tuple[str, ...]]:
+    """Return a table with the number of a layer for each `*`."""
+    return {
+        ours.replace("*", str(layer)): tuple(
+            module.replace("*", str(layer)) for module in theirs
+        )
+        for ours, theirs in table.items()
+    }
+
+
 def _of_module(
     ours: str,
-    modules: list[str],
+    modules: tuple[str, ...],
     shapes: Mapping[str, tuple[int, ...]],
     swapped: bool,
 ) -> Iterator[Leaf]:

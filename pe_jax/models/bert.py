@@ -6,7 +6,7 @@ Shapes: B batch, L length, D hidden size.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -328,6 +328,6 @@ class Bert(BertModule):
         )
 
 
-def block_params(params: Params, layer: int) -> Params:
+def block_params(params: Mapping[str, Any], layer: int) -> Params:
     """Return the parameters of a block of `Bert`: its own, or those that all layers share."""
     return params[f"layer_{layer}" if "layer_1" in params else "layer_0"]

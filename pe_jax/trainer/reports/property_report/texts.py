@@ -161,7 +161,9 @@ def scores_with_constants(
     targets: Int[Array, "B L"],
 ) -> Float[Array, "B L"]:
     """Return the loss of every token with some dimensions of queries and keys constant."""
-    changed = dataclasses.replace(config, attention_bias=True, num_key_heads=None)
+    changed = dataclasses.replace(
+        config, attention_bias=True, num_key_heads=None, shared_layers=False
+    )
     params = {**params, "bert": with_constants(params["bert"], which, values)}
     return token_scores(changed, params, tokens, targets)[0]
 
