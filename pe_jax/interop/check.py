@@ -113,7 +113,7 @@ def _masked_lm(
     encoder: PublishedEncoder, rows: Rows, theirs: Any
 ) -> Iterator[Difference]:
     every = np.broadcast_to(np.arange(rows.mask.shape[1]), rows.mask.shape)
-    logits = BertForMaskedLM(encoder.config).apply(
+    logits: Any = BertForMaskedLM(encoder.config).apply(
         {"params": encoder.params}, *rows.arguments(), masked_positions=every
     )
     size = encoder.config.vocab_size  # Rows after the vocabulary are never predicted.
@@ -133,9 +133,10 @@ def _classifier(
 
 
 def _spans(encoder: PublishedEncoder, rows: Rows, theirs: Any) -> Iterator[Difference]:
-    start, end = BertForSpans(encoder.config).apply(
+    logits: Any = BertForSpans(encoder.config).apply(
         {"params": encoder.params}, *rows.arguments()
     )
+    start, end = logits
     mask = rows.mask
     yield difference("spans, start", start[mask], theirs.start_logits[mask])
     yield difference("spans, end", end[mask], theirs.end_logits[mask])
@@ -145,7 +146,7 @@ def _next_sentence(
     encoder: PublishedEncoder, rows: Rows, theirs: Any
 ) -> Iterator[Difference]:
     first = np.zeros((len(rows.mask), 1), np.int32)
-    logits = BertForPretraining(encoder.config).apply(
+    logits: Any = BertForPretraining(encoder.config).apply(
         {"params": encoder.params}, *rows.arguments(), masked_positions=first
     )
     yield difference(
@@ -197,8 +198,8 @@ def differences(encoder: PublishedEncoder, folder: Path) -> Iterator[Difference]
     pooled = getattr(of_encoder, "pooler_output", None)
     if "pooler" in encoder.params and pooled is not None:
         pooler = {"params": encoder.params["pooler"]}
-        ours = Pooler(encoder.config).apply(pooler, ours[-1], rows.mask)
-        yield difference("pooler", ours, pooled)
+        own = Pooler(encoder.config).apply(pooler, ours[-1], rows.mask)
+        yield difference("pooler", own, pooled)
     for head, (kind, compare) in HEADS.items():
         if head in encoder.params:
             yield from compare(encoder, rows, outputs(kind))

@@ -194,8 +194,10 @@ class PublishedEncoder(
         folder = self._folder()
         if "classifier" not in self.params:
             raise ValueError(self._no_classifier())
-        is_pair = isinstance(inputs, tuple) and [*map(type, inputs)] == [str, str]
-        is_single = is_pair or isinstance(inputs, str)
+        is_pair = isinstance(inputs, tuple) and len(inputs) == 2
+        is_single = isinstance(inputs, str) or (
+            is_pair and all(isinstance(text, str) for text in inputs)
+        )
         listed: Sequence[Any] = [inputs] if is_single else inputs
         texts = [_pair(number, item) for number, item in enumerate(listed)]
         settings = folder.settings
@@ -335,8 +337,9 @@ class PublishedEncoder(
         return min((length for length in lengths if length), default=None)
 
     def _inference_config(self, dtype: str | None) -> BertConfig:
-        changes = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
-        config = dataclasses.replace(self.config, **changes)
+        config = dataclasses.replace(
+            self.config, dropout_rate=0.0, attention_dropout_rate=0.0
+        )
         return config if dtype is None else dataclasses.replace(config, dtype=dtype)
 
     def _run(
@@ -362,7 +365,7 @@ class PublishedEncoder(
         all_batches = sentence_vectors.batches(
             tokenized,
             batch_size,
-            pad=tokenizer.token_to_id(pad) if pad else 0,
+            pad=tokenizer.token_to_id(pad) or 0,  # 0 where it has no padding.
             longest=longest,
         )
         return sentence_vectors.run(
@@ -399,9 +402,10 @@ def _pair(number: int, item: object) -> Text:
     """Return an input of `predict` as a text, or a tuple of two."""
     if isinstance(item, str):
         return item
-    is_sequence = isinstance(item, tuple | list)
-    if is_sequence and len(item) == 2 and all(isinstance(text, str) for text in item):
-        return item[0], item[1]
+    if isinstance(item, tuple | list) and len(item) == 2:
+        first, second = item
+        if isinstance(first, str) and isinstance(second, str):
+            return first, second
     raise TypeError(
         f"inputs[{number}] must be a text or a pair of texts, got {shown(item)}."
     )

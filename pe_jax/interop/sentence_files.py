@@ -269,7 +269,8 @@ def _modules(folder: Path) -> list[dict[str, str]]:
     except ValueError as error:
         raise ValueError(f"{file} is damaged ({error}). Download it again.") from error
     is_list = isinstance(modules, list) and bool(modules)
-    for module in modules if is_list else [None]:
+    listed: list[Any] = modules if is_list else [None]
+    for module in listed:
         kinds = [
             isinstance(module, dict) and module.get(key) for key in ("type", "path")
         ]
@@ -447,8 +448,9 @@ def _max_length(settings: Json, tokenizer_config: Json, config: Json) -> int | N
 
 def _whole_number(value: object) -> int | None:
     """Return a positive whole number below 10^9, and None for anything else."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value < 10**9 or value != int(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if not 0 < value < 10**9 or value != int(value):
         return None
     return int(value)
 

@@ -9,7 +9,7 @@ import collections
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -88,10 +88,9 @@ def vectors(
       weights: the parameters of each of `pipeline.steps`.
     """
     mask = inputs.mask
-    hidden = Bert(config).apply(
-        {"params": params}, inputs.tokens, inputs.token_types, mask
-    )
-    hidden = hidden.astype(jnp.float32)
+    arguments = (inputs.tokens, inputs.token_types, mask)
+    states: Any = Bert(config).apply({"params": params}, *arguments)
+    hidden = states.astype(jnp.float32)
     pooled = [pool(hidden, mask, mode, pipeline.skipped) for mode in pipeline.pooling]
     x = jnp.concatenate(pooled, axis=-1)
     for step, step_weights in zip(pipeline.steps, weights, strict=True):
