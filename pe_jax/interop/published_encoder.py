@@ -35,7 +35,9 @@ _POSITION = "position"  # The key of the parameters of positions, in those of `B
 
 
 class PublishedEncoder(
-    Record, pytree=True, static=("config", "absent", "unread", "labels", "folder", "untrained")
+    Record,
+    pytree=True,
+    static=("config", "absent", "unread", "labels", "folder", "untrained"),
 ):
     """An encoder from a checkpoint.
 

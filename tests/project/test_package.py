@@ -44,6 +44,23 @@ def test_an_unknown_module():
         _ = pe_jax.encoding
 
 
+def test_the_folders_of_tests_are_those_of_the_package():
+    package = Path(pe_jax.__file__).parent
+    tests = Path(__file__).parents[1]
+    # Tests of the whole project, and what tests share.
+    others = {"project", "helpers", "published", "references"}
+    folders = {file.parent.relative_to(tests) for file in tests.rglob("test_*.py")}
+    unknown = [
+        folder
+        for folder in folders
+        if folder.parts[:1] not in [(name,) for name in others]
+        and not (package / folder).is_dir()
+    ]
+    assert not unknown
+    modules = {file.stem.removeprefix("test_") for file in tests.glob("test_*.py")}
+    assert modules <= {file.stem for file in package.glob("*.py")}
+
+
 def test_the_package_does_not_import_research():
     """It is not in the wheel. Names in texts, which are resolved later, count as well."""
     package = Path(pe_jax.__file__).parent

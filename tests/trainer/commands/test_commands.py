@@ -9,7 +9,7 @@ import pytest
 from helpers import tiny_run
 from helpers.commands import call, run
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 COMPILER = importlib.util.find_spec("libtpu") is not None

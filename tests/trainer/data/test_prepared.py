@@ -167,7 +167,7 @@ def test_mistakes_of_the_command(prepared, tmp_path):
 def test_the_page_of_corpora(prepared, tmp_path, monkeypatch):
     """Its first block trains a vocabulary, its last reads the files; the one between them downloads
     Wikipedia, and is not run."""
-    page = Path(__file__).parents[2] / "docs/corpora.md"
+    page = Path(__file__).parents[3] / "docs/corpora.md"
     vocabulary, download, read = re.findall(
         r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S
     )

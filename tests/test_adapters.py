@@ -413,7 +413,7 @@ def test_heads_of_rotary_encodings():
 @pytest.fixture(scope="module")
 def page():
     """What docs/modules.md defines, its blocks run one after the other."""
-    page = Path(__file__).parents[2] / "docs/modules.md"
+    page = Path(__file__).parents[1] / "docs/modules.md"
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
     found = {}
     for block in blocks:

@@ -168,7 +168,7 @@ def test_the_glossary_has_the_terms_of_a_page():
 
 
 def test_the_glossary_of_the_measures_is_that_of_reports():
-    page = (Path(__file__).parents[2] / "docs/measures/README.md").read_text(
+    page = (Path(__file__).parents[3] / "docs/measures/README.md").read_text(
         encoding="utf-8"
     )
     rows = re.findall(

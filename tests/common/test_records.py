@@ -136,7 +136,7 @@ def test_a_field_can_be_added_to_every_record():
     """Encodings, attention, a cache, and tests of both, where each record has a field more."""
     has_field = f"""
 import sys
-sys.path[:0] = ["tests", "."]
+sys.path[:0] = ["tests", "tests/common", "."]
 from helpers import added_field
 added_field.add_if_asked()
 sys.path.insert(0, "tests/project")

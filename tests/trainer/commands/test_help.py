@@ -17,7 +17,7 @@ from pe_jax.trainer.configs.all_tasks import CONFIGS
 from pe_jax.trainer.console import command, terminal
 from pe_jax.trainer.console.config_files import find_config, shipped
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_help_needs_no_jax():

@@ -11,7 +11,7 @@ import pytest
 
 from pe_jax.trainer.console import huge_pages
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

@@ -108,7 +108,7 @@ def test_a_signal_while_it_imports():
         "sys.argv = ['train.py', '--config=quickstart']\n"
         "runpy.run_path('train.py', run_name='__main__')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3])
     assert done.returncode == 75
 
 
