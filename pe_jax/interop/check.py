@@ -29,6 +29,7 @@ from pe_jax.models import (
     BertForMaskedLM,
     BertForPretraining,
     BertForSpans,
+    BertForTokens,
     hidden_states,
 )
 from pe_jax.models.heads import Pooler
@@ -132,6 +133,13 @@ def _classifier(
     yield difference("classifier", logits, theirs.logits)
 
 
+def _tokens(encoder: PublishedEncoder, rows: Rows, theirs: Any) -> Iterator[Difference]:
+    classes = len(encoder.params["tokens"]["bias"])
+    model = BertForTokens(encoder.config, classes)
+    logits: Any = model.apply({"params": encoder.params}, *rows.arguments())
+    yield difference("tokens", logits[rows.mask], theirs.logits[rows.mask])
+
+
 def _spans(encoder: PublishedEncoder, rows: Rows, theirs: Any) -> Iterator[Difference]:
     logits: Any = BertForSpans(encoder.config).apply(
         {"params": encoder.params}, *rows.arguments()
@@ -159,6 +167,7 @@ Compare = Callable[[PublishedEncoder, Rows, Any], Iterator[Difference]]
 HEADS: dict[str, tuple[str, Compare]] = {
     "masked_lm": ("AutoModelForMaskedLM", _masked_lm),
     "classifier": ("AutoModelForSequenceClassification", _classifier),
+    "tokens": ("AutoModelForTokenClassification", _tokens),
     "spans": ("AutoModelForQuestionAnswering", _spans),
     "next_sentence": ("AutoModelForPreTraining", _next_sentence),
 }
