@@ -95,8 +95,8 @@ python -m pe_jax.interop.check FOLDER
 ## Published encoders
 
 The encodings that `load_encoder` gives to well-known models, by their names on the Hub. For {texts}
-of the {total}, tests read the text of config.json in `tests/published`. For the others they read the
-defaults of the class in transformers and a few known keys, which are in
+of the {total}, tests read the text of config.json in `tests/published`. For the others they read
+the defaults of the class in transformers and a few known keys, which are in
 `tools/catalogue/published.toml`. A model whose weights are only in a pickle (`pytorch_model.bin`)
 is not opened; the error has the command that converts it.
 

@@ -24,7 +24,7 @@ HEAD_TITLES = {
 _NAME = re.compile(r"[a-z]\w*")
 
 
-class PublishedEncoder(NamedTuple):
+class PublishedModel(NamedTuple):
     """A row of published.toml, which explains the fields."""
 
     name: str
@@ -41,13 +41,13 @@ class PublishedEncoder(NamedTuple):
         return {word for word in words if word in ENCODINGS or word in WRAPPERS}
 
 
-def read() -> list[PublishedEncoder]:
+def read() -> list[PublishedModel]:
     """Return the rows of published.toml."""
     file = Path(__file__).with_suffix(".toml")
     rows = []
     for model_format, models in tomllib.loads(file.read_text(encoding="utf-8")).items():
         for name, fields in models.items():
-            rows.append(PublishedEncoder(name, model_format, **fields))
+            rows.append(PublishedModel(name, model_format, **fields))
     return rows
 
 
@@ -65,7 +65,7 @@ def format_title(name: str) -> str:
 
 
 def _grouped(
-    encoders: Sequence[PublishedEncoder],
+    encoders: Sequence[PublishedModel],
 ) -> dict[tuple[str, str], list[str]]:
     """Return names of encoders by encoding and format, in code quotes."""
     names: dict[tuple[str, str], list[str]] = {}
