@@ -85,7 +85,7 @@ positions. [Modern encoders](modern.md#load) says what of each family is read. T
   or with their formulas in float64, with
   [random weights](modern.md#the-same-numbers-as-transformers).
 
-For a model whose type is in transformers 5, this command compares the published weights with
+If the type is in transformers 5, this command compares the published weights of a model with
 transformers on your machine, and prints the largest differences:
 
 ```sh
