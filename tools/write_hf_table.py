@@ -1,4 +1,5 @@
-"""Write docs/huggingface.md: what `from_hf` gives for every model type of transformers.
+"""Write docs/huggingface.md: what `from_hf` gives for every model type of transformers, and the
+published encoders that `load_encoder` reads.
 
     pip install '.[parity]'
     python tools/write_hf_table.py
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from catalogue import published
 
 from pe_jax.interop import from_hf
 from pe_jax.interop.hf_registry import FAMILIES, REFUSED, WITHOUT
@@ -59,18 +62,48 @@ missing or contradict each other; configs of published models are read |
 - `from_hf` reads positions alone. It leaves out which tokens an indexer selects by content, and
   sinks, gates and scales that are the same at all positions.
 
-## Load a published encoder
+"""
+PUBLISHED = """## Load a published encoder
 
-Of these types, `interop.load_encoder` reads the weights of the
-[families of encoders](modern.md#load), from a folder or by the name of a model of the Hub.
+`interop.load_encoder` reads the weights of these types, from a folder or by the name of a model of
+the Hub:
+
+```
+from pe_jax import interop
+
+encoder = interop.load_encoder("sentence-transformers/all-mpnet-base-v2")
+```
+
 [Sentence embeddings](embeddings.md) shows how to encode texts with it, and how to give it other
-positions. This command compares one with transformers on your machine:
+positions. [Modern encoders](modern.md#load) says what of each family is read. The heads are:
+
+{heads}
+
+- *next sentence*: of `albert` the order of sentences.
+- *exported*: `interop.save_encoder` can write it.
+- *published weights tried*: of these two models alone. All others were compared with transformers,
+  or with their formulas in float64, with
+  [random weights](modern.md#the-same-numbers-as-transformers).
+
+If the type is in transformers 5, this command compares the published weights of a model with
+transformers on your machine, and prints the largest differences:
 
 ```sh
 python -m pe_jax.interop.check FOLDER
 ```
 
-## All model types
+## Published encoders
+
+The encodings that `load_encoder` gives to well-known models, by their names on the Hub. For {texts}
+of the {total}, tests read the text of config.json in `tests/published`. For the others they read
+the defaults of the class in transformers and a few known keys, which are in
+`tools/catalogue/published.toml`. A model whose weights are only in a pickle (`pytorch_model.bin`)
+is not opened; the error has the command that converts it.
+
+{encodings}
+
+"""
+ALL_TYPES = """## All model types
 
 """
 
@@ -118,6 +151,17 @@ def outcome(model_type: str, kind: Any) -> tuple[str, str]:
     return ("unknown" if "is not known" in message else "invalid default"), message
 
 
+def published_sections() -> str:
+    """Return the sections on published encoders, which need no transformers."""
+    texts = sum(bool(encoder.config) for encoder in published.PUBLISHED)
+    return PUBLISHED.format(
+        heads="\n".join(published.heads_table()),
+        texts=texts,
+        total=len(published.PUBLISHED),
+        encodings="\n".join(published.encodings_table()),
+    )
+
+
 def page() -> str:
     import transformers
 
@@ -140,6 +184,8 @@ def page() -> str:
     names = ", ".join(f"`{name}`" for name in others)
     return (
         introduction
+        + published_sections()
+        + ALL_TYPES
         + "\n".join(
             [
                 "| model type | result | encoding, or why there is none |",

@@ -19,11 +19,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pe_jax.interop.bert_import import load_encoder
+from pe_jax.interop.bert_import import current_config, load_encoder
+from pe_jax.interop.hf_encoders import format_of
 from pe_jax.interop.hub import local_folder
 from pe_jax.interop.published_encoder import PublishedEncoder
 from pe_jax.interop.sentence_files import MODULES, EncoderFolder, transformer_folder
 from pe_jax.interop.sentence_vectors import Inputs, tokenize
+from pe_jax.interop.tokenizer_config import read_object
 from pe_jax.models import (
     BertForClassification,
     BertForMaskedLM,
@@ -214,6 +216,15 @@ def differences(encoder: PublishedEncoder, folder: Path) -> Iterator[Difference]
             yield from compare(encoder, rows, outputs(kind))
 
 
+def in_transformers(folder: Path) -> bool:
+    """Return whether transformers 5 has the encoder of a folder, without code of its authors.
+
+    Its BERT would load others, such as those with relative keys, and ignore their positions.
+    """
+    file = transformer_folder(folder) / "config.json"
+    return format_of(current_config(read_object(file), str(file))).in_transformers
+
+
 def embedding_difference(encoder: PublishedEncoder, folder: Path) -> Difference:
     """Return the difference of embeddings from sentence-transformers."""
     from sentence_transformers import SentenceTransformer
@@ -241,6 +252,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{name}: positions {position}; heads: {heads or 'none'}", flush=True)
     if encoder.unread:
         print(f"not read: {', '.join(encoder.unread)}")
+    if not in_transformers(folder):
+        print(
+            "The folder loads, but transformers 5 has no class for its positions, so nothing was "
+            "compared."
+        )
+        return 2
     if not importlib.util.find_spec("transformers"):
         print(
             "The folder loads, but transformers is not installed, so nothing was compared. "

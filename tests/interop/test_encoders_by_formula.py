@@ -22,7 +22,7 @@ from helpers.published_bert import (
     write,
 )  # fmt: skip
 
-from pe_jax.interop import load_encoder, save_encoder
+from pe_jax.interop import check, load_encoder, save_encoder
 from pe_jax.models import BertForMaskedLM, hidden_states
 
 SIZE = D // H
@@ -205,3 +205,13 @@ def test_those_that_only_transformers_4_has_are_chosen_by_name_alone(tmp_path):
     words = byte_level(37)
     with pytest.raises(ValueError, match="cannot represent 'nezha'"):
         save_encoder(tmp_path / "no", encoder.config, encoder.params, words)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_check_compares_nothing_with_a_bert_of_other_positions(
+    tmp_path, capsys, case
+):
+    keys, shapes, _ = CASES[case]
+    folder = write(tmp_path, random_tensors(shapes), {**CONFIG, **keys})
+    assert check.main([str(folder)]) == 2
+    assert "transformers 5 has no class for its positions" in capsys.readouterr().out

@@ -110,11 +110,10 @@ def test_options_have_defaults_and_meanings():
 
 
 def test_an_option_without_a_meaning(monkeypatch):
-    row = next(row for row in ROWS if row.key == "alibi")
-    monkeypatch.delitem(card.OPTIONS, "alibi")
-    with pytest.raises(
-        ValueError, match=r"alibi: the options \['directed', 'learnable'"
-    ):
+    row = next(row for row in ROWS if row.key == "learned_relative")
+    monkeypatch.delitem(card.OPTIONS, "learned_relative")
+    message = r"learned_relative: the options \['max_distance', 'separate'"
+    with pytest.raises(ValueError, match=message):
         card._options(row)
     assert (
         "- `beta_slow=1`: rotations within L at the ends of the ramp\n"

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from catalogue import entries, trained
+from catalogue import entries, published, trained
 from catalogue.drawings import shown_name
 from catalogue.entries import Entry
 from catalogue.formatting import latex
@@ -91,6 +91,7 @@ def family_page(
             "",
             *_excuses(variants, results),
             *_options(variants[0]),
+            *published.card_lines(key),
         ]
     return "\n".join([*lines, _LINKS]) + "\n"
 

@@ -59,6 +59,9 @@ The picture shows the first 32 positions on the left (red is above the mean, blu
 right is the mean over pairs of the same offset, in standard deviations, with the spread over
 positions as a band. Windows and similar lengths are reduced to fit into 32 positions.
 
+**Load it** lists [published encoders](huggingface.md#published-encoders) with this encoding, by
+their names on the Hugging Face Hub, and in brackets their `model_type`. A card without it has none.
+
 The sections below define the rows of a card.
 
 ## Properties
