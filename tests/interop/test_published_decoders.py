@@ -359,6 +359,8 @@ def test_defaults_of_the_classes():
     different = {}
     for name in FAMILIES:
         model_type = f"{name}_text" if f"{name}_text" in CONFIG_MAPPING else name
+        if model_type not in CONFIG_MAPPING:
+            continue  # NEZHA, which transformers 5 has no more.
         # Names of others; no length; layers that must be listed.
         if name in ("kimi_k2", "exaone4_5", "bloom", "zamba2"):
             continue
