@@ -58,12 +58,13 @@ def check(
 
     The function gets those of these arguments that it names:
 
-        q, k, v                   [B, Lq, H, d] and [B, L, G, d], float32 or bfloat16; each head of
-                                  k and v serves H / G consecutive heads of q
+        q, k, v                   [B, Lq, H, d], [B, L, G, d] twice, float32 or bfloat16
         positions_q, positions_k  [B, Lq], [B, L] integers; [B, L, A] with several axes
         mask                      [B, 1, Lq, L] bool, True where a query may attend to a key
         allowed                   [B, 1, Lq, L], mask and window together
         layer, config             the index of the layer, and the whole config
+
+    Each head of k and v serves H / G consecutive heads of q.
 
     With `v` it returns attention, `[B, Lq, H, d]`; without, the rotated queries and keys, whose
     products are compared where a query attends to the key. Such a function may leave the
