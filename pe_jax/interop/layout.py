@@ -62,9 +62,8 @@ class Leaf(NamedTuple):
         """The size that a kernel contracts; 0 for other parameters."""
         if not self.ours.endswith("/kernel") or self._is_convolution:
             return 0
-        return math.prod(
-            self.shape[: 2 if self.ours.endswith("attention/out/kernel") else 1]
-        )
+        axes = 2 if self.ours.endswith("attention/out/kernel") else 1
+        return math.prod(self.shape[:axes])
 
     def to_ours(self, tensors: list[np.ndarray]) -> np.ndarray:
         """Return the parameter."""
@@ -86,7 +85,8 @@ class Leaf(NamedTuple):
         if self.swapped:
             x = np.roll(x, len(x) // 2, axis=0)
         if self.skipped:
-            x = np.pad(x, [(self.skipped, 0), *[(0, 0)] * (x.ndim - 1)])
+            zeros = np.zeros((self.skipped, *x.shape[1:]), x.dtype)
+            x = np.concatenate([zeros, x])
         return np.split(x, len(self.tensors))
 
 
@@ -114,7 +114,8 @@ def leaves(
     if config.gated_mlp:
         in_layer = {**in_layer, **encoder.gated}
     layer = {f"bert/layer_*/{ours}": theirs for ours, theirs in in_layer.items()}
-    tables = [encoder.embeddings, layer, *(encoder.heads[head] for head in heads)]
+    tables = [encoder.embeddings, layer]
+    tables += [encoder.heads[head] for head in heads]
     model_leaves: list[Leaf] = []
     for table in tables:
         for ours, theirs in table.items():
@@ -126,13 +127,14 @@ def leaves(
                 swapped = theirs[0] in encoder.swapped
                 module = ours.replace("*", str(i))
                 model_leaves += _of_module(module, modules, shapes, swapped)
-    model_leaves = [
-        leaf._replace(skipped=skipped) if leaf.ours == POSITIONS else leaf
-        for leaf in model_leaves
-    ]
-    if missing := sorted(shapes.keys() - {leaf.ours for leaf in model_leaves}):
+    missing = set(shapes)
+    for i, leaf in enumerate(model_leaves):
+        missing.discard(leaf.ours)
+        if leaf.ours == POSITIONS:
+            model_leaves[i] = leaf._replace(skipped=skipped)
+    if missing:
         raise ValueError(
-            f"{encoder.name} of transformers has nothing for {', '.join(missing[:3])}"
+            f"{encoder.name} of transformers has nothing for {', '.join(sorted(missing)[:3])}"
             f"{', ...' if len(missing) > 3 else ''}."
         )
     return model_leaves
@@ -184,10 +186,10 @@ def parameter_shapes(
         if is_part and (not is_position or path.startswith(positions)):
             shapes[path] = leaf.shape
     for prefix in ("bert/layer_", "bert/position/layer_"):
-        second = [path for path in shapes if path.startswith(f"{prefix}1/")]
-        for i in range(2, config.num_layers):
-            for path in second:
-                shapes[path.replace("layer_1", f"layer_{i}", 1)] = shapes[path]
+        for path, shape in list(shapes.items()):
+            if path.startswith(f"{prefix}1/"):
+                for i in range(2, config.num_layers):
+                    shapes[path.replace("layer_1", f"layer_{i}", 1)] = shape
     return shapes
 
 
