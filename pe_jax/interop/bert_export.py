@@ -194,10 +194,12 @@ def their_config(
         theirs |= _POSITION_KEYS[encoder.positions](config.encoding().name)
     back = config_of(theirs, "the exported model")
     differences = _differences(config, back, has_pooler)
-    layers = range(config.num_layers)
-    same = all(back.encoding().layer(i) == config.encoding().layer(i) for i in layers)
-    if encoder.positions != "table" and not same:
-        differences.append(f"the position encoding {config.encoding().name!r}")
+    encoding, encoding_back = config.encoding(), back.encoding()
+    if encoder.positions != "table":
+        for i in range(config.num_layers):
+            if encoding_back.layer(i) != encoding.layer(i):
+                differences.append(f"the position encoding {encoding.name!r}")
+                break
     if differences:
         raise ValueError(
             f"{encoder.name} of transformers cannot represent {', '.join(differences)}. Use this "

@@ -188,7 +188,10 @@ def _saved_heads(
         if end == task and is_complete:
             heads_of_class = set(heads)
     # The output layer of each head, by the entry of its table that has the head's name.
-    outputs = {head: encoder.heads[head].get(head, ("",))[0] for head in encoder.heads}
+    outputs: dict[str, str] = {}
+    for head, table in encoder.heads.items():
+        modules = table.get(head, ("",))
+        outputs[head] = modules[0]
     has_output = f"{_OUTPUT}.weight" in names or f"{_OUTPUT}.bias" in names
     shared: set[str] = set()
     for head, output in outputs.items():
@@ -459,9 +462,7 @@ def current_config(theirs: Mapping[str, Any], path: str) -> dict[str, Any]:
             f"is {kind!r}, not {', '.join(map(repr, ENCODERS))}."
         )
     aliases = format_of({**theirs, "model_type": current}).aliases
-    named: dict[str, Any] = {}
-    for key, value in theirs.items():
-        named[aliases.get(key, key)] = value
+    named = {aliases.get(key, key): value for key, value in theirs.items()}
     # A current name takes precedence over its aliases.
     for key in theirs.keys() & named.keys():
         named[key] = theirs[key]

@@ -66,16 +66,19 @@ class HFFamily(NamedTuple):
 
     def reads(self) -> set[str]:
         """Return the keys of a config that matter to positions; its class ignores all others."""
-        some = {
-            "layer_types": self.is_full is not None,
-            "sliding_window": self.slides
-            or (self.is_full is not None and self.other == SLIDING),
-            "position_embedding_type": len(self.encodings) > 1,
-            "pad_token_id": self.padded_table,
-        }
         keys = {*SIZE_KEYS, "model_type", *self.defaults, *self.needs}
-        keys |= {key for key in some if some[key]}
-        return keys | _ROPE if {"rope", AXIAL} & {*self.encodings} else keys
+        has_types = self.is_full is not None
+        if has_types:
+            keys.add("layer_types")
+        if self.slides or (has_types and self.other == SLIDING):
+            keys.add("sliding_window")
+        if len(self.encodings) > 1:
+            keys.add("position_embedding_type")
+        if self.padded_table:
+            keys.add("pad_token_id")
+        if "rope" in self.encodings or AXIAL in self.encodings:
+            keys |= _ROPE
+        return keys
 
 
 # A config without `model_type`: nothing is known but what it says.

@@ -52,7 +52,8 @@ def _default(
             f"mrope_section must be three integers, 0 or more; got {reprlib.repr(list(sections))}."
         )
     counts = tuple(map(int, sections))
-    left = int(head_size * options.get("fraction", 1.0)) // 2 - sum(counts[1:])
+    pairs = int(head_size * options.get("fraction", 1.0)) // 2
+    left = pairs - sum(counts[1:])
     if interleaved and left >= 0:  # Time has all pairs that height and width leave.
         counts = (left, *counts[1:])
     return mrope(
@@ -195,7 +196,11 @@ def rotation(
     layer_type: str,
     layout: AxialLayout,
 ) -> PositionEncoding:
-    """Build the encoding of rope settings, completed from the config."""
+    """Build the encoding of rope settings, completed from the config.
+
+    Raises:
+      ValueError: for an unknown type or setting, a value of the wrong type, or a missing key.
+    """
     if settings.get("rope_theta", 1) is None:
         raise ValueError(
             "rope_theta must be a positive number, got None. Leave it out for the default of "

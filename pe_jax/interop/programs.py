@@ -154,10 +154,13 @@ def save_stablehlo(
         except ImportError as error:
             raise ModuleNotFoundError(str(error), name="flatbuffers") from error
     check_program(config, params, jax.export.deserialize(program).call)
-    kinds = {"tokens": "int32", "token_type_ids": "int32", "mask": "bool"}
     about = {
         "position": config.encoding().name,
-        "inputs": {name: f"{kind} [B, L]" for name, kind in kinds.items()},
+        "inputs": {
+            "tokens": "int32 [B, L]",
+            "token_type_ids": "int32 [B, L]",
+            "mask": "bool [B, L]",
+        },
         "outputs": outputs,
         "labels": list(labels),
         "max_length": config.encoding().max_length,

@@ -273,7 +273,8 @@ def _post_processor_template(tokenizer: Tokenizer, *, pair: bool) -> Template:
     probe = _probe(tokenizer)
     encoding = tokenizer.encode(probe, probe) if pair else tokenizer.encode(probe)
     owner = np.array([-1 if n is None else n for n in encoding.sequence_ids])
-    ids, types = np.array(encoding.ids, np.int32), np.array(encoding.type_ids)
+    ids = np.array(encoding.ids, np.int32)
+    types = np.array(encoding.type_ids)
     if ids.max() >= tokenizer.get_vocab_size():
         raise ValueError(
             f"tokenizer: its post-processor adds the id {ids.max()}, which is no token."

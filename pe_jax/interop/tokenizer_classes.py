@@ -390,7 +390,8 @@ def _pieces(
 def _template(builder: TokenizerClass, begin: int, end: int, *, pair: bool) -> Template:
     if builder is _BERT:
         return bert_template([begin], [end], pair=pair)
-    first, last = np.array([begin], np.int32), np.array([end], np.int32)
+    first = np.array([begin], np.int32)
+    last = np.array([end], np.int32)
     between = np.repeat(last, 2 if pair else 0)
     return Template(first, between, last, None)
 

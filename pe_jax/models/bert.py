@@ -94,7 +94,8 @@ def _rescaled(
     share = masked / jnp.maximum(total, 1)
     # Rows of masks alone have no other token to rescale.
     factor = (1 - 0.15 * 0.8) / jnp.maximum(1 - share, 1e-6)
-    return jnp.where(is_mask[:, :, None], 0, x * factor[:, :, None].astype(x.dtype))
+    rescaled = x * factor[:, :, None].astype(x.dtype)
+    return jnp.where(is_mask[:, :, None], 0, rescaled)
 
 
 def _stack(by_layer: list[tuple[Array, Array]]) -> LayerOutputs:

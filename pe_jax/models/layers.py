@@ -102,7 +102,7 @@ class Dense(nn.Module):
 
     @nn.nowrap
     def parameters(self, inner: tuple[int, ...]) -> tuple[jax.Array, jax.Array | None]:
-        """Kernel `[*inner, *features]` and bias, for an input whose last axes are `inner`."""
+        """Return kernel `[*inner, *features]` and bias, for an input of last axes `inner`."""
         draw = nn.initializers.normal(self.stddev)
         kernel = self.param("kernel", draw, (*inner, *self.features))
         if not self.has_bias:
@@ -111,8 +111,10 @@ class Dense(nn.Module):
 
 
 class DenseParts(Dense):
-    """`Dense` whose outputs along the first axis of its features are computed one by one: parts of
-    one product, and their gradients, would be copied from and to its rows."""
+    """`Dense` whose outputs along the first axis of its features are computed one by one.
+
+    Parts of one product, and their gradients, would be copied from and to its rows.
+    """
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> tuple[jax.Array, ...]:
@@ -143,8 +145,15 @@ def _dense(
 
 
 def projection_parameters(params: Mapping[str, Any]) -> tuple[Params, Params, Params]:
-    """Kernel `[D, H, d]` and bias `[H, d]`, if any, of the projections to queries, keys and values,
-    from the parameters of `SelfAttention`; of keys and values with their number of heads for H."""
+    """Return the parameters of the projections to queries, keys and values.
+
+    Args:
+      params: of `SelfAttention`.
+
+    Returns:
+      Three times a kernel `[D, H, d]` and, if there is one, a bias `[H, d]`. Those of keys and
+      values have their number of heads for H.
+    """
 
     def part(dense: Params, index: int) -> Params:
         parameters = {"kernel": dense["kernel"][:, index]}
@@ -153,12 +162,14 @@ def projection_parameters(params: Mapping[str, Any]) -> tuple[Params, Params, Pa
         return parameters
 
     if "qkv" in params:
-        return part(params["qkv"], 0), part(params["qkv"], 1), part(params["qkv"], 2)
-    return params["query"], part(params["key_value"], 0), part(params["key_value"], 1)
+        qkv = params["qkv"]
+        return part(qkv, 0), part(qkv, 1), part(qkv, 2)
+    key_value = params["key_value"]
+    return params["query"], part(key_value, 0), part(key_value, 1)
 
 
 def query_key_maps(params: Mapping[str, Any]) -> tuple[Projection, Projection]:
-    """The projections to queries and to keys, of the same `params`."""
+    """Return the projections to queries and to keys, of the same `params`."""
 
     def project(part: int, x: Float[Array, "*M D"]) -> Float[Array, "*M H d"]:
         dense = projection_parameters(params)[part]
@@ -273,7 +284,7 @@ class SelfAttention(BertModule):
     def projected(
         self, x: Float[Array, "B L D"]
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Queries `[B, L, H, d]`, keys and values `[B, L, G, d]`."""
+        """Return queries `[B, L, H, d]`, keys and values `[B, L, G, d]`."""
         c = self.config
         dense = functools.partial(self.dense, has_bias=c.attention_bias)
         if c.key_heads == c.num_heads:
@@ -303,7 +314,7 @@ class Block(BertModule):
         mask: Bool[Array, "B 1 #L L"] | None,
         rng: jax.Array | None,
     ) -> tuple[Float[Array, "B L D"], Float[Array, "B L D"]]:
-        """The hidden states after this block, and the output of its attention.
+        """Return the hidden states after this block, and the output of its attention.
 
         Args:
           context: the positions, and the rng of encodings that draw while training.
