@@ -363,8 +363,8 @@ def _sizes(
     beginning = first_module.partition("*")[0]
     number_in_name = re.compile(rf"{re.escape(beginning)}([0-9]{{1,9}})(\.|$)")
     count = 0
-    for name in names:
-        match = number_in_name.match(name)
+    for tensor in names:
+        match = number_in_name.match(tensor)
         if match:
             count = max(count, int(match[1]) + 1)
     if count:

@@ -422,9 +422,10 @@ def _settings(config: Config, family: HFFamily, layer_type: str) -> Config | Non
             f"{key} has {', '.join(by_type)}, but not {layer_type!r}. Add it; use None for layers "
             "without RoPE."
         )
-    if by_type[layer_type] is None:
+    of_type = by_type[layer_type]
+    if of_type is None:
         return None
-    of_type = dict(by_type[layer_type])
+    of_type = dict(of_type)
     # `truncate` is read next to the layer types, or not at all.
     of_type.pop("truncate", None)
     if "truncate" in settings:

@@ -407,7 +407,9 @@ def rope_keys(
         return {"rope_theta": by_type[FULL].base}
     keys: dict[str, Any] = {"layer_types": [layer.type for layer in layers]}
     if SLIDING in by_type:
-        keys["local_attention"] = 2 * by_type[SLIDING].max_distance
+        max_distance = by_type[SLIDING].max_distance
+        assert max_distance is not None
+        keys["local_attention"] = 2 * max_distance
     keys["rope_parameters"] = {}
     for layer_type in (FULL, SLIDING):
         base = by_type[layer_type].base if layer_type in by_type else 10_000.0

@@ -224,7 +224,7 @@ def _modules_after_encoder(source: Path) -> list[dict[str, Any]]:
 
 def _pooling(source: Path) -> dict[str, Any]:
     """Return the settings of the modules after the encoder, by class."""
-    settings = {}
+    settings: dict[str, Any] = {}
     for module in _modules_after_encoder(source):
         _, _, name = module["type"].rpartition(".")
         settings[name] = {}
