@@ -84,8 +84,9 @@ def save_encoder(
     model_type = family or _model_type_for(config, params)
     encoder = ENCODERS[model_type]
     if "classifier" not in params:  # Which needs the pooler.
-        lost = {"pooler", "next_sentence"} - encoder.heads.keys()
-        params = {name: part for name, part in params.items() if name not in lost}
+        params = dict(params)
+        for head in {"pooler", "next_sentence"} - encoder.heads.keys():
+            params.pop(head, None)
     params = _params_in_layout_of(model_type, config, params)
     config = _in_layout_of(model_type, config)
     heads = _checked_heads(encoder, params)
@@ -117,8 +118,9 @@ def save_encoder(
 def _checked_heads(encoder: EncoderFormat, params: Params) -> tuple[str, ...]:
     """Return the heads in `params`, a key of `encoder.classes`."""
     heads = tuple(head for head in encoder.heads if head in params)
-    # Such as a pooler in the table of the classifier.
-    included = set().union(*(encoder.head_parts((head,)) - {head} for head in heads))
+    included: set[str] = set()  # Such as a pooler in the table of the classifier.
+    for head in heads:
+        included |= encoder.head_parts((head,)) - {head}
     heads = tuple(head for head in heads if head not in included)
     unknown = sorted(params.keys() - {"bert", *encoder.head_parts(heads)})
     if heads not in encoder.classes or unknown:
@@ -192,10 +194,12 @@ def their_config(
         theirs |= _POSITION_KEYS[encoder.positions](config.encoding().name)
     back = config_of(theirs, "the exported model")
     differences = _differences(config, back, has_pooler)
-    layers = range(config.num_layers)
-    same = all(back.encoding().layer(i) == config.encoding().layer(i) for i in layers)
-    if encoder.positions != "table" and not same:
-        differences.append(f"the position encoding {config.encoding().name!r}")
+    encoding, encoding_back = config.encoding(), back.encoding()
+    if encoder.positions != "table":
+        for i in range(config.num_layers):
+            if encoding_back.layer(i) != encoding.layer(i):
+                differences.append(f"the position encoding {encoding.name!r}")
+                break
     if differences:
         raise ValueError(
             f"{encoder.name} of transformers cannot represent {', '.join(differences)}. Use this "
@@ -250,8 +254,7 @@ def _values_of_keys(encoder: EncoderFormat, config: BertConfig) -> dict[str, Any
         if name in encoder.conditions:
             theirs[encoder.conditions[name]] = value is not None
         if name.endswith("activation"):
-            names = [key for key, ours in ACTIVATIONS.items() if ours == value]
-            value = names[0] if names else value
+            value = _activation_name(value)
         # Of several fields with one key the first counts, and the others are compared with it.
         theirs.setdefault(key, value)
     for key, choices in encoder.choices.items():
@@ -259,6 +262,14 @@ def _values_of_keys(encoder: EncoderFormat, config: BertConfig) -> dict[str, Any
             if all(getattr(config, name) == x for name, x in fields.items()):
                 theirs.setdefault(key, value)
     return theirs
+
+
+def _activation_name(activation: str) -> str:
+    """Return the first name that transformers has for an activation; ours if it has none."""
+    for name, ours in ACTIVATIONS.items():
+        if ours == activation:
+            return name
+    return activation
 
 
 def _differences(config: BertConfig, back: BertConfig, has_pooler: bool) -> list[str]:
@@ -303,10 +314,14 @@ def _params_in_layout_of(model_type: str, config: BertConfig, params: Params) ->
 def _token_ids(tokenizer: Tokenizer) -> dict[str, int | None]:
     """Return the ids of special tokens, by their keys; else transformers assumes a family's own."""
     names = special_tokens(tokenizer)
-    roles = {"pad": "pad", "cls": "cls", "bos": "cls", "sep": "sep", "eos": "sep"}
+    cls = tokenizer.token_to_id(names["cls"])
+    sep = tokenizer.token_to_id(names["sep"])
     return {
-        f"{key}_token_id": tokenizer.token_to_id(names[role])
-        for key, role in roles.items()
+        "pad_token_id": tokenizer.token_to_id(names["pad"]),
+        "cls_token_id": cls,
+        "bos_token_id": cls,
+        "sep_token_id": sep,
+        "eos_token_id": sep,
     }
 
 
@@ -375,48 +390,46 @@ def _tensors(
     skipped: int,
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Return the exported tensors by name, and one line per parameter that does not fit."""
-    ours = flax.traverse_util.flatten_dict(params, sep="/")
     if encoder.positions == "table":
-        ours = {
-            path: x for path, x in ours.items() if not path.startswith("bert/position/")
-        }
-        ours[layout.POSITIONS] = position_table(
-            config, params["bert"].get("position", {})
-        )
+        bert = dict(params["bert"])
+        table = position_table(config, bert.pop("position", {}))
+        ours = flax.traverse_util.flatten_dict({**params, "bert": bert}, sep="/")
+        ours[layout.POSITIONS] = table
         config = dataclasses.replace(config, position="learned_absolute")
+    else:
+        ours = flax.traverse_util.flatten_dict(params, sep="/")
     classes = _classes(params)
     leaves = layout.leaves(encoder, config, heads, classes, skipped)
     unknown = sorted(ours.keys() - {leaf.ours for leaf in leaves})
     # Classes with heads hold the encoder, and its pooler, as a submodule.
     prefix = encoder.prefixes[0] if heads not in ((), ("pooler",)) else ""
     in_encoder = ("bert/", "pooler/") if "pooler" in heads else ("bert/",)
-    tensors = {
-        f"{prefix}{name}": value(config.max_length, config.head_size)
-        for name, value in encoder.constants.items()
-        if value is not None
-    }
+    tensors: dict[str, np.ndarray] = {}
+    for name, constant in encoder.constants.items():
+        if constant is not None:
+            tensors[f"{prefix}{name}"] = constant(config.max_length, config.head_size)
     errors = [f"{path}: is not part of such a model" for path in unknown]
     for leaf in leaves:
         if leaf.ours not in ours:
             errors.append(f"{leaf.ours}: missing")
-        elif (x := np.asarray(ours[leaf.ours], np.float32)).shape != leaf.shape:
+            continue
+        x = np.asarray(ours[leaf.ours], np.float32)
+        if x.shape != leaf.shape:
             errors.append(f"{leaf.ours}: {x.shape}, {leaf.shape} expected")
-        else:
-            start = prefix if leaf.ours.startswith(in_encoder) else ""
-            names = [f"{start}{name}" for name in leaf.tensors]
-            tensors |= zip(names, leaf.to_theirs(x), strict=True)
-    if (
-        not config.tied_decoder
-    ):  # A bias that transformers ties to another, or adds alone.
-        copies = layout.tied(encoder, config)
-        tensors |= {
-            own: tensors[first] for own, first in copies.items() if first in tensors
-        }
+            continue
+        start = prefix if leaf.ours.startswith(in_encoder) else ""
+        for name, tensor in zip(leaf.tensors, leaf.to_theirs(x), strict=True):
+            tensors[f"{start}{name}"] = tensor
+    if not config.tied_decoder:
+        # A bias that transformers ties to another, or adds alone.
+        for own, first in layout.tied(encoder, config).items():
+            if first in tensors:
+                tensors[own] = tensors[first]
     return tensors, errors
 
 
 def _labels(labels: Sequence[str], heads: Collection[str]) -> dict[str, Any]:
-    """The keys of config.json about the classes of a head; none without labels."""
+    """Return the keys of config.json about the classes of a head; none without labels."""
     if not labels:
         return {}
     keys: dict[str, Any] = {
@@ -424,8 +437,9 @@ def _labels(labels: Sequence[str], heads: Collection[str]) -> dict[str, Any]:
         "label2id": {label: i for i, label in enumerate(labels)},
     }
     if "tokens" not in heads:
-        one = len(labels) == 1
-        keys["problem_type"] = "regression" if one else "single_label_classification"
+        keys["problem_type"] = "single_label_classification"
+        if len(labels) == 1:
+            keys["problem_type"] = "regression"
     return keys
 
 
@@ -445,8 +459,10 @@ def _save_tokenizer(
         "model_max_length": length,
         "padding_side": "right",
         "truncation_side": "right",
-        **{f"{role}_token": name for role, name in names.items() if name},
     }
+    for role, name in names.items():
+        if name:
+            values[f"{role}_token"] = name
     if token_types < 2:
         values["model_input_names"] = ["input_ids", "attention_mask"]
     settings = _bert_settings(whole, names)
@@ -467,14 +483,15 @@ def _bert_settings(
     the same vocabulary: version 5 takes neither normalizer nor pre-tokenizer of a tokenizer.json.
     """
     normalizer = tokenizer.normalizer
-    has_roles = BERT_NAMES.keys() == {role for role in BERT_NAMES if names[role]}
+    has_roles = all(names[role] for role in BERT_NAMES)
     if not isinstance(normalizer, BertNormalizer) or not has_roles:
+        return None
+    words = tokenizer.get_vocab_size(with_added_tokens=False)
+    if tokenizer.get_vocab_size() != words:
         return None
     settings = {
         key: getattr(normalizer, name) for key, (name, _) in BERT_SETTINGS.items()
     }
-    difference = difference_from_class(tokenizer, "BertTokenizer", settings, names)
-    has_words_alone = tokenizer.get_vocab_size() == tokenizer.get_vocab_size(
-        with_added_tokens=False
-    )
-    return settings if has_words_alone and not difference else None
+    if difference_from_class(tokenizer, "BertTokenizer", settings, names):
+        return None
+    return settings

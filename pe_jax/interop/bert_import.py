@@ -129,10 +129,11 @@ def _table_norm(
     """Return the parameters of the norm of DeBERTa's table, if the config has one."""
     if "layer_norm" not in str(theirs.get("norm_rel_ebd")) or not encoder.table_norm:
         return []
+    norm = encoder.table_norm
     shape = (config.hidden_size,)
     return [
-        Leaf(f"{_TABLE_NORM}/{ours}", (f"{encoder.table_norm}.{name}",), shape)
-        for ours, name in (("scale", "weight"), ("bias", "bias"))
+        Leaf(f"{_TABLE_NORM}/scale", (f"{norm}.weight",), shape),
+        Leaf(f"{_TABLE_NORM}/bias", (f"{norm}.bias",), shape),
     ]
 
 
@@ -187,7 +188,10 @@ def _saved_heads(
         if end == task and is_complete:
             heads_of_class = set(heads)
     # The output layer of each head, by the entry of its table that has the head's name.
-    outputs = {head: encoder.heads[head].get(head, ("",))[0] for head in encoder.heads}
+    outputs: dict[str, str] = {}
+    for head, table in encoder.heads.items():
+        modules = table.get(head, ("",))
+        outputs[head] = modules[0]
     has_output = f"{_OUTPUT}.weight" in names or f"{_OUTPUT}.bias" in names
     shared: set[str] = set()
     for head, output in outputs.items():
@@ -261,14 +265,15 @@ def _unread(
     ties: Mapping[str, str],
 ) -> list[str]:
     """Return the tensors that no parameter needs, but for copies and constants."""
-    expected = {name for leaf in leaves for name in leaf.tensors}
-    rest = names.keys() - expected - {*ties}
-    by_layer = {name: re.sub(r"\.[0-9]+\.", ".*.", name) for name in rest}
-    return sorted(
-        name
-        for name in rest
-        if name not in encoder.constants and by_layer[name] not in encoder.constants
-    )
+    rest = names.keys() - ties.keys()
+    for leaf in leaves:
+        rest -= {*leaf.tensors}
+    unread = []
+    for name in sorted(rest):
+        of_any_layer = re.sub(r"\.[0-9]+\.", ".*.", name)
+        if encoder.constants.keys().isdisjoint((name, of_any_layer)):
+            unread.append(name)
+    return unread
 
 
 def _unknown(
@@ -282,11 +287,11 @@ def _unknown(
     readable: set[str] = set()
     for head in encoder.heads:
         readable |= _tensors_of_head(encoder, head)
-    return [
-        f"{names[name]}: is not part of this model"
-        for name in unread
-        if name.startswith(complete) and name not in readable
-    ]
+    errors = []
+    for name in unread:
+        if name.startswith(complete) and name not in readable:
+            errors.append(f"{names[name]}: is not part of this model")
+    return errors
 
 
 def _other_labels(
@@ -319,7 +324,9 @@ def _other_labels(
 
 def _rows(checkpoint: Checkpoint, name: str) -> int:
     """Return the first size of a tensor; 0 if there is none."""
-    shape = checkpoint.shape(name) if name else ()
+    if not name:
+        return 0
+    shape = checkpoint.shape(name)
     return shape[0] if shape else 0
 
 
@@ -354,14 +361,13 @@ def _sizes(
     """Yield the fields of `BertConfig` that tensors show, their sizes, and how an error says it."""
     first_module = next(iter(encoder.layer.values()))[0]
     beginning = first_module.partition("*")[0]
-    layers = [
-        name.removeprefix(beginning).partition(".")[0]
-        for name in names
-        if name.startswith(beginning)
-    ]
-    numbers = [int(layer) for layer in layers if re.fullmatch("[0-9]{1,9}", layer)]
-    if numbers:
-        count = max(numbers) + 1
+    number_in_name = re.compile(rf"{re.escape(beginning)}([0-9]{{1,9}})(\.|$)")
+    count = 0
+    for tensor in names:
+        match = number_in_name.match(tensor)
+        if match:
+            count = max(count, int(match[1]) + 1)
+    if count:
         yield "num_layers", count, f"the file has tensors of {count} layers"
     embeddings = encoder.embeddings
     is_narrow = "embedding_size" in encoder.optional_keys
@@ -374,14 +380,13 @@ def _sizes(
         ("num_heads", embeddings.get("bert/position/t5"), 1),
         ("intermediate_size", encoder.layer["down"], 1),
     ]
-    tables = [
-        (field, f"{modules[0]}.weight".replace("*", "0"), axis)
-        for field, modules, axis in shown_by
-        if modules
-    ]
-    tables += [
-        ("max_length", name, 0) for name, value in encoder.constants.items() if value
-    ]
+    tables = []
+    for field, modules, axis in shown_by:
+        if modules:
+            tables.append((field, f"{modules[0]}.weight".replace("*", "0"), axis))
+    for tensor, constant in encoder.constants.items():
+        if constant:
+            tables.append(("max_length", tensor, 0))
     for field, tensor, axis in tables:
         name = names.get(tensor)
         if name is None or len(checkpoint.shape(name)) != 2:
@@ -458,7 +463,9 @@ def current_config(theirs: Mapping[str, Any], path: str) -> dict[str, Any]:
         )
     aliases = format_of({**theirs, "model_type": current}).aliases
     named = {aliases.get(key, key): value for key, value in theirs.items()}
-    named |= {key: value for key, value in theirs.items() if key in named}
+    # A current name takes precedence over its aliases.
+    for key in theirs.keys() & named.keys():
+        named[key] = theirs[key]
     return {**named, "model_type": current}
 
 
@@ -476,14 +483,18 @@ def config_of(theirs: Mapping[str, Any], path: str) -> BertConfig:
         if not theirs.get(condition):
             values.pop(name, None)
     missing = [key for key in encoder.keys.values() if key not in theirs]
-    errors = [f"it lacks {', '.join(missing)}: add what you know"] if missing else []
-    for name in [name for name in values if name.endswith("activation")]:
-        published = values.pop(name)
+    errors = []
+    if missing:
+        errors.append(f"it lacks {', '.join(missing)}: add what you know")
+    for name, published in list(values.items()):
+        if not name.endswith("activation"):
+            continue
         may_be_tanh = name in ("pooler_activation", "conv_activation")
         accepted = ACTIVATIONS_WITH_TANH if may_be_tanh else ACTIVATIONS
         if isinstance(published, str) and published in accepted:
             values[name] = accepted[published]
         else:
+            del values[name]
             errors.append(_not_one_of(keys[name], accepted, published))
     for key, choices in encoder.choices.items():
         if key not in theirs:
@@ -545,11 +556,12 @@ def _built_config(
 
 def _unsupported(encoder: EncoderFormat, theirs: Mapping[str, Any]) -> list[str]:
     """Return a line per key whose value only another model supports."""
-    errors = [
-        f"{key} must be left out, got {shown(theirs[key])}: {way_out}"
-        for key, way_out in _REFUSED.items()
-        if theirs.get(key) is not None
-    ]
+    errors = []
+    for key, way_out in _REFUSED.items():
+        if theirs.get(key) is not None:
+            errors.append(
+                f"{key} must be left out, got {shown(theirs[key])}: {way_out}"
+            )
     for key, only in encoder.only.items():
         if theirs.get(key) not in (only, None):
             accepted = "left out" if only is None else repr(only)
@@ -588,13 +600,15 @@ def _conflicts(
     errors = []
     for name in checkpoint.names:
         first = names[_current_name(encoder, name)]
-        if first != name and not np.array_equal(
-            checkpoint.read(first), checkpoint.read(name)
-        ):
+        if first != name and not _are_equal(checkpoint, first, name):
             errors.append(
                 f"{name}: not the same as {first}, another name of the same tensor"
             )
     return errors
+
+
+def _are_equal(checkpoint: Checkpoint, first: str, second: str) -> bool:
+    return np.array_equal(checkpoint.read(first), checkpoint.read(second))
 
 
 def _mismatches(
@@ -606,12 +620,10 @@ def _mismatches(
         shape = leaf.tensor_shape
         for name in leaf.tensors:
             if name not in names:
-                why = (
-                    ", as tie_word_embeddings is False"
-                    if leaf.ours == layout.DECODER
-                    else ""
-                )
-                errors.append(f"{name}: missing, {shape} expected{why}")
+                error = f"{name}: missing, {shape} expected"
+                if leaf.ours == layout.DECODER:
+                    error += ", as tie_word_embeddings is False"
+                errors.append(error)
             elif checkpoint.shape(names[name]) != shape:
                 errors.append(
                     f"{names[name]}: {checkpoint.shape(names[name])}, {shape} expected"
@@ -626,14 +638,16 @@ def _untied(
     checkpoint: Checkpoint, names: dict[str, str], ties: dict[str, str]
 ) -> list[str]:
     """Return a line per tensor that should equal another one, and does not."""
-    return [
-        f"{names[again]}: not the same as {names[first]}, to which this model ties it"
-        for again, first in ties.items()
-        if again in names and first in names
-        if not np.array_equal(
-            checkpoint.read(names[again]), checkpoint.read(names[first])
-        )
-    ]
+    errors = []
+    for own, tied in ties.items():
+        if own not in names or tied not in names:
+            continue
+        again, first = names[own], names[tied]
+        if not _are_equal(checkpoint, again, first):
+            errors.append(
+                f"{again}: not the same as {first}, to which this model ties it"
+            )
+    return errors
 
 
 def _other_constants(
@@ -643,15 +657,18 @@ def _other_constants(
     names: dict[str, str],
 ) -> list[str]:
     """Return a line per tensor that has other values than the encoder's constant of that name."""
-    values = {
-        name: value(config.max_length, config.head_size)
-        for name, value in encoder.constants.items()
-        if value is not None and name in names
-    }
-    return [
-        f"{names[name]}: has other values than the {_title(encoder)} of transformers"
-        for name, value in values.items()
-        # Files may have it in float16.
-        if checkpoint.shape(names[name]) != value.shape
-        or not np.allclose(checkpoint.read(names[name]), value, atol=1e-3)
-    ]
+    errors = []
+    for name, constant in encoder.constants.items():
+        if constant is None or name not in names:
+            continue
+        tensor = names[name]
+        values = constant(config.max_length, config.head_size)
+        is_same = checkpoint.shape(tensor) == values.shape
+        if is_same:
+            # Files may have it in float16.
+            is_same = np.allclose(checkpoint.read(tensor), values, atol=1e-3)
+        if not is_same:
+            errors.append(
+                f"{tensor}: has other values than the {_title(encoder)} of transformers"
+            )
+    return errors

@@ -105,7 +105,9 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     if path.suffix in _PICKLES:
         raise _pickle_error([path], path.with_suffix(".safetensors"))
     check_no_adapter(path if path.is_dir() else path.parent)
-    files, file_of = ([path], {}) if path.is_file() else _tensor_files(path)
+    files, file_of = [path], {}
+    if path.is_dir():
+        files, file_of = _tensor_files(path)
     folder = files[0].parent
     opened = _open_files(files, file_of)
     return Checkpoint(path, folder, _config(folder / "config.json"), *opened)
@@ -130,9 +132,8 @@ def _tensor_files(folder: Path) -> tuple[list[Path], dict[str, str]]:
         return _shards(folder / _INDEX)
     pickles = sorted(file for file in folder.iterdir() if file.suffix in _PICKLES)
     # Folders with weights also contain other pickles: optimizer.pt, training_args.bin.
-    weights = [
-        file for file in pickles if file.name.startswith("pytorch_model")
-    ] or pickles
+    named = [file for file in pickles if file.name.startswith("pytorch_model")]
+    weights = named or pickles
     if weights and not any(folder.glob("*.safetensors")):
         raise _pickle_error(weights, folder / _WHOLE)
     raise ValueError(
@@ -146,7 +147,8 @@ def _open_files(
     files: list[Path], file_of: dict[str, str]
 ) -> tuple[dict[str, Header], Callable[[str], np.ndarray]]:
     """Return the headers of all tensors by name, and a function that reads one in its dtype."""
-    headers, where = {}, {}
+    headers: dict[str, Header] = {}
+    where: dict[str, Path] = {}
     for file in files:
         with _opened(file) as tensors:
             for name in tensors.keys():  # noqa: SIM118

@@ -60,10 +60,13 @@ def with_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
     copy = Tokenizer.from_str(tokenizer.to_str())
     copy.no_truncation()
     copy.no_padding()
-    names, ids = special_tokens(tokenizer), tokenizer.get_vocab()
-    if names["cls"] and names["sep"] and not copy.num_special_tokens_to_add(False):
-        cls, sep = ((names[role], ids[names[role]]) for role in ("cls", "sep"))
-        copy.post_processor = processors.BertProcessing(sep, cls)
+    names = special_tokens(tokenizer)
+    cls, sep = names["cls"], names["sep"]
+    if cls and sep and not copy.num_special_tokens_to_add(False):
+        ids = tokenizer.get_vocab()
+        copy.post_processor = processors.BertProcessing(
+            (sep, ids[sep]), (cls, ids[cls])
+        )
     return copy
 
 

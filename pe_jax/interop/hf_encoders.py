@@ -103,7 +103,10 @@ class EncoderFormat(NamedTuple):
 
     def head_parts(self, heads: Iterable[str]) -> set[str]:
         """Return the modules of ours that the tables of these heads have parameters of."""
-        return {path.split("/")[0] for head in heads for path in self.heads[head]}
+        parts = set()
+        for head in heads:
+            parts |= {path.split("/")[0] for path in self.heads[head]}
+        return parts
 
 
 _DATA = json.loads(
@@ -139,7 +142,8 @@ _TEXTS = ("name", "positions", "table_norm")  # Fields that are no tables.
 
 
 def _format(model_type: str) -> EncoderFormat:
-    fields = {name: x for name, x in _fields(model_type).items() if name != "note"}
+    fields = _fields(model_type)
+    fields.pop("note", None)
     for name, value in fields.items():
         if name in ("prefixes", "swapped"):
             fields[name] = tuple(value)
@@ -156,29 +160,31 @@ def _format(model_type: str) -> EncoderFormat:
 
 def _modules(table: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """Return a table as `Modules`, where the file has a string for a single module."""
-    return {
-        ours: tuple(theirs) if isinstance(theirs, list) else (theirs,)
-        for ours, theirs in table.items()
-    }
+    modules = {}
+    for ours, theirs in table.items():
+        modules[ours] = tuple(theirs) if isinstance(theirs, list) else (theirs,)
+    return modules
 
 
 # What the file leaves to code.
+_MODERNBERT = dict(MODERNBERT)
+for _of_a_model in ("position", "max_length"):
+    del _MODERNBERT[_of_a_model]
 _MORE: dict[str, dict[str, Any]] = {
-    "modernbert": {
-        "settings": {
-            k: x for k, x in MODERNBERT.items() if k not in ("position", "max_length")
-        }
-    },
+    "modernbert": {"settings": _MODERNBERT},
     "roformer": {"constants": {"encoder.embed_positions.weight": _sines_and_cosines}},
 }
-_FORMATS: Mapping[str, EncoderFormat] = {
-    name: _format(name)._replace(**_MORE.get(name, {}))
-    for name in _DATA
-    if name not in ("about", "shared")
-}
-FORMATS = {name: x for name, x in _FORMATS.items() if not x.when}
+FORMATS: dict[str, EncoderFormat] = {}
 # Further formats of a model type, named `TYPE/VARIANT`.
-VARIANTS = {name: x for name, x in _FORMATS.items() if x.when}
+VARIANTS: dict[str, EncoderFormat] = {}
+for _name in _DATA:
+    if _name in ("about", "shared"):
+        continue
+    _known = _format(_name)._replace(**_MORE.get(_name, {}))
+    if _known.when:
+        VARIANTS[_name] = _known
+    else:
+        FORMATS[_name] = _known
 HEADS = tuple(FORMATS["bert"].heads)
 
 

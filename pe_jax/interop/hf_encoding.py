@@ -33,6 +33,7 @@ from pe_jax.interop.hf_layers import (
     NO_ATTENTION,
     SLIDING,
     Config,
+    IsFull,
     has_rope,
     has_window,
     layer_rule,
@@ -50,11 +51,17 @@ _PATTERNS: Mapping[str, str] = {
 
 
 class _Layer(NamedTuple):
-    type: str  # One of the values of `LAYER_TYPES`.
-    base: float | None = (
-        None  # Of its rotations; None for the config's, 0 for no rotations.
-    )
-    scaled: bool = True  # Whether the config's scaling of frequencies is its as well.
+    """How a layer differs from others.
+
+    Attributes:
+      type: one of the values of `LAYER_TYPES`.
+      base: of its rotations; None for the config's, 0 for no rotations.
+      is_scaled: whether the config's scaling of frequencies is its as well.
+    """
+
+    type: str
+    base: float | None = None
+    is_scaled: bool = True
 
 
 def from_hf(
@@ -64,7 +71,7 @@ def from_hf(
     layer_type: str | None = None,
     layout: Layout | None = None,
 ) -> PositionEncoding:
-    """The position encoding, with its windows, that a config of transformers describes.
+    """Return the position encoding, with its windows, that a config of transformers describes.
 
     RoPE is read from version 4's `rope_theta` and `rope_scaling` or version 5's `rope_parameters`,
     flat or by layer type; `mrope_section` gives `mrope`. A learned table gives `learned_absolute`,
@@ -126,20 +133,20 @@ def from_hf(
     if layout is None and config.get("rope_interleave") is not None:
         pairs = "interleaved" if config["rope_interleave"] else "half"
     layers = _layers(config, family, layer_type)
-    built = {
-        layer: _of_layer(config, family, layer, pairs)
-        for layer in dict.fromkeys(layers)
-    }
+    built: dict[_Layer, PositionEncoding] = {}
+    for layer in layers:
+        if layer not in built:
+            built[layer] = _of_layer(config, family, layer, pairs)
     turns = [built[layer] for layer in layers[: _period(layers)]]
     if family.encodings == (INKLING,):
         return per_layer(*turns)
-    return (
-        turns[0] if len({encoding.name for encoding in turns}) == 1 else cycle(*turns)
-    )
+    if all(encoding.name == turns[0].name for encoding in turns):
+        return turns[0]
+    return cycle(*turns)
 
 
 def _unknown(config: Config) -> str:
-    """The error for a model_type that is not known, with advice that was tried."""
+    """Return the error for a model_type that is not known, with advice that was tried."""
     model_type = config["model_type"]
     error = f"model_type {reprlib.repr(model_type)} is not known."
     if parts := parts_of(config):
@@ -149,14 +156,9 @@ def _unknown(config: Config) -> str:
     except ValueError as reason:
         # MPNet is no MPT, and a model with code of its own is none whose name was mistyped.
         matches = difflib.get_close_matches(model_type[:40], FAMILIES, n=1, cutoff=0.85)
-        near = (
-            f" Did you mean {matches[0]}?"
-            if matches and not config.get("auto_map")
-            else ""
-        )
-        return (
-            f"{error}{near} Use that of a family that works alike. Without it: {reason}"
-        )
+        if matches and not config.get("auto_map"):
+            error += f" Did you mean {matches[0]}?"
+        return f"{error} Use that of a family that works alike. Without it: {reason}"
     return (
         f"{error} Leave it out if the model works like Llama: that gives {name[:120]}."
     )
@@ -168,8 +170,9 @@ def _without_rotation(config: Config, family: HFFamily, name: str) -> PositionEn
     heads = required(config, "num_attention_heads")
     if name == "alibi":
         exponent = (config.get("attn_config") or {}).get("alibi_bias_max")
-        exponent = 8.0 if exponent is None else float(exponent)
-        return alibi(num_heads=heads, exponent=exponent)
+        if exponent is None:
+            exponent = 8.0
+        return alibi(num_heads=heads, exponent=float(exponent))
     if name.endswith("t5)") or name == "t5":
         biases = t5(
             num_heads=heads,
@@ -192,7 +195,9 @@ def _without_rotation(config: Config, family: HFFamily, name: str) -> PositionEn
             )
         size = config.get("embedding_size") or hidden_size
         table = learned_absolute(max_length=rows - first, hidden_size=size)
-        return table + t5(num_heads=heads) if name == "absolute+t5" else table
+        if name == "absolute+t5":
+            return table + t5(num_heads=heads)
+        return table
     make = relative_key if name == "relative_key" else relative_key_query
     return per_layer(make(head_size=hidden_size // heads, max_length=rows))
 
@@ -216,7 +221,8 @@ def _deberta(config: Config, rows: int, hidden_size: int) -> PositionEncoding:
             "share_att_key must be true, got false: without it the table has projections of its "
             "own, which encodings.deberta does not."
         )
-    longest, buckets = config["max_relative_positions"], config["position_buckets"]
+    buckets = config["position_buckets"]
+    longest = config["max_relative_positions"]
     offsets = deberta(
         hidden_size=hidden_size,
         num_buckets=None if buckets == -1 else buckets,
@@ -226,7 +232,7 @@ def _deberta(config: Config, rows: int, hidden_size: int) -> PositionEncoding:
 
 
 def _layers(config: Config, family: HFFamily, layer_type: str | None) -> list[_Layer]:
-    """All layers, or one if they are the same; with `layer_type` one of this type."""
+    """Return all layers, or one if they are the same; with `layer_type` one of this type."""
     if layer_type is not None and family is UNNAMED and not config.get("layer_types"):
         return [_Layer(layer_type)]
     count = config.get("num_hidden_layers")
@@ -235,28 +241,25 @@ def _layers(config: Config, family: HFFamily, layer_type: str | None) -> list[_L
             raise ValueError(
                 f"{key} must have an entry for each of {count} layers, got {len(config[key])}."
             )
-    lists = {key: config.get(key) for key in ("no_rope_layers", "layer_rope_theta")}
+    bases = config.get("layer_rope_theta")
+    by_layer = config.get("no_rope_layers") or bases
     types = _layer_types(config, family)
-    given = [len(listed) for listed in lists.values() if listed]
     scaled = config.get("rope_scaling_layers")
-    if len(types) == 1 and (
-        given or scaled is not None or config.get("no_rope_layer_interval")
-    ):
-        types *= given[0] if given else required(config, "num_hidden_layers")
-    only_sliding = (
-        family.only_sliding_rotates and has_window(config) and not any(lists.values())
+    if len(types) == 1:
+        if by_layer:
+            types *= len(by_layer)
+        elif scaled is not None or config.get("no_rope_layer_interval"):
+            types *= required(config, "num_hidden_layers")
+    only_sliding_rotates = (
+        family.only_sliding_rotates and has_window(config) and not by_layer
     )
-    bases = lists["layer_rope_theta"] or [None] * len(types)
-    layers = [
-        _Layer(
-            name,
-            base
-            if has_rope(config, i) and (name == SLIDING or not only_sliding)
-            else 0.0,
-            scaled is None or i in scaled,
-        )
-        for i, (name, base) in enumerate(zip(types, bases))
-    ]
+    layers = []
+    for i, (name, base) in enumerate(zip(types, bases or [None] * len(types))):
+        may_rotate = name == SLIDING or not only_sliding_rotates
+        if not (may_rotate and has_rope(config, i)):
+            base = 0.0
+        is_scaled = scaled is None or i in scaled
+        layers.append(_Layer(name, base, is_scaled))
     if layer_type is None:
         return layers
     matching = [layer for layer in dict.fromkeys(layers) if layer.type == layer_type]
@@ -267,33 +270,44 @@ def _layers(config: Config, family: HFFamily, layer_type: str | None) -> list[_L
 
 
 def _layer_types(config: Config, family: HFFamily) -> list[str]:
-    """The type of each layer, or of one where all are the same."""
+    """Return the type of each layer, or of one where all are the same."""
     if config.get("layer_types"):
         types = [_known_layer("layer_types", name) for name in config["layer_types"]]
     elif family.is_full is None and (family.slides or not has_window(config)):
         types = [FULL]
     else:
-        rules = (layer_rule(rule) for key, rule in _PATTERNS.items() if config.get(key))
-        is_full = family.is_full or next(rules, None)
-        if is_full is None:
-            raise ValueError(
-                "sliding_window does not say for which layers it is. Add layer_types or "
-                "model_type, or build one kind of layer with from_hf(config, layer_type=...)."
-            )
-        kinds = (
-            is_full(config, i) for i in range(required(config, "num_hidden_layers"))
-        )
-        types = [
-            kind if isinstance(kind, str) else FULL if kind else family.other
-            for kind in kinds
-        ]
-    slide = family.slides and has_window(config)
-    return [SLIDING if name == FULL and slide else name for name in types]
+        is_full = family.is_full or _rule_without_family(config)
+        types = []
+        for i in range(required(config, "num_hidden_layers")):
+            kind = is_full(config, i)
+            if not isinstance(kind, str):
+                kind = FULL if kind else family.other
+            types.append(kind)
+    if family.slides and has_window(config):
+        return [SLIDING if name == FULL else name for name in types]
+    return types
+
+
+def _rule_without_family(config: Config) -> IsFull:
+    """Return the rule of the first key of `_PATTERNS` that the config has.
+
+    Raises:
+      ValueError: if it has none of them.
+    """
+    for key, rule in _PATTERNS.items():
+        if config.get(key):
+            return layer_rule(rule)
+    raise ValueError(
+        "sliding_window does not say for which layers it is. Add layer_types or model_type, or "
+        "build one kind of layer with from_hf(config, layer_type=...)."
+    )
 
 
 def _known_layer(key: str, name: object) -> str:
     if not isinstance(name, str) or name not in LAYER_TYPES:
-        near = did_you_mean(name[:40], LAYER_TYPES) if isinstance(name, str) else ""
+        near = ""
+        if isinstance(name, str):
+            near = did_you_mean(name[:40], LAYER_TYPES)
         raise ValueError(
             f"{key} must be {', '.join(LAYER_TYPES)}, got {reprlib.repr(name)}.{near}"
         )
@@ -301,34 +315,40 @@ def _known_layer(key: str, name: object) -> str:
 
 
 def _period(layers: list[_Layer]) -> int:
-    """The shortest p such that layer i is layer i mod p."""
+    """Return the shortest p such that layer i is layer i mod p."""
+    # A string is compared fast, of thousands of layers too.
     letters = {kind: chr(i) for i, kind in enumerate(dict.fromkeys(layers))}
-    codes = "".join(
-        letters[layer] for layer in layers
-    )  # Compared fast, of thousands too.
-    return next(p for p in range(1, len(codes) + 1) if codes.startswith(codes[p:]))
+    codes = "".join(letters[layer] for layer in layers)
+    period = 1
+    while not codes.startswith(codes[period:]):
+        period += 1
+    return period
 
 
 def _of_layer(
     config: Config, family: HFFamily, layer: _Layer, layout: AxialLayout
 ) -> PositionEncoding:
-    layer_type, base, scaled = layer
+    layer_type, base, is_scaled = layer
     if layer_type == NO_ATTENTION:
         return none()
     if family.encodings == (INKLING,):
         return _inkling(config, layer_type)
     settings = None if base == 0 else _settings(config, family, layer_type)
     if settings is not None:
-        if not scaled:
-            settings = {key: settings[key] for key in settings if key == "rope_theta"}
-        own_base = {"rope_theta": base} if base else {}
-        encoding = rotation(
-            config, family, {**settings, **own_base}, layer_type, layout
-        )
+        settings = dict(settings)
+        if not is_scaled:
+            for key in settings.keys() - {"rope_theta"}:
+                del settings[key]
+        if base:
+            settings["rope_theta"] = base
+        encoding = rotation(config, family, settings, layer_type, layout)
     elif base == 0 and config.get("attn_temperature_tuning"):
-        scale = {"original_length": "floor_scale", "coefficient": "attn_scale"}
-        options = {option: required(config, key) for option, key in scale.items()}
-        encoding = log_n(**options, smooth=True, stepped=True)
+        encoding = log_n(
+            original_length=required(config, "floor_scale"),
+            coefficient=required(config, "attn_scale"),
+            smooth=True,
+            stepped=True,
+        )
     else:
         encoding = none()
     if layer_type == SLIDING:
@@ -348,22 +368,24 @@ def _inkling(config: Config, layer_type: str) -> PositionEncoding:
         rank=config["d_rel"],
         bidirectional=False,
     )
-    return encoding + window(max_distance=window_size - 1) if window_size else encoding
+    if window_size:
+        encoding += window(max_distance=window_size - 1)
+    return encoding
 
 
 def _reach(config: Config, family: HFFamily) -> int:
     """Return the largest distance in the window of a sliding layer; see `from_hf`."""
     key = "local_attention" if config.get("local_attention") else "sliding_window"
     size = required(config, key)
+    is_bidirectional = config.get("use_bidirectional_attention") in (True, "all")
     if family.reach:
         reach = family.reach(size)
-    elif key == "local_attention" or config.get("use_bidirectional_attention") in (
-        True,
-        "all",
-    ):
+    elif key == "local_attention" or is_bidirectional:
         reach = size // 2
+    elif config.get("is_causal") is False:
+        reach = size
     else:
-        reach = size if config.get("is_causal") is False else size - 1
+        reach = size - 1
     if reach < 1:
         raise ValueError(
             f"{key} must let a query see other keys than its own, got {size}."
@@ -372,13 +394,12 @@ def _reach(config: Config, family: HFFamily) -> int:
 
 
 def _settings(config: Config, family: HFFamily, layer_type: str) -> Config | None:
-    """The rope settings of a layer type as the config has them; None for layers without RoPE."""
+    """Return the rope settings of a layer type, as in the config; None for layers without RoPE."""
     # Of both, transformers reads the old one.
     key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     settings = config.get(key) or {}
-    if not any(
-        name in BASES or isinstance(value, Mapping) for name, value in settings.items()
-    ):
+    is_by_type = any(isinstance(value, Mapping) for value in settings.values())
+    if not is_by_type and settings.keys().isdisjoint(BASES):
         has_none = config.get("model_type") in (None, "olmo_hybrid")
         if has_none and settings.get("rope_theta", 1) is None:
             return None
@@ -386,8 +407,9 @@ def _settings(config: Config, family: HFFamily, layer_type: str) -> Config | Non
         if full_only and layer_type == SLIDING:
             return {}
         # Phi-3 has it next to its rope settings, where it wins in all families.
-        outer = {ORIGINAL: config[ORIGINAL]} if config.get(ORIGINAL) is not None else {}
-        return {**settings, **outer}
+        if config.get(ORIGINAL) is not None:
+            return {**settings, ORIGINAL: config[ORIGINAL]}
+        return settings
     by_type = {}
     for name, value in settings.items():
         if name not in LAYER_TYPES and (value is None or name in KNOWN_SETTINGS):
@@ -403,10 +425,9 @@ def _settings(config: Config, family: HFFamily, layer_type: str) -> Config | Non
     of_type = by_type[layer_type]
     if of_type is None:
         return None
+    of_type = dict(of_type)
     # `truncate` is read next to the layer types, or not at all.
-    nested = {key: value for key, value in of_type.items() if key != "truncate"}
-    return (
-        {**nested, "truncate": settings["truncate"]}
-        if "truncate" in settings
-        else nested
-    )
+    of_type.pop("truncate", None)
+    if "truncate" in settings:
+        of_type["truncate"] = settings["truncate"]
+    return of_type

@@ -41,12 +41,38 @@ def _is_flag(value: Any) -> bool:
     return value in (0, 1)
 
 
-def _is_text_or_texts(value: Any) -> bool:
+def _is_dict(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_size_or_minus_1(value: Any) -> bool:
+    return value == -1 or (_is_whole(value) and 1 <= value < 2**31)
+
+
+def _is_positive(value: Any) -> bool:
+    return _is_number(value) and value > 0
+
+
+def _are_names(value: Any) -> bool:
     return _is_text(value) or _is_list_of(_is_text, value)
 
 
+def _split_names(value: Any) -> list[str]:
+    return value.split("|") if _is_text(value) else list(value)
+
+
 def _is_pattern(value: Any) -> bool:
-    return set(value) <= {"L", "G"} if _is_text(value) else _is_whole(value)
+    if _is_text(value):
+        return set(value) <= {"L", "G"}
+    return _is_whole(value)
+
+
+def _to_pattern(value: Any) -> str | int:
+    return value if _is_text(value) else int(value)
+
+
+def _to_floats(value: Any) -> tuple[float, ...]:
+    return tuple(map(float, value))
 
 
 def _is_list_of(item: Callable[[Any], bool], value: Any) -> bool:
@@ -79,41 +105,36 @@ def _list_of(what: str, item: Callable[[Any], bool], convert: Callable = list) -
 
 
 # By the names of `hf_keys.json`; None stands for a key that is missing, and is accepted by all.
-_KINDS: Mapping[str, _Kind] = {
+_INTEGERS = {
     "size": _whole(1, 2**31 - 1),
     "whole": _whole(0, 2**31 - 1),
     "width": _whole(1, 2**20),
     "head": _whole(1, 2**16),
     "count": _whole(1, _MOST_LAYERS),
-    "size or -1": _Kind(
-        "an integer, 1 or more, or -1",
-        lambda value: value == -1 or (_is_whole(value) and 1 <= value < 2**31),
-        int,
-    ),
-    "positive": _Kind(
-        "a positive number", lambda value: _is_number(value) and value > 0, float
-    ),
+    "size or -1": _Kind("an integer, 1 or more, or -1", _is_size_or_minus_1, int),
+}
+_OTHER_SCALARS = {
+    "positive": _Kind("a positive number", _is_positive, float),
     "number": _Kind("a number", _is_number, float),
     "flag": _Kind("true or false", _is_flag, bool),
     "text": _Kind("a string", _is_text, str),
-    "names": _Kind(
-        "a string of names joined by |, or a list of them",
-        _is_text_or_texts,
-        lambda value: value.split("|") if _is_text(value) else list(value),
-    ),
-    "dict": _Kind("a dict", lambda value: isinstance(value, Mapping), dict),
-    "pattern": _Kind(
-        "an integer, 0 or more, or a string of L and G",
-        _is_pattern,
-        lambda value: value if _is_text(value) else int(value),
-    ),
+    "dict": _Kind("a dict", _is_dict, dict),
+}
+_PATTERN_TEXT = "an integer, 0 or more, or a string of L and G"
+_NAMES_TEXT = "a string of names joined by |, or a list of them"
+_SEQUENCES = {
+    "pattern": _Kind(_PATTERN_TEXT, _is_pattern, _to_pattern),
+    "names": _Kind(_NAMES_TEXT, _are_names, _split_names),
     "texts": _list_of("strings", _is_text),
     "flags": _list_of("times 0 or 1", _is_flag),
     "wholes": _list_of("integers, 0 or more", _is_whole),
-    "numbers": _list_of("numbers", _is_number, lambda value: tuple(map(float, value))),
+    "numbers": _list_of("numbers", _is_number, _to_floats),
 }
+_KINDS: Mapping[str, _Kind] = {**_INTEGERS, **_OTHER_SCALARS, **_SEQUENCES}
 _DATA = json.loads(Path(__file__).with_name("hf_keys.json").read_text(encoding="utf-8"))
-_KIND_OF = {key: kind for kind, keys in _DATA["kinds"].items() for key in keys}
+_KIND_OF: dict[str, str] = {}
+for _kind, _keys in _DATA["kinds"].items():
+    _KIND_OF |= dict.fromkeys(_keys, _kind)
 
 
 def _converted(name: str, value: Any, kind: str) -> Any:
@@ -131,23 +152,33 @@ def checked_setting(key: str, value: Any) -> Any:
 def _inner(config: Config, key: str) -> Config:
     """A model inside a config, of the outer model's type if it names none."""
     outer = config.get("model_type")
-    known = isinstance(outer, str) and outer in FAMILIES
-    inner = {**({"model_type": outer} if known else {}), **config[key]}
+    inner = dict(config[key])
+    if isinstance(outer, str) and outer in FAMILIES:
+        inner.setdefault("model_type", outer)
     # Qwen2-VL's tower has the type of the whole, and others none.
     kind = f"{inner.get('model_type') or outer}_{key.removesuffix('_config')}"
-    return (
-        {**inner, "model_type": kind} if kind in FAMILIES or kind in REFUSED else inner
-    )
+    if kind in FAMILIES or kind in REFUSED:
+        inner["model_type"] = kind
+    return inner
+
+
+def _text_part(config: Config) -> str | None:
+    """Return the key of the text model inside a config; None if it has none."""
+    for key in _TEXT_PARTS:
+        if isinstance(config.get(key), Mapping):
+            return key
+    return None
 
 
 def parts_of(config: Config) -> list[str]:
     """Return the keys of the models inside a config."""
-    return [
-        key
-        for key, value in config.items()
-        if isinstance(value, Mapping)
-        and (value.get("model_type") or key == "vision_config")
-    ]
+    keys = []
+    for key, value in config.items():
+        if not isinstance(value, Mapping):
+            continue
+        if value.get("model_type") or key == "vision_config":
+            keys.append(key)
+    return keys
 
 
 def _part_of(config: Config, part: object) -> Config:
@@ -155,9 +186,7 @@ def _part_of(config: Config, part: object) -> Config:
     keys = part.split(".") if isinstance(part, str) else [""]
     for key in keys:
         while not isinstance(config.get(key), Mapping):
-            outer = next(
-                (k for k in _TEXT_PARTS if isinstance(config.get(k), Mapping)), None
-            )
+            outer = _text_part(config)
             if outer is None:
                 raise ValueError(
                     f"part must be {' or '.join(parts_of(config)) or 'left out'} for "
@@ -179,6 +208,10 @@ def checked_config(
 
     Args:
       part: keys of the model that is read, see `from_hf`.
+
+    Raises:
+      ValueError: if the config is no dict, has no such part, is of a family that is refused, or has
+        a key that is missing, not supported or of the wrong type.
     """
     if not isinstance(config, Mapping):
         raise ValueError(
@@ -187,8 +220,8 @@ def checked_config(
         )
     if part is not None:
         config = _part_of(config, part)
-    while keys := [key for key in _TEXT_PARTS if isinstance(config.get(key), Mapping)]:
-        config = _inner(config, keys[0])
+    while (key := _text_part(config)) is not None:
+        config = _inner(config, key)
     name = _converted("model_type", config.get("model_type") or "", "text")
     if name not in FAMILIES and name not in WITHOUT:
         name = name.removesuffix("_text")
@@ -246,13 +279,14 @@ def _refuse(values: Config, family: HFFamily) -> None:
             )
     for key in family.needs:
         required(values, key)
-    for key in _DATA["need_family"] if family is UNNAMED else ():
+    if family is not UNNAMED:
+        return
+    for key in _DATA["need_family"]:
         if values.get(key):
-            alike = ", ".join(
-                name for name in FAMILIES if key in FAMILIES[name].defaults
-            )
+            alike = [name for name in FAMILIES if key in FAMILIES[name].defaults]
             raise ValueError(
-                f"{key} is read only with a model_type that has it: {alike}. Add that of the model."
+                f"{key} is read only with a model_type that has it: {', '.join(alike)}. Add that "
+                "of the model."
             )
 
 
@@ -261,11 +295,8 @@ def _fill(values: dict[str, Any], family: HFFamily) -> None:
     for key in ("layer_types", "no_rope_layers", "layer_rope_theta"):
         if isinstance(values.get(key), list | tuple) and values[key]:
             sizes["num_hidden_layers"] = len(values[key])
-    for key, default in {
-        "rope_theta": family.theta,
-        **family.defaults,
-        **sizes,
-    }.items():
+    defaults = {"rope_theta": family.theta, **family.defaults, **sizes}
+    for key, default in defaults.items():
         values.setdefault(key, default)
     if not values.get("rope_scaling") and not values.get("rope_parameters"):
         values["rope_parameters"] = family.settings
@@ -292,23 +323,20 @@ def described(config: Config) -> str:
 def _full_head_size(config: Config) -> int:
     """Gemma 4 in version 5: the head size of layers with full attention is an override of each."""
     overrides = config["per_layer_config"]
-    full = {
-        str(i) for i, name in enumerate(config.get("layer_types") or ()) if name == FULL
-    }
-    readable = all(
-        isinstance(values, Mapping)
-        and {"head_dim"} <= set(values) <= {"head_dim", "num_key_value_heads"}
-        for values in overrides.values()
-    )
-    sizes = (
-        {str(values["head_dim"]) for values in overrides.values()}
-        if readable
-        else set()
-    )
-    if (
-        len(sizes) != 1
-        or {str(layer).lstrip("0") or "0" for layer in overrides} != full
-    ):
+    full_layers = set()
+    for i, name in enumerate(config.get("layer_types") or ()):
+        if name == FULL:
+            full_layers.add(str(i))
+    layers = {str(layer).lstrip("0") or "0" for layer in overrides}
+    sizes = set()
+    is_supported = layers == full_layers
+    for values in overrides.values():
+        if not isinstance(values, Mapping) or "head_dim" not in values:
+            is_supported = False
+            break
+        is_supported &= set(values) <= {"head_dim", "num_key_value_heads"}
+        sizes.add(str(values["head_dim"]))
+    if not is_supported or len(sizes) != 1:
         raise ValueError(
             "per_layer_config is supported only if it gives all layers with full attention the "
             f"same head_dim, got {reprlib.repr(overrides)}."

@@ -10,21 +10,35 @@ Config = Mapping[str, Any]
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 NO_ATTENTION = "linear_attention"
 LAYER_TYPES = {
-    **{name: name for name in (FULL, SLIDING, CHUNKED, NO_ATTENTION)},
+    FULL: FULL,
+    SLIDING: SLIDING,
+    CHUNKED: CHUNKED,
+    NO_ATTENTION: NO_ATTENTION,
     # Of all keys, some are chosen by their content.
-    **dict.fromkeys(("indexed_attention", "deepseek_sparse_attention"), FULL),
-    **dict.fromkeys(("qwen_sparse_attention", "minimax_m3_sparse"), FULL),
+    "indexed_attention": FULL,
+    "deepseek_sparse_attention": FULL,
+    "qwen_sparse_attention": FULL,
+    "minimax_m3_sparse": FULL,
     # Attention and a convolution or a recurrence.
     "hybrid": FULL,
     "hybrid_sliding": SLIDING,
     "attention": FULL,
-    **dict.fromkeys(("conv", "mamba", "mlp", "moe", "recurrent"), NO_ATTENTION),
+    "conv": NO_ATTENTION,
+    "mamba": NO_ATTENTION,
+    "mlp": NO_ATTENTION,
+    "moe": NO_ATTENTION,
+    "recurrent": NO_ATTENTION,
 }
 # `(config, layer) ->` full attention or not, or the layer's type.
 IsFull = Callable[[Config, int], bool | str]
 
 
 def required(config: Config, key: str) -> Any:
+    """Return the value of a key.
+
+    Raises:
+      ValueError: if the key is missing or None.
+    """
     if config.get(key) is None:
         raise ValueError(
             f"{key} is missing from the config; its position encoding needs it."
@@ -78,24 +92,26 @@ def by_pattern(config: Config, layer: int) -> bool:
     if not has_window(config) or not pattern:
         return True
     if isinstance(pattern, str):
-        return (
-            pattern[layer % len(pattern)] == "G"
-            or layer == config["num_hidden_layers"] - 1
-        )
+        is_last = layer == config["num_hidden_layers"] - 1
+        return is_last or pattern[layer % len(pattern)] == "G"
     return (layer + 1) % pattern == 0
 
 
 @_rule("inkling")
 def _inkling(config: Config, layer: int) -> bool:
     local = config["local_layer_ids"]
-    return layer not in local if local is not None else (layer + 1) % 6 == 0
+    if local is None:
+        return (layer + 1) % 6 == 0
+    return layer not in local
 
 
 @_rule("lfm3")
 def _lfm3(config: Config, layer: int) -> str:
     if layer % 4 == 2:
         return FULL
-    return SLIDING if layer % 4 == 0 and layer else NO_ATTENTION
+    if layer % 4 == 0 and layer > 0:
+        return SLIDING
+    return NO_ATTENTION
 
 
 @_rule("all")

@@ -66,16 +66,19 @@ class HFFamily(NamedTuple):
 
     def reads(self) -> set[str]:
         """Return the keys of a config that matter to positions; its class ignores all others."""
-        some = {
-            "layer_types": self.is_full is not None,
-            "sliding_window": self.slides
-            or (self.is_full is not None and self.other == SLIDING),
-            "position_embedding_type": len(self.encodings) > 1,
-            "pad_token_id": self.padded_table,
-        }
         keys = {*SIZE_KEYS, "model_type", *self.defaults, *self.needs}
-        keys |= {key for key in some if some[key]}
-        return keys | _ROPE if {"rope", AXIAL} & {*self.encodings} else keys
+        has_types = self.is_full is not None
+        if has_types:
+            keys.add("layer_types")
+        if self.slides or (has_types and self.other == SLIDING):
+            keys.add("sliding_window")
+        if len(self.encodings) > 1:
+            keys.add("position_embedding_type")
+        if self.padded_table:
+            keys.add("pad_token_id")
+        if "rope" in self.encodings or AXIAL in self.encodings:
+            keys |= _ROPE
+        return keys
 
 
 # A config without `model_type`: nothing is known but what it says.
@@ -88,14 +91,17 @@ _DATA = json.loads(
 
 
 def _family(name: str, sizes: str, row: Mapping[str, Any]) -> HFFamily:
-    facts = {key: value for key, value in row.items() if key not in ("models", "note")}
-    facts |= {key: tuple(row[key]) for key in ("encodings", "needs") if key in row}
-    if table := row.get("table"):
-        facts["table"] = tuple(
-            _DATA["tables"][table] if isinstance(table, str) else table
-        )
-    if isinstance(settings := row.get("settings"), str):
-        facts["settings"] = _DATA["settings"][settings]
+    facts = dict(row)
+    facts.pop("models")
+    facts.pop("note", None)
+    # Strings are the names of tables and settings that several families have.
+    if isinstance(row.get("table"), str):
+        facts["table"] = _DATA["tables"][row["table"]]
+    if isinstance(row.get("settings"), str):
+        facts["settings"] = _DATA["settings"][row["settings"]]
+    for key in ("encodings", "needs", "table"):
+        if key in facts:
+            facts[key] = tuple(facts[key])
     if "is_full" in row:
         facts["is_full"] = layer_rule(row["is_full"])
     if "reach" in row:
@@ -105,18 +111,18 @@ def _family(name: str, sizes: str, row: Mapping[str, Any]) -> HFFamily:
 
 
 def _families(kind: str) -> dict[str, HFFamily]:
-    return {
-        name: _family(name, sizes, row)
-        for row in _DATA[kind]
-        if not isinstance(row, str)
-        for name, sizes in row["models"].items()
-    }
+    families = {}
+    for row in _DATA[kind]:
+        if isinstance(row, str):
+            continue
+        for name, sizes in row["models"].items():
+            families[name] = _family(name, sizes, row)
+    return families
 
 
 DECODERS: Mapping[str, HFFamily] = _families("decoders")
-TOWERS: Mapping[str, HFFamily] = _families(
-    "towers"
-)  # Models of images or speech inside others.
+# Models of images or speech inside others.
+TOWERS: Mapping[str, HFFamily] = _families("towers")
 FAMILIES: Mapping[str, HFFamily] = {**_families("encoders"), **DECODERS, **TOWERS}
 # Those whose encoders are read and written; an export tries them in this order.
 ENCODERS: Mapping[str, EncoderFormat] = {
@@ -125,9 +131,9 @@ ENCODERS: Mapping[str, EncoderFormat] = {
     if family.encoder is not None
 }
 # The reason, as the end of a sentence that names the model type.
-REFUSED: Mapping[str, str] = {
-    name: reason for names, reason in _DATA["refused"].items() for name in names.split()
-}
+REFUSED: dict[str, str] = {}
+for _names, _reason in _DATA["refused"].items():
+    REFUSED |= dict.fromkeys(_names.split(), _reason)
 WITHOUT: tuple[str, ...] = tuple(
     _DATA["without"]
 )  # Parts of models, without such positions.

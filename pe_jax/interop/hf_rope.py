@@ -29,7 +29,9 @@ def _trained_length(config: Config, options: Options) -> Options:
 def _stretch(config: Config, options: Options) -> Options:
     longest = config.get("max_position_embeddings")
     original = options.get("original_length", longest)
-    factor = max(1.0, longest / original) if longest and original else None
+    factor = None
+    if longest and original:
+        factor = max(1.0, longest / original)
     return {"original_length": original, "factor": factor}
 
 
@@ -50,7 +52,8 @@ def _default(
             f"mrope_section must be three integers, 0 or more; got {reprlib.repr(list(sections))}."
         )
     counts = tuple(map(int, sections))
-    left = int(head_size * options.get("fraction", 1.0)) // 2 - sum(counts[1:])
+    pairs = int(head_size * options.get("fraction", 1.0)) // 2
+    left = pairs - sum(counts[1:])
     if interleaved and left >= 0:  # Time has all pairs that height and width leave.
         counts = (left, *counts[1:])
     return mrope(
@@ -109,11 +112,16 @@ def _ntk_of_gte(
 
 
 class _Type(NamedTuple):
-    make: Callable[..., PositionEncoding]  # Our encoding.
-    options: Mapping[
-        str, str
-    ]  # Its settings by their key, and what option each becomes.
-    # `(config, options) ->` options where the settings have none; None for no default.
+    """How a rope type is read.
+
+    Attributes:
+      make: our encoding.
+      options: its settings by their key, and the option that each becomes.
+      defaults: `(config, options) ->` options where the settings have none; None for no default.
+    """
+
+    make: Callable[..., PositionEncoding]
+    options: Mapping[str, str]
     defaults: Callable[[Config, Options], Options] = lambda config, options: {}
 
 
@@ -161,9 +169,9 @@ _TYPES: Mapping[str, _Type] = {
     "su": _LONGROPE,  # Phi-3's first name for it.
 }
 # Settings of any type. A type ignores those of the others, as in transformers.
-KNOWN_SETTINGS = {key for kind in _TYPES.values() for key in kind.options}
-# No type reads these: Ministral 3 repeats a length, the first YaRN models have a flag.
-KNOWN_SETTINGS |= {"rope_type", "type", "max_position_embeddings", "finetuned"}
+# No type reads these four: Ministral 3 repeats a length, the first YaRN models have a flag.
+KNOWN_SETTINGS = {"rope_type", "type", "max_position_embeddings", "finetuned"}
+KNOWN_SETTINGS.update(*(kind.options for kind in _TYPES.values()))
 # Settings that only code outside transformers reads, and the value with which they do nothing.
 _OUTSIDE = {"attn_factor": 1}
 # Settings that belong to a family, not to a type: the families whose code reads them.
@@ -188,7 +196,11 @@ def rotation(
     layer_type: str,
     layout: AxialLayout,
 ) -> PositionEncoding:
-    """Build the encoding of rope settings, completed from the config."""
+    """Build the encoding of rope settings, completed from the config.
+
+    Raises:
+      ValueError: for an unknown type or setting, a value of the wrong type, or a missing key.
+    """
     if settings.get("rope_theta", 1) is None:
         raise ValueError(
             "rope_theta must be a positive number, got None. Leave it out for the default of "
@@ -197,7 +209,7 @@ def rotation(
     settings = _of_family(settings, config, family)
     name, kind = _type_of(settings, config, family)
     values = {
-        **{key: value for key, value in family.defaults.items() if key in kind.options},
+        **family.defaults,
         "rope_theta": _first(config, BASES[layer_type]),
         "partial_rotary_factor": config.get("partial_rotary_factor"),
         **_present(settings),
@@ -205,29 +217,27 @@ def rotation(
     head_size = _head_size(config, layer_type)
     if config.get("rotary_dim"):
         values["partial_rotary_factor"] = config["rotary_dim"] / head_size
-    options = {
-        option: checked_setting(key, values[key])
-        for key, option in kind.options.items()
-        if values.get(key) is not None
-    }
-    reads_share = family is UNNAMED or {"partial_rotary_factor", "rotary_dim"} & {
-        *family.defaults
-    }
-    if not reads_share:
+    options = {}
+    for key, option in kind.options.items():
+        if values.get(key) is not None:
+            options[option] = checked_setting(key, values[key])
+    shares = {"partial_rotary_factor", "rotary_dim"}
+    if family is not UNNAMED and shares.isdisjoint(family.defaults):
         options.pop("fraction", None)
     options = {**_present(kind.defaults(config, options)), **options}
     if name == "yarn":
         options |= _nulls_of_yarn(config, settings, options)
     if family.scales_logits and options.get("mscale_all_dim"):
         options["scale_logits"] = True
-    needed = [
-        name for name, default in options_of(kind.make).items() if default is REQUIRED
-    ]
     keys = {"original_length": "max_position_embeddings", "head_size": "head_dim"}
     keys |= {option: key for key, option in kind.options.items()}
-    if missing := [
-        keys[option] for option in (*needed, "base") if option not in options
-    ]:
+    missing = []
+    for option, default in options_of(kind.make).items():
+        if default is REQUIRED and option not in options:
+            missing.append(keys[option])
+    if "base" not in options:
+        missing.append("rope_theta")
+    if missing:
         raise ValueError(
             f"{' and '.join(missing)} is missing; rope_type {name!r} needs it."
         )
@@ -248,14 +258,14 @@ def _of_family(settings: Config, config: Config, family: HFFamily) -> Config:
     """Return the settings without those that only the code of other families reads."""
     if family is UNNAMED:
         return settings
-    unread = {
-        key for key, types in _READERS.items() if config["model_type"] not in types
-    }
-    unread.add(
-        "mrope_interleaved"
-    )  # A family's code decides it, whatever its configs say.
-    unread.add("interleaved" if _has_axes(family) else "mrope_section")
-    return {key: value for key, value in settings.items() if key not in unread}
+    read = dict(settings)
+    for key, types in _READERS.items():
+        if config["model_type"] not in types:
+            read.pop(key, None)
+    # A family's code decides it, whatever its configs say.
+    read.pop("mrope_interleaved", None)
+    read.pop("interleaved" if _has_axes(family) else "mrope_section", None)
+    return read
 
 
 def _has_axes(family: HFFamily) -> bool:
@@ -280,8 +290,11 @@ def _nulls_of_yarn(config: Config, settings: Config, options: Options) -> Option
 
 def _head_size(config: Config, layer_type: str) -> int:
     """Return the size of a head, or of its rotated slice in latent attention."""
-    full = ("global_head_dim",) if layer_type == FULL else ()
-    if size := _first(config, ("qk_rope_head_dim", *full, "head_dim")):
+    keys = ["qk_rope_head_dim", "head_dim"]
+    if layer_type == FULL:
+        keys.insert(1, "global_head_dim")
+    size = _first(config, keys)
+    if size:
         return size
     hidden_size = required(config, "hidden_size")
     heads = required(config, "num_attention_heads")
@@ -333,23 +346,36 @@ def _type_of(settings: Config, config: Config, family: HFFamily) -> tuple[str, _
 
 def _acts_beside(key: str, rope_type: str, family: HFFamily) -> bool:
     """Return whether code reads a setting that is none of the type's, so that it matters."""
-    if (
-        key == "mscale_all_dim"
-    ):  # DeepSeek's attention has its factor with all types but one.
+    if key == "mscale_all_dim":
+        # DeepSeek's attention has its factor with all types but one.
         return family.scales_logits and rope_type != "default"
     return key in (*_SECTIONS, "llama_4_scaling_beta")
 
 
 def _first(config: Config, keys: Iterable[str]) -> Any:
-    """The value of the first key that has one, or None."""
-    return next((config[key] for key in keys if config.get(key) is not None), None)
+    """Return the value of the first key that has one, or None."""
+    for key in keys:
+        if config.get(key) is not None:
+            return config[key]
+    return None
 
 
 def _present(options: Config) -> Options:
     return {key: value for key, value in options.items() if value is not None}
 
 
-# An encoding of `rope_keys` by name: base and window.
+class _RopeLayer(NamedTuple):
+    """A layer with `rope`, and with or without a window."""
+
+    base: float
+    max_distance: int | None
+
+    @property
+    def type(self) -> str:
+        return FULL if self.max_distance is None else SLIDING
+
+
+# The name of an encoding that `rope_keys` writes: base and window.
 _LAYER = re.compile(r"rope(?:\(base=([0-9.e+]+)\))?(?:\+window\(max_distance=(\d+)\))?")
 
 
@@ -364,24 +390,29 @@ def rope_keys(
     Raises:
       ValueError: for other encodings.
     """
-    names = [encoding.layer(i).name for i in range(num_layers)]
-    matches = [_LAYER.fullmatch(name) for name in names]
-    layers = [(float(match[1] or 10_000), match[2]) for match in matches if match]
-    bases = {SLIDING if reach else FULL: base for base, reach in layers}
-    windows = {reach for _, reach in layers if reach}
-    several = len(set(layers)) != len(bases) or len(windows) > 1
-    if len(layers) < len(names) or several or (windows and not by_layer):
+    layers = []
+    for i in range(num_layers):
+        match = _LAYER.fullmatch(encoding.layer(i).name)
+        if match:
+            max_distance = int(match[2]) if match[2] else None
+            layers.append(_RopeLayer(float(match[1] or 10_000), max_distance))
+    by_type = {layer.type: layer for layer in layers}
+    differ = len(set(layers)) != len(by_type)
+    if len(layers) < num_layers or differ or (SLIDING in by_type and not by_layer):
         raise ValueError(
             f"No model of transformers that is known here has the positions {encoding.name!r}: it "
             "has rope, of one base in all layers, and of another in those with a window."
         )
     if not by_layer:
-        return {"rope_theta": bases[FULL]}
-    return {
-        "layer_types": [SLIDING if reach else FULL for _, reach in layers],
-        **({"local_attention": 2 * int(windows.pop())} if windows else {}),
-        "rope_parameters": {
-            kind: {"rope_type": "default", "rope_theta": bases.get(kind, 10_000.0)}
-            for kind in (FULL, SLIDING)
-        },
-    }
+        return {"rope_theta": by_type[FULL].base}
+    keys: dict[str, Any] = {"layer_types": [layer.type for layer in layers]}
+    if SLIDING in by_type:
+        max_distance = by_type[SLIDING].max_distance
+        assert max_distance is not None
+        keys["local_attention"] = 2 * max_distance
+    keys["rope_parameters"] = {}
+    for layer_type in (FULL, SLIDING):
+        base = by_type[layer_type].base if layer_type in by_type else 10_000.0
+        settings = {"rope_type": "default", "rope_theta": base}
+        keys["rope_parameters"][layer_type] = settings
+    return keys

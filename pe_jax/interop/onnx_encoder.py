@@ -35,17 +35,15 @@ class OnnxEncoder(torch.nn.Module):
     def preprocess(
         self, texts: list[str], prompt: str | None = None, **_: object
     ) -> dict:
-        encoded = self.tokenizer.encode_batch(
-            [f"{prompt or ''}{text}" for text in texts]
-        )
-        names = {
-            "input_ids": "ids",
-            "token_type_ids": "type_ids",
-            "attention_mask": "attention_mask",
-        }
+        if prompt:
+            texts = [f"{prompt}{text}" for text in texts]
+        encoded = self.tokenizer.encode_batch(texts)
+        type_ids = [text.type_ids for text in encoded]
+        mask = [text.attention_mask for text in encoded]
         return {
-            name: torch.tensor([getattr(text, attribute) for text in encoded])
-            for name, attribute in names.items()
+            "input_ids": torch.tensor([text.ids for text in encoded]),
+            "token_type_ids": torch.tensor(type_ids),
+            "attention_mask": torch.tensor(mask),
         }
 
     def tokenize(self, texts: list[str]) -> dict:

@@ -32,11 +32,8 @@ from pe_jax.models import BertConfig
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-INPUTS = (
-    "input_ids",
-    "token_type_ids",
-    "attention_mask",
-)  # int64 [B, L], as tokenizers give them.
+# int64 [B, L], as tokenizers give them.
+INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 # Names of outputs elsewhere.
 _OUTPUTS = {"hidden": "last_hidden_state", "start": "start_logits", "end": "end_logits"}
 _ON_ELEMENTS = ("Where", "Add", "Sub", "Mul", "Div", "Max", "Min", "And", "Or", "Pow")
@@ -83,10 +80,8 @@ def save_onnx(
     check_folder(folder)
     settings = _pooling(sentences) if sentences else {}
     limits = _json(sentences / "sentence_bert_config.json") if sentences else {}
-    outputs = {
-        _OUTPUTS.get(x, x): shape
-        for x, shape in model_function(config, params)[1].items()
-    }
+    _, shapes = model_function(config, params)
+    outputs = {_OUTPUTS.get(name, name): shape for name, shape in shapes.items()}
     if sentences and "last_hidden_state" not in outputs:
         raise ValueError(
             f"sentences={str(sentences)!r} is for an encoder alone, not {outputs}."
@@ -124,9 +119,8 @@ def _program(config: BertConfig, params: Params, dtype: str) -> tuple[bytes, flo
     import jax2onnx
 
     # As the formula stands: the other implementations have gradients in mind.
-    model, outputs = model_function(
-        dataclasses.replace(config, implementation="naive"), params
-    )
+    naive = dataclasses.replace(config, implementation="naive")
+    model, outputs = model_function(naive, params)
 
     def of_integers(
         input_ids: Array, types: Array, mask: Array
@@ -149,12 +143,8 @@ def _program(config: BertConfig, params: Params, dtype: str) -> tuple[bytes, flo
         raise ValueError(
             f"jax2onnx cannot convert {config.encoding().name!r}: {error}"
         ) from error
-    if not any(
-        attribute.HasField("g")
-        for node in made.graph.node
-        for attribute in node.attribute
-    ):
-        made = _broadcast_late(made)  # A graph in a node could use what this removes.
+    if not _has_inner_graph(made):  # It could use what this removes.
+        made = _broadcast_late(made)
     if dtype == "float16":
         made = convert_float_to_float16(made, keep_io_types=True)
     _take_int64(made)
@@ -163,11 +153,20 @@ def _program(config: BertConfig, params: Params, dtype: str) -> tuple[bytes, flo
     names = [tensor.name for tensor in session.get_inputs()]
 
     def run(*inputs: np.ndarray) -> list[np.ndarray]:
-        return session.run(
-            None, dict(zip(names, (x.astype(np.int64) for x in inputs), strict=True))
-        )
+        by_name = {}
+        for name, x in zip(names, inputs, strict=True):
+            by_name[name] = x.astype(np.int64)
+        return session.run(None, by_name)
 
     return data, check_program(config, params, run, _TOLERANCES[dtype])
+
+
+def _has_inner_graph(model: ModelProto) -> bool:
+    """Return whether a node has a graph of its own, as a loop has."""
+    for node in model.graph.node:
+        if any(attribute.HasField("g") for attribute in node.attribute):
+            return True
+    return False
 
 
 def _broadcast_late(model: ModelProto) -> ModelProto:
@@ -180,9 +179,10 @@ def _broadcast_late(model: ModelProto) -> ModelProto:
     from onnx_ir.passes.common import RemoveUnusedNodesPass
 
     graph = model.graph
-    sources = {
-        node.output[0]: node.input[0] for node in graph.node if node.op_type == "Expand"
-    }
+    sources = {}
+    for node in graph.node:
+        if node.op_type == "Expand":
+            sources[node.output[0]] = node.input[0]
     values = [*graph.value_info, *graph.input, *graph.output]
     ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in values}
     for node in graph.node:
@@ -224,14 +224,13 @@ def _modules_after_encoder(source: Path) -> list[dict[str, Any]]:
 
 def _pooling(source: Path) -> dict[str, Any]:
     """Return the settings of the modules after the encoder, by class."""
-    return {
-        module["type"].rpartition(".")[2]: _json(
-            source / module["path"] / "config.json"
-        )
-        if module["path"]
-        else {}
-        for module in _modules_after_encoder(source)
-    }
+    settings: dict[str, Any] = {}
+    for module in _modules_after_encoder(source):
+        _, _, name = module["type"].rpartition(".")
+        settings[name] = {}
+        if module["path"]:
+            settings[name] = _json(source / module["path"] / "config.json")
+    return settings
 
 
 def _json(file: Path) -> Any:

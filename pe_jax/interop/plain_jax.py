@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -50,16 +49,26 @@ def _evaluate(program: ClosedJaxpr, *inputs: Array) -> list[jax.Array]:
 
     for equation in program.jaxpr.eqns:
         operands = [value(variable) for variable in equation.invars]
-        shapes = [getattr(variable.aval, "shape", ()) for variable in equation.outvars]
-        constant = (
-            equation.primitive.name != "dim_as_value"
-            and not any(isinstance(x, jax.core.Tracer) for x in operands)
-            and all(isinstance(size, int) for shape in shapes for size in shape)
-        )
-        with jax.ensure_compile_time_eval() if constant else contextlib.nullcontext():
+        if _is_constant(equation, operands):
+            with jax.ensure_compile_time_eval():
+                results = _apply(equation, operands)
+        else:
             results = _apply(equation, operands)
         values |= zip(equation.outvars, results, strict=True)
     return [value(variable) for variable in program.jaxpr.outvars]
+
+
+def _is_constant(equation: JaxprEqn, operands: list[Any]) -> bool:
+    """Return whether an equation can be computed now: without inputs, and to known shapes."""
+    if equation.primitive.name == "dim_as_value":
+        return False
+    if any(isinstance(x, jax.core.Tracer) for x in operands):
+        return False
+    for variable in equation.outvars:
+        shape = getattr(variable.aval, "shape", ())
+        if not all(isinstance(size, int) for size in shape):
+            return False
+    return True
 
 
 def _apply(equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
@@ -71,25 +80,19 @@ def _apply(equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
         return _evaluate(jax.make_jaxpr(meaning)(*operands), *operands)
     if primitive.name in _CALLS:
         body = params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"]
-        return _evaluate(
-            body if isinstance(body, ClosedJaxpr) else ClosedJaxpr(body, ()), *operands
-        )
+        if not isinstance(body, ClosedJaxpr):
+            body = ClosedJaxpr(body, ())
+        return _evaluate(body, *operands)
     if primitive.name == "platform_index":
-        platforms = params["platforms"]
-        return [
-            next(
-                i
-                for i, names in enumerate(platforms)
-                if names is None or "cpu" in names
-            )
-        ]
+        for i, names in enumerate(params["platforms"]):
+            if names is None or "cpu" in names:
+                return [i]
     if primitive.name == "cond" and isinstance(operands[0], int):
         return _evaluate(params["branches"][operands[0]], *operands[1:])
     if primitive.name == "scan":
         body = params["jaxpr"]
-        params["jaxpr"] = jax.make_jaxpr(functools.partial(_evaluate, body))(
-            *body.in_avals
-        )
+        step = functools.partial(_evaluate, body)
+        params["jaxpr"] = jax.make_jaxpr(step)(*body.in_avals)
     results = primitive.bind(*operands, **params)
     return results if primitive.multiple_results else [results]
 
@@ -99,32 +102,36 @@ def _dot_general(
 ) -> Array:
     """A product of matrices or of batches of these: others become ONNX's Einsum, which is slow."""
     (sum_a, sum_b), (batch_a, batch_b) = dimension_numbers
-    free_a, free_b = (
-        [axis for axis in range(x.ndim) if axis not in (*sums, *batch)]
-        for x, sums, batch in ((a, sum_a, batch_a), (b, sum_b, batch_b))
-    )
-    batch, summed = [a.shape[i] for i in batch_a], math.prod(a.shape[i] for i in sum_a)
-    rows, columns = (
-        [x.shape[i] for i in free] for x, free in ((a, free_a), (b, free_b))
-    )
-    a = lax.transpose(a, [*batch_a, *free_a, *sum_a]).reshape(
-        *batch, math.prod(rows), summed
-    )
-    b = lax.transpose(b, [*batch_b, *sum_b, *free_b]).reshape(
-        *batch, summed, math.prod(columns)
-    )
+    free_a = _other_axes(a, (*sum_a, *batch_a))
+    free_b = _other_axes(b, (*sum_b, *batch_b))
+    batch = [a.shape[i] for i in batch_a]
+    summed = math.prod(a.shape[i] for i in sum_a)
+    rows = [a.shape[i] for i in free_a]
+    columns = [b.shape[i] for i in free_b]
+    a = lax.transpose(a, [*batch_a, *free_a, *sum_a])
+    a = a.reshape(*batch, math.prod(rows), summed)
+    b = lax.transpose(b, [*batch_b, *sum_b, *free_b])
+    b = b.reshape(*batch, summed, math.prod(columns))
     n = len(batch)
-    numbers = ((n + 1,), (n,)), (tuple(range(n)),) * 2
-    return lax.dot_general(a, b, numbers, **options).reshape(*batch, *rows, *columns)
+    batch_axes = tuple(range(n))
+    numbers = ((n + 1,), (n,)), (batch_axes, batch_axes)
+    out = lax.dot_general(a, b, numbers, **options)
+    return out.reshape(*batch, *rows, *columns)
+
+
+def _other_axes(x: Array, axes: Sequence[int]) -> list[int]:
+    return [axis for axis in range(x.ndim) if axis not in axes]
 
 
 # jax2onnx 0.17.1 converts the next three only where all sizes are known.
 
 
 def _cummax(x: Array, *, axis: int, reverse: bool) -> Array:
-    x, steps = jnp.moveaxis(x, axis, -1), jnp.arange(x.shape[axis])
+    steps = jnp.arange(x.shape[axis])
+    x = jnp.moveaxis(x, axis, -1)
     before = (steps[:, None] <= steps) if reverse else (steps[:, None] >= steps)
-    return jnp.moveaxis(jnp.where(before, x[..., None, :], x.min()).max(-1), -1, axis)
+    largest = jnp.where(before, x[..., None, :], x.min()).max(-1)
+    return jnp.moveaxis(largest, -1, axis)
 
 
 def _pad(
@@ -133,12 +140,10 @@ def _pad(
     for axis, (before, after, between) in enumerate(padding_config):
         if between or before < 0 or after < 0:
             raise NotImplementedError(f"pad of {(before, after, between)}")
-        shapes = [
-            [*x.shape[:axis], size, *x.shape[axis + 1 :]] for size in (before, after)
-        ]
-        x = lax.concatenate(
-            [lax.full(shapes[0], value), x, lax.full(shapes[1], value)], axis
-        )
+        outer, inner = x.shape[:axis], x.shape[axis + 1 :]
+        start = lax.full((*outer, before, *inner), value)
+        end = lax.full((*outer, after, *inner), value)
+        x = lax.concatenate([start, x, end], axis)
     return x
 
 
@@ -151,10 +156,9 @@ def _rem(x: Array, y: Array) -> Array:
 
 # What primitives stand for, by their names.
 _MEANINGS: dict[str, Callable[..., Any]] = {
-    **{
-        p.name: p.impl
-        for p in (product_p, relative_shift_p, relative_shift_transpose_p)
-    },
+    product_p.name: product_p.impl,
+    relative_shift_p.name: relative_shift_p.impl,
+    relative_shift_transpose_p.name: relative_shift_transpose_p.impl,
     "optimization_barrier": lambda *operands: operands,
     "cummax": _cummax,
     "pad": _pad,

@@ -14,12 +14,10 @@ from pe_jax.interop.hf_registry import FAMILIES
 
 MODEL_TYPES = tuple(name for name, family in FAMILIES.items() if family.table)
 # The first family with the same table names all of them.
-_FAMILY_OF = {
-    name: next(
-        first for first in MODEL_TYPES if FAMILIES[first].table == FAMILIES[name].table
-    )
-    for name in MODEL_TYPES
-}
+_FIRST_WITH: dict[tuple[str, ...], str] = {}
+for _name in MODEL_TYPES:
+    _FIRST_WITH.setdefault(FAMILIES[_name].table, _name)
+_FAMILY_OF = {name: _FIRST_WITH[FAMILIES[name].table] for name in MODEL_TYPES}
 
 
 class PositionTable(Record):
@@ -76,17 +74,16 @@ def load_position_table(path: str | Path, family: str = "") -> PositionTable:
 
 def _tables(checkpoint: Checkpoint) -> dict[str, str]:
     """Return the names of the tensors that may be the table, by family; at least one."""
-    tables = {family: FAMILIES[family].table for family in _FAMILY_OF.values()}
     names = checkpoint.headers
-    names_by_family = {
-        family: name
-        for family, table in tables.items()
-        for name in table
-        if name in names
-    }
+    names_by_family = {}
+    looked: dict[str, None] = {}  # Without repetitions.
+    for table, family in _FIRST_WITH.items():
+        looked |= dict.fromkeys(table)
+        for name in table:
+            if name in names:
+                names_by_family[family] = name
     if not names_by_family:
         near = [name for name in names if "pos" in name.lower()][:5]
-        looked = dict.fromkeys(key for table in tables.values() for key in table)
         raise ValueError(
             f"{checkpoint.path} has no known learned position table. Tensors with 'pos' in their "
             f"name: {', '.join(near) or 'none'}. Looked for: {', '.join(looked)}."
@@ -102,21 +99,24 @@ def _family(
         raise ValueError(
             f"Unknown family {family!r}: use one of {', '.join(MODEL_TYPES)}."
         )
-    said = checkpoint.config.get("model_type")
-    both = {"config.json's model_type": said, "the argument": family}
-    claims = {source: str(kind) for source, kind in both.items() if kind in MODEL_TYPES}
-    possible = set(names_by_family).intersection(
-        *({_FAMILY_OF[kind]} for kind in claims.values())
-    )
+    claims: dict[str, str] = {}
+    model_type = checkpoint.config.get("model_type")
+    if model_type in MODEL_TYPES:
+        claims["config.json's model_type"] = model_type
+    if family:
+        claims["the argument"] = family
+    possible = set(names_by_family)
+    for kind in claims.values():
+        possible &= {_FAMILY_OF[kind]}
     if len(possible) == 1:
         return possible.pop()
     names = " and ".join(dict.fromkeys(names_by_family.values()))
     fits = f"{checkpoint.path}: {names} can be of {' or '.join(names_by_family)}"
     if claims:
-        listed = " and ".join(
-            f"{source} is {kind!r}" for source, kind in claims.items()
+        listed = [f"{source} is {kind!r}" for source, kind in claims.items()]
+        raise ValueError(
+            f"{fits}, but {' and '.join(listed)}. Correct the one that is wrong."
         )
-        raise ValueError(f"{fits}, but {listed}. Correct the one that is wrong.")
     raise ValueError(
         f"{fits}, which start positions at different rows, and config.json has no known "
         f"model_type. Set family={' or family='.join(map(repr, names_by_family))}."

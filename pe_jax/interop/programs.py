@@ -72,12 +72,12 @@ def model_function(config: BertConfig, params: Params) -> tuple[Model, dict[str,
 def symbolic_inputs(config: BertConfig) -> list[jax.ShapeDtypeStruct]:
     """Return the shapes of the inputs for any B, and any L from 2 to the rows of the encoding."""
     longest = config.encoding().max_length
-    bounds = ["length >= 2", *([f"length <= {longest}"] if longest else [])]
-    batch, length = jax.export.symbolic_shape("batch, length", constraints=bounds)
-    return [
-        jax.ShapeDtypeStruct((batch, length), dtype)
-        for dtype in (jnp.int32, jnp.int32, bool)
-    ]
+    bounds = ["length >= 2"]
+    if longest:
+        bounds.append(f"length <= {longest}")
+    shape = jax.export.symbolic_shape("batch, length", constraints=bounds)
+    ids = jax.ShapeDtypeStruct(shape, jnp.int32)
+    return [ids, ids, jax.ShapeDtypeStruct(shape, bool)]
 
 
 def check_program(
@@ -92,20 +92,20 @@ def check_program(
       ValueError: if it is above `tolerance`.
     """
     model, outputs = model_function(config, params)
-    longest, rng, errors = config.encoding().max_length, np.random.default_rng(0), []
+    longest = config.encoding().max_length
+    rng = np.random.default_rng(0)
+    errors = []
     for length in sorted({min(length, longest or length) for length in (5, 24, 67)}):
         tokens = rng.integers(config.vocab_size, size=(2, length)).astype(np.int32)
         mask = np.arange(length) < np.array([[length], [length - 2]])
         arguments = tokens, np.zeros_like(tokens), mask
         results = zip(jax.jit(model)(*arguments), program(*arguments), strict=True)
         for shape, (ours, theirs) in zip(outputs.values(), results, strict=True):
-            of_tokens = shape.startswith("[B, L")
-            ours, theirs = (
-                np.asarray(x)[mask] if of_tokens else x for x in (ours, theirs)
-            )
-            errors.append(
-                float(np.abs(ours - theirs).max() / max(np.abs(ours).max(), 1e-30))
-            )
+            if shape.startswith("[B, L"):
+                ours = np.asarray(ours)[mask]
+                theirs = np.asarray(theirs)[mask]
+            largest = max(np.abs(ours).max(), 1e-30)
+            errors.append(float(np.abs(ours - theirs).max() / largest))
     error = float(np.max(errors))  # NaN if one is.
     if not error <= tolerance:
         raise ValueError(
@@ -154,10 +154,13 @@ def save_stablehlo(
         except ImportError as error:
             raise ModuleNotFoundError(str(error), name="flatbuffers") from error
     check_program(config, params, jax.export.deserialize(program).call)
-    kinds = {"tokens": "int32", "token_type_ids": "int32", "mask": "bool"}
     about = {
         "position": config.encoding().name,
-        "inputs": {name: f"{kind} [B, L]" for name, kind in kinds.items()},
+        "inputs": {
+            "tokens": "int32 [B, L]",
+            "token_type_ids": "int32 [B, L]",
+            "mask": "bool [B, L]",
+        },
         "outputs": outputs,
         "labels": list(labels),
         "max_length": config.encoding().max_length,

@@ -12,7 +12,6 @@ such as a marker `[E1]`, is a token wherever a text has it, special or not, as i
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -90,15 +89,23 @@ def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     Raises:
       ValueError: for a tokenizer without a token for masks, or a template of another form.
     """
-    size, names = tokenizer.get_vocab_size(), special_tokens(tokenizer)
-    (pad,), (mask,) = (_ids(tokenizer, names[role]) or [-1] for role in ("pad", "mask"))
-    if min(pad, mask) < 0:
+    size = tokenizer.get_vocab_size()
+    names = special_tokens(tokenizer)
+    pad = _ids(tokenizer, names["pad"])
+    mask = _ids(tokenizer, names["mask"])
+    if not pad or not mask:
         raise ValueError(
             f"tokenizer: it needs special tokens for pad and mask, and has {names}."
         )
     ordinary = np.setdiff1d(np.arange(size), _ids(tokenizer, *control_names(tokenizer)))
-    templates = (row_template(tokenizer, pair=pair) for pair in (False, True))
-    return Vocabulary(size, pad, mask, ordinary, *templates)
+    return Vocabulary(
+        size=size,
+        pad=pad[0],
+        mask=mask[0],
+        ordinary=ordinary,
+        single=row_template(tokenizer, pair=False),
+        pair=row_template(tokenizer, pair=True),
+    )
 
 
 def special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
@@ -106,10 +113,15 @@ def special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
 
     A tokenizer without a token for padding is padded with `sep`, or `cls`.
     """
-    names, single = _named(tokenizer), row_template(tokenizer, pair=False)
-    for role, ids in (("cls", single.before[:1]), ("sep", single.after[-1:])):
-        names[role] = "".join(_name_of(tokenizer, number) for number in ids.tolist())
-    return {**names, "pad": names["pad"] or names["sep"] or names["cls"]}
+    names = _named(tokenizer)
+    single = row_template(tokenizer, pair=False)
+    names["cls"] = names["sep"] = ""
+    if len(single.before):
+        names["cls"] = _name_of(tokenizer, int(single.before[0]))
+    if len(single.after):
+        names["sep"] = _name_of(tokenizer, int(single.after[-1]))
+    names["pad"] = names["pad"] or names["sep"] or names["cls"]
+    return names
 
 
 def _name_of(tokenizer: Tokenizer, number: int) -> str:
@@ -120,17 +132,28 @@ def _name_of(tokenizer: Tokenizer, number: int) -> str:
 
 def _ids(tokenizer: Tokenizer, *names: str) -> list[int]:
     """Return the ids of those names that are not empty and are tokens."""
-    ids = (tokenizer.token_to_id(name) for name in names if name)
-    return [number for number in ids if number is not None]
+    ids = []
+    for name in names:
+        number = tokenizer.token_to_id(name) if name else None
+        if number is not None:
+            ids.append(number)
+    return ids
 
 
 def row_template(tokenizer: Tokenizer, *, pair: bool) -> Template:
-    """Return the special tokens of a row of one text, or two; ValueError for another form."""
+    """Return the special tokens of a row of one text, or two.
+
+    Raises:
+      ValueError: for a template of another form.
+    """
     if any(map(tokenizer.num_special_tokens_to_add, (False, True))):
         return _post_processor_template(tokenizer, pair=pair)
     names = _named(tokenizer)
-    cls, sep = (_ids(tokenizer, names[role]) for role in ("cls", "sep"))
-    return bert_template(cls if sep else [], sep if cls else [], pair=pair)
+    cls = _ids(tokenizer, names["cls"])
+    sep = _ids(tokenizer, names["sep"])
+    if not cls or not sep:
+        return bert_template([], [], pair=pair)
+    return bert_template(cls, sep, pair=pair)
 
 
 def _named(tokenizer: Tokenizer) -> dict[str, str]:
@@ -138,12 +161,15 @@ def _named(tokenizer: Tokenizer) -> dict[str, str]:
     # "[CLS]" in a vocabulary of WordPiece is no ordinary word. Names that are flagged come first:
     # MPNet's vocabulary has "<mask>", which is, and BERT's "[MASK]".
     words = tokenizer.get_vocab() if is_word_piece(tokenizer) else ()
-    special = (_flagged(tokenizer), words)
-    known = {
-        role: next((name for part in special for name in names if name in part), "")
-        for role, names in KNOWN_NAMES.items()
-    }
-    if unknown := getattr(tokenizer.model, "unk_token", None):
+    flagged = _flagged(tokenizer)
+    known = dict.fromkeys(KNOWN_NAMES, "")
+    for role, names in KNOWN_NAMES.items():
+        present = [name for name in names if name in flagged]
+        present += [name for name in names if name in words]
+        if present:
+            known[role] = present[0]
+    unknown = getattr(tokenizer.model, "unk_token", None)
+    if unknown:
         known["unk"] = unknown
     files = getattr(tokenizer, NAMES, {})
     return {role: files.get(role, name) for role, name in known.items()}
@@ -160,16 +186,11 @@ def control_names(tokenizer: Tokenizer) -> set[str]:
     They are those with a role, in the files or in the post-processor, and the special tokens with a
     well-known name. Other special tokens were added for texts.
     """
-    well_known = {
-        *_BOUNDARY_NAMES,
-        *itertools.chain.from_iterable(KNOWN_NAMES.values()),
-    }
-    names = {
-        *special_tokens(tokenizer).values(),
-        *getattr(tokenizer, NAMES, {}).values(),
-        *_post_processor_names(tokenizer),
-        *(well_known & _flagged(tokenizer)),
-    }
+    well_known = set(_BOUNDARY_NAMES).union(*KNOWN_NAMES.values())
+    names = well_known & _flagged(tokenizer)
+    names.update(special_tokens(tokenizer).values())
+    names.update(getattr(tokenizer, NAMES, {}).values())
+    names.update(_post_processor_names(tokenizer))
     return names - {""}
 
 
@@ -208,24 +229,26 @@ def text_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
     for token in spec["added_tokens"]:
         token["content"] = renamed(token["content"])
     model = spec["model"]
-    if isinstance(model["vocab"], dict):
-        model["vocab"] = {
-            renamed(name): number for name, number in model["vocab"].items()
-        }
+    vocab = model["vocab"]
+    if isinstance(vocab, dict):
+        model["vocab"] = {renamed(name): number for name, number in vocab.items()}
     else:  # Of Unigram: its search prefers <s>, of score 0, to all other pieces.
-        model["vocab"] = [[renamed(name), score] for name, score in model["vocab"]]
+        model["vocab"] = [[renamed(name), score] for name, score in vocab]
     if model.get("unk_token"):
         model["unk_token"] = renamed(model["unk_token"])
     if "merges" in model:
-        model["merges"] = [
-            pair for pair in model["merges"] if "".join(pair) not in new_names
-        ]
-    nothing = {"post_processor": None, "truncation": None, "padding": None}
-    return Tokenizer.from_str(json.dumps({**spec, **nothing}))
+        merges = model["merges"]
+        model["merges"] = [pair for pair in merges if "".join(pair) not in new_names]
+    spec |= {"post_processor": None, "truncation": None, "padding": None}
+    return Tokenizer.from_str(json.dumps(spec))
 
 
 def require_cls(template: Template) -> Template:
-    """Return the template; ValueError if it begins with the text, not with a token as [CLS]."""
+    """Return the template.
+
+    Raises:
+      ValueError: if it begins with the text, not with a token as [CLS].
+    """
     if not len(template.before):
         raise ValueError(
             "tokenizer: its post-processor puts no special token before a text, but next-sentence "
@@ -237,8 +260,11 @@ def require_cls(template: Template) -> Template:
 
 def bert_template(cls: Sequence[int], sep: Sequence[int], *, pair: bool) -> Template:
     """Return `[CLS] text [SEP]`, or `[CLS] first [SEP] second [SEP]` of two types."""
-    before, after = np.array(cls, np.int32), np.array(sep, np.int32)
-    return Template(before, after if pair else after[:0], after, 0 if pair else None)
+    before = np.array(cls, np.int32)
+    after = np.array(sep, np.int32)
+    if pair:
+        return Template(before, between=after, after=after, second=0)
+    return Template(before, between=after[:0], after=after, second=None)
 
 
 def _post_processor_template(tokenizer: Tokenizer, *, pair: bool) -> Template:
@@ -247,24 +273,31 @@ def _post_processor_template(tokenizer: Tokenizer, *, pair: bool) -> Template:
     probe = _probe(tokenizer)
     encoding = tokenizer.encode(probe, probe) if pair else tokenizer.encode(probe)
     owner = np.array([-1 if n is None else n for n in encoding.sequence_ids])
-    ids, types = np.array(encoding.ids, np.int32), np.array(encoding.type_ids)
+    ids = np.array(encoding.ids, np.int32)
+    types = np.array(encoding.type_ids)
     if ids.max() >= tokenizer.get_vocab_size():
         raise ValueError(
             f"tokenizer: its post-processor adds the id {ids.max()}, which is no token."
         )
     texts = [np.flatnonzero(owner == n) for n in range(1 + pair)]
     begin, end = texts[0][0], texts[-1][-1] + 1
-    between = slice(texts[0][-1] + 1, texts[-1][0]) if pair else slice(end, end)
-    second = int(np.argmax(types)) - int(texts[-1][0]) if pair and types.any() else None
-    is_ordered = (np.diff(owner[owner >= 0]) >= 0).all() and (np.diff(types) >= 0).all()
-    is_near = second is None or -len(ids[between]) <= second <= 0
-    if not (is_ordered and is_near) or types.max() > 1:
+    between = ids[:0]
+    second = None
+    if pair:
+        start = int(texts[1][0])
+        between = ids[texts[0][-1] + 1 : start]
+        if types.any():
+            second = int(np.argmax(types)) - start
+    is_in_order = (np.diff(owner[owner >= 0]) >= 0).all()
+    types_ascend = (np.diff(types) >= 0).all() and types.max() <= 1
+    is_near = second is None or -len(between) <= second <= 0
+    if not (is_in_order and types_ascend and is_near):
         raise ValueError(
             f"tokenizer: its post-processor gives a text and a second one the order "
             f"{owner.tolist()} and the types {types.tolist()} (-1 is a special token). Accepted "
             "are the first text, then the second, with types 0, then 1 from the second text on."
         )
-    return Template(ids[:begin], ids[between], ids[end:], second)
+    return Template(ids[:begin], between, ids[end:], second)
 
 
 def _probe(tokenizer: Tokenizer) -> str:

@@ -77,26 +77,27 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         raise ValueError(
             f"{path} is not UTF-8 text ({error}). Download it again."
         ) from error
-    names = {
-        role: token.content for role, token in beside.names.items() if role in ROLES
-    }
+    names = {}
+    for role, token in beside.names.items():
+        if role in ROLES:
+            names[role] = token.content
     setattr(tokenizer, NAMES, names)
     with _errors_of_the_library(f"{path} cannot encode a text"):
         tokenizer.encode("a \u2603", "a")  # A pair with an unknown word.
         names = special_tokens(tokenizer)
-    missing = [role for role in ("pad", "mask") if not names[role]]
+    missing = []
     if path.suffix == ".txt":
         tokens = tokenizer.get_vocab()
-        missing = [
-            role for role, name in _bert_names(beside).items() if name not in tokens
-        ]
+        for role, name in _bert_names(beside).items():
+            if name not in tokens:
+                missing.append(role)
+    else:
+        missing = [role for role in ("pad", "mask") if not names[role]]
     if missing:
         shown_names = 1 if is_word_piece(tokenizer) else None  # BERT's names.
-        lacking = ", ".join(
-            " or ".join(KNOWN_NAMES[role][:shown_names]) for role in missing
-        )
+        lacking = [" or ".join(KNOWN_NAMES[role][:shown_names]) for role in missing]
         raise ValueError(
-            f"The vocabulary of {path} lacks {lacking}, and the files next to it "
+            f"The vocabulary of {path} lacks {', '.join(lacking)}, and the files next to it "
             f"({CONFIG}, {NAMES_MAP}, {ADDED_TOKENS}) name no other. Put the published ones there."
         )
     if path.suffix == ".json":
@@ -116,17 +117,19 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, str]:
 
 def _check_ids(path: Path, tokens: Mapping[str, int]) -> None:
     ids = sorted(tokens.values())
-    for twice in (a for a, b in itertools.pairwise(ids) if a == b):
-        names = sorted(token for token, number in tokens.items() if number == twice)
-        raise ValueError(
-            f"{path} gives the id {twice} to several tokens: {', '.join(map(repr, names[:5]))}. "
-            "Every token needs a different id."
-        )
-    for unused in (n for n, number in enumerate(ids) if n != number):
-        raise ValueError(
-            f"The ids of {path} have gaps: no token has id {unused}, but the last of {len(tokens)} "
-            f"tokens has id {ids[-1]}. Ids must count up from 0."
-        )
+    for number, following in itertools.pairwise(ids):
+        if number == following:
+            names = sorted(token for token in tokens if tokens[token] == number)
+            raise ValueError(
+                f"{path} gives the id {number} to several tokens: "
+                f"{', '.join(map(repr, names[:5]))}. Every token needs a different id."
+            )
+    for expected, number in enumerate(ids):
+        if number != expected:
+            raise ValueError(
+                f"The ids of {path} have gaps: no token has id {expected}, but the last of "
+                f"{len(tokens)} tokens has id {ids[-1]}. Ids must count up from 0."
+            )
 
 
 def _check_added_tokens(path: Path, tokenizer: Tokenizer) -> None:
@@ -160,7 +163,6 @@ def _errors_of_the_library(message: str) -> Iterator[None]:
 
 
 def _read_json(path: Path, beside: FilesBeside) -> Tokenizer:
-
     text = path.read_text(encoding="utf-8")
     with _errors_of_the_library(f"Hugging Face tokenizers cannot read {path}"):
         tokenizer = Tokenizer.from_str(text)
@@ -227,9 +229,7 @@ def _settings(
             f"{class_file}: tokenizer_class={name!r:.60} does not split a text by vocab.txt alone. "
             "Put its tokenizer.json next to it."
         )
-    has_upper_case = any(
-        token != token.lower() for token in vocab if token not in special
-    )
+    has_upper_case = any(word != word.lower() for word in {*vocab} - {*special})
     if config.get("do_lower_case") is None and has_upper_case:
         raise ValueError(
             f"{path} has tokens in upper case, but a vocab.txt alone is read as that of an "
@@ -276,12 +276,10 @@ def train_tokenizer(
     # the characters, and the second is given them in a fixed order, as special tokens. The returned
     # tokenizer is built from the vocabulary alone, in which they are ordinary tokens.
     settings: _Settings = {"lowercase": True, "strip_accents": strip_accents}
-    characters = [
-        token for token in _train(texts, 0, [], settings) if token.startswith("##")
-    ]
-    tokenizer = _word_piece(
-        _train(texts, vocab_size, sorted(characters), settings), settings
-    )
+    first_vocab = _train(texts, 0, [], settings)
+    characters = [token for token in first_vocab if token.startswith("##")]
+    vocab = _train(texts, vocab_size, sorted(characters), settings)
+    tokenizer = _word_piece(vocab, settings)
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     return tokenizer
 
@@ -302,17 +300,19 @@ def _train(
 ) -> dict[str, int]:
     tokenizer = _word_piece({"[UNK]": 0}, settings)
     # Words that no vocabulary can help would take time in proportion to the square of their length.
-    texts = (piece for text in texts for piece in _pieces(_TOO_LONG.sub(" ", text)))
+    shortened = (_TOO_LONG.sub(" ", text) for text in texts)
+    pieces = itertools.chain.from_iterable(map(_pieces, shortened))
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         special_tokens=[*SPECIAL_TOKENS, *first],
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.train_from_iterator(pieces, trainer)
     return tokenizer.get_vocab(with_added_tokens=True)
 
 
 def _pieces(text: str) -> Iterator[str]:
     size = f".{{1,{_LONGEST_PIECE}}}"
     pattern = re.compile(rf"{size}(?:(?<=[{_CUTS}])|\Z)|{size}", re.DOTALL)
-    return (match[0] for match in pattern.finditer(text))
+    for match in pattern.finditer(text):
+        yield match[0]

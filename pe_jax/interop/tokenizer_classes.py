@@ -65,10 +65,18 @@ _ROBERTA = TokenizerClass("BPE", _ROBERTA_NAMES)
 _XLM_ROBERTA = TokenizerClass("Unigram", _ROBERTA_NAMES)
 # By name, without `Tokenizer` and `Fast`.
 _CLASSES = {
-    **dict.fromkeys(("Bert", "DistilBert", "Electra", "MobileBert"), _BERT),
-    **dict.fromkeys(("SqueezeBert", "LayoutLM", "Lxmert"), _BERT),
+    "Bert": _BERT,
+    "DistilBert": _BERT,
+    "Electra": _BERT,
+    "MobileBert": _BERT,
+    "SqueezeBert": _BERT,
+    "LayoutLM": _BERT,
+    "Lxmert": _BERT,
     "MPNet": _MPNET,
-    **dict.fromkeys(("Roberta", "Bart", "LED", "Longformer"), _ROBERTA),
+    "Roberta": _ROBERTA,
+    "Bart": _ROBERTA,
+    "LED": _ROBERTA,
+    "Longformer": _ROBERTA,
     "XLMRoberta": _XLM_ROBERTA,
 }
 # They are what tokenizer.json says, whatever the settings of a class.
@@ -80,20 +88,25 @@ _BY_CODE = (
 )  # fmt: skip
 # By `model_type` of config.json, where no file names the class.
 _CLASS_OF_MODEL = {
-    **dict.fromkeys(
-        ("bert", "distilbert", "electra", "mobilebert", "nomic_bert"), "BertTokenizer"
-    ),
-    **dict.fromkeys(("squeezebert", "layoutlm", "lxmert"), "BertTokenizer"),
+    "bert": "BertTokenizer",
+    "distilbert": "BertTokenizer",
+    "electra": "BertTokenizer",
+    "mobilebert": "BertTokenizer",
+    "nomic_bert": "BertTokenizer",
+    "squeezebert": "BertTokenizer",
+    "layoutlm": "BertTokenizer",
+    "lxmert": "BertTokenizer",
     "convbert": "ConvBertTokenizer",
-    **dict.fromkeys(("roberta", "longformer", "bart"), "RobertaTokenizer"),
-    **dict.fromkeys(("xlm-roberta", "gte"), "XLMRobertaTokenizer"),
+    "roberta": "RobertaTokenizer",
+    "longformer": "RobertaTokenizer",
+    "bart": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "gte": "XLMRobertaTokenizer",
     "mpnet": "MPNetTokenizer",
     "roformer": "RoFormerTokenizer",
 }
-_GENERIC_MODELS = (
-    "modernbert",
-    "modernbert-decoder",
-)  # Whatever class their files name.
+# Whatever class their files name.
+_GENERIC_MODELS = ("modernbert", "modernbert-decoder")
 
 # Texts that pipelines of published tokenizers split differently.
 _PROBES = (
@@ -158,9 +171,8 @@ def follow_config(path: Path, tokenizer: Tokenizer, beside: FilesBeside) -> None
         the message names both files.
     """
     file, config = beside.config_file, beside.config
-    name, class_file = declared_class(
-        path, beside
-    )  # Without this file, by config.json alone.
+    # Without this file, by config.json alone.
+    name, class_file = declared_class(path, beside)
     if _stem(name) in _BY_CODE:
         raise ValueError(
             f"{class_file}: tokenizer_class={name!r} splits a text by code of its own, not as "
@@ -173,9 +185,8 @@ def follow_config(path: Path, tokenizer: Tokenizer, beside: FilesBeside) -> None
             _check_bert_settings(path, tokenizer, file, config)
         _check_prefix_space(path, tokenizer, file, config)
         return
-    if builder.model == "WordPiece" and isinstance(
-        tokenizer.normalizer, BertNormalizer
-    ):
+    has_bert_normalizer = isinstance(tokenizer.normalizer, BertNormalizer)
+    if builder.model == "WordPiece" and has_bert_normalizer:
         _follow_bert(path, tokenizer, file, config)
     if builder is _ROBERTA and isinstance(tokenizer.pre_tokenizer, ByteLevel):
         _follow_prefix_space(path, tokenizer, file, config)
@@ -221,10 +232,13 @@ def difference_from_class(
         for their_piece, our_piece in zip([*theirs, None], [*ours, None]):
             if their_piece != our_piece:
                 return f"in {text!r} it has {their_piece!r} where {our_piece!r} is here"
-    begin, end = ("bos", "eos") if builder is _XLM_ROBERTA else ("cls", "sep")
-    begin_id, end_id = (tokenizer.token_to_id(names[role]) for role in (begin, end))
+    begin, end = names["cls"], names["sep"]
+    if builder is _XLM_ROBERTA:
+        begin, end = names["bos"], names["eos"]
+    begin_id = tokenizer.token_to_id(begin)
+    end_id = tokenizer.token_to_id(end)
     if begin_id is None or end_id is None:
-        return f"it needs the tokens {names[begin]!r} and {names[end]!r}"
+        return f"it needs the tokens {begin!r} and {end!r}"
     for pair in (False, True):
         expected = _template(builder, begin_id, end_id, pair=pair)
         found = row_template(tokenizer, pair=pair)
@@ -294,11 +308,10 @@ def _check_prefix_space(
     """Raise ValueError if version 4 follows the setting and version 5 does not."""
     splitter = tokenizer.pre_tokenizer
     value = _flag(file, config, PREFIX_SPACE)
-    if isinstance(splitter, ByteLevel) and value not in (
-        None,
-        splitter.add_prefix_space,
-    ):
-        here = splitter.add_prefix_space
+    if not isinstance(splitter, ByteLevel) or value is None:
+        return
+    here = splitter.add_prefix_space
+    if value != here:
         _refuse_setting(path, file, PREFIX_SPACE, value, PREFIX_SPACE, here)
 
 
@@ -369,30 +382,35 @@ def _pieces(
 ) -> list[str]:
     if normalizer is not None:
         text = normalizer.normalize_str(text)
-    return (
-        [text]
-        if splitter is None
-        else [piece for piece, _ in splitter.pre_tokenize_str(text)]
-    )
+    if splitter is None:
+        return [text]
+    return [piece for piece, _ in splitter.pre_tokenize_str(text)]
 
 
 def _template(builder: TokenizerClass, begin: int, end: int, *, pair: bool) -> Template:
     if builder is _BERT:
         return bert_template([begin], [end], pair=pair)
-    first, last = np.array([begin], np.int32), np.array([end], np.int32)
+    first = np.array([begin], np.int32)
+    last = np.array([end], np.int32)
     between = np.repeat(last, 2 if pair else 0)
     return Template(first, between, last, None)
 
 
 def _are_equal(one: Template, other: Template) -> bool:
-    parts = zip(one[:3], other[:3], strict=True)
-    return one.second == other.second and all(np.array_equal(a, b) for a, b in parts)
+    return (
+        np.array_equal(one.before, other.before)
+        and np.array_equal(one.between, other.between)
+        and np.array_equal(one.after, other.after)
+        and one.second == other.second
+    )
 
 
 def _shown(template: Template) -> str:
     before, between, after = (part.tolist() for part in template[:3])
-    types = "" if template.second is None else f", type 1 from {template.second} on"
-    return f"{before} {between} {after}{types}"
+    text = f"{before} {between} {after}"
+    if template.second is not None:
+        text += f", type 1 from {template.second} on"
+    return text
 
 
 def _undeclared(tokenizer: Tokenizer, beside: FilesBeside) -> str:
@@ -402,11 +420,10 @@ def _undeclared(tokenizer: Tokenizer, beside: FilesBeside) -> str:
     declared = {declared.token.content for declared in beside.declared}
     named = {token.content for token in (*beside.names.values(), *beside.extra)}
     # A token of the vocabulary is special there by its role alone; others would get other ids.
-    by_role = (control_names(tokenizer) | named) & tokenizer.get_vocab(
-        with_added_tokens=False
-    ).keys()
+    words = tokenizer.get_vocab(with_added_tokens=False)
+    by_role = (control_names(tokenizer) | named) & words.keys()
     added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     lost = sorted(added - declared - by_role)
-    return (
-        f"it lacks the added token(s) {', '.join(map(repr, lost[:5]))}" if lost else ""
-    )
+    if not lost:
+        return ""
+    return f"it lacks the added token(s) {', '.join(map(repr, lost[:5]))}"

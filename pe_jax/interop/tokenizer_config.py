@@ -22,10 +22,8 @@ ADDED_TOKENS = "added_tokens.json"
 # The roles of special tokens, in the order in which transformers adds those that are no tokens yet.
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _ADDED = "added_tokens_decoder"  # The key of `CONFIG`.
-_EXTRA = (
-    "extra_special_tokens",
-    "additional_special_tokens",
-)  # The first takes precedence.
+# The first takes precedence.
+_EXTRA = ("extra_special_tokens", "additional_special_tokens")
 _FLAGS = ("lstrip", "normalized", "rstrip", "single_word", "special")
 
 
@@ -63,14 +61,16 @@ def read_files_beside(path: Path) -> FilesBeside:
     Raises:
       ValueError: for a file that is damaged, has a value of another type, or contradicts another.
     """
-    config_file, map_file, added_file = (
-        path.with_name(name) for name in (CONFIG, NAMES_MAP, ADDED_TOKENS)
-    )
-    config, names_map, added = (
-        read_object(file) for file in (config_file, map_file, added_file)
-    )
-    names, mapped_names = _names(config_file, config), _names(map_file, names_map)
-    extra, mapped_extra = _extra(config_file, config), _extra(map_file, names_map)
+    config_file = path.with_name(CONFIG)
+    map_file = path.with_name(NAMES_MAP)
+    added_file = path.with_name(ADDED_TOKENS)
+    config = read_object(config_file)
+    names_map = read_object(map_file)
+    added = read_object(added_file)
+    names = _names(config_file, config)
+    mapped_names = _names(map_file, names_map)
+    extra = _extra(config_file, config)
+    mapped_extra = _extra(map_file, names_map)
     if _ADDED in config:
         declared = list(_tokens_of_config(config_file, config[_ADDED]))
         _check_agreement(added_file, added, declared)
@@ -80,7 +80,10 @@ def read_files_beside(path: Path) -> FilesBeside:
         special = {token.content for token in (*names.values(), *extra)}
         declared = list(_tokens_of_file(added_file, added, special))
         extra = extra or mapped_extra
-    ordered = {role: names[role] for role in (*ROLES, *names) if role in names}
+    ordered = {}
+    for role in (*ROLES, *names):
+        if role in names:
+            ordered[role] = names[role]
     return FilesBeside(
         config_file=config_file,
         config=config,
@@ -116,11 +119,9 @@ def add_declared_tokens(path: Path, tokenizer: Tokenizer, beside: FilesBeside) -
         assigned = tokenizer.token_to_id(token.content)
         if assigned != number:
             holder = tokenizer.id_to_token(number)
-            taken = (
-                "which is no token"
-                if holder is None
-                else f"which is that of {holder!r}"
-            )
+            taken = "which is no token"
+            if holder is not None:
+                taken = f"which is that of {holder!r}"
             raise ValueError(
                 f"{file}: {token.content!r} has the id {number}, {taken}: after {path} it gets "
                 f"{assigned}. The ids of added tokens must follow those of the vocabulary, each "
@@ -152,9 +153,10 @@ def _names(file: Path, values: Json) -> dict[str, AddedToken]:
 
 def _extra(file: Path, values: Json) -> list[AddedToken]:
     """Return the special tokens that a file lists without a role."""
-    key = next((key for key in _EXTRA if values.get(key)), "")
+    first, second = _EXTRA
+    key = first if values.get(first) else second
     tokens = values.get(key) or []
-    if isinstance(tokens, dict) and key == _EXTRA[0]:  # With roles, see `_names`.
+    if isinstance(tokens, dict) and key == first:  # With roles, see `_names`.
         return []
     if not isinstance(tokens, list):
         raise ValueError(f"{file}: {key} must be a list of tokens, got {tokens!r:.40}.")

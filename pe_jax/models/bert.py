@@ -18,7 +18,14 @@ from pe_jax.attention.masks import combine_masks, document_positions
 from pe_jax.attention.product import is_product_of_layers
 from pe_jax.common.records import Record
 from pe_jax.common.shapes import Array, Bool, Float, Int
-from pe_jax.encodings import Context, Params, Positions, embed, parameter_count
+from pe_jax.encodings import (
+    Context,
+    Params,
+    PositionEncoding,
+    Positions,
+    embed,
+    parameter_count,
+)
 from pe_jax.encodings.positions import default_positions
 from pe_jax.models.layers import BertModule, Block, check_ids, split_rng
 
@@ -50,11 +57,9 @@ def _check_rows(
 ) -> None:
     """Raise a ValueError for masks that are not bool, or arrays of other rows than the tokens."""
     for name, array in (("mask", mask), ("pair_mask", pair_mask)):
-        dtype = (
-            jnp.bool_
-            if array is None
-            else getattr(array, "dtype", type(array).__name__)
-        )
+        if array is None:
+            continue
+        dtype = getattr(array, "dtype", type(array).__name__)
         if dtype != jnp.bool_:
             raise ValueError(
                 f"{name} must be bool, got {dtype}. For a mask of 0 and 1 pass {name} == 1; for "
@@ -89,7 +94,8 @@ def _rescaled(
     share = masked / jnp.maximum(total, 1)
     # Rows of masks alone have no other token to rescale.
     factor = (1 - 0.15 * 0.8) / jnp.maximum(1 - share, 1e-6)
-    return jnp.where(is_mask[:, :, None], 0, x * factor[:, :, None].astype(x.dtype))
+    rescaled = x * factor[:, :, None].astype(x.dtype)
+    return jnp.where(is_mask[:, :, None], 0, rescaled)
 
 
 def _stack(by_layer: list[tuple[Array, Array]]) -> LayerOutputs:
@@ -152,9 +158,11 @@ class Bert(BertModule):
         input_positions = positions
         if positions is None and encoding.axes == 1:
             positions, input_positions = self._default_positions(
-                tokens, mask, document_ids
+                encoding, tokens, mask, document_ids
             )
-        position_rng = None if rng is None else jax.random.fold_in(rng, c.num_layers)
+        position_rng = None
+        if rng is not None:
+            position_rng = jax.random.fold_in(rng, c.num_layers)
         context = Context(
             positions_q=positions,
             positions_k=positions,
@@ -171,8 +179,8 @@ class Bert(BertModule):
         if c.rescaled_token is not None:
             x = _rescaled(x, tokens == c.rescaled_token, mask, document_ids)
         if c.num_token_types:
-            absent = token_type_ids is None or c.num_token_types == 1
-            token_type_ids = jnp.zeros_like(tokens) if absent else token_type_ids
+            if token_type_ids is None or c.num_token_types == 1:
+                token_type_ids = jnp.zeros_like(tokens)
             check_ids("token_type_ids", token_type_ids, c.num_token_types)
             x = x + self.embedding(c.num_token_types, "token_type")(token_type_ids)
         input_context = Context(
@@ -186,26 +194,29 @@ class Bert(BertModule):
         if c.embedding_width != c.hidden_size:
             x = self.dense(c.hidden_size, "embedding_projection")(x)
         x, outputs = self._run_layers(
-            x, position_params, context, attention_mask, layer_rngs
+            encoding, x, position_params, context, attention_mask, layer_rngs
         )
-        x = self.norm("final_norm")(x) if c.final_norm else x
-        if outputs is not None:
-            if c.final_norm:
+        if c.final_norm:
+            x = self.norm("final_norm")(x)
+            if outputs is not None:
                 outputs = outputs.replace(hidden=outputs.hidden.at[-1].set(x))
+        if outputs is not None:
             self.sow("intermediates", "outputs", outputs)
         return x
 
     @nn.nowrap
     def _default_positions(
-        self, tokens: Array, mask: Bool[Array, "B L"] | None, document_ids: Array | None
+        self,
+        encoding: PositionEncoding,
+        tokens: Array,
+        mask: Bool[Array, "B L"] | None,
+        document_ids: Array | None,
     ) -> tuple[Positions, Positions]:
         """Return the positions in attention, and those that are added to the input."""
         if document_ids is not None:
             by_document = document_positions(document_ids)
             return by_document, by_document
-        positions = default_positions(
-            tokens.shape[1], self.config.encoding().max_length
-        )
+        positions = default_positions(tokens.shape[1], encoding.max_length)
         if mask is None or not self.config.positions_from_mask:
             return positions, positions
         return positions, jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
@@ -213,6 +224,7 @@ class Bert(BertModule):
     @nn.nowrap
     def _run_layers(
         self,
+        encoding: PositionEncoding,
         x: Float[Array, "B L D"],
         position_params: Params,
         context: Context,
@@ -224,7 +236,8 @@ class Bert(BertModule):
         Args:
           rngs: of the dropout of each layer.
         """
-        c, encoding, first = self.config, self.config.encoding(), x
+        c = self.config
+        embeddings = x
         every_layer = self.is_mutable_collection("intermediates")
         params = [
             encoding.layer_params(position_params, i) for i in range(c.num_layers)
@@ -233,15 +246,15 @@ class Bert(BertModule):
             by_layer = []
             for i in range(c.num_layers):
                 if i == 0 or not c.shared_layers:
-                    block = self._block(i, name=f"layer_{i}")
+                    block = self._block(encoding, i, name=f"layer_{i}")
                 x, attended = block(x, params[i], context, mask, rngs[i])
                 by_layer.append((x, attended))
             groups = [_stack(by_layer)] if every_layer else []
         else:
-            x, groups = self._run_groups(x, params, context, mask, rngs)
+            x, groups = self._run_groups(encoding, x, params, context, mask, rngs)
         if not every_layer:
             return x, None
-        hidden = [first[None], *(group.hidden for group in groups)]
+        hidden = [embeddings[None], *(group.hidden for group in groups)]
         attention = [group.attention for group in groups]
         return x, LayerOutputs(
             hidden=jnp.concatenate(hidden), attention=jnp.concatenate(attention)
@@ -250,6 +263,7 @@ class Bert(BertModule):
     @nn.nowrap
     def _run_groups(
         self,
+        encoding: PositionEncoding,
         x: Float[Array, "B L D"],
         position_params: Sequence[Params],
         context: Context,
@@ -257,20 +271,19 @@ class Bert(BertModule):
         rngs: Sequence[jax.Array | None],
     ) -> tuple[Float[jax.Array, "B L D"], list[LayerOutputs]]:
         """Run the blocks as a pure function, as many at a time as differ in their encoding."""
-        c, encoding = self.config, self.config.encoding()
+        c = self.config
         every_layer = self.is_mutable_collection("intermediates")
 
         def run(start: int, x: Array, group: list) -> tuple[Array, LayerOutputs | None]:
             by_layer = []
             for i, (params, layer_params, layer_rng) in enumerate(group, start):
-                block = self._block(i, parent=None)
+                block = self._block(encoding, i, parent=None)
                 # What layers share is no input of the loop: its gradient is summed over them.
-                inputs = (
-                    layer_params if encoding.per_layer else position_params[i],
-                    context,
-                    mask,
+                if not encoding.per_layer:
+                    layer_params = position_params[i]
+                x, attended = block.apply(
+                    {"params": params}, x, layer_params, context, mask, layer_rng
                 )
-                x, attended = block.apply({"params": params}, x, *inputs, layer_rng)
                 by_layer.append((x, attended))
             return x, _stack(by_layer) if every_layer else None
 
@@ -282,18 +295,17 @@ class Bert(BertModule):
                 prevent_cse=not c.scan_layers,
                 static_argnums=0,
             )
-        layers = [
-            (
-                block_params(self.variables["params"], i),
-                params if encoding.per_layer else {},
-                rng,
-            )
-            for i, (params, rng) in enumerate(zip(position_params, rngs, strict=True))
-        ]
+        layers = []
+        for i in range(c.num_layers):
+            params = block_params(self.variables["params"], i)
+            layer_params = position_params[i] if encoding.per_layer else {}
+            layers.append((params, layer_params, rngs[i]))
         # Layers before the loop: those left over, and a first one with other parameters.
         turn = max(1, len(encoding.layers))
         same_first = c.first_norm and not c.conv_kernel
-        lead = c.num_layers % turn or (0 if same_first else turn)
+        lead = c.num_layers % turn
+        if lead == 0 and not same_first:
+            lead = turn
         groups = [layers[i : i + turn] for i in range(lead, c.num_layers, turn)]
         outputs: list[Any] = []
         if lead:
@@ -301,9 +313,8 @@ class Bert(BertModule):
             outputs.append(lead_outputs)
         if c.scan_layers and groups:
             run_group = functools.partial(run, lead)
-            x, stacked = jax.lax.scan(
-                run_group, x, jax.tree.map(lambda *x: jnp.stack(x), *groups)
-            )
+            stacked_groups = jax.tree.map(lambda *leaves: jnp.stack(leaves), *groups)
+            x, stacked = jax.lax.scan(run_group, x, stacked_groups)
             outputs.append(
                 jax.tree.map(lambda leaf: leaf.reshape(-1, *x.shape), stacked)
             )
@@ -314,15 +325,14 @@ class Bert(BertModule):
         return x, outputs
 
     @nn.nowrap
-    def _block(self, index: int, **arguments: Any) -> Block:
-        """The block of a layer; `arguments` are those of every Flax module."""
-        c, encoding = self.config, self.config.encoding()
-        own, has_norm = encoding._at_layer(index), index > 0 or c.first_norm
+    def _block(self, encoding: PositionEncoding, index: int, **arguments: Any) -> Block:
+        """Return the block of a layer; `arguments` are those of every Flax module."""
+        c = self.config
         return Block(
             c,
             encoding.layer(index),
-            own,
-            has_attention_norm=has_norm,
+            encoding._at_layer(index),
+            has_attention_norm=index > 0 or c.first_norm,
             has_convolution=index == 0 and c.conv_kernel > 0,
             **arguments,
         )

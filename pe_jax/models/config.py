@@ -261,24 +261,30 @@ class BertConfig(Config):
         return self.embedding_size or self.hidden_size
 
     def encoding(self) -> PositionEncoding:
-        """Return the position encoding, built for these sizes where `position` is a name."""
+        """Return the position encoding, built for these sizes where `position` is a name.
+
+        Raises:
+          ValueError: for a name or options that are not known, or sizes that do not fit them.
+        """
         from pe_jax import encodings
 
         if isinstance(self.position, encodings.PositionEncoding):
             return self.position
-        names = ("hidden_size", "head_size", "num_heads", "max_length")
-        sizes = {name: getattr(self, name) for name in names}
-        encoding = _encoding(self.position, **sizes)
+        encoding_of_width = functools.partial(
+            _encoding,
+            self.position,
+            head_size=self.head_size,
+            num_heads=self.num_heads,
+            max_length=self.max_length,
+        )
+        encoding = encoding_of_width(hidden_size=self.hidden_size)
         if self.embedding_width == self.hidden_size:
             return encoding
-        narrow = _encoding(
-            self.position, **{**sizes, "hidden_size": self.embedding_width}
-        )
+        narrow = encoding_of_width(hidden_size=self.embedding_width)
         # What is added to the embeddings has their size.
-        parts = [
-            small if small.embed else part
-            for part, small in zip(encoding.parts, narrow.parts, strict=True)
-        ]
+        parts = []
+        for part, small in zip(encoding.parts, narrow.parts, strict=True):
+            parts.append(small if small.embed else part)
         return dataclasses.replace(encoding, parts=tuple(parts))
 
 
@@ -290,12 +296,9 @@ def _encoding(name: str, **sizes: int) -> PositionEncoding:
 
 
 SIZES = ("num_layers", "hidden_size", "num_heads", "intermediate_size")
+_INTERNAL = [x.name for x in dataclasses.fields(BertConfig) if x.metadata["internal"]]
 # The settings in which encoders differ.
-ARCHITECTURE = tuple(
-    field.name
-    for field in dataclasses.fields(BertConfig)
-    if field.metadata["internal"] and field.name != "vocab_size"
-)
+ARCHITECTURE = tuple(name for name in _INTERNAL if name != "vocab_size")
 
 
 def preset(name: str, **changes: Any) -> BertConfig:
@@ -347,11 +350,9 @@ class ModelChanges(optional_keys(BertConfig)):  # type: ignore[misc]
         Raises:
           ValueError: for values that `BertConfig` refuses.
         """
-        changes = {
-            name: value
-            for name, value in vars(self).items()
-            if value is not None and name != "size"
-        }
+        changes = dict(vars(self))
+        del changes["size"]
+        changes = {name: value for name, value in changes.items() if value is not None}
         try:
             if start is None:
                 return preset(self.size or "base", **changes)

@@ -58,14 +58,12 @@ def _attended(config: BertConfig, layer: int, length: int) -> int:
     hidden = jax.ShapeDtypeStruct((1, 1, config.hidden_size), jnp.float32)
     params = jax.eval_shape(encoding.init, jax.random.key(0))
     q, v = jax.eval_shape(functools.partial(_operands, encoding), params, heads, hidden)
-    terms = [part.offsets for part in encoding.parts if part.offsets]
-    vectors = [
-        hook
-        for term in terms
-        for hook in (term.key_vectors, term.query_vectors, term.value_vectors)
-        if hook
-    ]
-    widths = q.shape[-1] + v.shape[-1] + config.head_size * len(vectors)
+    widths = q.shape[-1] + v.shape[-1]
+    for part in encoding.parts:
+        term = part.offsets
+        if term:
+            vectors = (term.key_vectors, term.query_vectors, term.value_vectors)
+            widths += config.head_size * sum(hook is not None for hook in vectors)
     window = encoding.window
     pairs = length + _pairs(window.left, length) + _pairs(window.right, length)
     return 2 * pairs * config.num_heads * widths

@@ -63,7 +63,8 @@ def _mean(
     hidden: Float[Array, "B L D"], mask: Bool[Array, "B L"] | None
 ) -> Float[Array, "B D"]:
     """Return the mean over tokens that are not padding; zeros where all are."""
-    mask = jnp.ones(hidden.shape[:2], bool) if mask is None else mask
+    if mask is None:
+        mask = jnp.ones(hidden.shape[:2], bool)
     weights = mask.astype(jnp.float32)[:, :, None]
     total = (weights * hidden).sum(1) / jnp.maximum(weights.sum(1), 1)
     return total.astype(hidden.dtype)

@@ -76,8 +76,12 @@ def queries_keys_values(
     Queries that share a head of keys and values have it repeated.
     """
     layers = _compared(config, params, tokens, config.num_layers)
-    by_layer = [[_repeated(x, config.num_heads) for x in qkv] for _, *qkv in layers]
-    return jnp.stack([jnp.stack(qkv) for qkv in by_layer], axis=1)
+    by_layer = []
+    for _, q, k, v in layers:
+        k = _repeated(k, config.num_heads)
+        v = _repeated(v, config.num_heads)
+        by_layer.append(jnp.stack([q, k, v]))
+    return jnp.stack(by_layer, axis=1)
 
 
 def with_constants(
@@ -132,10 +136,9 @@ def rotations(
     def rotated(layer: int) -> tuple[np.ndarray, Array] | None:
         values = encoding.layer_params(params.get("position", {}), layer)
         for part, part_params in split_params(encoding.layer(layer), values):
-            if part.metadata and part.metadata.pairs and part.metadata.frequencies:
-                return np.array(part.metadata.pairs), part.metadata.frequencies(
-                    part_params
-                )
+            card = part.metadata
+            if card and card.pairs and card.frequencies:
+                return np.array(card.pairs), card.frequencies(part_params)
         return None
 
     return [rotated(layer) for layer in range(config.num_layers)]
@@ -191,13 +194,11 @@ def attention_map(
         raise ValueError(f"what must be 'logits' or 'weights', got {what!r}.")
 
     def attend(params, tokens):
-        *_, (x, q, k, _) = _compared(config, params, tokens, layer + 1)
+        x, q, k, _ = _compared(config, params, tokens, layer + 1)[-1]
         if what == "weights":
             return _attention(attention_weights, config, params, layer, x, q, k)
-        return (
-            _attention(attention_logits, config, params, layer, x, q, k)
-            * q.shape[-1] ** 0.5
-        )
+        logits = _attention(attention_logits, config, params, layer, x, q, k)
+        return logits * q.shape[-1] ** 0.5
 
     return attend
 
@@ -225,16 +226,14 @@ def kernel_map(
         def mean_logits(layer, x, q, k):
             keys = next_text(x), q, next_text(k)
             logits = _attention(attention_logits, config, params, layer, *keys)
-            return (
-                (logits * q.shape[-1] ** 0.5)
-                .reshape(count, texts, *logits.shape[1:])
-                .mean(1)
-            )
+            products = logits * q.shape[-1] ** 0.5
+            return products.reshape(count, texts, *logits.shape[1:]).mean(1)
 
+        by_layer = []
         layers = _compared(config, params, tokens, config.num_layers)
-        return jnp.stack(
-            [mean_logits(i, x, q, k) for i, (x, q, k, _) in enumerate(layers)], axis=1
-        )
+        for i, (x, q, k, _) in enumerate(layers):
+            by_layer.append(mean_logits(i, x, q, k))
+        return jnp.stack(by_layer, axis=1)
 
     return attend
 
@@ -247,20 +246,25 @@ def weights_map(
     texts that are not padded, with every term of the encoding and its window, without dropout."""
 
     def attend(params, tokens):
-        layers = enumerate(_compared(config, params, tokens, config.num_layers))
-        weights = functools.partial(_attention, attention_weights, config, params)
-        return jnp.stack([weights(i, x, q, k) for i, (x, q, k, _) in layers], axis=1)
+        by_layer = []
+        layers = _compared(config, params, tokens, config.num_layers)
+        for i, (x, q, k, _) in enumerate(layers):
+            weights = _attention(attention_weights, config, params, i, x, q, k)
+            by_layer.append(weights)
+        return jnp.stack(by_layer, axis=1)
 
     return attend
 
 
 def attended(config: BertConfig, length: int) -> Bool[np.ndarray, "N L L"]:
     """Return by layer where a query can attend to keys at other positions, by the window."""
-    encoding, apart = config.encoding(), offsets(range(length), range(length))
-    windows = [encoding.layer(layer).window for layer in range(config.num_layers)]
-    return np.stack(
-        [np.asarray(window.allows(apart)) & (apart != 0) for window in windows]
-    )
+    encoding = config.encoding()
+    apart = offsets(range(length), range(length))
+    by_layer = []
+    for layer in range(config.num_layers):
+        window = encoding.layer(layer).window
+        by_layer.append(np.asarray(window.allows(apart)) & (apart != 0))
+    return np.stack(by_layer)
 
 
 def projections(
@@ -273,5 +277,8 @@ def projections(
 
 def query_key_matrices(params: Params, num_layers: int) -> Float[jax.Array, "N D D"]:
     """W_Q·W_Kᵀ of each layer, summed over its heads."""
-    both = (projections(params, layer) for layer in range(num_layers))
-    return jnp.stack([jnp.einsum("dhe,fhe->df", q, k) for q, k in both])
+    products = []
+    for layer in range(num_layers):
+        q, k = projections(params, layer)
+        products.append(jnp.einsum("dhe,fhe->df", q, k))
+    return jnp.stack(products)

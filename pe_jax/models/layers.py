@@ -70,7 +70,11 @@ _ACTIVATIONS: dict[str, Callable[[Array], jax.Array]] = {
 
 
 def check_ids(name: str, ids: Int[Array, "..."], rows: int) -> None:
-    """Raise a ValueError for ids that are no integers, or known and outside 0 .. rows - 1."""
+    """Check ids, whose values are known outside of `jax.jit` alone.
+
+    Raises:
+      ValueError: for ids that are no integers, or known and outside 0 .. rows - 1.
+    """
     dtype = jnp.result_type(ids)
     if not jnp.issubdtype(dtype, jnp.integer):
         raise ValueError(f"{name} must be integers, got {dtype}.")
@@ -98,7 +102,7 @@ class Dense(nn.Module):
 
     @nn.nowrap
     def parameters(self, inner: tuple[int, ...]) -> tuple[jax.Array, jax.Array | None]:
-        """Kernel `[*inner, *features]` and bias, for an input whose last axes are `inner`."""
+        """Return kernel `[*inner, *features]` and bias, for an input of last axes `inner`."""
         draw = nn.initializers.normal(self.stddev)
         kernel = self.param("kernel", draw, (*inner, *self.features))
         if not self.has_bias:
@@ -107,23 +111,24 @@ class Dense(nn.Module):
 
 
 class DenseParts(Dense):
-    """`Dense` whose outputs along the first axis of its features are computed one by one: parts of
-    one product, and their gradients, would be copied from and to its rows."""
+    """`Dense` whose outputs along the first axis of its features are computed one by one.
+
+    Parts of one product, and their gradients, would be copied from and to its rows.
+    """
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> tuple[jax.Array, ...]:
         kernel, bias = self.parameters(x.shape[-1:])
-        x, (parts, *features) = x.astype(self.dtype), self.features
-        kernels = (part.squeeze(1) for part in jnp.split(kernel, parts, axis=1))
-        biases = (
-            [None] * parts
-            if bias is None
-            else [b.squeeze(0) for b in jnp.split(bias, parts)]
-        )
-        return tuple(
-            _dense(x, *part, tuple(features))
-            for part in zip(kernels, biases, strict=True)
-        )
+        x = x.astype(self.dtype)
+        parts, *features = self.features
+        kernels = jnp.split(kernel, parts, axis=1)
+        biases = [None] * parts if bias is None else jnp.split(bias, parts)
+        outputs = []
+        for part, part_bias in zip(kernels, biases, strict=True):
+            if part_bias is not None:
+                part_bias = part_bias.squeeze(0)
+            outputs.append(_dense(x, part.squeeze(1), part_bias, tuple(features)))
+        return tuple(outputs)
 
 
 def _dense(
@@ -133,34 +138,45 @@ def _dense(
     outer = x.shape[: x.ndim - (kernel.ndim - len(features))]
     rows = x.reshape(math.prod(outer), -1)
     kernel = kernel.astype(x.dtype).reshape(rows.shape[1], -1)
-    out = linear(rows, kernel, None if bias is None else bias.reshape(-1)).astype(
-        x.dtype
-    )
+    if bias is not None:
+        bias = bias.reshape(-1)
+    out = linear(rows, kernel, bias).astype(x.dtype)
     return out.reshape(*outer, *features)
 
 
 def projection_parameters(params: Mapping[str, Any]) -> tuple[Params, Params, Params]:
-    """Kernel `[D, H, d]` and bias `[H, d]`, if any, of the projections to queries, keys and values,
-    from the parameters of `SelfAttention`; of keys and values with their number of heads for H."""
+    """Return the parameters of the projections to queries, keys and values.
+
+    Args:
+      params: of `SelfAttention`.
+
+    Returns:
+      Three times a kernel `[D, H, d]` and, if there is one, a bias `[H, d]`. Those of keys and
+      values have their number of heads for H.
+    """
 
     def part(dense: Params, index: int) -> Params:
-        return {
-            name: x[:, index] if name == "kernel" else x[index]
-            for name, x in dense.items()
-        }
+        parameters = {"kernel": dense["kernel"][:, index]}
+        if "bias" in dense:
+            parameters["bias"] = dense["bias"][index]
+        return parameters
 
     if "qkv" in params:
-        return part(params["qkv"], 0), part(params["qkv"], 1), part(params["qkv"], 2)
-    return params["query"], part(params["key_value"], 0), part(params["key_value"], 1)
+        qkv = params["qkv"]
+        return part(qkv, 0), part(qkv, 1), part(qkv, 2)
+    key_value = params["key_value"]
+    return params["query"], part(key_value, 0), part(key_value, 1)
 
 
 def query_key_maps(params: Mapping[str, Any]) -> tuple[Projection, Projection]:
-    """The projections to queries and to keys, of the same `params`."""
+    """Return the projections to queries and to keys, of the same `params`."""
 
     def project(part: int, x: Float[Array, "*M D"]) -> Float[Array, "*M H d"]:
         dense = projection_parameters(params)[part]
         out = jnp.einsum("...d,dhe->...he", x, dense["kernel"].astype(x.dtype))
-        return out + dense["bias"].astype(x.dtype) if "bias" in dense else out
+        if "bias" in dense:
+            out = out + dense["bias"].astype(x.dtype)
+        return out
 
     return functools.partial(project, 0), functools.partial(project, 1)
 
@@ -179,9 +195,13 @@ class BertModule(nn.Module):
         self, features: int | tuple[int, ...], name: str, kind=Dense, **options: Any
     ):
         """A `Dense` of the config's dtype; `options` are its further attributes."""
-        features = features if isinstance(features, tuple) else (features,)
-        dtype, stddev = jnp.dtype(self.config.dtype), self.config.initializer_stddev
-        return kind(features, dtype=dtype, stddev=stddev, name=name, **options)
+        return kind(
+            features if isinstance(features, tuple) else (features,),
+            dtype=jnp.dtype(self.config.dtype),
+            stddev=self.config.initializer_stddev,
+            name=name,
+            **options,
+        )
 
     def norm(self, name: str):
         c = self.config
@@ -243,9 +263,8 @@ class SelfAttention(BertModule):
         q, k, v = self.projected(x)
         if not c.scale_logits:  # Attention divides the products by this.
             q = q * c.head_size**0.5
-        self.sow(
-            "intermediates", "compared", (x, q, k, v)
-        )  # For inspection; costs nothing else.
+        # For inspection; costs nothing else.
+        self.sow("intermediates", "compared", (x, q, k, v))
         maps = query_key_maps(self.variables["params"])
         out = attention(
             q,
@@ -265,7 +284,7 @@ class SelfAttention(BertModule):
     def projected(
         self, x: Float[Array, "B L D"]
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Queries `[B, L, H, d]`, keys and values `[B, L, G, d]`."""
+        """Return queries `[B, L, H, d]`, keys and values `[B, L, G, d]`."""
         c = self.config
         dense = functools.partial(self.dense, has_bias=c.attention_bias)
         if c.key_heads == c.num_heads:
@@ -295,7 +314,7 @@ class Block(BertModule):
         mask: Bool[Array, "B 1 #L L"] | None,
         rng: jax.Array | None,
     ) -> tuple[Float[Array, "B L D"], Float[Array, "B L D"]]:
-        """The hidden states after this block, and the output of its attention.
+        """Return the hidden states after this block, and the output of its attention.
 
         Args:
           context: the positions, and the rng of encodings that draw while training.
@@ -306,17 +325,19 @@ class Block(BertModule):
         attend = SelfAttention(c, self.encoding, name="attention")
         x = embed(x, self.at_input, position_params, context)
         inputs = x
-        attention_norm = (
-            self.norm("attention_norm") if self.has_attention_norm else _same
-        )
+        attention_norm = _same
+        if self.has_attention_norm:
+            attention_norm = self.norm("attention_norm")
         mlp_norm = self.norm("mlp_norm")
-        before, after = (
-            (attention_norm, _same) if c.pre_norm else (_same, attention_norm)
-        )
-        attended = attend(before(x), position_params, context, mask, attention_rng)
-        x = after(x + dropout(attended, c.dropout_rate, first_rng))
-        before, after = (mlp_norm, _same) if c.pre_norm else (_same, mlp_norm)
-        x = after(x + dropout(self.mlp(before(x)), c.dropout_rate, second_rng))
+        y = attention_norm(x) if c.pre_norm else x
+        attended = attend(y, position_params, context, mask, attention_rng)
+        x = x + dropout(attended, c.dropout_rate, first_rng)
+        if not c.pre_norm:
+            x = attention_norm(x)
+        y = mlp_norm(x) if c.pre_norm else x
+        x = x + dropout(self.mlp(y), c.dropout_rate, second_rng)
+        if not c.pre_norm:
+            x = mlp_norm(x)
         if self.has_convolution:
             convolved = Convolution(c, name="conv")(inputs, context.document_ids)
             x = self.norm("conv_norm")(x + activate(convolved, c.conv_activation))
@@ -343,4 +364,6 @@ def _same(x: Array) -> Array:
 
 def split_rng(rng: jax.Array | None, count: int) -> jax.Array | list[None]:
     """`jax.random.split`; without an rng as many times None."""
-    return [None] * count if rng is None else jax.random.split(rng, count)
+    if rng is None:
+        return [None] * count
+    return jax.random.split(rng, count)

@@ -136,7 +136,8 @@ def positional_basis(hidden: Float[Array, "*B C T D"], *, low: int = 10) -> Basi
     waves = dct(np.eye(length), norm="ortho", axis=0).astype(np.float32)
     waves = waves[1 : low + 1]
     lowest = product("ft,...ts,fs->...", waves, gram, waves)
-    cosines = jnp.abs(product("...td,...cd->...tc", _unit(position), _unit(context)))
+    cosines = product("...td,...cd->...tc", _unit(position), _unit(context))
+    cosines = jnp.abs(cosines)
 
     def if_present(value: Array) -> jax.Array:
         return jnp.where(trace > 0, value, 0.0)
