@@ -145,12 +145,16 @@ def _converted(name: str, value: Any, kind: str) -> Any:
 
 
 def checked_setting(key: str, value: Any) -> Any:
-    """A rope setting, converted to its kind; a ValueError for a value of another."""
+    """Return a rope setting, converted to its kind.
+
+    Raises:
+      ValueError: for a value of another kind.
+    """
     return _converted(key, value, _DATA["settings"].get(key, "number"))
 
 
 def _inner(config: Config, key: str) -> Config:
-    """A model inside a config, of the outer model's type if it names none."""
+    """Return a model inside a config, of the outer model's type if it names none."""
     outer = config.get("model_type")
     inner = dict(config[key])
     if isinstance(outer, str) and outer in FAMILIES:
@@ -182,7 +186,10 @@ def parts_of(config: Config) -> list[str]:
 
 
 def _part_of(config: Config, part: object) -> Config:
-    """The model under the keys `part`, joined by dots; a text model's config may hold the first."""
+    """Return the model under the keys `part`, joined by dots.
+
+    A text model's config may hold the first.
+    """
     keys = part.split(".") if isinstance(part, str) else [""]
     for key in keys:
         while not isinstance(config.get(key), Mapping):
