@@ -315,11 +315,6 @@ def test_scaled_positions_of_the_first_configs_of_gte(tmp_path):
         ("nomic_bert", {"num_experts": 8}, "num_experts must be 0, got 8"),
         ("roformer", {"rotary_value": True}, "rotary_value must be False, got True"),
         (
-            "roformer",
-            {"embedding_size": 8},
-            "embedding_size must be 12, as the .*, got 8",
-        ),
-        (
             "gte",
             {"rope_scaling": {"type": "ntk2", "factor": 8}},
             "rope_type must be .*'ntk2'",
@@ -724,5 +719,7 @@ def test_adapters_are_refused(tmp_path):
     saved(tmp_path / "out", ENCODERS["bert"][1])
     (tmp_path / "out" / "adapter_config.json").write_text("{}")
     for path in (tmp_path / "out", tmp_path / "out" / "model.safetensors"):
-        with pytest.raises(ValueError, match="holds an adapter .*merge_and_unload"):
+        with pytest.raises(
+            ValueError, match=r"(?s)holds an adapter .*merge_and_unload"
+        ):
             load_encoder(path)
