@@ -371,7 +371,7 @@ def test_adapters_and_quantised_weights_are_refused_by_name(tmp_path):
         folder / "config.json",
         {**config, "quantization_config": {"quant_method": "gptq"}},
     )
-    with pytest.raises(ValueError, match="'gptq'.*Quantised weights.*dequantize"):
+    with pytest.raises(ValueError, match="'gptq'.*quantised weights.*dequantize"):
         load_encoder(folder)
     with_code = {**config, "model_type": "odd", "auto_map": {"AutoModel": "a.B"}}
     write_json(folder / "config.json", with_code)
