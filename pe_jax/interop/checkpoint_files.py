@@ -105,7 +105,8 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     if path.suffix in _PICKLES:
         raise _pickle_error([path], path.with_suffix(".safetensors"))
     check_no_adapter(path if path.is_dir() else path.parent)
-    files, file_of = [path], {}
+    files = [path]
+    file_of: dict[str, str] = {}
     if path.is_dir():
         files, file_of = _tensor_files(path)
     folder = files[0].parent
