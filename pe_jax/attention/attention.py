@@ -159,9 +159,8 @@ def attention(
     lse: Array | None = None
     match _choose(implementation, x, seed, return_lse, encoding.name):
         case "kernel":
-            from pe_jax.attention.tpu_kernel import (
-                adapter,
-            )  # Pallas takes long to import.
+            # Here, as Pallas takes long to import.
+            from pe_jax.attention.tpu_kernel import adapter
 
             out = adapter.attend(x, dropout_rate, seed)
         case "cudnn":

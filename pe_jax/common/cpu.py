@@ -21,9 +21,8 @@ def model() -> str:
 def instructions() -> frozenset[str]:
     """Return the extensions of its instructions, such as "avx512f"; empty where not known."""
     fields = _fields()
-    return frozenset(
-        fields.get("flags", fields.get("Features", "")).split()
-    )  # x86; ARM.
+    names = fields.get("flags") or fields.get("Features") or ""  # x86; ARM.
+    return frozenset(names.split())
 
 
 def multiplies_bfloat16() -> bool:

@@ -134,9 +134,8 @@ ENCODERS: Mapping[str, EncoderFormat] = {
 REFUSED: dict[str, str] = {}
 for _names, _reason in _DATA["refused"].items():
     REFUSED |= dict.fromkeys(_names.split(), _reason)
-WITHOUT: tuple[str, ...] = tuple(
-    _DATA["without"]
-)  # Parts of models, without such positions.
+# Parts of models, without such positions.
+WITHOUT: tuple[str, ...] = tuple(_DATA["without"])
 # Names in the first configs of a family.
 FIRST_NAMES = {"new": "gte"}
 

@@ -52,9 +52,8 @@ def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
 def write_folder(folder: Path, make: Callable[[Path], None]) -> None:
     """Write `folder` by `make(temporary folder)`, unless another process has done so."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    new = folder.with_name(
-        f".{folder.name}.unfinished"
-    )  # With the lock, no other process has it.
+    # With the lock, no other process has it.
+    new = folder.with_name(f".{folder.name}.unfinished")
     with exclusive(folder):
         damaged = damaged_file(folder)
         if damaged is None:  # It was made in the meantime.

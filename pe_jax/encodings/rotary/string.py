@@ -70,9 +70,8 @@ def string(
     ) -> QKV:
         skew = skew_matrix(params["skew"], head_size)
         identity = jnp.eye(head_size)
-        basis = jnp.linalg.solve(
-            identity + skew, identity - skew
-        )  # The factors commute.
+        # The factors commute.
+        basis = jnp.linalg.solve(identity + skew, identity - skew)
         indices = "blhd,hed->blhe" if per_head else "blhd,ed->blhe"
         w = params["frequencies"].reshape(axes, -1, pairs)
 
