@@ -147,7 +147,9 @@ def test_dense_layers_have_a_residual_connection_and_activations(
     np.testing.assert_allclose(encoder.encode(TEXTS[0]), want, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", ["mpnet", "modernbert"])
+@pytest.mark.parametrize(
+    "case", [pytest.param("mpnet", marks=pytest.mark.slow), "modernbert"]
+)
 def test_batches_and_padding_change_nothing(tmp_path, case):
     encoder = load_encoder(sentence_folder(tmp_path / "model", "Normalize", case=case))
     texts = TEXTS * 3
