@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_jax.common.files import parse_json
+from pe_jax.interop.refusals import ADAPTER
 from pe_jax.interop.sentence_files import (
     MODULES,
     PROMPTS,
@@ -23,8 +24,8 @@ _WEIGHTS = (
     "model.safetensors.index.json",
     "model-*-of-*.safetensors",
 )
-_ADAPTER = "adapter_config.json"  # Downloaded so that an adapter is refused by name.
-_FILES = ("config.json", _ADAPTER, *TOKENIZERS, CONFIG, NAMES_MAP, ADDED_TOKENS)
+# The settings of an adapter too, so that it is refused by name.
+_FILES = ("config.json", ADAPTER, *TOKENIZERS, CONFIG, NAMES_MAP, ADDED_TOKENS)
 _PICKLE = "pytorch_model.bin"
 
 
@@ -128,7 +129,7 @@ def _module_paths(modules_file: Path) -> list[str]:
 
 
 def _has_weights(folder: Path) -> bool:
-    return (folder / _ADAPTER).is_file() or any(
+    return (folder / ADAPTER).is_file() or any(
         (folder / name).is_file() for name in _WEIGHTS[:2]
     )
 

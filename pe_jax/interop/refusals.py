@@ -9,7 +9,7 @@ from typing import Any
 from pe_jax.common.files import read_json
 from pe_jax.common.values import shown
 
-_ADAPTER = "adapter_config.json"
+ADAPTER = "adapter_config.json"
 # Parts of the names of tensors that a layer of an adapter, or a quantised one, has.
 _ADAPTER_PARTS = ("lora_", "base_layer", "modules_to_save", "adapters")
 _QUANTISED_PARTS = ("absmax", "quant_map", "quant_state", "qweight", "qzeros", "SCB")
@@ -17,20 +17,20 @@ _QUANTISED_PARTS = ("absmax", "quant_map", "quant_state", "qweight", "qzeros", "
 
 def check_no_adapter(folder: Path) -> None:
     """Raise a ValueError for the folder of an adapter, which names its base model."""
-    file = folder / _ADAPTER
+    file = folder / ADAPTER
     if not file.is_file():
         return
     adapter = read_json(file, "Download it again.")
     kind = adapter.get("peft_type") or "an unknown kind"
     base = adapter.get("base_model_name_or_path")
     raise ValueError(
-        f"{folder} holds an adapter ({_ADAPTER}: {shown(kind)}) for the model {shown(base)}, not "
+        f"{folder} holds an adapter ({ADAPTER}: {shown(kind)}) for the model {shown(base)}, not "
         "a whole model. Merge it into that model with peft, which needs torch, and load the "
         "result:\n"
         f"  from peft import AutoPeftModelForFeatureExtraction as Model\n"
         f"  Model.from_pretrained({str(folder)!r}).merge_and_unload().save_pretrained('MERGED')\n"
         "Copy the tokenizer and the files of sentence-transformers there. If the weights in "
-        f"{folder} are whole already, move {_ADAPTER} away."
+        f"{folder} are whole already, move {ADAPTER} away."
     )
 
 

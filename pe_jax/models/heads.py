@@ -184,6 +184,19 @@ def _masked_lm(
     return head(hidden, at, bert.variables["params"]["token"]["embedding"])
 
 
+def _class_logits(
+    module: BertModule,
+    states: Float[Array, "*B D"],
+    name: str,
+    outputs: int,
+    deterministic: bool,
+) -> Float[jax.Array, "*B C"]:
+    """Return logits in float32 by dropout and an output layer, a submodule of the caller."""
+    rng = None if deterministic else module.make_rng("dropout")
+    states = dropout(states, module.config.dropout_rate, rng)
+    return module.dense(outputs, name)(states).astype(jnp.float32)
+
+
 class BertForClassification(BertModule):
     """One output for a whole input, read off its pooled state (Devlin et al., section 4.1).
 
@@ -215,9 +228,7 @@ class BertForClassification(BertModule):
             deterministic=deterministic,
         )
         pooled = Pooler(self.config, name="pooler")(hidden, mask)
-        rng = None if deterministic else self.make_rng("dropout")
-        pooled = dropout(pooled, self.config.dropout_rate, rng)
-        return self.dense(self.outputs, "classifier")(pooled).astype(jnp.float32)
+        return _class_logits(self, pooled, "classifier", self.outputs, deterministic)
 
 
 class BertForSpans(BertModule):
@@ -295,6 +306,4 @@ class BertForTokens(BertModule):
         )
         if self.config.pooler == "head":
             hidden = TokenwiseHead(self.config, name="token_head")(hidden)
-        rng = None if deterministic else self.make_rng("dropout")
-        hidden = dropout(hidden, self.config.dropout_rate, rng)
-        return self.dense(self.outputs, "tokens")(hidden).astype(jnp.float32)
+        return _class_logits(self, hidden, "tokens", self.outputs, deterministic)

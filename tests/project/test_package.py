@@ -49,14 +49,10 @@ def test_the_folders_of_tests_are_those_of_the_package():
     tests = Path(__file__).parents[1]
     # Tests of the whole project, and what tests share.
     others = {"project", "helpers", "published", "references"}
-    folders = {file.parent.relative_to(tests) for file in tests.rglob("test_*.py")}
-    unknown = [
-        folder
-        for folder in folders
-        if folder.parts[:1] not in [(name,) for name in others]
-        and not (package / folder).is_dir()
-    ]
-    assert not unknown
+    for file in tests.rglob("test_*.py"):
+        folder = file.parent.relative_to(tests)
+        if others.isdisjoint(folder.parts):
+            assert (package / folder).is_dir(), folder
     modules = {file.stem.removeprefix("test_") for file in tests.glob("test_*.py")}
     assert modules <= {file.stem for file in package.glob("*.py")}
 

@@ -32,6 +32,9 @@ def pope(
     phase moves the offset that a coordinate favours from 0 to -δ/w. The published code clamps δ to
     [-2π, 0], which from 0 stops the gradient of every phase whose first step goes up. Here δ is
     free. Clip weights of that code once.
+
+    Raises:
+      ValueError: for a base that is not positive.
     """
     frequencies = default_frequencies(2 * head_size, base)
 

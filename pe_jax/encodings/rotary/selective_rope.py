@@ -79,8 +79,7 @@ def selective_rope(
         low_rank = unit_shares.reshape(x.shape) @ params["down"]
         steps = jnp.einsum("blr,rhf->blhf", low_rank, params["up"])
         steps = row_order.short_convolution(steps, params["convolution"], context)
-        steps = row_order.without_padding(steps, context)
-        return jnp.cumsum(steps, axis=1)
+        return row_order.prefix_sums(steps, context)
 
     def map_qkv(
         params: Params, q: Array, k: Array, v: Array, context: HookContext

@@ -55,7 +55,7 @@ def compare(folders: list[Path], out: Path) -> str:
                 f"  {run.facts}\n  {runs[0].facts}"
             )
     without_positions = [run for run in runs if run.row["position"] == "none"]
-    base = [*without_positions, *runs][0]
+    base = without_positions[0] if without_positions else runs[0]
     rows = [
         run.row | _difference(run.examples[_LOSS], base.examples[_LOSS]) for run in runs
     ]
