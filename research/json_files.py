@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,6 +36,20 @@ def check(value: object, kind: type[T], path: Path, way_out: str) -> T:
     for fault in errors(value, kind):
         raise ValueError(f"{path} is damaged ({fault}). {way_out}")
     return typing.cast(T, value)
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file with one a line; none without the file."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def append_json_line(path: Path, record: Mapping[str, object]) -> None:
+    """Add a line to a file that other processes may add lines to."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
 
 
 def read_series(folder: Path, name: str, way_out: str) -> dict[int, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pe_jax import encodings
+from pe_jax.encodings import PositionEncoding
 from pe_jax.encodings.parser import for_text
 
 # Absolute sinusoids of their own size, 1, drown the token embeddings of a model this small.
@@ -14,7 +16,15 @@ OTHERS = (
     "rope(fraction=0.5)", "rope(proportional=0.5)", "rope(base=1000000)", "rope(learnable=True)",
     "learned_absolute+rope", "learned_absolute+learned_relative", "rope+alibi", "rope+ssmax",
     "cycle(rope, rope, rope+window(max_distance=64))", "cycle(rope, rope, rope, none)",
-    "rove(rope)",    "lerope(rope)", "randomized(rope)",
+    "rove(rope)", "lerope(rope)", "randomized(rope)",
+)  # fmt: skip
+# Compared with three seeds: the encodings of the README and of docs/which-encoding.md, and those that
+# come close to the best.
+IN_DEPTH = (
+    "t5", "learned_relative", "learned_absolute", "tisa", "dynamic_position_bias", "none", "rope",
+    "alibi", "rope+alibi", "sinusoidal_relative", "sinusoidal_absolute(scale=0.03)", "kerple",
+    "transformer_xl", "fire", "deberta", "tupe", "relative_key_query", "rope(fraction=0.5)",
+    "learnable_sinusoidal_relative", "inkling",
 )  # fmt: skip
 # These change attention without telling positions apart.
 NOT_POSITIONS = {
@@ -35,4 +45,11 @@ def encodings_to_compare() -> list[str]:
     names = [*first, *OTHERS[:2], *for_text(), *OTHERS]
     return list(
         dict.fromkeys(OPTIONS.get(x, x) for x in names if x not in NOT_POSITIONS)
+    )
+
+
+def encoding_of(name: str) -> PositionEncoding:
+    """Return an encoding at the sizes of the models that are compared."""
+    return encodings.from_name(
+        name, hidden_size=256, head_size=64, num_heads=4, max_length=512
     )

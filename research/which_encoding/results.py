@@ -1,25 +1,35 @@
-"""The files of results and pictures of the comparison."""
+"""The trained models of the comparison, and their pictures."""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from research.json_files import read_json_lines
+from research.which_encoding import candidates
+from research.which_encoding.names import encodings_to_compare
+
 FOLDER = Path(__file__).resolve().parent
 
-Lines = Mapping[
-    str, Sequence[Mapping[str, Any]]
-]  # Of each seed, by the name of an encoding.
+# Of each seed, by the name of an encoding.
+Lines = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def read_lines(name: str, folder: Path = FOLDER) -> Lines:
-    """Return the lines of `results.jsonl` or `pictures.jsonl`; none without the file."""
-    lines = defaultdict(list)
-    path = folder / name
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        record = json.loads(line)
-        lines[record["position"]].append(record)
+    """Return the lines of `results.jsonl` or `pictures.jsonl` at the learning rate that was chosen
+    for each encoding; at that of all other parameters for encodings without a choice yet.
+
+    They stand under the encoding's name in the comparison, whatever size at the start was chosen.
+    """
+    by_treatment = defaultdict(list)
+    for record in read_json_lines(folder / name):
+        by_treatment[record["position"], record["ratio"]].append(record)
+    lines = {}
+    for encoding in encodings_to_compare():
+        chosen = candidates.best(encoding, folder) or (encoding, 1.0)
+        records = by_treatment[chosen] or by_treatment[encoding, 1.0]
+        if records:
+            lines[encoding] = records
     return lines

@@ -1,0 +1,87 @@
+"""The learning rates and sizes at the start that each encoding may choose from, and its choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pe_jax.encodings import parameter_count
+from research.json_files import read_json_lines
+from research.which_encoding.names import IN_DEPTH, encoding_of, encodings_to_compare
+
+FOLDER = Path(__file__).resolve().parent
+
+# Learning rate of an encoding's parameters over that of all others.
+RATIOS = (1.0, 10.0, 30.0, 100.0)
+RATIOS_OF_INPUTS = (0.1, 0.3, 1.0, 3.0)  # Of vectors that are added to the input.
+
+# An encoding that adds vectors to the input, at two other sizes of what it adds at the start.
+OTHER_SIZES = {
+    "learned_absolute": (
+        "learned_absolute(stddev=0.006)",
+        "learned_absolute(stddev=0.06)",
+    ),
+    "sinusoidal_absolute(scale=0.03)": (
+        "sinusoidal_absolute(scale=0.01)",
+        "sinusoidal_absolute(scale=0.1)",
+    ),
+    "learnable_sinusoidal_absolute(scale=0.03)": (
+        "learnable_sinusoidal_absolute(scale=0.01)",
+        "learnable_sinusoidal_absolute(scale=0.1)",
+    ),
+}
+
+
+def ratios(name: str) -> tuple[float, ...]:
+    """Return the ratios to try; 1 alone for an encoding without parameters."""
+    encoding = encoding_of(name)
+    if parameter_count(encoding) == 0:
+        return (1.0,)
+    if any(part.embed for part in encoding.parts):
+        return RATIOS_OF_INPUTS
+    return RATIOS
+
+
+def encodings_to_tune() -> list[str]:
+    """Return the names of encodings that have a choice, those that matter most first."""
+    names = dict.fromkeys([*IN_DEPTH, *encodings_to_compare()])
+    return [name for name in names if len(ratios(name)) > 1 or name in OTHER_SIZES]
+
+
+def losses_of(name: str, folder: Path = FOLDER) -> dict[tuple[str, float], float]:
+    """Return the held-out losses of an encoding's candidates, by name with options and ratio."""
+    return {
+        (record["position"], record["ratio"]): record["loss/64"]
+        for record in read_json_lines(folder / "selection.jsonl")
+        if record["encoding"] == name
+    }
+
+
+def missing(name: str, folder: Path = FOLDER) -> Iterator[tuple[str, float]]:
+    """Yield the candidates of an encoding that are not trained yet, until none is left. The sizes
+    are tried after the ratios, at the best of these."""
+    sizes = OTHER_SIZES.get(name, ())
+    tried_ratios = ratios(name)
+    if len(tried_ratios) == 1 and not sizes:
+        return
+    for ratio in tried_ratios:
+        if (name, ratio) not in losses_of(name, folder):
+            yield name, ratio
+    losses = losses_of(name, folder)
+    best_ratio = min(
+        tried_ratios, key=lambda ratio: losses.get((name, ratio), float("inf"))
+    )
+    for size in sizes:
+        if (size, best_ratio) not in losses:
+            yield size, best_ratio
+
+
+def best(name: str, folder: Path = FOLDER) -> tuple[str, float] | None:
+    """Return the name with its options, and the ratio, that had the lowest held-out loss; None as
+    long as candidates are missing."""
+    if next(missing(name, folder), None):
+        return None
+    losses = losses_of(name, folder)
+    if not losses:
+        return name, 1.0
+    return min(losses, key=lambda candidate: losses[candidate])

@@ -1,0 +1,66 @@
+"""Choose each encoding's learning rate, and the size of what it adds to the input.
+
+    python research/which_encoding/choose.py --books=BOOKS
+
+An encoding with parameters is trained with four ratios of their learning rate to that of all other
+parameters. One that adds vectors to the input is also trained at two other sizes of these vectors,
+with the best ratio. The lowest held-out loss decides, on a seed that run.py does not report.
+
+Each model is a line of selection.jsonl. The same command resumes, and several processes may share
+the work: --part=0/2 takes every second encoding. BOOKS has train-*.jsonl.xz and valid.jsonl.xz.
+
+Hardware: any; three to five minutes for each model on a core of a CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from absl import app, flags
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from pe_jax.trainer.disk_cache import cache_compiled_programs
+from research.json_files import append_json_line
+from research.which_encoding import candidates, recipe
+from research.which_encoding.recipe import Treatment
+
+SEED = 3  # run.py reports seeds 0, 1 and 2.
+
+_BOOKS = flags.DEFINE_string("books", None, "Folder of books as JSON lines.")
+_PART = flags.DEFINE_string("part", "0/1", "Which share of the encodings, as 0/2, 1/2.")
+_ENCODINGS = flags.DEFINE_list("encodings", [], "Names without commas; default: all.")
+
+
+def measure(name: str, position: str, ratio: float, books: Path) -> None:
+    """Train one candidate, and add its line."""
+    treatment = Treatment(position, ratio, SEED)
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        recipe.train(treatment, books, run)
+        scores = recipe.held_out(run, str(recipe.TRAINED))
+    about = {"encoding": name} | treatment._asdict()
+    seconds = {"seconds": round(time.monotonic() - start, 1)}
+    append_json_line(candidates.FOLDER / "selection.jsonl", about | seconds | scores)
+
+
+def main(_: list[str]) -> None:
+    if _BOOKS.value is None:
+        raise app.UsageError("--books is required: the folder of books.")
+    cache_compiled_programs()
+    part, parts = map(int, _PART.value.split("/"))
+    names = _ENCODINGS.value or candidates.encodings_to_tune()
+    for name in names[part::parts]:
+        for position, ratio in candidates.missing(name):
+            print(f"== {position}, ratio {ratio:g}", flush=True)
+            measure(name, position, ratio, Path(_BOOKS.value))
+        print(f"{name}: best {candidates.best(name)}", flush=True)
+
+
+if __name__ == "__main__":
+    app.run(main)
