@@ -14,7 +14,6 @@ Hardware: any; three to five minutes for each model on a core of a CPU.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import time

@@ -18,8 +18,8 @@ OTHERS = (
     "cycle(rope, rope, rope+window(max_distance=64))", "cycle(rope, rope, rope, none)",
     "rove(rope)", "lerope(rope)", "randomized(rope)",
 )  # fmt: skip
-# Compared with three seeds: the encodings of the README and of docs/which-encoding.md, and those that
-# come close to the best.
+# Compared with three seeds: the encodings of the README and of docs/which-encoding.md, and those
+# that come close to the best.
 IN_DEPTH = (
     "t5", "learned_relative", "learned_absolute", "tisa", "dynamic_position_bias", "none", "rope",
     "alibi", "rope+alibi", "sinusoidal_relative", "sinusoidal_absolute(scale=0.03)", "kerple",

@@ -30,6 +30,7 @@ from pe_jax.trainer.figures.style import (
     new,
     save,
 )
+from research.which_encoding import candidates
 from research.which_encoding.names import OPTIONS, encodings_to_compare
 from research.which_encoding.results import FOLDER, Lines, read_lines
 
@@ -37,42 +38,73 @@ ROOT = Path(__file__).resolve().parents[2]
 _ABOUT = """\
 # Which encodings learn most in a million tokens?
 
-{count} of {planned} candidates: the encodings of texts that an encoder can use, and usual
-combinations. The conclusions are in [Which encoding?](../../docs/which-encoding.md).
+For the conclusions, see [Which encoding?](../../docs/which-encoding.md). {count} of {planned}
+candidates were trained: the encodings of texts that an encoder can use, and usual combinations.
 
-Each is a BERT-mini (4 layers of 256, a vocabulary of 2,048, bfloat16) from scratch on books, with
-AdamW at 1e-3: 500 steps of 64 rows of 16 tokens, then 500 of 16 rows of 64, a million tokens in
-all. Models with the same seed see the same text in the same order. *Loss*: of masked words, in
-nats, on 1,024 held-out rows of 64, 128 of 256 and 64 of 512, whose last positions no model was
-trained on; *then 256*: after 60 more steps of 4 rows of 256. *Time of attention*: 512 tokens,
-forward and backward, over that of `none`, on two CPU cores
-([catalogue](../../docs/catalogue.md)).
+Each model is a BERT-mini (4 layers of 256, a vocabulary of 2,048, bfloat16), trained from scratch
+on books with AdamW at 1e-3: 500 steps of 64 rows of 16 tokens, then 500 of 16 rows of 64, a
+million tokens in all. Models with the same seed see the same text in the same order.
 
-The standard deviation over seeds of the loss at 64 is {sd:.3f} (pooled over {several} encodings
-with two or more, {freedom} degrees of freedom). Two encodings with one seed each differ at the 5 %
-level if their losses are {least:.2f} or more apart (t test, not corrected for the many encodings).
-"None seen": no such difference to the best one.
+**One learning rate does not suit all encodings.** In these 1,000 steps, Adam moves an entry of a
+table by about 0.5 at most, which is too little for a bias and too much for a table of absolute
+positions. So each encoding with parameters chooses the *ratio* of their learning rate to that of
+all other parameters among 1, 10, 30 and 100 (0.1, 0.3, 1 and 3 for vectors that are added to the
+input, and then the best of three sizes of these at the start). The loss at 64 tokens decides,
+with a seed that is not reported ([selection.jsonl](selection.jsonl)).
+
+## Compared fairly
+
+{tuned} encodings: those without parameters, and those whose ratio was chosen.
+
+- *Loss*: of masked words, in nats, on 1,024 held-out rows of 64 tokens, 128 of 256 and 64 of 512,
+  whose last positions no model was trained on. *Then 256*: after 60 more steps of 4 rows of 256.
+- *Difference to `rope`*: of the loss at 64, with an interval that holds for all rows together with
+  95 % confidence (Bonferroni). The standard deviation between seeds is {sd:.3f}, pooled over
+  {several} encodings with more than one seed ({freedom} degrees of freedom). It does not include
+  other held-out rows, other sizes of models or other texts.
+- *Time of attention*: 512 tokens, forward and backward, over that of `none`, on two CPU cores
+  ([catalogue](../../docs/catalogue.md)).
+
 """
-_COMMANDS = """\
+_SELECTION = """
+## What the learning rate decides
+
+Loss at 64 tokens with the selection's seed, by the ratio of learning rates, and at other sizes at
+the start with the best ratio. "Gain" is what the choice lowers the loss by.
+
+"""
+_UNTUNED = """
+## Not compared fairly yet
+
+These have parameters and were trained with one learning rate for all, so that their losses are
+upper bounds. They are not ranked against the others.
+
+"""
+_COMMANDS = """
 The learning rate, 1e-3, is that of configs/pretrain_books.py. 5e-4 was worse for `rope` (4.81
-against 4.60 with the same seed) and `learned_absolute` (5.59 and 5.37; `rates.jsonl`),
-2e-3 for `rope` after the first half (4.99 against 4.71 on rows of 16). Absolute sinusoids have
-`scale=0.03`: at their default, 1, they drown the token embeddings of a model this small. `rerope`,
-`self_extend` and `dual_chunk` are `rope` up to 512 tokens, and differ from it for longer inputs
-only. `rope_slice`, `decoupled_rope` and `xpos` were trained with `layout='interleaved'`, their
-default then; the layout permutes dimensions that are drawn at random, so it changes nothing but
-the draw. Encodings that need `causal` predict a masked word from the words before it alone.
+against 4.60 with the same seed) and `learned_absolute` (5.59 and 5.37;
+[rates.jsonl](rates.jsonl)). Absolute sinusoids have `scale=0.03`: at their default, 1, they drown
+the token embeddings of a model this small. `rope_slice`, `decoupled_rope` and `xpos` were trained
+with `layout='interleaved'`, their default then; the layout permutes dimensions that are drawn at
+random, so it changes nothing but the draw. Encodings that need `causal` predict a masked word
+from the words before it alone.
 
 ## Run it
 
 ```sh
-python research/which_encoding/run.py --books=BOOKS --out=research/which_encoding/results.jsonl
+python research/which_encoding/choose.py --books=BOOKS
+python research/which_encoding/run.py --books=BOOKS
 python research/which_encoding/time_attention.py
 python research/which_encoding/report.py && python tools/write_catalogue.py
 ```
 
-The first command goes on from the lines that there are, about five minutes for a model on one core.
+The first two commands go on from the lines that there are, about four minutes for a model on one
+core.
 """
+# These are `rope` for inputs of up to 64 tokens, with the same losses to five digits.
+_ROPE_AT_64 = (
+    "rerope", "self_extend", "dual_chunk", "cycle(rope, rope, rope+window(max_distance=64))",
+)  # fmt: skip
 _LOSSES = ("loss/64", "loss/256", "loss/512", "loss/256 after 60 steps")
 # Offsets of a name from its mark, in points: the first that is free.
 _PLACES = sorted(
@@ -114,30 +146,126 @@ def deviation(by_name: Lines) -> tuple[float, int]:
     return (squares / freedom) ** 0.5, freedom
 
 
-def page(by_name: Lines, times: Mapping[str, float]) -> str:
-    """Return README.md: which encodings learned most, and which do not differ from the best."""
-    (sd, freedom), best = deviation(by_name), next(iter(by_name.values()))
-    t = float(stats.t.ppf(0.975, freedom))
+def is_tuned(name: str) -> bool:
+    """Return whether an encoding has no choice of learning rate, or has made it."""
+    return candidates.best(name) is not None
+
+
+def intervals(
+    by_name: Lines, reference: str = "rope"
+) -> dict[str, tuple[float, float]]:
+    """Return the difference of the mean loss at 64 tokens to that of `reference`, and half the
+    width of its interval, by encoding. All intervals hold together with 95 % confidence."""
+    sd, freedom = deviation(by_name)
+    base = by_name[reference]
+    others = [name for name in by_name if name != reference]
+    quantile = float(stats.t.ppf(1 - 0.025 / len(others), freedom))
+    found = {}
+    for name in others:
+        difference = mean(by_name[name], "loss/64") - mean(base, "loss/64")
+        error = sd * (1 / len(by_name[name]) + 1 / len(base)) ** 0.5
+        found[name] = difference, quantile * error
+    return found
+
+
+def ratio_text(name: str) -> str:
+    """Return the chosen ratio of an encoding's learning rate; a dash without parameters."""
+    choice = candidates.best(name)
+    if len(candidates.ratios(name)) == 1 or choice is None:
+        return "–"
+    return f"{choice[1]:g}"
+
+
+def size_text(name: str) -> str:
+    """Return the encoding with the chosen size at the start."""
+    choice = candidates.best(name)
+    return f"`{choice[0] if choice else name}`"
+
+
+def result_cells(
+    records: Sequence[Mapping[str, float]], time: float | None
+) -> list[str]:
+    losses = [f"{mean(records, loss):.2f}" for loss in _LOSSES]
+    accuracy = f"{mean(records, 'accuracy/64'):.1%}"
+    return [*losses, accuracy, "–" if time is None else f"{time:.2f}"]
+
+
+def fair_table(by_name: Lines, times: Mapping[str, float]) -> list[str]:
+    """Return the lines of the table of encodings that are compared fairly."""
+    differences = intervals(by_name)
     rows = []
     for name, records in by_name.items():
-        losses = [mean(records, loss) for loss in _LOSSES]
-        error = sd * (1 / len(records) + 1 / len(best)) ** 0.5
-        differs = losses[0] - mean(best, "loss/64") >= t * error
-        rows.append([
-            f"`{name}`", str(len(records)), *(f"{loss:.2f}" for loss in losses),
-            f"{mean(records, 'accuracy/64'):.1%}", f"{times[name]:.2f}" if name in times else "–",
-            "" if records is best else "yes" if differs else "none seen",
-        ])  # fmt: skip
+        if name in _ROPE_AT_64:
+            difference = "is `rope` at 64"
+        elif name in differences:
+            value, width = differences[name]
+            difference = f"{value:+.2f} ± {width:.2f}"
+        else:
+            difference = ""
+        about = [size_text(name), ratio_text(name), str(len(records))]
+        rows.append([*about, *result_cells(records, times.get(name)), difference])
+    header = [
+        "encoding", "ratio", "seeds", "loss, 64 tokens", "256", "512", "then 256",
+        "accuracy, 64", "time of attention", "difference to `rope`",
+    ]  # fmt: skip
+    return raw_table(header, rows)
+
+
+def untuned_table(by_name: Lines, times: Mapping[str, float]) -> list[str]:
+    """Return the lines of the table of encodings at one learning rate for all parameters."""
+    rows = [
+        [f"`{name}`", str(len(records)), *result_cells(records, times.get(name))]
+        for name, records in by_name.items()
+    ]
     header = [
         "encoding", "seeds", "loss, 64 tokens", "256", "512", "then 256", "accuracy, 64",
-        "time of attention", "difference to the best",
+        "time of attention",
     ]  # fmt: skip
-    several = sum(len(records) > 1 for records in by_name.values())
+    return raw_table(header, rows)
+
+
+def selection_table() -> list[str]:
+    """Return the lines of the table of losses by ratio, of encodings with all candidates."""
+    tried = (*candidates.RATIOS_OF_INPUTS[:2], 1.0, 3.0, *candidates.RATIOS[1:])
+    rows = []
+    for name in candidates.encodings_to_tune():
+        losses = candidates.losses_of(name)
+        choice = candidates.best(name)
+        if choice is None:
+            continue
+        by_ratio = [
+            f"{losses[name, ratio]:.3f}" if (name, ratio) in losses else ""
+            for ratio in tried
+        ]
+        sizes = [
+            f"`{position}` {loss:.3f}"
+            for (position, _), loss in losses.items()
+            if position != name
+        ]
+        gain = losses[name, 1.0] - losses[choice]
+        rows.append([f"`{name}`", *by_ratio, ", ".join(sizes), f"{gain:.2f}"])
+    header = ["encoding", *(f"× {ratio:g}" for ratio in tried), "other sizes", "gain"]
+    return raw_table(header, rows)
+
+
+def page(by_name: Lines, times: Mapping[str, float]) -> str:
+    """Return README.md: what encodings learned, how they differ from `rope`, and what the learning
+    rate decides."""
+    tuned = {name: records for name, records in by_name.items() if is_tuned(name)}
+    untuned = {name: by_name[name] for name in by_name if name not in tuned}
+    sd, freedom = deviation(tuned)
     about = _ABOUT.format(
-        count=len(by_name), planned=len(encodings_to_compare()), several=several, sd=sd,
-        freedom=freedom, least=t * 2**0.5 * sd,
-    )  # fmt: skip
-    return "\n".join([about, *raw_table(header, rows), "", _COMMANDS])
+        count=len(by_name),
+        planned=len(encodings_to_compare()),
+        tuned=len(tuned),
+        several=sum(len(records) > 1 for records in tuned.values()),
+        sd=sd,
+        freedom=freedom,
+    )
+    lines = [about, *fair_table(tuned, times), _SELECTION, *selection_table()]
+    if untuned:
+        lines += [_UNTUNED, *untuned_table(untuned, times)]
+    return "\n".join([*lines, _COMMANDS])
 
 
 def label(
