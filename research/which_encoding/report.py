@@ -5,20 +5,15 @@ python research/which_encoding/report.py
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
 import statistics
 import sys
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.text import Text
-from matplotlib.transforms import Bbox
 from scipy import stats
 
 from pe_jax.common.files import write_text
@@ -30,6 +25,7 @@ from pe_jax.trainer.figures.style import (
     new,
     save,
 )
+from research.json_files import read_json_lines
 from research.which_encoding import candidates
 from research.which_encoding.names import OPTIONS, encodings_to_compare
 from research.which_encoding.results import FOLDER, Lines, read_lines
@@ -60,8 +56,8 @@ with a seed that is not reported ([selection.jsonl](selection.jsonl)).
   whose last positions no model was trained on. *Then 256*: after 60 more steps of 4 rows of 256.
 - *Difference to `rope`*: of the loss at 64, with an interval that holds for all rows together with
   95 % confidence (Bonferroni). The standard deviation between seeds is {sd:.3f}, pooled over
-  {several} encodings with more than one seed ({freedom} degrees of freedom). It does not include
-  other held-out rows, other sizes of models or other texts.
+  all encodings with more than one seed ({freedom} degrees of freedom). It does not include other
+  held-out rows, other sizes of models or other texts.
 - *Time of attention*: 512 tokens, forward and backward, over that of `none`, on two CPU cores
   ([catalogue](../../docs/catalogue.md)).
 
@@ -106,11 +102,6 @@ _ROPE_AT_64 = (
     "rerope", "self_extend", "dual_chunk", "cycle(rope, rope, rope+window(max_distance=64))",
 )  # fmt: skip
 _LOSSES = ("loss/64", "loss/256", "loss/512", "loss/256 after 60 steps")
-# Offsets of a name from its mark, in points: the first that is free.
-_PLACES = sorted(
-    itertools.product((6, -6, -25, 25, -50, 50, 75), range(-56, 57, 7)),
-    key=lambda at: math.hypot(*at),
-)
 
 
 def scores() -> Lines:
@@ -133,16 +124,16 @@ def costs() -> dict[str, float]:
     return by_title | json.loads((FOLDER / "times.json").read_text(encoding="utf-8"))
 
 
-def deviation(by_name: Lines) -> tuple[float, int]:
-    """Return the standard deviation of a loss at 64 tokens over seeds, pooled over encodings, and
-    its degrees of freedom."""
-    several = [
-        [r["loss/64"] for r in records]
-        for records in by_name.values()
-        if len(records) > 1
-    ]
-    squares = sum((len(values) - 1) * statistics.variance(values) for values in several)
-    freedom = sum(len(values) - 1 for values in several)
+def deviation() -> tuple[float, int]:
+    """Return the standard deviation of a loss at 64 tokens between seeds, pooled over all encodings
+    and learning rates with several seeds, and its degrees of freedom."""
+    by_treatment = defaultdict(list)
+    for record in read_json_lines(FOLDER / "results.jsonl"):
+        treatment = record["position"], record["ratio"]
+        by_treatment[treatment].append(record["loss/64"])
+    several = [losses for losses in by_treatment.values() if len(losses) > 1]
+    squares = sum((len(x) - 1) * statistics.variance(x) for x in several)
+    freedom = sum(len(losses) - 1 for losses in several)
     return (squares / freedom) ** 0.5, freedom
 
 
@@ -156,7 +147,7 @@ def intervals(
 ) -> dict[str, tuple[float, float]]:
     """Return the difference of the mean loss at 64 tokens to that of `reference`, and half the
     width of its interval, by encoding. All intervals hold together with 95 % confidence."""
-    sd, freedom = deviation(by_name)
+    sd, freedom = deviation()
     base = by_name[reference]
     others = [name for name in by_name if name != reference]
     quantile = float(stats.t.ppf(1 - 0.025 / len(others), freedom))
@@ -253,12 +244,11 @@ def page(by_name: Lines, times: Mapping[str, float]) -> str:
     rate decides."""
     tuned = {name: records for name, records in by_name.items() if is_tuned(name)}
     untuned = {name: by_name[name] for name in by_name if name not in tuned}
-    sd, freedom = deviation(tuned)
+    sd, freedom = deviation()
     about = _ABOUT.format(
         count=len(by_name),
         planned=len(encodings_to_compare()),
         tuned=len(tuned),
-        several=sum(len(records) > 1 for records in tuned.values()),
         sd=sd,
         freedom=freedom,
     )
@@ -268,86 +258,42 @@ def page(by_name: Lines, times: Mapping[str, float]) -> str:
     return "\n".join([*lines, _COMMANDS])
 
 
-def label(
-    axes: Axes, marks: dict[str, tuple[float, float]], canvas: FigureCanvasAgg
-) -> None:
-    """Write each name beside its mark, where no other name or mark is."""
-    renderer = canvas.get_renderer()
-    at = axes.transData.transform(list(marks.values()))
-    taken = [Bbox.from_extents(x - 5, y - 5, x + 5, y + 5) for x, y in at]
-    limits = axes.get_window_extent(renderer)
-    for name, place in marks.items():
-        for x, y in _PLACES:
-            line = {
-                "arrowstyle": "-",
-                "color": "0.7",
-                "lw": 0.5,
-                "relpos": (float(x < 0), 0.5),
-            }
-            text = axes.annotate(
-                name, place, (x, y), textcoords="offset points", fontsize=9, va="center",
-                ha="left" if x > 0 else "right",
-                arrowprops=line if math.hypot(x, y) > 10 else None,
-            )  # fmt: skip
-            text.update_positions(renderer)
-            box = Text.get_window_extent(text, renderer)  # Without the line.
-            inside = limits.x0 < box.x0 and box.x1 < limits.x1 and limits.y0 < box.y0
-            if inside and not any(box.overlaps(other) for other in taken):
-                taken.append(box)
-                break
-            text.remove()
-
-
-def marks_of(
-    by_name: Lines, times: Mapping[str, float]
-) -> dict[str, tuple[float, float]]:
-    """Return cost and loss of the encodings in the figure: without the options of others, and of
-    those that learn at least as much as `none`."""
-    plain = {options: name for name, options in OPTIONS.items()}
-    losses = {
-        plain.get(name, name): mean(records, "loss/64")
-        for name, records in by_name.items()
-    }
-    return {
-        name: (times[name], loss)
-        for name, loss in losses.items()
-        if "(" not in name and name in times and loss <= losses["none"]
-    }
-
-
-def draw(marks: dict[str, tuple[float, float]]) -> None:
-    """Draw costs and losses by name."""
-    title = "What a small encoder learns in a million tokens, and what attention costs"
-    figure = new(8.5, 7.5, title)
+def draw(by_name: Lines) -> None:
+    """Draw the difference of each encoding to `rope`, sorted, with its interval."""
+    differences = {"rope": (0.0, 0.0)} | intervals(by_name)
+    shown = [name for name in by_name if name not in _ROPE_AT_64 and "(" not in name]
+    shown = [name for name in shown if differences[name][0] <= differences["none"][0]]
+    figure = new(7.5, 0.24 * len(shown) + 1.6)
     axes = figure.subplots()
-    axes.set_xscale("log")
-    ticks = [1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100]
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.set_xticks([], minor=True)
-    shown = {}
-    for name, (cost, loss) in marks.items():
+    dots = {}
+    for row, name in enumerate(shown):
+        value, width = differences[name]
         family = encoding_family(name)
-        shown[family] = axes.plot(
-            cost, loss, "o", color=FAMILIES[family], markersize=6
-        )[0]
+        dots[family] = axes.errorbar(
+            value,
+            row,
+            xerr=width or None,
+            fmt="o",
+            color=FAMILIES[family],
+            markersize=5,
+        )
+    axes.set_yticks(range(len(shown)), shown)
+    axes.invert_yaxis()
+    axes.axvline(0.0, color="0.6", linewidth=0.8, zorder=0)
+    axes.grid(axis="y", color="0.92")
+    axes.set_axisbelow(True)
     axes.set_xlabel(
-        "time of attention (one CPU, 512 tokens, with gradients) over that without positions"
+        "masked-LM loss minus that of rope, in nats: lower is better\n"
+        "intervals hold together with 95 % confidence"
     )
-    axes.set_ylabel("masked-LM loss in nats, 64 tokens: lower is better")
-    axes.set_xlim(0.7, max(cost for cost, _ in marks.values()) * 1.6)
-    axes.margins(y=0.14)
-    legend_below(figure, {name: shown[name] for name in FAMILIES if name in shown})
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()  # Names are placed by the sizes that it finds.
-    figure.set_layout_engine("none")
-    label(axes, marks, canvas)
+    legend_below(figure, {name: dots[name] for name in FAMILIES if name in dots})
     save(figure, ROOT / "docs/figures/which_encoding.png")
 
 
 def main() -> None:
     by_name, times = scores(), costs()
     write_text(FOLDER / "README.md", page(by_name, times))
-    draw(marks_of(by_name, times))
+    draw({name: records for name, records in by_name.items() if is_tuned(name)})
 
 
 if __name__ == "__main__":
