@@ -85,3 +85,16 @@ def best(name: str, folder: Path = FOLDER) -> tuple[str, float] | None:
     if not losses:
         return name, 1.0
     return min(losses, key=lambda candidate: losses[candidate])
+
+
+def is_tuned(name: str) -> bool:
+    """Return whether an encoding has nothing to choose, or has chosen."""
+    return best(name) is not None
+
+
+def ratio_text(name: str) -> str:
+    """Return the chosen ratio of an encoding's learning rate; a dash if there is none."""
+    choice = best(name)
+    if len(ratios(name)) == 1 or choice is None:
+        return "–"
+    return f"{choice[1]:g}"

@@ -137,11 +137,6 @@ def deviation() -> tuple[float, int]:
     return (squares / freedom) ** 0.5, freedom
 
 
-def is_tuned(name: str) -> bool:
-    """Return whether an encoding has no choice of learning rate, or has made it."""
-    return candidates.best(name) is not None
-
-
 def intervals(
     by_name: Lines, reference: str = "rope"
 ) -> dict[str, tuple[float, float]]:
@@ -157,14 +152,6 @@ def intervals(
         error = sd * (1 / len(by_name[name]) + 1 / len(base)) ** 0.5
         found[name] = difference, quantile * error
     return found
-
-
-def ratio_text(name: str) -> str:
-    """Return the chosen ratio of an encoding's learning rate; a dash without parameters."""
-    choice = candidates.best(name)
-    if len(candidates.ratios(name)) == 1 or choice is None:
-        return "–"
-    return f"{choice[1]:g}"
 
 
 def size_text(name: str) -> str:
@@ -193,7 +180,7 @@ def fair_table(by_name: Lines, times: Mapping[str, float]) -> list[str]:
             difference = f"{value:+.2f} ± {width:.2f}"
         else:
             difference = ""
-        about = [size_text(name), ratio_text(name), str(len(records))]
+        about = [size_text(name), candidates.ratio_text(name), str(len(records))]
         rows.append([*about, *result_cells(records, times.get(name)), difference])
     header = [
         "encoding", "ratio", "seeds", "loss, 64 tokens", "256", "512", "then 256",
@@ -242,7 +229,9 @@ def selection_table() -> list[str]:
 def page(by_name: Lines, times: Mapping[str, float]) -> str:
     """Return README.md: what encodings learned, how they differ from `rope`, and what the learning
     rate decides."""
-    tuned = {name: records for name, records in by_name.items() if is_tuned(name)}
+    tuned = {
+        name: records for name, records in by_name.items() if candidates.is_tuned(name)
+    }
     untuned = {name: by_name[name] for name in by_name if name not in tuned}
     sd, freedom = deviation()
     about = _ABOUT.format(
@@ -293,7 +282,13 @@ def draw(by_name: Lines) -> None:
 def main() -> None:
     by_name, times = scores(), costs()
     write_text(FOLDER / "README.md", page(by_name, times))
-    draw({name: records for name, records in by_name.items() if is_tuned(name)})
+    draw(
+        {
+            name: records
+            for name, records in by_name.items()
+            if candidates.is_tuned(name)
+        }
+    )
 
 
 if __name__ == "__main__":

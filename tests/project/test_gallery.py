@@ -159,6 +159,7 @@ def test_scores_of_trained_models(tmp_path):
     lines = [
         {
             "position": "rope",
+            "ratio": 1.0,
             "seed": seed,
             "loss/64": loss,
             "accuracy/64": 0.25,
@@ -170,8 +171,14 @@ def test_scores_of_trained_models(tmp_path):
         "".join(f"{json.dumps(line)}\n" for line in lines)
     )
     scores = read_lines("results.jsonl", tmp_path)
-    assert trained.cells(scores["rope"]) == ["4.10 ± 0.14", "25.0%", "–", "5.00", "–"]
-    assert trained.cells(lines[:1])[0] == "4.00"
+    assert trained.cells("rope", scores["rope"]) == [
+        "4.10 ± 0.14",
+        "25.0%",
+        "–",
+        "5.00",
+        "–",
+    ]
+    assert trained.cells("rope", lines[:1])[0] == "4.00"
     assert not read_lines("pictures.jsonl", tmp_path)
     results = catalogue.read(DOCS / "catalogue.json")
     rows = [row for row in ROWS if row.key in ("rope", "rope_yarn")]

@@ -16,6 +16,7 @@ from catalogue.measured import CHECKS, Measured
 from pe_jax.common.markdown import raw_table
 from pe_jax.encodings import ENCODINGS, WRAPPERS, parameter_count
 from pe_jax.encodings.registry import call_text
+from research.which_encoding.candidates import ratio_text
 from research.which_encoding.results import Lines
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,12 +126,12 @@ def _images(row: Entry, pictures: Lines) -> list[str]:
 def _scores(key: str, scores: Lines) -> list[str]:
     names = trained.names_of(key, scores) if scores else []
     known = [
-        [f"`{name}`", *trained.cells(scores[name])]
+        [f"`{name}`", ratio_text(name), *trained.cells(name, scores[name])]
         for name in names
         if scores.get(name)
     ]
     missing = [f"`{name}`" for name in names if not scores.get(name)]
-    header = ("[trained][trained-models]", *trained.SCORES.values())
+    header = ("[trained][trained-models]", "ratio", *trained.SCORES.values())
     lines = [*filled_columns(header, known), ""] if known else []
     if missing:
         lines += [f"Trained with {', '.join(missing)}: {trained.NOT_MEASURED}.", ""]

@@ -38,7 +38,8 @@ when to use it, code, a picture of its logits, results and options.
 """
 
 _LOSS = """- *loss*: masked-LM loss of a small BERT [trained with the encoding](#trained-models), on
-  held-out rows of 64 tokens and of 512, which are longer than those in training.
+  held-out rows of 64 tokens and of 512, which are longer than those in training. *≤*: an upper
+  bound, since the learning rate of the encoding's parameters was not chosen for it.
 """
 
 _REST = f"""
@@ -138,6 +139,9 @@ _TRAINED = """
 with every encoding: a million tokens, in rows of 16 and then of 64. Absolute sinusoids have
 `scale=0.03`. A card has
 
+- the ratio of the learning rate of the encoding's parameters to that of all others, chosen among
+  four for this encoding; where it has parameters and no ratio, they are the same, and losses are
+  upper bounds (≤);
 - the masked-LM loss on held-out rows of 64 tokens, mean over seeds ± standard deviation, and its
   accuracy;
 - the loss on rows of 256 and of 512, which are longer than in training;
@@ -182,13 +186,11 @@ def _catalogue_page(
 def _row(row: Entry, found: Measured, scores: Lines) -> list[str]:
     family, longest = card.family(row.key), row.encoding.max_length
     names = {row.name, *([] if row.name != row.key else trained.defaults_of(row.key))}
-    known = next((scores[name] for name in names if scores.get(name)), None)
-    cells = dict(
-        zip(
-            trained.SCORES,
-            trained.cells(known) if known else [""] * len(trained.SCORES),
-        )
-    )
+    cells = dict.fromkeys(trained.SCORES, "")
+    for name in names:
+        if scores.get(name):
+            cells = dict(zip(trained.SCORES, trained.cells(name, scores[name])))
+            break
     return [
         f"[`{row.title}`](gallery/{family}.md#{row.key})",
         family,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pe_jax.encodings.parser import without_options
+from research.which_encoding.candidates import is_tuned
 from research.which_encoding.names import OPTIONS, encodings_to_compare
 from research.which_encoding.results import Lines
 
@@ -47,17 +48,20 @@ def defaults_of(key: str) -> list[str]:
     return [key, f"{key}+causal", OPTIONS.get(key, key)]
 
 
-def cells(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the cells of `SCORES`: means over seeds, ± standard deviation of the first."""
+def cells(name: str, records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the cells of `SCORES`: means over seeds, ± standard deviation of the first. Losses of
+    an encoding whose learning rate was not chosen are upper bounds."""
+    bound = "" if is_tuned(name) else "≤ "
     found = []
-    for name in SCORES:
-        values = [record[name] for record in records if name in record]
+    for score in SCORES:
+        values = [record[score] for record in records if score in record]
         if not values:
             found.append("–")
             continue
         mean = statistics.fmean(values)
-        text = f"{mean:.1%}" if name.startswith("accuracy") else f"{mean:.2f}"
-        if len(values) > 1 and name == "loss/64":
+        is_loss = not score.startswith("accuracy")
+        text = f"{bound}{mean:.2f}" if is_loss else f"{mean:.1%}"
+        if len(values) > 1 and score == "loss/64":
             text += f" ± {statistics.stdev(values):.2f}"
         found.append(text)
     return found
