@@ -482,7 +482,8 @@ def config_of(theirs: Mapping[str, Any], path: str) -> BertConfig:
     for name, condition in encoder.conditions.items():
         if not theirs.get(condition):
             values.pop(name, None)
-    missing = [key for key in encoder.keys.values() if key not in theirs]
+    required = (*encoder.keys.values(), *encoder.needs)
+    missing = [key for key in required if key not in theirs]
     errors = []
     if missing:
         errors.append(f"it lacks {', '.join(missing)}: add what you know")
@@ -563,9 +564,18 @@ def _unsupported(encoder: EncoderFormat, theirs: Mapping[str, Any]) -> list[str]
                 f"{key} must be left out, got {shown(theirs[key])}: {way_out}"
             )
     for key, only in encoder.only.items():
-        if theirs.get(key) not in (only, None):
+        is_missing = theirs.get(key) is None and key not in encoder.needs
+        if theirs.get(key) != only and not is_missing:
             accepted = "left out" if only is None else repr(only)
             errors.append(f"{key} must be {accepted}, got {shown(theirs[key])}")
+    window = theirs.get("sliding_window")
+    is_halved = isinstance(window, int) and window % 2 == 1
+    if theirs.get("use_bidirectional_attention") is True and is_halved:
+        errors.append(
+            f"sliding_window must be even, twice the reach of a layer with a window, got {window}: "
+            "transformers 4 and early versions of 5 save half of the published size plus 1. If one "
+            f"of them wrote the file, correct it to {2 * (window - 1)}"
+        )
     code = theirs.get("auto_map")
     if not encoder.has_remote_code and "AutoModel" in str(code):
         errors.append(

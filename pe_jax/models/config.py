@@ -103,6 +103,8 @@ class BertConfig(Config):
       norm: of all normalisations, of which `rms_norm` has no bias.
       embedding_norm, final_norm: of the embeddings, and of the output of the last layer.
       first_norm: whether the first layer has `attention_norm`.
+      sublayer_norm: with `pre_norm`, what a sublayer adds is normalised too: four norms a layer.
+      query_key_norm: each head's queries and keys are normalised before positions act on them.
       gated_mlp: the MLP is down(activation(gate) · up), GeGLU with `gelu`, SwiGLU with `silu`.
       num_key_heads: heads of keys and values, a divisor of the number of heads; None means equal.
       num_token_types: rows of the token type embedding; 0 means that there is none.
@@ -193,6 +195,8 @@ class BertConfig(Config):
     embedding_norm: bool = field(True, FLAG, internal=True)
     first_norm: bool = field(True, FLAG, internal=True)
     final_norm: bool = field(False, FLAG, internal=True)
+    sublayer_norm: bool = field(False, FLAG, internal=True)
+    query_key_norm: bool = field(False, FLAG, internal=True)
     activation: str = field("gelu", one_of(ACTIVATIONS), internal=True)
     gated_mlp: bool = field(False, FLAG, internal=True)
     attention_bias: bool = field(True, FLAG, internal=True)
@@ -227,6 +231,8 @@ class BertConfig(Config):
     def errors(self) -> Iterator[str]:
         if self.norm == "rms_norm" and self.norm_bias:
             yield "norm_bias is True, but rms_norm has no bias: give norm_bias=False."
+        if self.sublayer_norm and not self.pre_norm:
+            yield "sublayer_norm is True, but pre_norm is False: the sums are normalised already."
         if self.hidden_size % self.num_heads and not self.attention_head_size:
             yield f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}."
         if self.num_heads % self.key_heads:

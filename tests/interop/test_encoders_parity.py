@@ -233,10 +233,14 @@ def test_a_decoder_that_is_not_tied(torch, transformers, tmp_path, case):
 def test_keys_that_are_missing_have_their_class_defaults(transformers, family):
     kind = ENCODERS_BY_NAME[family]
     # ESM's class has no default for these.
-    more = dict(vocab_size=33, pad_token_id=1, emb_layer_norm_before=False)
-    more = more if family == "esm" else {}
+    more = {}
+    if family == "esm":
+        more = dict(vocab_size=33, pad_token_id=1, emb_layer_norm_before=False)
+    if family == "gemma3_text":
+        more = dict(use_bidirectional_attention=True)
     whole = getattr(transformers, f"{kind.name}Config")(**more).to_dict()
-    few = {key: whole[key] for key in ("model_type", *kind.keys.values(), *more)}
+    keys = ("model_type", *kind.keys.values(), *kind.needs, *more)
+    few = {key: whole[key] for key in keys}
     got = had = config_of(few, "the test")
     want = config_of(whole, "the test")
     # None stands for the value that other sizes give.
@@ -272,6 +276,7 @@ NO_EFFECT = {
     *("summary_activation", "summary_last_dropout", "summary_type", "summary_use_proj"),
     *("legacy", "pooler_dropout", "vocab_list", "is_decoder"),
     *("initializer_factor", "num_decoder_layers", "decoder_start_token_id"),
+    "final_logit_softcapping",
 }
 
 
