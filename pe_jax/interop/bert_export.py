@@ -183,7 +183,7 @@ def their_config(
     theirs = {"model_type": model_type, **_values_of_keys(encoder, config)}
     if tokenizer is not None:
         theirs |= _token_ids(tokenizer)
-    for key in encoder.needs:
+    for key in sorted(encoder.needs):
         derived = encoder.derived.get(key)
         theirs[key] = getattr(config, derived) if derived else encoder.only[key]
     if "max_length" in encoder.keys:

@@ -80,7 +80,7 @@ class EncoderFormat(NamedTuple):
     # A key and what it must have, for one of several formats.
     when: Mapping[str, Any] = {}
     # Keys of `only` and `derived` that may not be missing.
-    needs: tuple[str, ...] = ()
+    needs: frozenset[str] = frozenset()
     in_transformers: bool = True  # Version 5 has the family's class.
     # It may have no token types, where `keys` has their number.
     types_are_optional: bool = False
@@ -152,8 +152,10 @@ def _format(model_type: str) -> EncoderFormat:
     fields = _fields(model_type)
     fields.pop("note", None)
     for name, value in fields.items():
-        if name in ("prefixes", "swapped", "needs"):
+        if name in ("prefixes", "swapped"):
             fields[name] = tuple(value)
+        elif name == "needs":
+            fields[name] = frozenset(value)
         elif name not in _TEXTS and not isinstance(value, bool):
             fields[name] = _union(value)
     fields["classes"] = {
