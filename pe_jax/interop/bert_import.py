@@ -577,8 +577,8 @@ def _unsupported(encoder: EncoderFormat, theirs: Mapping[str, Any]) -> list[str]
     if theirs.get("use_bidirectional_attention") is True and is_halved:
         errors.append(
             f"sliding_window must be even, twice the reach of a layer with a window, got {window}: "
-            "transformers 4.57, for one, saves half of the published size plus 1. If such a version "
-            f"wrote the file, correct it to {2 * (window - 1)}"
+            "transformers 4.57, for one, saves half of the published size plus 1. If it wrote the "
+            f"file, correct it to {2 * (window - 1)}"
         )
     code = theirs.get("auto_map")
     if not encoder.has_remote_code and "AutoModel" in str(code):

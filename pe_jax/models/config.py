@@ -103,8 +103,6 @@ class BertConfig(Config):
       norm: of all normalisations, of which `rms_norm` has no bias.
       embedding_norm, final_norm: of the embeddings, and of the output of the last layer.
       first_norm: whether the first layer has `attention_norm`.
-      sublayer_norm: with `pre_norm`, what a sublayer adds is normalised too: four norms a layer.
-      query_key_norm: each head's queries and keys are normalised before positions act on them.
       gated_mlp: the MLP is down(activation(gate) · up), GeGLU with `gelu`, SwiGLU with `silu`.
       num_key_heads: heads of keys and values, a divisor of the number of heads; None means equal.
       num_token_types: rows of the token type embedding; 0 means that there is none.
@@ -130,6 +128,8 @@ class BertConfig(Config):
         `conv_activation`, is added to that layer's and normalised; 0 means that there is none.
       rescaled_token: the token (of a mask) whose embedding is zero, while those of the others are
         multiplied by 0.88 / (1 - its share of the tokens); None rescales nothing.
+      sublayer_norm: with `pre_norm`, what a sublayer adds is normalised too: four norms a layer.
+      query_key_norm: each head's queries and keys are normalised before positions act on them.
 
     Raises:
       ValueError: for values that are not accepted or do not fit one another, or an unknown
@@ -195,8 +195,6 @@ class BertConfig(Config):
     embedding_norm: bool = field(True, FLAG, internal=True)
     first_norm: bool = field(True, FLAG, internal=True)
     final_norm: bool = field(False, FLAG, internal=True)
-    sublayer_norm: bool = field(False, FLAG, internal=True)
-    query_key_norm: bool = field(False, FLAG, internal=True)
     activation: str = field("gelu", one_of(ACTIVATIONS), internal=True)
     gated_mlp: bool = field(False, FLAG, internal=True)
     attention_bias: bool = field(True, FLAG, internal=True)
@@ -227,6 +225,8 @@ class BertConfig(Config):
     conv_kernel: int = field(0, integer(0, 10**3), internal=True)
     conv_activation: str = field("tanh", one_of((*ACTIVATIONS, "tanh")), internal=True)
     rescaled_token: int | None = field(None, optional(integer(0, 10**8)), internal=True)
+    sublayer_norm: bool = field(False, FLAG, internal=True)
+    query_key_norm: bool = field(False, FLAG, internal=True)
 
     def errors(self) -> Iterator[str]:
         if self.norm == "rms_norm" and self.norm_bias:

@@ -72,7 +72,11 @@ def test_another_choice_is_refused_with_the_choices(name, option, choices):
     message = f"the option {option!r} takes {accepted}, got 'x'"
     with pytest.raises(ValueError, match=re.escape(message)):
         encodings.from_name(
-            f"{name}({option}='x')", hidden_size=8, head_size=4, num_heads=2, max_length=16
+            f"{name}({option}='x')",
+            hidden_size=8,
+            head_size=4,
+            num_heads=2,
+            max_length=16,
         )
 
 

@@ -78,12 +78,12 @@ def test_states_and_gradients(torch, model, tmp_path):
     want = np.stack([state.detach().numpy() for state in out.hidden_states])
     params, config = encoder.params["bert"], encoder.config
     got = hidden_states(config, params, TOKENS, None, jnp.asarray(VALID))
-    np.testing.assert_allclose(
-        np.asarray(got)[:, VALID], want[:, VALID], atol=1e-5
-    )
+    np.testing.assert_allclose(np.asarray(got)[:, VALID], want[:, VALID], atol=1e-5)
 
     def loss(params):
-        states = Bert(config).apply({"params": params}, TOKENS, None, jnp.asarray(VALID))
+        states = Bert(config).apply(
+            {"params": params}, TOKENS, None, jnp.asarray(VALID)
+        )
         return (states * weights).sum()
 
     ours = jax.grad(loss)(params)

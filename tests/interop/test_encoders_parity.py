@@ -449,7 +449,8 @@ def test_token_classifiers(torch, transformers, tmp_path, case):
     got = BertForTokens(bert.config, outputs=3).apply(
         {"params": bert.params}, tokens, None, jnp.asarray(valid)
     )
-    np.testing.assert_allclose(np.asarray(got)[valid], want[valid], atol=1e-5)
+    atol = 1e-5 * max(1, np.abs(want).max())  # Of mT5 they are up to 7.
+    np.testing.assert_allclose(np.asarray(got)[valid], want[valid], atol=atol)
     save_encoder(
         tmp_path / "out",
         bert.config,
@@ -534,7 +535,9 @@ TASKS = (
 )
 
 
-@pytest.mark.parametrize("family", ENCODERS_BY_NAME)
+@pytest.mark.parametrize(
+    "family", [name for name, kind in ENCODERS_BY_NAME.items() if kind.heads]
+)
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("classes", [1, 2])
 def test_a_head_is_read_as_that_of_its_class(

@@ -93,7 +93,7 @@ def test_the_home_folder_may_be_a_tilde(tmp_path, monkeypatch):
         assert load_encoder(path).folder.path == folder
 
 
-@pytest.mark.parametrize("name", ("all-mpnet", "models/all-mpnet"))
+@pytest.mark.parametrize("name", ["all-mpnet", "models/all-mpnet"])
 def test_a_name_of_nothing_here_may_mean_a_folder_or_a_model(tmp_path, name):
     near = (tmp_path / name).with_name("all-mpnet-base-v2")
     near.mkdir(parents=True)

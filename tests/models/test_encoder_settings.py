@@ -19,8 +19,13 @@ SETTINGS = {
     "head size": dict(attention_head_size=6, scale_logits=False, position="t5"),
     "rescaled": dict(rescaled_token=3, position="rope"),
     "four norms": dict(
-        pre_norm=True, sublayer_norm=True, query_key_norm=True, norm="rms_norm", norm_bias=False,
-        num_key_heads=1, position="rope",
+        pre_norm=True,
+        sublayer_norm=True,
+        query_key_norm=True,
+        norm="rms_norm",
+        norm_bias=False,
+        num_key_heads=1,
+        position="rope",
     ),
 }
 TOKENS = np.arange(14).reshape(2, 7) % 11
