@@ -24,6 +24,7 @@ from pe_jax.encodings.registry import (
     REQUIRED,
     SIZES,
     WRAPPERS,
+    choices_of,
     option_hint,
     options_of,
     suggestion,
@@ -247,6 +248,8 @@ def _convert(option: str, value: Any, kind: Any) -> Any:
         with contextlib.suppress(TypeError):
             return _as_kind(value, choice)
     kind_name = getattr(kind, "__name__", str(kind).replace("typing.", ""))
+    if choices := choices_of(kind):
+        kind_name = " or ".join(map(repr, choices))
     raise _Unreadable(f"the option {option!r} takes {kind_name}, got {value!r}")
 
 

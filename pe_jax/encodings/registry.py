@@ -84,8 +84,8 @@ def define_encoding(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
 
     Returns:
       `(*, sizes and options) -> PositionEncoding`. It raises a TypeError for positional or unknown
-      arguments, and a ValueError for numbers that float32 does not hold or parameters of more than
-      2^29 numbers.
+      arguments, and a ValueError for another value than those of an option's `Literal`, numbers
+      that float32 does not hold, or parameters of more than 2^29 numbers.
     """
 
     @functools.wraps(make)
@@ -143,6 +143,12 @@ def _check_arguments(
         for number in numbers:
             if isinstance(number, int | float | np.number):
                 _check_number(f"{name} of {encoding}", number, kinds.get(name))
+        choices = choices_of(kinds.get(name))
+        if choices and not (isinstance(value, str) and value in choices):
+            raise ValueError(
+                f"{name} of {encoding} must be {' or '.join(map(repr, choices))}, got "
+                f"{reprlib.repr(value)}."
+            )
 
 
 def _check_number(name: str, number: Any, kind: Any) -> None:
@@ -167,6 +173,12 @@ def _kinds(build: Callable[..., PositionEncoding]) -> dict[str, Any]:
         return typing.get_type_hints(build)
     except NameError:  # Imported for type checkers only, for example.
         return dict.fromkeys(inspect.signature(build).parameters, float)
+
+
+def choices_of(kind: Any) -> tuple[str, ...]:
+    """Return the values of a Literal; none for another type."""
+    is_literal = typing.get_origin(kind) is typing.Literal
+    return typing.get_args(kind) if is_literal else ()
 
 
 def _takes_float(kind: Any) -> bool:

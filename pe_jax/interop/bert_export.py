@@ -183,13 +183,17 @@ def their_config(
     theirs = {"model_type": model_type, **_values_of_keys(encoder, config)}
     if tokenizer is not None:
         theirs |= _token_ids(tokenizer)
+    for key in sorted(encoder.needs):
+        derived = encoder.derived.get(key)
+        theirs[key] = getattr(config, derived) if derived else encoder.only[key]
     if "max_length" in encoder.keys:
         theirs[encoder.keys["max_length"]] += first_row(model_type, theirs)
     if encoder.positions == "table":
         _check_only_embeds(config)
     elif encoder.positions == "rope":
         full = family.is_full is not None
-        theirs |= rope_keys(config.encoding(), config.num_layers, full)
+        window_key = encoder.window_key
+        theirs |= rope_keys(config.encoding(), config.num_layers, full, window_key)
     elif encoder.positions:
         theirs |= _POSITION_KEYS[encoder.positions](config.encoding().name)
     back = config_of(theirs, "the exported model")

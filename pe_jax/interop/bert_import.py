@@ -28,7 +28,7 @@ from pe_jax.interop.hf_encoders import (
 )
 from pe_jax.interop.hf_encoding import from_hf
 from pe_jax.interop.hf_keys import first_row
-from pe_jax.interop.hf_registry import ENCODERS, FIRST_NAMES, current_name
+from pe_jax.interop.hf_registry import ENCODERS, FIRST_NAMES, REFUSED, current_name
 from pe_jax.interop.hub import local_folder
 from pe_jax.interop.layout import Leaf
 from pe_jax.interop.published_encoder import PublishedEncoder
@@ -457,9 +457,10 @@ def current_config(theirs: Mapping[str, Any], path: str) -> dict[str, Any]:
     kind = theirs.get("model_type")
     current = current_name(kind, theirs) if isinstance(kind, str) else ""
     if current not in ENCODERS:
+        reason = f" ({REFUSED[current]})" if current in REFUSED else ""
         raise ValueError(
             f"The config.json of {path} is not that of an encoder that can be loaded: model_type "
-            f"is {kind!r}, not {', '.join(map(repr, ENCODERS))}."
+            f"is {kind!r}{reason}, not {', '.join(map(repr, ENCODERS))}."
         )
     aliases = format_of({**theirs, "model_type": current}).aliases
     named = {aliases.get(key, key): value for key, value in theirs.items()}
@@ -482,7 +483,8 @@ def config_of(theirs: Mapping[str, Any], path: str) -> BertConfig:
     for name, condition in encoder.conditions.items():
         if not theirs.get(condition):
             values.pop(name, None)
-    missing = [key for key in encoder.keys.values() if key not in theirs]
+    required = [*encoder.keys.values(), *(encoder.needs - encoder.only.keys())]
+    missing = [key for key in required if key not in theirs]
     errors = []
     if missing:
         errors.append(f"it lacks {', '.join(missing)}: add what you know")
@@ -563,9 +565,21 @@ def _unsupported(encoder: EncoderFormat, theirs: Mapping[str, Any]) -> list[str]
                 f"{key} must be left out, got {shown(theirs[key])}: {way_out}"
             )
     for key, only in encoder.only.items():
-        if theirs.get(key) not in (only, None):
+        if key in encoder.needs and theirs.get(key) is None:
+            errors.append(
+                f"model_type {theirs['model_type']!r} is that of an encoder only if {key} is {only}"
+            )
+        elif theirs.get(key) not in (only, None):
             accepted = "left out" if only is None else repr(only)
             errors.append(f"{key} must be {accepted}, got {shown(theirs[key])}")
+    window = theirs.get("sliding_window")
+    is_halved = isinstance(window, int) and window % 2 == 1
+    if theirs.get("use_bidirectional_attention") is True and is_halved:
+        errors.append(
+            f"sliding_window must be even, twice the reach of a layer with a window, got {window}: "
+            "transformers 4.57, for one, saves half of the published size plus 1. If it wrote the "
+            f"file, correct it to {2 * (window - 1)}"
+        )
     code = theirs.get("auto_map")
     if not encoder.has_remote_code and "AutoModel" in str(code):
         errors.append(

@@ -77,14 +77,21 @@ class EncoderFormat(NamedTuple):
     table_norm: str = ""
     # Beginnings of tensors' names that have another one in `embeddings`, `layer` or `heads`.
     renames: Mapping[str, str] = {}
-    when: Mapping[
-        str, Any
-    ] = {}  # A key and what it must have, for one of several formats.
+    # A key and what it must have, for one of several formats.
+    when: Mapping[str, Any] = {}
+    # Keys of `only` and `derived` that may not be missing.
+    needs: frozenset[str] = frozenset()
     in_transformers: bool = True  # Version 5 has the family's class.
     # It may have no token types, where `keys` has their number.
     types_are_optional: bool = False
     # `auto_map` may name models; their code computes what transformers' does.
     has_remote_code: bool = False
+    # Norms multiply by 1 + weight, where ours multiply by the scale.
+    norms_add_one: bool = False
+    # Token embeddings are multiplied by sqrt(D), where ours are stored so.
+    scales_embeddings: bool = False
+    # The key of a window's size, which is twice its reach.
+    window_key: str = "local_attention"
     # Packed tensors whose two halves are in the other order than ours.
     swapped: tuple[str, ...] = ()
     # Tensors that are not parameters -> their value, from sizes `(length, head_size)`, to be
@@ -138,7 +145,7 @@ def _fields(model_type: str) -> dict[str, Any]:
     return {**_fields(own.pop("like")), **own}
 
 
-_TEXTS = ("name", "positions", "table_norm")  # Fields that are no tables.
+_TEXTS = ("name", "positions", "table_norm", "window_key")  # Fields that are no tables.
 
 
 def _format(model_type: str) -> EncoderFormat:
@@ -147,6 +154,8 @@ def _format(model_type: str) -> EncoderFormat:
     for name, value in fields.items():
         if name in ("prefixes", "swapped"):
             fields[name] = tuple(value)
+        elif name == "needs":
+            fields[name] = frozenset(value)
         elif name not in _TEXTS and not isinstance(value, bool):
             fields[name] = _union(value)
     fields["classes"] = {

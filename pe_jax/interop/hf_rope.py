@@ -380,12 +380,16 @@ _LAYER = re.compile(r"rope(?:\(base=([0-9.e+]+)\))?(?:\+window\(max_distance=(\d
 
 
 def rope_keys(
-    encoding: PositionEncoding, num_layers: int, by_layer: bool
+    encoding: PositionEncoding,
+    num_layers: int,
+    by_layer: bool,
+    window_key: str = "local_attention",
 ) -> dict[str, Any]:
     """Return `rope` as keys of a config, the same in all layers or, with a window, in some.
 
     Args:
       by_layer: the family tells layers with a window from the others.
+      window_key: of the window's size, which is twice its reach.
 
     Raises:
       ValueError: for other encodings.
@@ -409,7 +413,7 @@ def rope_keys(
     if SLIDING in by_type:
         max_distance = by_type[SLIDING].max_distance
         assert max_distance is not None
-        keys["local_attention"] = 2 * max_distance
+        keys[window_key] = 2 * max_distance
     keys["rope_parameters"] = {}
     for layer_type in (FULL, SLIDING):
         base = by_type[layer_type].base if layer_type in by_type else 10_000.0

@@ -7,13 +7,15 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from pe_jax.common.files import parse_json
+from pe_jax.common.errors import did_you_mean
 from pe_jax.interop.refusals import ADAPTER
 from pe_jax.interop.sentence_files import (
     MODULES,
     PROMPTS,
     TOKENIZERS,
     TRANSFORMER_SETTINGS,
+    read_modules,
+    transformer_folder,
 )
 from pe_jax.interop.tokenizer_config import ADDED_TOKENS, CONFIG, NAMES_MAP
 
@@ -32,16 +34,19 @@ _PICKLE = "pytorch_model.bin"
 def local_folder(path: str | Path) -> Path:
     """Return a path as it is, or the folder of a model of the Hub, downloaded if necessary.
 
-    A name such as "sentence-transformers/all-mpnet-base-v2" is one of the Hub if it is no file or
-    folder here. Only config.json, tokenizer, safetensors and the files of sentence-transformers are
-    downloaded, into the cache of huggingface_hub.
+    A text such as "sentence-transformers/all-mpnet-base-v2" is the name of a model of the Hub if
+    there is no such file or folder here. A `Path`, and a text that begins with `.`, `/` or `~` or
+    ends with `/`, is always a path; `~` is the home folder. Only config.json, tokenizer,
+    safetensors and the files of sentence-transformers are downloaded, into the cache of
+    huggingface_hub.
 
     Raises:
       ValueError: if the model is neither in the cache nor can be downloaded, has its weights only
-        in a pickle, or huggingface_hub is not installed.
+        in a pickle, or a modules.json that is not supported; or huggingface_hub is not installed.
     """
-    if isinstance(path, Path) or Path(path).exists() or not _is_name(path):
-        return Path(path)
+    given = Path(path).expanduser()
+    if isinstance(path, Path) or given.exists() or not _is_name(path):
+        return given
     try:  # The package imports its modules only by name.
         import huggingface_hub
         import huggingface_hub.constants
@@ -53,11 +58,9 @@ def local_folder(path: str | Path) -> Path:
         ) from error
     # Which folders have the modules decides what to download.
     folder = _download(huggingface_hub, path, [MODULES])
-    patterns = _patterns(folder / MODULES)
+    patterns = _patterns(folder)
     folder = _download(huggingface_hub, path, patterns)
-    modules = _module_paths(folder / MODULES)
-    transformer = folder / modules[0] if modules else folder
-    places = {folder, transformer}
+    places = {folder, transformer_folder(folder)}
     if not any(_has_weights(place) for place in places):
         raise _no_weights(huggingface_hub, path, folder, patterns)
     return folder
@@ -86,14 +89,33 @@ def _download(hub: Any, name: str, patterns: list[str]) -> Path:
 
 def _unreachable(hub: Any, name: str, error: BaseException) -> str:
     reason = str(error).strip().partition("\n")[0]
+    reason = f"{type(error).__name__}: {reason}"
+    lines = [
+        f"{name} is no file or folder in {Path.cwd()}.{_folder_hint(name)} If you mean a folder, "
+        "give its path.",
+        f"If you mean a model of the Hugging Face Hub: it is neither in the cache "
+        f"{hub.constants.HF_HUB_CACHE} nor can it be downloaded ({reason}).",
+    ]
+    if "/" not in name:
+        lines.append(
+            f"Names of models there have an owner, as in 'google-bert/bert-base-uncased': "
+            f"'OWNER/{name}'."
+        )
     folder = name.rpartition("/")[2]
-    return (
-        f"{name} is no file or folder here, and as a model of the Hugging Face Hub it is neither "
-        f"in the cache {hub.constants.HF_HUB_CACHE} nor can it be downloaded "
-        f"({type(error).__name__}: {reason}). Check the name. Where the Hub can be reached, "
-        f"download it, copy the folder here, and load the folder:\n"
-        f"  {_command(name, _patterns(Path()), folder)}"
+    lines.append(
+        "Check the name. Where the Hub can be reached, download the model, copy the folder here, "
+        "and load the folder:"
     )
+    return f"{' '.join(lines)}\n  {_command(name, _patterns(Path()), folder)}"
+
+
+def _folder_hint(name: str) -> str:
+    """Return close matches of a name among the folders where it would be."""
+    parent = Path(name).parent
+    if not parent.is_dir():
+        return ""
+    folders = [str(entry) for entry in parent.iterdir() if entry.is_dir()]
+    return did_you_mean(name, folders)
 
 
 def _command(name: str, patterns: list[str], folder: str) -> str:
@@ -102,30 +124,20 @@ def _command(name: str, patterns: list[str], folder: str) -> str:
     return shlex.join(["hf", "download", name, "--local-dir", folder, *include])
 
 
-def _patterns(modules_file: Path) -> list[str]:
-    """Return patterns of the files that are read of a model, by its modules.json, if there is one.
+def _patterns(folder: Path) -> list[str]:
+    """Return patterns of the files that are read of a model, by the modules.json in `folder`.
 
     Without it, the folders of modules are those of their usual names.
     """
-    general = [MODULES, PROMPTS]
     files = [*_FILES, *TRANSFORMER_SETTINGS, *_WEIGHTS]
-    if not modules_file.is_file():
-        return [*general, *files, "[0-9]_*/config.json", "[0-9]_*/model.safetensors"]
-    patterns = [*general, *files]
-    for path in _module_paths(modules_file):
-        if path:
-            patterns += [f"{path}/{name}" for name in files]
+    patterns = [MODULES, PROMPTS, *files]
+    modules = read_modules(folder)
+    if not modules:
+        return [*patterns, "[0-9]_*/config.json", "[0-9]_*/model.safetensors"]
+    for module in modules:
+        if module["path"]:
+            patterns += [f"{module['path']}/{name}" for name in files]
     return patterns
-
-
-def _module_paths(modules_file: Path) -> list[str]:
-    """Return the folders of the modules; other readers report a damaged file."""
-    try:
-        modules = parse_json(modules_file.read_text(encoding="utf-8"))
-        paths = [module["path"] for module in modules]
-    except (OSError, ValueError, TypeError, KeyError):
-        return []
-    return [path for path in paths if isinstance(path, str) and ".." not in path]
 
 
 def _has_weights(folder: Path) -> bool:

@@ -28,6 +28,7 @@ from pe_jax.models import (
 )
 
 POSITIONS = f"{POSITION_MODULE}/{LEARNED_TABLE_PATH[1]}"
+TOKENS = "bert/token/embedding"
 DECODER = "masked_lm/decoder"
 
 
@@ -39,6 +40,9 @@ class Leaf(NamedTuple):
     shape: tuple[int, ...]  # Of the parameter.
     swapped: bool = False  # The halves of the tensor are in the other order.
     skipped: int = 0  # Rows of the tensor before the first that the parameter has.
+    # The parameter is the tensor times `factor`, plus `offset`.
+    factor: float = 1.0
+    offset: float = 0.0
 
     @property
     def tensor_shape(self) -> tuple[int, ...]:
@@ -73,10 +77,12 @@ class Leaf(NamedTuple):
             x = np.roll(x, len(x) // 2, axis=0)
         if self._inputs or self._is_convolution:
             x = x.T
+        x = x * np.float32(self.factor) + np.float32(self.offset)
         return x.reshape(self.shape)
 
     def to_theirs(self, x: np.ndarray) -> list[np.ndarray]:
         """Return the tensors; rows that are skipped become zeros."""
+        x = (x - np.float32(self.offset)) / np.float32(self.factor)
         if self._inputs:
             x = x.reshape(self._inputs, -1).T
         if self._is_convolution:
@@ -126,10 +132,13 @@ def leaves(
     model_leaves: list[Leaf] = []
     for ours, theirs in modules.items():
         model_leaves += _of_module(ours, theirs, shapes, theirs[0] in swapped)
-    model_leaves = [
-        leaf._replace(skipped=skipped) if leaf.ours == POSITIONS else leaf
-        for leaf in model_leaves
-    ]
+    for i, leaf in enumerate(model_leaves):
+        if leaf.ours == POSITIONS:
+            model_leaves[i] = leaf._replace(skipped=skipped)
+        elif leaf.ours == TOKENS and encoder.scales_embeddings:
+            model_leaves[i] = leaf._replace(factor=config.hidden_size**0.5)
+        elif leaf.ours.endswith("norm/scale") and encoder.norms_add_one:
+            model_leaves[i] = leaf._replace(offset=1.0)
     if missing := sorted(shapes.keys() - {leaf.ours for leaf in model_leaves}):
         raise ValueError(
             f"{encoder.name} of transformers has nothing for {', '.join(missing[:3])}"

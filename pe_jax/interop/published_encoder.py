@@ -226,7 +226,11 @@ class PublishedEncoder(
         return result[0] if is_single else result
 
     def with_position(
-        self, position: str | PositionEncoding, *, seed: int = 0
+        self,
+        position: str | PositionEncoding,
+        *,
+        seed: int = 0,
+        keep_windows: bool = True,
     ) -> PublishedEncoder:
         """Return the encoder with another position encoding, and its other weights unchanged.
 
@@ -235,14 +239,22 @@ class PublishedEncoder(
         trained, the encoder computes other vectors than the published one: `training_commands`
         returns two ways on.
 
+        Layers that attend within a window, as most of ModernBERT do, keep it: their weights were
+        trained with it. The windows become a part of the name of the new encoding.
+
         Args:
           position: the name of an encoding, with its options, such as "rope(fraction=0.5)".
           seed: of the new parameters.
+          keep_windows: whether layers keep their windows. An encoding that has windows of its own
+            replaces them in any case.
 
         Raises:
-          ValueError: for a name or an option that is not known.
+          ValueError: for a name or an option that is not known; or for an encoding that differs
+            between layers without windows, where some of this model's layers have them.
         """
         config = dataclasses.replace(self.config, position=position)
+        if keep_windows:
+            config = _with_windows(config, _windows(self.config.encoding()))
         encoding = config.encoding()
         fresh: Params = {}
         if parameter_count(encoding, config.num_layers):
@@ -376,6 +388,42 @@ class PublishedEncoder(
             texts=len(texts),
             progress=progress,
         )
+
+
+def _windows(encoding: PositionEncoding) -> PositionEncoding:
+    """Return the windows of an encoding alone."""
+
+    def alone(encoding: PositionEncoding) -> PositionEncoding:
+        parts = tuple(part for part in encoding.parts if part.key == "window")
+        return PositionEncoding(parts=parts)
+
+    layers = tuple(alone(layer) for layer in encoding.layers)
+    if not any(layer.parts for layer in layers):
+        layers = ()
+    return dataclasses.replace(alone(encoding), layers=layers)
+
+
+def _with_windows(config: BertConfig, windows: PositionEncoding) -> BertConfig:
+    """Return a config whose position encoding has `windows`, unless it has some already.
+
+    Raises:
+      ValueError: for layers with encodings of their own, and without windows.
+    """
+    encoding = config.encoding()
+    own = _windows(encoding)
+    has_windows = bool(windows.parts or windows.layers)
+    if not has_windows or own.parts or own.layers:
+        return config
+    if encoding.layers and windows.layers:
+        raise ValueError(
+            f"position {encoding.name!r} differs between layers, and has none of the windows of "
+            f"the published model ({windows.name}). Join them to its layers, as in "
+            "'cycle(rope, rope+window(max_distance=64))', or pass keep_windows=False."
+        )
+    position: str | PositionEncoding = encoding + windows
+    if isinstance(config.position, str):
+        position = position.name
+    return dataclasses.replace(config, position=position)
 
 
 def _prompt(

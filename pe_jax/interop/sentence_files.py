@@ -171,12 +171,12 @@ def transformer_folder(folder: Path) -> Path:
     """Return the folder with config.json and the tensors: old models have them in `0_Transformer`.
 
     Raises:
-      ValueError: if modules.json leads out of the folder.
+      ValueError: for a modules.json that `read_modules` refuses.
     """
-    modules = _modules(folder)
+    modules = read_modules(folder)
     if not modules or (folder / "config.json").is_file():
         return folder
-    return _module_folder(folder, modules[0])
+    return folder / modules[0]["path"]
 
 
 def read_settings(folder: Path) -> SentenceSettings:
@@ -223,9 +223,9 @@ def _after_transformer(folder: Path) -> _Modules:
       ValueError: for a module, a pooling or an activation that is not supported.
     """
     result = _Modules((), True, [], [])
-    for module in _modules(folder)[1:]:
+    for module in read_modules(folder)[1:]:
         kind = module["type"].rpartition(".")[2]
-        path = _module_folder(folder, module)
+        path = folder / module["path"]
         file = path / "config.json"
         values = read_object(file)
         if kind == "Pooling" and not result.pooling:
@@ -255,11 +255,12 @@ def _transformer_settings(folder: Path) -> Json:
     return {}
 
 
-def _modules(folder: Path) -> list[dict[str, str]]:
+def read_modules(folder: Path) -> list[dict[str, str]]:
     """Return the modules of a folder: their `type` and `path`; empty without modules.json.
 
     Raises:
-      ValueError: if the file is damaged, or names code that is not of sentence-transformers.
+      ValueError: if the file is damaged, names code that is not of sentence-transformers, or a
+        path outside of the folder.
     """
     file = folder / MODULES
     if not file.is_file():
@@ -286,22 +287,18 @@ def _modules(folder: Path) -> list[dict[str, str]]:
                 "sentence-transformers does, write 'sentence_transformers.models.Transformer' "
                 "there."
             )
+        path = Path(module["path"])
+        if path.is_absolute() or ".." in path.parts:
+            raise ValueError(
+                f"{file} lists {module['path']!r}, which is outside of the folder. Download it "
+                "again."
+            )
     if not modules[0]["type"].endswith(".Transformer"):
         raise ValueError(
             f"{file} begins with a module {modules[0]['type']!r}, not with a Transformer: it is "
             "not an encoder that pe_jax can load."
         )
     return modules
-
-
-def _module_folder(folder: Path, module: Mapping[str, str]) -> Path:
-    path = Path(module["path"])
-    if path.is_absolute() or ".." in path.parts:
-        raise ValueError(
-            f"{folder / MODULES} lists {module['path']!r}, which is outside of the folder. "
-            "Download it again."
-        )
-    return folder / path
 
 
 def _pooling(file: Path, values: Json) -> tuple[str, ...]:

@@ -128,6 +128,8 @@ class BertConfig(Config):
         `conv_activation`, is added to that layer's and normalised; 0 means that there is none.
       rescaled_token: the token (of a mask) whose embedding is zero, while those of the others are
         multiplied by 0.88 / (1 - its share of the tokens); None rescales nothing.
+      sublayer_norm: with `pre_norm`, what a sublayer adds is normalised too: four norms a layer.
+      query_key_norm: each head's queries and keys are normalised before positions act on them.
 
     Raises:
       ValueError: for values that are not accepted or do not fit one another, or an unknown
@@ -223,10 +225,14 @@ class BertConfig(Config):
     conv_kernel: int = field(0, integer(0, 10**3), internal=True)
     conv_activation: str = field("tanh", one_of((*ACTIVATIONS, "tanh")), internal=True)
     rescaled_token: int | None = field(None, optional(integer(0, 10**8)), internal=True)
+    sublayer_norm: bool = field(False, FLAG, internal=True)
+    query_key_norm: bool = field(False, FLAG, internal=True)
 
     def errors(self) -> Iterator[str]:
         if self.norm == "rms_norm" and self.norm_bias:
             yield "norm_bias is True, but rms_norm has no bias: give norm_bias=False."
+        if self.sublayer_norm and not self.pre_norm:
+            yield "sublayer_norm is True, but pre_norm is False: the sums are normalised already."
         if self.hidden_size % self.num_heads and not self.attention_head_size:
             yield f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}."
         if self.num_heads % self.key_heads:

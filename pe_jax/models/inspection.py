@@ -96,7 +96,15 @@ def with_constants(
       params: of `Bert`.
       which: those dimensions of queries and of keys, by layer.
       values: what they are at every token, before the encoding maps them.
+
+    Raises:
+      ValueError: for a model with `query_key_norm`, whose queries and keys are never constant.
     """
+    if "query_norm" in block_params(params, 0)["attention"]:
+        raise ValueError(
+            "Queries and keys of a model with query_key_norm depend on all their dimensions, so "
+            "that none can be made constant."
+        )
     changed = dict(params)
     for i in range(which.shape[1]):
         attention = block_params(params, i)["attention"]

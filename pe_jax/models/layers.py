@@ -261,6 +261,9 @@ class SelfAttention(BertModule):
     ) -> Float[Array, "B L D"]:
         c = self.config
         q, k, v = self.projected(x)
+        if c.query_key_norm:
+            q = self.norm("query_norm")(q)
+            k = self.norm("key_norm")(k)
         if not c.scale_logits:  # Attention divides the products by this.
             q = q * c.head_size**0.5
         # For inspection; costs nothing else.
@@ -331,11 +334,16 @@ class Block(BertModule):
         mlp_norm = self.norm("mlp_norm")
         y = attention_norm(x) if c.pre_norm else x
         attended = attend(y, position_params, context, mask, attention_rng)
+        if c.sublayer_norm:
+            attended = self.norm("attended_norm")(attended)
         x = x + dropout(attended, c.dropout_rate, first_rng)
         if not c.pre_norm:
             x = attention_norm(x)
         y = mlp_norm(x) if c.pre_norm else x
-        x = x + dropout(self.mlp(y), c.dropout_rate, second_rng)
+        y = self.mlp(y)
+        if c.sublayer_norm:
+            y = self.norm("mlp_output_norm")(y)
+        x = x + dropout(y, c.dropout_rate, second_rng)
         if not c.pre_norm:
             x = mlp_norm(x)
         if self.has_convolution:

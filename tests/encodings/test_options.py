@@ -2,6 +2,8 @@
 
 import functools
 import inspect
+import re
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +45,45 @@ def options_of_type(kind):
                     )
 
                 yield name, option, build
+
+
+def options_of_choices():
+    """`(name, option, choices)` of all options with a Literal."""
+    found = []
+    for name, make in {**encodings.ENCODINGS, **encodings.WRAPPERS}.items():
+        for option, kind in typing.get_type_hints(make).items():
+            if typing.get_origin(kind) is typing.Literal:
+                found.append((name, option, typing.get_args(kind)))
+    return found
+
+
+CHOICES = options_of_choices()
+
+
+@pytest.mark.parametrize(("name", "option", "choices"), CHOICES)
+def test_another_choice_is_refused_with_the_choices(name, option, choices):
+    accepted = " or ".join(map(repr, choices))
+    makers = {**encodings.ENCODINGS, **encodings.WRAPPERS}
+    for value in ("x", choices[0].upper(), 1, None, list(choices)):
+        message = f"{option} of {name} must be {accepted}, got"
+        inside = [encodings.alibi(num_heads=2)] if name in encodings.WRAPPERS else []
+        with pytest.raises(ValueError, match=re.escape(message)):
+            makers[name](*inside, **{option: value})
+    message = f"the option {option!r} takes {accepted}, got 'x'"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        encodings.from_name(
+            f"{name}({option}='x')",
+            hidden_size=8,
+            head_size=4,
+            num_heads=2,
+            max_length=16,
+        )
+
+
+def test_options_of_choices_are_found():
+    assert len(CHOICES) > 15
+    assert ("kerple", "kernel", ("log", "power")) in CHOICES
+    assert {option for _, option, _ in CHOICES} >= {"layout", "gate", "count"}
 
 
 @pytest.mark.parametrize(

@@ -233,10 +233,14 @@ def test_a_decoder_that_is_not_tied(torch, transformers, tmp_path, case):
 def test_keys_that_are_missing_have_their_class_defaults(transformers, family):
     kind = ENCODERS_BY_NAME[family]
     # ESM's class has no default for these.
-    more = dict(vocab_size=33, pad_token_id=1, emb_layer_norm_before=False)
-    more = more if family == "esm" else {}
+    more = {}
+    if family == "esm":
+        more = dict(vocab_size=33, pad_token_id=1, emb_layer_norm_before=False)
+    if family == "gemma3_text":
+        more = dict(use_bidirectional_attention=True)
     whole = getattr(transformers, f"{kind.name}Config")(**more).to_dict()
-    few = {key: whole[key] for key in ("model_type", *kind.keys.values(), *more)}
+    keys = ("model_type", *kind.keys.values(), *kind.needs, *more)
+    few = {key: whole[key] for key in keys}
     got = had = config_of(few, "the test")
     want = config_of(whole, "the test")
     # None stands for the value that other sizes give.
@@ -272,6 +276,7 @@ NO_EFFECT = {
     *("summary_activation", "summary_last_dropout", "summary_type", "summary_use_proj"),
     *("legacy", "pooler_dropout", "vocab_list", "is_decoder"),
     *("initializer_factor", "num_decoder_layers", "decoder_start_token_id"),
+    "final_logit_softcapping",
 }
 
 
@@ -444,7 +449,8 @@ def test_token_classifiers(torch, transformers, tmp_path, case):
     got = BertForTokens(bert.config, outputs=3).apply(
         {"params": bert.params}, tokens, None, jnp.asarray(valid)
     )
-    np.testing.assert_allclose(np.asarray(got)[valid], want[valid], atol=1e-5)
+    atol = 1e-5 * max(1, np.abs(want).max())  # Of mT5 they are up to 7.
+    np.testing.assert_allclose(np.asarray(got)[valid], want[valid], atol=atol)
     save_encoder(
         tmp_path / "out",
         bert.config,
@@ -529,7 +535,9 @@ TASKS = (
 )
 
 
-@pytest.mark.parametrize("family", ENCODERS_BY_NAME)
+@pytest.mark.parametrize(
+    "family", [name for name, kind in ENCODERS_BY_NAME.items() if kind.heads]
+)
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("classes", [1, 2])
 def test_a_head_is_read_as_that_of_its_class(

@@ -45,11 +45,12 @@ def test_a_name_is_read_from_the_cache(cache):
     assert f"--config.init={folder}" in encoder.training_commands()
 
 
-def test_without_a_connection_the_error_says_what_to_download(cache):
+def test_without_a_connection_the_error_says_what_to_download(tmp_path, cache):
     with pytest.raises(ValueError) as error:
         load_encoder("owner/model")
     message = str(error.value)
-    assert "owner/model is no file or folder here" in message
+    assert f"owner/model is no file or folder in {tmp_path}." in message
+    assert "OWNER" not in message
     assert f"neither in the cache {cache} nor can it be downloaded" in message
     command = message.splitlines()[-1].split()
     assert command[:5] == ["hf", "download", "owner/model", "--local-dir", "model"]
@@ -69,9 +70,55 @@ def test_folders_come_before_names(tmp_path, cache):
     assert load_encoder("owner/model").folder.path.resolve() == folder.resolve()
     with pytest.raises(ValueError, match="No checkpoint at"):
         load_encoder(tmp_path / "none")
-    for path in ("./none", "/none/none/none", "a/b/c", "owner/model.safetensors"):
+    encoder_folder(cached(cache, "none"))
+    for path in (
+        "./none",
+        "../none",
+        "/none",
+        "/none/none/none",
+        "none/",
+        "~/none",
+        "a/b/c",
+        "owner/model.safetensors",
+    ):
         with pytest.raises(ValueError, match="No checkpoint at"):
             load_encoder(path)
+    assert load_encoder("none")  # Names without an owner are in old caches.
+
+
+def test_the_home_folder_may_be_a_tilde(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = encoder_folder(tmp_path / "model")
+    for path in ("~/model", "~/model/model.safetensors"):
+        assert load_encoder(path).folder.path == folder
+
+
+@pytest.mark.parametrize("name", ["all-mpnet", "models/all-mpnet"])
+def test_a_name_of_nothing_here_may_mean_a_folder_or_a_model(tmp_path, name):
+    near = (tmp_path / name).with_name("all-mpnet-base-v2")
+    near.mkdir(parents=True)
+    with pytest.raises(ValueError) as error:
+        load_encoder(name)
+    message = str(error.value)
+    near_name = name.replace("all-mpnet", "all-mpnet-base-v2")
+    assert f"Did you mean {near_name}? If you mean a folder, give its path." in message
+    assert "If you mean a model of the Hugging Face Hub: it is neither in" in message
+    assert (f"'OWNER/{name}'" in message) == ("/" not in name)
+
+
+def test_a_modules_json_that_is_refused_downloads_no_weights(tmp_path, monkeypatch):
+    folder = sentence_folder(tmp_path / "source")
+    (folder / "modules.json").write_text('[{"type": "other.Code", "path": ""}]')
+    asked = []
+
+    def snapshot_download(name, allow_patterns, **_):
+        asked.append(allow_patterns)
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    with pytest.raises(ValueError, match="names the class 'other.Code'"):
+        load_encoder("owner/model")
+    assert asked == [["modules.json"]]
 
 
 def test_a_model_with_a_pickle_alone_is_refused(cache):

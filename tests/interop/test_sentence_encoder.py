@@ -22,6 +22,7 @@ from helpers.sentence_folders import (
 from safetensors.numpy import load_file, save_file
 from scipy.special import erf
 
+from pe_jax import encodings
 from pe_jax.interop import load_encoder
 from pe_jax.interop.published_encoder import PublishedEncoder
 from pe_jax.interop.sentence_files import POOLINGS
@@ -522,6 +523,32 @@ def test_position_parameters_that_both_have_are_kept(encoder):
     longer = "ab " * 99
     free = encoder.with_position("rope").replace(untrained=())
     assert free.encode(longer, max_length=60).shape == (SIZE,)
+
+
+def test_new_positions_keep_the_windows_of_layers(tmp_path):
+    encoder = load_encoder(encoder_folder(tmp_path / "model", "modernbert"))
+    before = [encoder.config.encoding().layer(i) for i in range(4)]
+    assert [layer.window.left for layer in before] == [None, 3, 3, None]
+    windows = "cycle(none, window(max_distance=3), window(max_distance=3))"
+    for position in ("t5", encodings.t5(num_heads=3)):
+        other = encoder.with_position(position)
+        assert other.config.encoding().name == f"t5+{windows}"
+        after = [other.config.encoding().layer(i) for i in range(4)]
+        assert [layer.window for layer in after] == [layer.window for layer in before]
+    assert isinstance(encoder.with_position("t5").config.position, str)
+    assert f"--config.model.position=t5+{windows}" in shlex.split(
+        encoder.with_position("t5").training_commands()
+    )
+    again = other.with_position("alibi")
+    assert again.config.encoding().name == f"alibi+{windows}"
+    assert encoder.with_position("t5", keep_windows=False).config.position == "t5"
+    own = "cycle(alibi, alibi+window(max_distance=2))"
+    for keep_windows in (True, False):
+        other = encoder.with_position(own, keep_windows=keep_windows)
+        assert other.config.position == own
+    with pytest.raises(ValueError, match="has none of the windows.*keep_windows=False"):
+        encoder.with_position("cycle(alibi, rope)")
+    assert encoder.with_position("cycle(alibi, rope)", keep_windows=False)
 
 
 def test_the_ways_on_are_commands(encoder):

@@ -18,6 +18,15 @@ SETTINGS = {
     "convolution": dict(conv_kernel=3, position="alibi"),
     "head size": dict(attention_head_size=6, scale_logits=False, position="t5"),
     "rescaled": dict(rescaled_token=3, position="rope"),
+    "four norms": dict(
+        pre_norm=True,
+        sublayer_norm=True,
+        query_key_norm=True,
+        norm="rms_norm",
+        norm_bias=False,
+        num_key_heads=1,
+        position="rope",
+    ),
 }
 TOKENS = np.arange(14).reshape(2, 7) % 11
 
@@ -58,6 +67,7 @@ def test_documents_do_not_mix(name):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        (dict(sublayer_norm=True), "sublayer_norm is True, but pre_norm is False"),
         (dict(conv_kernel=2), "conv_kernel must be odd or 0, got 2"),
         (dict(shared_layers=True, first_norm=False), "first_norm is False, but shared"),
         (dict(shared_layers=True, position="cycle(rope, none)"), "differs between lay"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from typing import Literal, get_args
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -45,13 +45,9 @@ def rope_axial(
         (Gemma 4's images).
 
     Raises:
-      ValueError: for another layout, or sizes that the axes cannot share.
+      ValueError: for sizes that the axes cannot share.
     """
     frequencies = by_share(head_size, axes, base)
-    if layout not in get_args(AxialLayout):
-        raise ValueError(
-            f"layout must be {' or '.join(get_args(AxialLayout))}, got {reprlib.repr(layout)}."
-        )
     check_width(width, axes)
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:
