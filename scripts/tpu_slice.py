@@ -80,7 +80,8 @@ STOP_MARK = "/dev/shm/pe_jax.stop"
 # where another host was lost; checkpoints are written in one go.
 END_TRAINING = (
     f'if {{ pid=$(cat {PROCESS}) && grep -qz pe-jax "/proc/$pid/cmdline"; }} 2>/dev/null; '
-    'then kill -TERM "$pid"; timeout 600 tail -s 0.2 --pid="$pid" -f /dev/null || kill -KILL "$pid"; fi'
+    'then kill -TERM "$pid"; timeout 600 tail -s 0.2 --pid="$pid" -f /dev/null '
+    '|| kill -KILL "$pid"; fi'
 )
 STOP_IF_ASKED = f"if [ -e {STOP_MARK} ]; then exit {STOPPED}; fi"
 
