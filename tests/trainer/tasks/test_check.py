@@ -1,14 +1,13 @@
 """`--check`: the inputs of a run are read, and nothing is trained."""
 
-import sys
-
 import pytest
 from helpers import tiny_run
+from helpers.commands import call
 
 from pe_jax.common.files import to_path
-from pe_jax.trainer.commands import train as command
 from pe_jax.trainer.tasks import train
 from pe_jax.trainer.tasks.check import check_inputs
+from pe_jax.trainer.training import hosts
 
 
 def test_a_run_that_can_start_is_not_trained(tmp_path, capsys):
@@ -51,12 +50,40 @@ def test_weights_of_the_model_to_start_from_are_read(tmp_path):
         check_inputs(second, tmp_path / "second")
 
 
-def test_several_hosts_are_refused(monkeypatch):
-    arguments = ["--config=quickstart", "--workdir=W", "--check", "--coordinator=auto"]
-    monkeypatch.setattr(sys, "argv", ["pe-jax train", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        command.main()
-    assert ended.value.code == 1
+def test_the_command(tmp_path, monkeypatch):
+    checked = []
+    monkeypatch.setattr(
+        "pe_jax.trainer.tasks.check.check_inputs", lambda *facts: checked.append(facts)
+    )
+    arguments = ["--config=quickstart", f"--workdir={tmp_path}/run", "--check"]
+    status, out, err = call("train.py", *arguments)
+    assert status == 0, err
+    assert "Config, folder and data are fine. Nothing was trained." in out
+    ((config, folder),) = checked
+    assert config.task == "pretraining" and folder == tmp_path / "run"
+    status, _, err = call("train.py", *arguments, "--coordinator=auto")
+    assert status == 1 and "--check runs on one host" in err
+    assert len(checked) == 1
+
+
+def test_a_lost_host_has_its_own_status(tmp_path, monkeypatch):
+    """The same command resumes, unlike after other errors."""
+    errors = iter([RuntimeError("gloo: connection reset"), ValueError("seed")])
+
+    def fail(*facts):
+        raise next(errors)
+
+    monkeypatch.setattr("pe_jax.trainer.tasks.check.check_inputs", fail)
+    monkeypatch.setattr(hosts, "transfer_failure", lost)
+    arguments = ["--config=quickstart", f"--workdir={tmp_path}/run", "--check"]
+    status, _, err = call("train.py", *arguments)
+    assert (status, err) == (69, "error: lost\n")
+    status, _, err = call("train.py", *arguments)
+    assert (status, err) == (1, "error: seed\n")
+
+
+def lost(error):
+    return "lost" if isinstance(error, RuntimeError) else ""
 
 
 @pytest.mark.parametrize("place", ["gs://bucket/run", "run"])
