@@ -84,6 +84,8 @@ def compile_for(
     size = model_size(model)
     devices = f"{chips.mesh.size} {chips.tpu.kind} ({topology})"
     yield f"# {size}, {model.encoding().name}, {model.dtype} on {devices}\n"
+    if chips.tpu.devices > 1:
+        yield f"A chip is {chips.tpu.devices} devices of JAX. A chip is one of them below.\n"
     numbers = []
     for stage in stages(config):
         log(

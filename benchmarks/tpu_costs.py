@@ -81,7 +81,7 @@ def _seconds(one: Work, chips: Slice) -> float:
     if one.overlapped:
         return 0.0
     if one.kind == "estimated":
-        once = one.cycles / tpu.clock
+        once = tpu.seconds(one.cycles)
     elif one.kind == "kernel":
         once = max(one.flops / tpu.peak, one.bytes / tpu.hbm_bandwidth)
     elif one.kind == "collective":

@@ -192,7 +192,7 @@ def row(name: str, length: int, rows: int) -> list[str]:
         )
         of_program = bundles(Path(folder))
     programs = rows * HEADS // KERNELS[name].heads
-    milliseconds = lambda cycles: f"{1e3 * cycles / TPUS[_CHIP.value].clock:.2f}"
+    milliseconds = lambda cycles: f"{1e3 * TPUS[_CHIP.value].seconds(cycles):.2f}"
     rest = milliseconds(int(done.stdout))
     return [
         name,

@@ -1,9 +1,10 @@
 """TPU slices to compile for, which need not be attached: rates, memory, clocks and links.
 
 Bandwidths are the published ones of Google's Cloud TPU pages. The memory is what the TPU compiler
-lets a program use. The clock of v4 is published; the others are those at which the compiler's
-cycles agree with the published figures: its estimates of a large matmul are at 70 to 93 % of the
-peak, and those of a large element-wise sum at 72 to 81 % of the memory's bandwidth, on all four.
+lets a program use. The clock of v4 is published; those of v5e, v5p and v6e are clocks at which the
+compiler's cycles agree with the published figures: its estimates of a large matmul are at 70 to 93 %
+of the peak, and those of a large element-wise sum at 72 to 81 % of the memory's bandwidth. No clock
+gives both for tpu7x (at 1.9 GHz, 70 and 42 %), so its cycles are not converted to seconds.
 """
 
 from __future__ import annotations
@@ -20,29 +21,44 @@ from pe_jax.trainer.training import sharding
 from pe_jax.trainer.training.metrics import PEAKS
 
 GIB = 2**30
-EXAMPLES = "v5e:2x4, v5e:16x16, v6e:4x4, v4:2x2x2 or v5p:4x4x4"
+EXAMPLES = "v5e:2x4, v5e:16x16, v6e:4x4, v4:2x2x2, v5p:4x4x4 or tpu7x:2x2x1"
 
 
 class Tpu(NamedTuple):
-    """One TPU chip.
+    """One TPU chip, or one of the two devices of a chip of tpu7x, with half of its rates.
 
     Attributes:
-      kind: JAX's `device_kind`; a device is a whole chip in each of these.
+      kind: JAX's `device_kind`.
       hbm: bytes of memory that a program may use; the system reserves the rest of the chip's.
       hbm_bandwidth: bytes/s.
-      clock: Hz, of the compiler's cycles.
+      clock: Hz, of the compiler's cycles; None if it is not known.
       link_bandwidth: bytes/s of one link to another chip, one way.
       torus: slices whose axes are all multiples of this wrap around at the edges.
       options: of `jax.experimental.topologies.get_topology_desc`.
+      devices: of a chip.
     """
 
     kind: str
     hbm: float
     hbm_bandwidth: float
-    clock: float
+    clock: float | None
     link_bandwidth: float
     torus: int
     options: dict[str, str]
+    devices: int = 1
+
+    def seconds(self, cycles: float) -> float:
+        """Return the seconds of the compiler's cycles.
+
+        Raises:
+          ValueError: if the clock is not known.
+        """
+        if self.clock is None:
+            raise ValueError(
+                f"The clock of {self.kind} is not published, so the compiler's cycles give no "
+                "time. Use benchmarks/compile_for.py, which prints memory and lower bounds."
+            )
+        return cycles / self.clock
 
     @property
     def peak(self) -> float:
@@ -59,6 +75,8 @@ TPUS: dict[str, Tpu] = {
     "v5e": Tpu("TPU v5 lite", 15.75 * GIB, 819e9, 1.5e9, 50e9, 16, {}),
     "v5p": Tpu("TPU v5", 95.74 * GIB, 2765e9, 1.75e9, 100e9, 4, {}),
     "v6e": Tpu("TPU v6 lite", 31.25 * GIB, 1638e9, 1.75e9, 100e9, 16, {}),
+    # Published of a chip: 7,380 GB/s of memory, 1,200 GB/s in and out by six links.
+    "tpu7x": Tpu("TPU7x", 94.75 * GIB, 3690e9, None, 50e9, 4, {}, devices=2),
 }
 
 

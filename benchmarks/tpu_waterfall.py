@@ -135,6 +135,7 @@ def report(estimate: Estimate, chips: Slice) -> str:
 def main() -> None:
     resolved = resolve(from_values(_CONFIG.value, PretrainingConfig))
     chips = make_slice(_TOPOLOGY.value)
+    chips.tpu.seconds(cycles=0)  # Raises before the minutes of compiling.
     for stage in resolved.config.stages.values():
         print(report(estimate_stage(resolved, stage, chips), chips), flush=True)
     print(_METHOD)

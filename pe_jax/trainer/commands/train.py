@@ -3,6 +3,7 @@
 train.py --config=configs/quickstart.py --workdir=W
 train.py --config=configs/glue.py --config.task=cola --config.init=RUN --workdir=W
 train.py --config=... --workdir=gs://... --coordinator=auto       (on each host of a pod)
+train.py --config=... --workdir=W --check                         (reads all inputs, trains nothing)
 """
 
 from __future__ import annotations
@@ -41,6 +42,12 @@ _PROFILE = _string(
     "profile",
     None,
     "Steps to trace, such as 10-12; XProf reads the profile in the run's folder.",
+)
+_CHECK = flags.DEFINE_bool(
+    "check",
+    False,
+    "Check the config, the folder and the data, and train nothing.",
+    flag_values=_FLAGS,
 )
 _COORDINATOR = _string(
     "coordinator",
@@ -148,6 +155,16 @@ def train() -> None:
     if not _WORKDIR.value:
         raise ValueError("--workdir is required: the folder of the run.")
     profile = _profiled_steps()
+    if _CHECK.value:
+        from pe_jax.trainer.tasks.check import check_inputs
+
+        if _COORDINATOR.value:
+            raise ValueError(
+                "--check runs on one host. Remove --coordinator, --hosts and --host."
+            )
+        check_inputs(config, reachable_path(_WORKDIR.value))
+        show("Config, folder and data are fine. Nothing was trained.")
+        return
     if _COORDINATOR.value:
         _connect(config)
     start = time.perf_counter()

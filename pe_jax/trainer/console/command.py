@@ -24,6 +24,8 @@ from pe_jax.trainer.console.terminal import log
 
 _HELP = {"--help", "-help", "-h", "--helpshort"}
 _LONGEST_LINE = 2_000  # Characters, of an error.
+# EX_UNAVAILABLE of sysexits.h: another host was lost, and the same command resumes.
+LOST_HOST = 69
 # Errors that need no traceback.
 _MISTAKES = ValueError | OSError | FloatingPointError | ModuleNotFoundError
 
@@ -88,13 +90,15 @@ def _run(command: Callable[[], None], args: list[str]) -> None:
         raise
     except Exception as error:
         message = str(error) if isinstance(error, _MISTAKES) else ""
-        message = _transfer_failure(error) or message
+        lost_host = _transfer_failure(error)
+        message = lost_host or message
+        status = LOST_HOST if lost_host else 1
         one_line = message and logging.get_verbosity() <= logging.INFO
         lines = _error(message) if one_line else traceback.format_exc()
         with contextlib.suppress(OSError):  # Standard error may be closed.
             print(printable(lines, keep="\n\t"), file=sys.stderr)
-        _leave(1)
-        raise SystemExit(1) from None
+        _leave(status)
+        raise SystemExit(status) from None
 
 
 def _parse(

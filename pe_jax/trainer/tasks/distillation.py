@@ -185,6 +185,27 @@ def make_examples(
     )
 
 
+def read_text(
+    config: DistillationConfig, tokenizer: Path | None, mesh: jax.sharding.Mesh
+) -> TextData:
+    """Read the text of `config`, see `text_training.read_data`."""
+    stages = [*config.stages.values()]
+    trained_lengths = {stage.length for stage in stages}
+    test_stages = [
+        changed(stages[-1], {"length": length})
+        for length in config.test_lengths
+        if length not in trained_lengths
+    ]
+    return text_training.read_data(
+        config,
+        tokenizer,
+        mesh,
+        functools.partial(make_examples, config),
+        pairs=False,
+        test_stages=test_stages,
+    )
+
+
 def build(
     resolved: ResolvedConfig[DistillationConfig], tokenizer: Path | None = None
 ) -> Run:
@@ -193,22 +214,9 @@ def build(
     Args:
       tokenizer: see `text_training.read_data`.
     """
-    config = resolved.config
-    stages, mesh = [*config.stages.values()], sharding.data_mesh()
-    trained_lengths = {stage.length for stage in stages}
-    test_stages = [
-        changed(stages[-1], {"length": length})
-        for length in config.test_lengths
-        if length not in trained_lengths
-    ]
-    text_data = text_training.read_data(
-        config,
-        tokenizer,
-        mesh,
-        functools.partial(make_examples, config),
-        pairs=False,
-        test_stages=test_stages,
-    )
+    config, mesh = resolved.config, sharding.data_mesh()
+    stages = config.stages
+    text_data = read_text(config, tokenizer, mesh)
     vocab_size = text_data.text.vocabulary.size
     model = dataclasses.replace(resolved.model, vocab_size=vocab_size)
     teacher = teacher_model(config, model)

@@ -241,9 +241,11 @@ def _start_or_resume(
 
 def _check_profile(profile: range, done: int, steps: int, folder: Path) -> None:
     """Raise ValueError if no trace can be written, or the run has no such steps."""
-    if is_remote(folder):
+    # jaxlib writes the trace itself, and knows no other object store.
+    if is_remote(folder) and not str(folder).startswith("gs://"):
         raise ValueError(
-            f"--profile writes to a local folder only, but --workdir is {folder}. Remove --profile."
+            f"--profile writes to a local folder or to gs:// only, but --workdir is {folder}. "
+            "Remove --profile."
         )
     if profile[0] > steps:
         raise ValueError(

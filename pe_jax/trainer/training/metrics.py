@@ -36,6 +36,7 @@ PEAKS = {
     "TPU v5 lite": 197e12,
     "TPU v5": 459e12,
     "TPU v6 lite": 918e12,
+    "TPU7x": 2307e12 / 2,  # A chip is two devices.
     "NVIDIA A100-SXM4-40GB": 312e12,
     "NVIDIA A100-SXM4-80GB": 312e12,
     "NVIDIA A100-PCIE-40GB": 312e12,
