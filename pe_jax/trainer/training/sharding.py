@@ -18,6 +18,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.stages import Wrapped
@@ -37,11 +38,15 @@ _SMALLEST_SPLIT = 2**16  # Elements.
 
 
 def data_mesh(devices: list[jax.Device] | None = None) -> Mesh:
-    """Return all devices of all hosts along one axis, contiguous by host as rows of a batch are."""
+    """Return all devices of all hosts along one axis, contiguous by host as rows of a batch are.
+
+    The order is that of the processes, which JAX numbers slice by slice. `jax.make_mesh` walks
+    along the links of a TPU slice instead, so that the chips of a host are not next to one another,
+    and refuses several slices.
+    """
     devices = jax.devices() if devices is None else devices
-    return jax.make_mesh(
-        (len(devices),), (AXIS,), devices=devices, axis_types=(AxisType.Auto,)
-    )
+    by_process = sorted(devices, key=lambda device: device.process_index)
+    return Mesh(np.array(by_process), (AXIS,), axis_types=(AxisType.Auto,))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
