@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+import hlo
 import jax
+import tpu_costs
 from step_shapes import (
     AnyConfig,
     abstract_arguments,
@@ -33,8 +35,6 @@ from pe_jax.trainer.training.pytrees import PyTree
 from pe_jax.trainer.training.step import TrainState
 from pe_jax.trainer.training.workdir import ResolvedConfig
 
-_GRADIENT_BYTES = 2  # The least that is exchanged of a gradient: bfloat16.
-
 
 class Estimate(NamedTuple):
     """One stage of a config, compiled for a slice.
@@ -47,7 +47,8 @@ class Estimate(NamedTuple):
       memory: bytes on a chip by kind, see the function `memory`.
       flops: the compiler's count for a chip: all operations, the body of a loop once.
       bounds: lower bounds of the seconds of a step: the model's `products` at the peak; state and
-        batch, read from and written to `memory` once; gradients in bfloat16 through the `links`.
+        batch, read from and written to `memory` once; all that the program sends through the
+        `links`.
       program: what was compiled, if it fits, as do `memory`, `flops` and `bounds`.
     """
 
@@ -122,11 +123,7 @@ def estimate_stage(
         return estimate
     analysis, stats = compiled.cost_analysis(), compiled.memory_analysis()
     assert analysis is not None and stats is not None  # The TPU compiler gives both.
-    # Chips that share seeds exchange their gradients.
-    sharing = mesh.shape[sharding.AXIS]
-    groups = mesh.size // sharing
-    parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params)) / groups
-    sent = 2 * (sharing - 1) / sharing * _GRADIENT_BYTES * parameters
+    work = hlo.read(compiled.as_text() or "").work
     moved = stats.argument_size_in_bytes + stats.output_size_in_bytes
     return estimate._replace(
         memory=memory(stats, state, batch, constants),
@@ -134,7 +131,7 @@ def estimate_stage(
         bounds={
             "products": flops / chips.mesh.size / chips.tpu.peak,
             "memory": moved / chips.tpu.hbm_bandwidth,
-            "links": sent / chips.link_bandwidth,
+            "links": tpu_costs.link_seconds(work, chips),
         },
         program=compiled,
     )

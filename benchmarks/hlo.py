@@ -33,6 +33,7 @@ _FREE = {
     "opt-barrier",
     "partition-id",
     "replica-id",
+    "recv",  # What the `send` of another slice's chip moves.
 }
 _PRODUCTS = {"convolution", "dot"}  # On TPUs the first stands for both.
 _KERNEL = "tpu_custom_call"  # A Pallas kernel; the compiler's other custom calls are bookkeeping.
@@ -72,17 +73,19 @@ class Work(NamedTuple):
     Attributes:
       kind: what is known about it: `estimated` by the compiler, cycles; a custom `kernel`, FLOPs
         and bytes; `memory`, the bytes that it reads and writes; a `collective`, its payload (what
-        is reduced, or the result of a gather); a `copy` that is asynchronous, its bytes.
+        is reduced, or the result of a gather); a `send` to another slice, its bytes; a `copy` that
+        is asynchronous, its bytes.
       name: of the instruction; for a collective, its opcode.
       times: how often it runs.
       overlapped: whether it runs concurrently with the computation.
       chain: identifies a collective that runs in parts, each concurrently with another matmul; it
         counts once.
+      group: how many devices a collective is between; 0 stands for all of a slice.
       scope: the path of JAX that it comes from, such as `jit(step)/jvp(Bert)/layer_0/mul`.
       product: whether it is, or is fused with, a product of matrices.
     """
 
-    kind: Literal["estimated", "kernel", "memory", "collective", "copy"]
+    kind: Literal["estimated", "kernel", "memory", "collective", "send", "copy"]
     name: str
     times: int
     cycles: int = 0
@@ -90,6 +93,7 @@ class Work(NamedTuple):
     bytes: int = 0
     overlapped: bool = False
     chain: str = ""
+    group: int = 0
     scope: str = ""
     product: bool = False
 
@@ -196,6 +200,9 @@ def _walk(
         elif _base(one.opcode) in COLLECTIVES:
             if not one.opcode.endswith("-done"):
                 yield _collective(one, instructions, times)
+        elif one.opcode == "send":
+            sent = _operand_bytes(one, instructions)
+            yield Work("send", "send", times, bytes=sent)
         elif one.opcode == "fusion":
             inner = list(_inner_collectives(module, one.called("calls"), times))
             yield from inner
@@ -266,7 +273,24 @@ def _collective(
         bytes=max(given, made),
         overlapped=one.opcode.endswith("-start") or (bool(fusion) and not scatter),
         chain=chain[1] if chain else "",
+        group=_group(one),
     )
+
+
+def _group(one: Instruction) -> int:
+    """How many devices a collective is between, 0 if it does not say.
+
+    Three notations: lists of devices, `[groups, devices]<=[...]`, and axes of a mesh.
+    """
+    if found := re.search(r"replica_groups=\{\{([\d,]+)\}", one.attributes):
+        return found[1].count(",") + 1
+    if found := re.search(r"replica_groups=\[\d+,(\d+)\]<=", one.attributes):
+        return int(found[1])
+    found = re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", one.attributes)
+    if not found:
+        return 0
+    sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", found[1])}
+    return math.prod(sizes[name] for name in re.findall(r"'(\w+)'", found[2]))
 
 
 def _inner_collectives(module: Module, computation: str, times: int) -> Iterator[Work]:

@@ -6,7 +6,8 @@ compiler does not estimate is bounded from below by the chip's published rates:
 - a custom kernel takes max(FLOPs / peak, bytes / memory bandwidth);
 - any other instruction, such as a gather, the time to read its operands and write its result once;
 - a collective, the bytes that each chip of a ring sends, over the bandwidth of the links that a
-  chip in a corner of the slice has: one along each axis, two where the slice is a torus.
+  chip in a corner of the slice has: one along each axis, two where the slice is a torus;
+- what is sent to another slice, its bytes over a chip's share of the network between them.
 
 Collectives and copies that overlap with the computation are counted but take no time.
 """
@@ -42,6 +43,13 @@ def seconds(work: Iterable[Work], chips: Slice) -> dict[str, float]:
     return total
 
 
+def link_seconds(work: Iterable[Work], chips: Slice) -> float:
+    """Return the seconds that the links, and the network between slices, need for all that the
+    program sends, whether the computation hides them or not."""
+    sent = [one for one in work if one.kind in ("collective", "send")]
+    return sum(_seconds(one._replace(overlapped=False), chips) for one in sent)
+
+
 def parts(work: Iterable[Work], chips: Slice) -> dict[str, float]:
     """Return the same seconds by what they are spent on: the names of `PARTS`."""
     total = dict.fromkeys(PARTS, 0.0)
@@ -54,7 +62,7 @@ def parts(work: Iterable[Work], chips: Slice) -> dict[str, float]:
 
 # What a step's time is spent on: the first that holds of its work.
 PARTS: dict[str, Callable[[Work], bool]] = {
-    "collectives": lambda one: one.kind == "collective",
+    "collectives": lambda one: one.kind in ("collective", "send"),
     "kernels of attention": lambda one: one.kind == "kernel",
     "products, and what is fused with them": lambda one: one.product,
     "blocks: all other passes": lambda one: bool(re.search(r"/layer_\d+", one.scope)),
@@ -70,6 +78,7 @@ _SOURCE = {
     "estimated": "estimated",
     "kernel": "kernels",
     "collective": "collectives",
+    "send": "collectives",
     "memory": "unestimated",
     "copy": "unestimated",
 }
@@ -77,7 +86,7 @@ _SOURCE = {
 
 def _seconds(one: Work, chips: Slice) -> float:
     """Return the seconds of all times that it runs."""
-    tpu, count = chips.tpu, math.prod(chips.shape)
+    tpu = chips.tpu
     if one.overlapped:
         return 0.0
     if one.kind == "estimated":
@@ -85,18 +94,22 @@ def _seconds(one: Work, chips: Slice) -> float:
     elif one.kind == "kernel":
         once = max(one.flops / tpu.peak, one.bytes / tpu.hbm_bandwidth)
     elif one.kind == "collective":
+        count = one.group or math.prod(chips.shape)
         sent = _PASSES.get(one.name, 1) * one.bytes * (count - 1) / count
         once = sent / chips.link_bandwidth
+    elif one.kind == "send":
+        once = one.bytes / tpu.network_bandwidth
     else:
         once = one.bytes / tpu.hbm_bandwidth
     return one.times * once
 
 
 def collectives(work: Iterable[Work]) -> list[Json]:
-    """Return count and payload bytes of each kind of collective, overlapped ones separately."""
+    """Return count and payload bytes of each kind of collective, overlapped ones separately, and of
+    what is sent to other slices."""
     found: dict[tuple[str, bool], Json] = {}
     for one in work:
-        if one.kind == "collective":
+        if one.kind in ("collective", "send"):
             row = found.setdefault(
                 (one.name, one.overlapped),
                 {

@@ -22,6 +22,7 @@ from pe_jax.trainer.training.metrics import PEAKS
 
 GIB = 2**30
 EXAMPLES = "v5e:2x4, v5e:16x16, v6e:4x4, v4:2x2x2, v5p:4x4x4 or tpu7x:2x2x1"
+SEVERAL = "2xv5e:16x16"  # Two slices.
 
 
 class Tpu(NamedTuple):
@@ -36,6 +37,8 @@ class Tpu(NamedTuple):
       torus: slices whose axes are all multiples of this wrap around at the edges.
       options: of `jax.experimental.topologies.get_topology_desc`.
       devices: of a chip.
+      network_bandwidth: bytes/s of a chip's share of the network between slices, one way; 0 where
+        none is published.
     """
 
     kind: str
@@ -46,6 +49,7 @@ class Tpu(NamedTuple):
     torus: int
     options: dict[str, str]
     devices: int = 1
+    network_bandwidth: float = 0.0
 
     def seconds(self, cycles: float) -> float:
         """Return the seconds of the compiler's cycles.
@@ -72,22 +76,46 @@ TPUS: dict[str, Tpu] = {
     "v4": Tpu(
         "TPU v4", 30.75 * GIB, 1200e9, 1.05e9, 50e9, 4, {"chip_config_name": "megacore"}
     ),
-    "v5e": Tpu("TPU v5 lite", 15.75 * GIB, 819e9, 1.5e9, 50e9, 16, {}),
-    "v5p": Tpu("TPU v5", 95.74 * GIB, 2765e9, 1.75e9, 100e9, 4, {}),
-    "v6e": Tpu("TPU v6 lite", 31.25 * GIB, 1638e9, 1.75e9, 100e9, 16, {}),
+    "v5e": Tpu(
+        "TPU v5 lite",
+        15.75 * GIB,
+        819e9,
+        1.5e9,
+        50e9,
+        16,
+        {},
+        network_bandwidth=3.125e9,
+    ),
+    "v5p": Tpu(
+        "TPU v5", 95.74 * GIB, 2765e9, 1.75e9, 100e9, 4, {}, network_bandwidth=6.25e9
+    ),
+    "v6e": Tpu(
+        "TPU v6 lite",
+        31.25 * GIB,
+        1638e9,
+        1.75e9,
+        100e9,
+        16,
+        {},
+        network_bandwidth=12.5e9,
+    ),
     # Published of a chip: 7,380 GB/s of memory, 1,200 GB/s in and out by six links.
     "tpu7x": Tpu("TPU7x", 94.75 * GIB, 3690e9, None, 50e9, 4, {}, devices=2),
 }
 
 
 class Slice(NamedTuple):
-    """A grid of chips of one kind; `shape` has the chips along each axis, and programs can be
-    compiled for the devices of `mesh`, but not run on them."""
+    """A grid of chips of one kind, or `count` such grids with a network between them.
+
+    `shape` has the chips along each axis of a grid. Programs can be compiled for the devices of
+    `mesh`, but not run on them.
+    """
 
     name: str
     tpu: Tpu
     shape: tuple[int, ...]
     mesh: Mesh
+    count: int = 1
 
     @property
     def link_bandwidth(self) -> float:
@@ -99,36 +127,45 @@ class Slice(NamedTuple):
 
 
 def make_slice(name: str) -> Slice:
-    """Return the slice of a name such as v5e:2x4: a chip and its grid.
+    """Return the slice of a name such as v5e:2x4: a chip and its grid. 2xv5e:2x4 are two slices.
 
     Raises:
       ValueError: if there is no such slice, or the TPU compiler is not installed.
     """
-    match = re.fullmatch(r"(\w+):(\d+(?:x\d+){1,2})", name)
-    if not match or match[1] not in TPUS:
+    match = re.fullmatch(r"(?:(\d+)x)?([a-z]\w*):(\d+(?:x\d+){1,2})", name)
+    count = int(match[1] or 1) if match else 0
+    if not match or match[2] not in TPUS or not count:
         raise ValueError(
-            f"No TPU slice {name!r}. Give a chip ({', '.join(TPUS)}) and a grid, as in {EXAMPLES}."
+            f"No TPU slice {name!r}. Give a chip ({', '.join(TPUS)}) and a grid, as in {EXAMPLES}; "
+            f"several slices as in {SEVERAL}."
         )
-    tpu, shape = TPUS[match[1]], tuple(map(int, match[2].split("x")))
+    chip, grid = match[2], match[3]
+    tpu, shape = TPUS[chip], tuple(map(int, grid.split("x")))
+    if count > 1 and not tpu.network_bandwidth:
+        raise ValueError(
+            f"The bandwidth between slices of {chip} is not published, so {name!r} cannot be "
+            f"estimated. Give one slice, {chip}:{grid}."
+        )
     _stay_off_the_machine()
     host = (*(min(n, 2) for n in shape[:2]), 1)  # Chips of a host.
     try:
         devices = topologies.get_topology_desc(
             platform="tpu",
-            topology_name=name,
+            topology_name=f"{chip}:{grid}",
             chips_per_host_bounds=host,
+            num_slices=count,
             **tpu.options,
         ).devices
     except jax.errors.JaxRuntimeError:
         raise ValueError(
-            f"No TPU slice {name!r}: {match[1]} has no slice of {match[2]} chips. Use, for "
+            f"No TPU slice {name!r}: {chip} has no slice of {grid} chips. Use, for "
             f"example, {EXAMPLES}."
         ) from None
     except RuntimeError as error:  # JAX raises this if libtpu is missing.
         raise ValueError(
             f"Compiling for a TPU needs its compiler: pip install '.[tpu]' ({error})."
         ) from None
-    return Slice(name, tpu, shape, sharding.data_mesh(list(devices)))
+    return Slice(name, tpu, shape, sharding.data_mesh(list(devices)), count)
 
 
 def _stay_off_the_machine() -> None:

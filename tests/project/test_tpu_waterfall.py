@@ -156,6 +156,56 @@ def test_shapes_in_bytes():
     assert hlo.shape_bytes("token[]") == 0
 
 
+@pytest.mark.parametrize(
+    ("groups", "count"),
+    [
+        ("{{0,1,2,3},{4,5,6,7}}", 4),
+        ("[2,4]<=[8]", 4),
+        ("[4,2]<=[2,4]T(1,0)", 2),
+        ("mesh['data'=8] {'data'}", 8),
+        ("mesh['seeds'=4,'data'=2] {'data'}", 2),
+        ("{}", 0),
+    ],
+)
+def test_devices_of_a_collective(groups, count):
+    """And what they send: all but their own part."""
+    text = f"""\
+ENTRY %main (x: f32[1000]) -> f32[1000] {{
+  %x = f32[1000] parameter(0)
+  ROOT %r = f32[1000] all-reduce(%x), replica_groups={groups}, to_apply=%sum
+}}
+"""
+    reading = hlo.read(text).work
+    assert [one.group for one in reading] == [count]
+    sharing = count or 8
+    sent = 2 * 4000 * (sharing - 1) / sharing
+    assert tpu_costs.link_seconds(reading, V5E) == pytest.approx(sent / 100e9)
+
+
+def test_what_is_sent_to_another_slice():
+    """The compiler's program for two slices: a sum in each, then parts of it between them."""
+    text = """\
+ENTRY %main (x: bf16[1000]) -> bf16[125] {
+  %x = bf16[1000] parameter(0)
+  %token = token[] after-all()
+  %r = bf16[125] reduce-scatter(%x), replica_groups={{0,1,2,3,4,5,6,7}}, dimensions={0}
+  %s = (bf16[125], u32[], token[]) send(%r, %token), channel_id=1, is_host_transfer=true
+  %sd = token[] send-done(%s), channel_id=1
+  %v = (bf16[125], u32[], token[]) recv(%token), channel_id=2, is_host_transfer=true
+  %vd = (bf16[125], token[]) recv-done(%v), channel_id=2
+  ROOT %out = bf16[125] get-tuple-element(%vd), index=0
+}
+"""
+    reading = hlo.read(text).work
+    assert [(one.kind, one.bytes) for one in reading if not one.overlapped] == [
+        ("collective", 2000),
+        ("send", 250),
+    ]
+    seconds = 2000 * 7 / 8 / 100e9 + 250 / 3.125e9
+    assert tpu_costs.seconds(reading, V5E)["collectives"] == pytest.approx(seconds)
+    assert tpu_costs.parts(reading, V5E)["collectives"] == pytest.approx(seconds)
+
+
 def test_what_is_no_program():
     with pytest.raises(ValueError, match="no ENTRY computation"):
         hlo.read("HloModule nothing")

@@ -6,7 +6,8 @@ pair (a, b) to (-b, a):
     R(angle) x = c x + s Q x
 
 Elsewhere Q moves halves of a head about. On a TPU such moves, of lanes of a register, cost more
-than the attention around them, while a product with the matrix of Q costs next to nothing.
+than the attention around them, while a product with the matrix of Q costs next to nothing, as long
+as it takes a single pass, as of bfloat16 numbers.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
 
-from pe_jax.common.dtypes import at_least_float32, wide_dtype
+from pe_jax.attention.product import product
+from pe_jax.common.dtypes import at_least_float32
 from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings.part import QKV, HookContext, Params
 
@@ -103,34 +106,81 @@ def _by_halves(layout: Layout, x: Array, cos: Array, sin: Array) -> jax.Array:
     return jnp.concatenate([turned, rest], axis=-1)
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _by_product(layout: Layout, x: Array, cos: Array, sin: Array) -> jax.Array:
     """Multiply all heads, next to one another as the products around have them, by Q."""
+    wide, turned = _with_quarter_turn(layout, x, cos.shape[-1])
+    rotated = _scaled(layout, x, wide, cos, 1.0) + _scaled(layout, x, turned, sin, 0.0)
+    return rotated.astype(x.dtype).reshape(x.shape)
+
+
+@functools.partial(_by_product.defjvp, symbolic_zeros=True)
+def _by_product_jvp(
+    layout: Layout,
+    primals: tuple[Array, Array, Array],
+    tangents: tuple[Array | SymbolicZero, ...],
+) -> tuple[jax.Array, jax.Array]:
+    """Differentiate, with the tangent of s Q x as Q s dx.
+
+    Both are the same, as s is equal for the two dimensions of a pair. The gradient of the second is
+    s Qᵀ g, in which the product gets g itself. Of the first it is Qᵀ s g, whose float32 operand
+    takes a TPU several passes, or has to be rounded.
+    """
+    x, cos, sin = primals
+    dx, dcos, dsin = tangents
+    spread = functools.partial(_scaled, layout, x)
+    wide, turned = _with_quarter_turn(layout, x, cos.shape[-1])
+    rotated = spread(wide, cos, 1.0) + spread(turned, sin, 0.0)
+    tangent = jnp.zeros_like(rotated)
+    if not isinstance(dx, SymbolicZero):
+        wide_dx = at_least_float32(dx).reshape(wide.shape)
+        scaled = spread(wide_dx, sin, 0.0).astype(x.dtype)
+        _, turned_dx = _with_quarter_turn(
+            layout, scaled.reshape(x.shape), cos.shape[-1]
+        )
+        tangent = spread(wide_dx, cos, 1.0) + turned_dx
+    if not isinstance(dcos, SymbolicZero):
+        tangent = tangent + spread(wide, dcos, 0.0)
+    if not isinstance(dsin, SymbolicZero):
+        tangent = tangent + spread(turned, dsin, 0.0)
+    out = rotated.astype(x.dtype).reshape(x.shape)
+    return out, tangent.astype(x.dtype).reshape(x.shape)
+
+
+def _with_quarter_turn(
+    layout: Layout, x: Array, count: int
+) -> tuple[jax.Array, jax.Array]:
+    """Return x and Q x, at least float32, with all heads in one axis: `[B, L, H·d]`."""
     rows, length, heads, size = x.shape
-    count = cos.shape[-1]
     first, second = np.array(pairs(count, layout)).T
     quarter_turn = np.zeros((size, size))
     quarter_turn[first, second] = 1.0
     quarter_turn[second, first] = -1.0
     every_head = jnp.asarray(np.kron(np.eye(heads), quarter_turn), x.dtype)
-
-    def flat(pair_values: Array, elsewhere: float) -> jax.Array:
-        """Spread numbers of pairs over the dimensions of all heads."""
-        shape = (*pair_values.shape[:-2], heads, count)
-        head_values = jnp.broadcast_to(pair_values, shape)
-        wide = jnp.full((*shape[:-1], size), elsewhere, head_values.dtype)
-        for dims in (first, second):
-            wide = wide.at[..., dims].set(head_values)
-        return wide.reshape(*shape[:-2], heads * size)
-
     # Not -1 for the last axis, which a batch of no rows would not determine.
-    flat_x = x.reshape(rows, length, heads * size)
-    # Exact, each entry being one of x: the highest precision matters to float32 alone.
-    turned = jnp.einsum(
-        "blx,xy->bly",
-        flat_x,
-        every_head,
-        precision="highest",
-        preferred_element_type=wide_dtype(x),
-    )
-    rotated = at_least_float32(flat_x) * flat(cos, 1.0) + turned * flat(sin, 0.0)
-    return rotated.astype(x.dtype).reshape(x.shape)
+    flat = x.reshape(rows, length, heads * size)
+    # Exact, each entry being one of x, at the highest precision, which matters to float32 alone.
+    if x.dtype.itemsize < 4:
+        turned = product("blx,xy->bly", flat, every_head)
+    else:
+        turned = jnp.einsum("blx,xy->bly", flat, every_head, precision="highest")
+    return at_least_float32(flat), turned
+
+
+def _scaled(
+    layout: Layout, x: Array, flat: Array, pair_values: Array, elsewhere: float
+) -> jax.Array:
+    """Multiply `flat`, `[B, L, H·d]`, by numbers of pairs; by `elsewhere` where there is no pair.
+
+    Args:
+      x: what is rotated, `[B, L, H, d]`, for its shape.
+      pair_values: `[*R, #H, F]`.
+    """
+    _, _, heads, size = x.shape
+    count = pair_values.shape[-1]
+    shape = (*pair_values.shape[:-2], heads, count)
+    head_values = jnp.broadcast_to(pair_values, shape)
+    wide = jnp.full((*shape[:-1], size), elsewhere, head_values.dtype)
+    for dims in np.array(pairs(count, layout)).T:
+        wide = wide.at[..., dims].set(head_values, unique_indices=True)
+    return flat * wide.reshape(*shape[:-2], heads * size)

@@ -139,8 +139,8 @@ class EncoderTrainingConfig(Config):
     parallel: str = field(
         "jit",
         one_of("pe_jax.trainer.training.sharding:PARALLEL"),
-        'Or "fsdp" (sharded state), "pmap" (mapped per device), "pmap_bfloat16" (which exchanges '
-        "gradients in bfloat16).",
+        'Or "fsdp" (sharded state), "pmap" (mapped per device), "pmap_bfloat16" and '
+        '"fsdp_bfloat16" (which exchange gradients in bfloat16), "auto" (the last two on TPUs).',
     )
     model: ModelChanges = subconfig(ModelChanges)
     data: TextConfig = subconfig(TextConfig)

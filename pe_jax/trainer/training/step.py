@@ -72,6 +72,7 @@ class TrainState(NamedTuple):
 
 
 TrainStep = Callable[..., tuple[TrainState, Metrics]]
+Gradients = Callable[..., tuple[Params, Sums, Sums]]  # See `make_gradients`.
 
 
 def make_task(
@@ -131,24 +132,52 @@ def make_train_step(
     task: Task, optimizer: optax.GradientTransformation, *, accumulation: int = 1
 ) -> TrainStep:
     """Return a step that runs the batch in `accumulation` micro-batches, with the result of one:
-    `train_step(state, batch, *constants, axis=None, exchanged=None) -> (state, metrics)`.
+    `train_step(state, batch, *constants, map_gradients=None) -> (state, metrics)`.
 
-    `axis` names the mapped device axis where the step runs per device; otherwise batch and sums are
-    global. `exchanged` is the dtype in which devices add their gradients; default: their own.
+    `map_gradients` takes the function of `make_gradients` and returns it mapped over devices, as
+    `sharding.parallelize` does; by default it runs as it is, and batch and sums are global.
     """
+    gradients = make_gradients(task, accumulation)
 
     def train_step(
         state: TrainState,
         batch: Batch,
         *constants: PyTree,
-        axis: str | None = None,
-        exchanged: jnp.dtype | None = None,
+        map_gradients: Callable[[Gradients], Gradients] | None = None,
     ) -> tuple[TrainState, Metrics]:
+        compute = map_gradients(gradients) if map_gradients else gradients
+        rng = jax.random.fold_in(state.rng, state.step)
+        grads, sums, counts = compute(state.params, batch, rng, *constants)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        metrics = {name: (sums[name], counts[name]) for name in sums}
+        metrics["gradient_norm"] = (optax.tree.norm(grads), jnp.float32(1))
+        return TrainState(state.step + 1, params, opt_state, state.rng), metrics
+
+    return train_step
+
+
+@cache_by_arguments
+def make_gradients(task: Task, accumulation: int) -> Gradients:
+    """Return the gradients of a batch in `accumulation` micro-batches, with sums and counts:
+    `gradients(params, batch, rng, *constants, axis=None, exchange=None) -> (grads, sums, counts)`.
+
+    `axis` names the mapped device axis where this runs per device; otherwise batch and sums are
+    global. `exchange(grads)` then adds the gradients of all devices, once for all micro-batches.
+    """
+
+    def gradients(
+        params: Params,
+        batch: Batch,
+        rng: jax.Array,
+        *constants: PyTree,
+        axis: str | None = None,
+        exchange: Callable[[Params], Params] | None = None,
+    ) -> tuple[Params, Sums, Sums]:
         def reduce(x: PyTree) -> PyTree:
             return jax.lax.psum(x, axis) if axis else x
 
         counts = reduce(task.counts(batch))
-        rng = jax.random.fold_in(state.rng, state.step)
         if axis:
             rng = jax.random.fold_in(rng, jax.lax.axis_index(axis))
 
@@ -161,31 +190,25 @@ def make_train_step(
 
         gradient = jax.grad(objective, has_aux=True)
         if accumulation == 1:
-            grads, sums = gradient(state.params, batch, rng)
+            grads, sums = gradient(params, batch, rng)
         else:
             parts = jax.tree.map(lambda x: _micro_batches(x, accumulation), batch)
 
             def add(total: Any, numbered: tuple[jax.Array, Batch]) -> tuple[Any, None]:
                 number, part = numbered
-                new = gradient(state.params, part, jax.random.fold_in(rng, number))
+                new = gradient(params, part, jax.random.fold_in(rng, number))
                 return jax.tree.map(jnp.add, total, new), None
 
             first = jax.tree.map(lambda x: x[0], parts)
-            shapes = jax.eval_shape(gradient, state.params, first, rng)
+            shapes = jax.eval_shape(gradient, params, first, rng)
             zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
             numbered_parts = (jnp.arange(accumulation), parts)
             (grads, sums), _ = jax.lax.scan(add, zero, numbered_parts)
-        narrow = jax.tree.map(lambda x: x.astype(exchanged or x.dtype), grads)
-        narrow, sums = reduce((narrow, sums))
-        grads = jax.tree.map(lambda x, wide: x.astype(wide.dtype), narrow, grads)
+        if exchange:
+            grads = exchange(grads)
+        return grads, reduce(sums), counts
 
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        metrics = {name: (sums[name], counts[name]) for name in sums}
-        metrics["gradient_norm"] = (optax.tree.norm(grads), jnp.float32(1))
-        return TrainState(state.step + 1, params, opt_state, state.rng), metrics
-
-    return train_step
+    return gradients
 
 
 @cache_by_arguments

@@ -974,7 +974,10 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_has_no_tokenizer(tmp_
             {"stage1.batch_size": 6},
             r"config.stage1.batch_size=6 is not divisible by 4 devices",
         ),
-        ({"parallel": "pmapp"}, "one of jit, fsdp, pmap, pmap_bfloat16, got 'pmapp'"),
+        (
+            {"parallel": "pmapp"},
+            "one of jit, fsdp, pmap, pmap_bfloat16, fsdp_bfloat16, auto, got 'pmapp'",
+        ),
         ({"optimizer.name": "adam"}, "one of adamw, lamb, .*, got 'adam'"),
         (
             {"optimizer.rates": ("bert/token",)},
