@@ -248,6 +248,7 @@ class BertConfig(Config):
 
     @property
     def head_size(self) -> int:
+        """Size d of a head."""
         return self.attention_head_size or self.hidden_size // self.num_heads
 
     @property
