@@ -36,8 +36,8 @@ class MultiHeadAttention(nnx.Module):
     act at the input of a model, such as position vectors, belong to `PositionEmbedding`.
 
     Args:
-      num_heads: H.
-      in_features: D.
+      num_heads: Number H of heads of queries.
+      in_features: Size D of the inputs.
       in_kv_features: of the inputs of keys and values; default D.
       position: parameters of the encoding, `position` of another layer, to share them.
       others: as in `pe_jax.linen.MultiHeadAttention`.

@@ -70,7 +70,7 @@ def init_cache(
     """Make an empty cache.
 
     Args:
-      batch_size: B.
+      batch_size: Number B of rows.
       length: N, room for so many tokens.
       num_kv_heads: G, heads of keys and values, which may be fewer than those of queries.
       hidden_size: D; hidden states are kept where `encoding` reads those of keys.

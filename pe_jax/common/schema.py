@@ -48,7 +48,7 @@ def task_field(*tasks: str) -> Any:
     """The field `task` of a `Config` for these tasks, the first of them by default."""
     metadata = {
         "kind": one_of(tasks),
-        "description": "Kind of job, which decides the other keys.",
+        "description": "This kind of job decides which other keys there are.",
         "internal": False,
         "tasks": tasks,
     }

@@ -314,7 +314,7 @@ def cycle(*layers: PositionEncoding) -> PositionEncoding:
 
 
 def per_layer(*layers: PositionEncoding) -> PositionEncoding:
-    """Do as `cycle`, with separate parameters for every layer.
+    """Let the layers of a model take encodings in turn, as `cycle`, each with its own parameters.
 
     Raises:
       ValueError: for a layer that is no encoding, or has layers of its own.

@@ -64,7 +64,7 @@ def from_name(
       name: encodings joined with `+`, options in parentheses; see the module's docstring.
       hidden_size: D, the dimension of absolute position vectors.
       head_size: d, the dimension of relative ones.
-      num_heads: H.
+      num_heads: Number H of heads of queries.
       max_length: rows of a learned absolute table.
 
     Raises:

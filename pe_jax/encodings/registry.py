@@ -229,7 +229,10 @@ def _encoding(
 
 
 def register_encoding(make: Callable[_P, Part]) -> Callable[_P, PositionEncoding]:
-    """Do as `define_encoding`, and let configs find the encoding by its name."""
+    """Turn a function that makes a part into an encoding that configs find by its name.
+
+    Apart from the name it does what `define_encoding` does.
+    """
     build = define_encoding(make)
     ENCODINGS[make.__name__] = build
     return build

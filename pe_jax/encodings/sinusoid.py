@@ -23,7 +23,7 @@ _DIGIT = 1024
 def default_frequencies(
     dim: int, base: float = 10_000.0, dtype: DTypeLike = np.float32
 ) -> Float[np.ndarray, " F"]:
-    """Return w_i = base^(-2i/dim) for i = 0 .. dim/2 - 1, radians per position.
+    """Return the dim/2 frequencies w_i = base^(-2i/dim), in radians per position.
 
     Raises:
       ValueError: if dim is odd or not positive, or for a base that is not positive.

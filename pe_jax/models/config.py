@@ -136,39 +136,55 @@ class BertConfig(Config):
         encoding, with close matches.
     """
 
-    num_layers: int = field(
-        12, LAYERS, "Replaces the value of the size, as do the other sizes."
+    num_layers: int = field(12, LAYERS, "The encoder has this many layers.")
+    hidden_size: int = field(
+        768, WIDTH, "Hidden states have this many dimensions (D); num_heads divides it."
     )
-    hidden_size: int = field(768, WIDTH, "Dimension of hidden states.")
-    num_heads: int = field(12, HEADS, "Divides hidden_size.")
+    num_heads: int = field(
+        12,
+        HEADS,
+        "Attention has this many heads (H), of hidden_size / num_heads dimensions "
+        "each.",
+    )
     intermediate_size: int = field(
-        3072, INTERMEDIATE, "Width of the feed-forward layers."
+        3072, INTERMEDIATE, "Feed-forward layers have this many hidden units."
     )
     position: str | PositionEncoding = field(
         "learned_absolute",
         _POSITION,
-        '"learned_absolute", or another; with options, "rope(base=500)+alibi".',
+        'The position encoding has this name (docs/encodings.md): "learned_absolute" '
+        "in a BERT, or another, with options and several joined, such as "
+        '"rope(base=500)+alibi".',
     )
     max_length: int = field(
-        512, integer(1, 10**7), "Rows of a learned table: 512; ModernBERT 8,192."
+        512,
+        integer(1, 10**7),
+        "A learned table of positions has this many rows: 512 in a BERT, 8,192 in a "
+        "ModernBERT.",
     )
     dropout_rate: float = field(
         0.1,
         number(0, 1, "[)"),
-        "Of embeddings and sublayers' outputs: 0.1, of a ModernBERT 0.",
+        "Dropout sets this fraction of embeddings and of sublayers' outputs to 0: 0.1 "
+        "in a BERT, 0 in a ModernBERT.",
     )
     attention_dropout_rate: float = field(
-        0.1, number(0, 1, "[)"), "Of weights: 0.1; ModernBERT 0."
+        0.1,
+        number(0, 1, "[)"),
+        "Dropout sets this fraction of attention weights to 0: 0.1 in a BERT, 0 in a "
+        "ModernBERT.",
     )
     initializer_stddev: float = field(
         0.02,
         number(0, 100, "(]"),
-        "Of initial weights: 0.02; if small, about 1/sqrt(hidden_size).",
+        "Initial weights have this standard deviation: 0.02 in a BERT; about "
+        "1/sqrt(hidden_size) suits a small model.",
     )
     dtype: str = field(
         "float32",
         one_of(("float32", "bfloat16")),
-        'Of the computation: "float32" or "bfloat16".',
+        'The model computes in this dtype, "float32" or "bfloat16"; parameters, '
+        "softmax, norms and losses are float32 in both.",
     )
     implementation: str = field(
         "auto",
@@ -177,15 +193,17 @@ class BertConfig(Config):
             "auto",
             renamed={"buckets": "table"},
         ),
-        "Of attention: auto, naive, table, fused, kernel or cudnn.",
+        "Attention runs in this implementation: auto chooses one of naive, table, "
+        "fused, kernel and cudnn (docs/performance.md).",
     )
     scan_layers: bool = field(
-        False, FLAG, "One program for all layers: compiles faster."
+        False, FLAG, "All layers are compiled as one loop, which compiles faster."
     )
     remat: str = field(
         "none",
         one_of("pe_jax.models.bert:REMAT"),
-        'Recomputation: "none"; "dots" or "full" take less memory and more time.',
+        'The backward pass recomputes nothing ("none"), or, for less memory and more '
+        'time, all but products of matrices ("dots") or everything ("full").',
     )
     vocab_size: int = field(30_522, integer(1, 10**8), internal=True)
     pre_norm: bool = field(False, FLAG, internal=True)
@@ -254,6 +272,7 @@ class BertConfig(Config):
 
     @property
     def head_size(self) -> int:
+        """Size d of a head."""
         return self.attention_head_size or self.hidden_size // self.num_heads
 
     @property
@@ -346,8 +365,9 @@ class ModelChanges(optional_keys(BertConfig)):  # type: ignore[misc]
     size: str | None = field(
         None,
         optional(one_of(PRESETS)),
-        "tiny, mini, small, medium, base (default), large, or a ModernBERT. Keys of the model that "
-        "are None have the value of the size, or of the model at init.",
+        "The model has the sizes of this name: tiny, mini, small, medium, base "
+        "(default), large, or a ModernBERT. Keys of the model that are None have the "
+        "value of the size, or of the model at init.",
     )
 
     def resolve(self, start: BertConfig | None = None) -> BertConfig:

@@ -33,13 +33,16 @@ def layer_outputs(
     document_ids: Int[Array, "B L"] | None = None,
     pair_mask: Bool[Array, "B 1 L L"] | None = None,
 ) -> LayerOutputs:
-    """Hidden states and attention outputs of all layers; pure, and differentiable.
+    """Return hidden states and attention outputs of all layers, by a pure, differentiable function.
 
     The last hidden states are normalised where the model has a final norm.
 
     Args:
       params: of `Bert`, what `BertForPretraining` holds under `"bert"`; other inputs as of `Bert`.
-      rng: of dropout; None is no dropout.
+      rng: key of the random numbers of dropout; None is no dropout.
+
+    Raises:
+      ValueError: as `Bert`.
     """
     _, state = Bert(config).apply(
         {"params": params},
@@ -64,14 +67,34 @@ def hidden_states(
     mask: Bool[Array, "B L"] | None = None,
     positions: Positions | None = None,
 ) -> Float[jax.Array, "N B L D"]:
-    """The `hidden` of `layer_outputs`, N = `config.num_layers` + 1."""
+    """Return the hidden states of each token before the first layer and after every layer.
+
+    The last ones, `[-1]`, are the output of the encoder. A sentence embedding is their mean over
+    the tokens that `mask` has, or the first of them (`PublishedEncoder.encode` makes it from
+    texts). `layer_outputs` returns the outputs of attention too.
+
+    Args:
+      config: of the encoder, such as `load_encoder(FOLDER).config`.
+      params: of `Bert`, which `load_encoder(FOLDER).params` holds under `"bert"`.
+      tokens: vocabulary ids.
+      token_type_ids: 0 or 1; default all 0.
+      mask: True at tokens and False at padding; default no padding.
+      positions: default 0 to L - 1, see `Bert`.
+
+    Returns:
+      N = `config.num_layers` + 1 arrays in one, in `config.dtype`: the embeddings, then the output
+      of each layer. States at padding have no meaning.
+
+    Raises:
+      ValueError: as `Bert`.
+    """
     return layer_outputs(config, params, tokens, token_type_ids, mask, positions).hidden
 
 
 def queries_keys_values(
     config: BertConfig, params: Params, tokens: Int[Array, "B L"]
 ) -> Float[jax.Array, "3 N B L H d"]:
-    """Queries, keys and values of all N layers of `Bert`, before the encoding maps them; pure.
+    """Return queries, keys and values of all N layers of `Bert`, before the encoding maps them.
 
     Queries that share a head of keys and values have it repeated.
     """
@@ -87,7 +110,7 @@ def queries_keys_values(
 def with_constants(
     params: Params, which: Bool[Array, "2 N H d"], values: Float[Array, "2 N H d"]
 ) -> Params:
-    """Parameters whose queries and keys are constants in some dimensions of a head; pure.
+    """Return parameters with which queries and keys are constant in some dimensions of a head.
 
     They are of the model with `attention_bias=True`, `num_key_heads=None` and
     `shared_layers=False`.
@@ -137,8 +160,11 @@ def _repeated(x: Float[Array, "*B G d"], heads: int) -> Float[jax.Array, "*B H d
 def rotations(
     config: BertConfig, params: Params
 ) -> list[tuple[Int[np.ndarray, "F 2"], Float[jax.Array, "#H F"]] | None]:
-    """Pairs of dimensions that each layer of `Bert` rotates, and their frequencies in radians per
-    position, of all heads or of each; of the first part that rotates, None where none does."""
+    """Return the pairs of dimensions that each layer of `Bert` rotates, and their frequencies.
+
+    Frequencies are in radians per position, of all heads or of each. They are those of the first
+    part of the encoding that rotates; a layer without one has None.
+    """
     encoding = config.encoding()
 
     def rotated(layer: int) -> tuple[np.ndarray, Array] | None:
@@ -187,7 +213,7 @@ def _attention(
 def attention_map(
     config: BertConfig, *, layer: int = 0, what: Literal["logits", "weights"] = "logits"
 ) -> Callable[[Params, Int[Array, "B L"]], Float[jax.Array, "B H L L"]]:
-    """`attend(params, tokens) -> [B, H, L, L]`: a layer's attention as `identical_words` takes it.
+    """Return `attend(params, tokens) -> [B, H, L, L]`: attention in a layer, for `identical_words`.
 
     Args:
       what: `"weights"` are the model's own; `"logits"` are the inputs of their softmax, with every
@@ -215,8 +241,7 @@ def attention_map(
 def kernel_map(
     config: BertConfig,
 ) -> Callable[[Params, Int[Array, "B T L"]], Float[jax.Array, "B N H L L"]]:
-    """`attend(params, inputs) -> [B, N, H, L, L]`: logits of all layers as `offset_kernel` takes
-    them.
+    """Return `attend(params, inputs) -> [B, N, H, L, L]`: logits by layer, for `offset_kernel`.
 
     Queries of each of T texts are multiplied with keys of the next text (the last with the first),
     and the logits averaged over the T texts. Every text goes through the model by itself. Encodings
@@ -250,8 +275,11 @@ def kernel_map(
 def weights_map(
     config: BertConfig,
 ) -> Callable[[Params, Int[Array, "B L"]], Float[jax.Array, "B N H L L"]]:
-    """`attend(params, tokens) -> [B, N, H, L, L]`: attention weights of all layers on
-    texts that are not padded, with every term of the encoding and its window, without dropout."""
+    """Return `attend(params, tokens) -> [B, N, H, L, L]`: the attention weights of all layers.
+
+    Texts must not be padded. Weights have every term of the encoding and its window, and no
+    dropout.
+    """
 
     def attend(params, tokens):
         by_layer = []
@@ -284,7 +312,7 @@ def projections(
 
 
 def query_key_matrices(params: Params, num_layers: int) -> Float[jax.Array, "N D D"]:
-    """W_Q·W_Kᵀ of each layer, summed over its heads."""
+    """Return W_Q·W_Kᵀ of each layer, summed over its heads."""
     products = []
     for layer in range(num_layers):
         q, k = projections(params, layer)

@@ -63,7 +63,7 @@ class Attention:
       decode: `(rows, length) -> step`, an empty cache for so many tokens. `step(x [B, T, D],
         positions [B, T], mask [B, 1, T, length]) -> [B, T, ...]` appends T tokens to it.
       with_dtype: `(dtype) -> attend` that computes in this dtype, with the same weights.
-      width: D.
+      width: Size D of the inputs `x`.
       window: the most keys that a query of `attend` attends to, its own among them; below 8.
       with_sink: `(logit) -> attend` with a sink of this logit in the softmax of every head;
         `attend` itself has none.

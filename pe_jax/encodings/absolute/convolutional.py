@@ -38,7 +38,7 @@ def convolutional(
     while training (`weight_norm`); here it is a plain parameter.
 
     Args:
-      width: W.
+      width: Number W of tokens that the convolution reads.
       groups: G, which divides D; default 16, or the largest number below that divides 16 and D.
 
     Raises:

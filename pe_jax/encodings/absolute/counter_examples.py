@@ -85,7 +85,7 @@ def _along_direction(
 def sinusoidal_concatenated(
     *, hidden_size: int, share: float = 0.25, base: float = 10_000.0, scale: float = 1.0
 ) -> Part:
-    """Word and position next to each other: [E(w)_1 .. E(w)_{D-p}, S(ω, x)_1 .. S(ω, x)_p].
+    """Put word and position next to each other: D - p numbers of E(w), then p of S(ω, x).
 
     The position cannot drown the word, which has p dimensions fewer in return: the last p numbers
     of the word embedding are not used. A map of both is W_E E(w) + W_P S(ω, x); of their sum it

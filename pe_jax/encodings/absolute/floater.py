@@ -27,12 +27,13 @@ def floater(
     width: int | None = None,
     stddev: float = 0.02,
 ) -> Part:
-    """Flow-based encoder of positions (Liu et al. 2020, arXiv 2003.09229, eq. 7).
+    """Flow-based encoder of positions: position vectors are the path of a learned dynamical system.
 
         dp/dτ = h(τ, p),    P(x) = p(x·Δ),    h(τ, p) = W_2 [relu(W_1 [p, τ] + b_1), τ] + b_2
 
-    with p(0) free. The number of parameters does not depend on the length: `max_length` is only how
-    far the path is computed, and a model built for more positions has the same first ones.
+    with p(0) free (Liu et al. 2020, arXiv 2003.09229, eq. 7). The number of parameters does not
+    depend on the length: `max_length` is only how far the path is computed, and a model built for
+    more positions has the same first ones.
 
     The path is solved by one Runge-Kutta step of order 4 for each position. (The authors' code
     takes five; the result is the same to 1e-6.) Each step starts from the one before, so all

@@ -30,14 +30,14 @@ from pe_jax.encodings.registry import register_encoding
 def grape_a(
     *, head_size: int, num_heads: int, gate: Literal["query", "key", "both"] = "both"
 ) -> Part:
-    """Additive group representational position encoding (Zhang et al. 2025, arXiv 2512.07805,
-    eq. 4.6).
+    """Additive group representational position encoding (GRAPE-A): ALiBi with slopes by content.
 
         bias_ij = -|j - i| ω_h (softplus(v_h·q_i / sqrt(d)) + softplus(u_h·k_j / sqrt(d)))
 
-    As in the authors' code, ω_h is ALiBi's slope of the head times softplus(raw_h), and v and u are
-    divided by their lengths; queries and keys, which have passed through RMSNorm there, are those
-    of the layer, before the maps of any encoding. The paper is causal; keys to the right have the
+    Source: Zhang et al. 2025, arXiv 2512.07805, eq. 4.6. As in the authors' code, ω_h is ALiBi's
+    slope of the head times softplus(raw_h), and v and u are divided by their lengths; queries and
+    keys, which have passed through RMSNorm there, are those of the layer, before the maps of any
+    encoding. The paper is causal; keys to the right have the
     bias of keys to the left here, as in `alibi`, its case of constant slopes. The path integral
     (GRAPE-AP) is not here.
 

@@ -24,10 +24,12 @@ from pe_jax.encodings.tables import look_up, look_up_traced
 def bias_2d(
     *, num_heads: int, height: int, width: int, cls: bool = False, stddev: float = 0.02
 ) -> Part:
-    """A free bias for each difference of rows and columns (Swin: Liu et al. 2021, arXiv 2103.14030,
-    eq. 4; BEiT: Bao et al. 2021, arXiv 2106.08254).
+    """A free bias for each difference of rows and columns of patches.
 
         logit_ij += b_h[row_i - row_j, column_i - column_j]
+
+    Sources: Swin (Liu et al. 2021, arXiv 2103.14030, eq. 4), BEiT (Bao et al. 2021, arXiv
+    2106.08254).
 
     Positions count the patches row by row: x is patch (x // width, x % width). Of Swin's windows,
     each is a row of the batch.
@@ -93,10 +95,11 @@ def bias_2d(
 def decomposed_2d(
     *, head_size: int, height: int, width: int, stddev: float = 0.02
 ) -> Part:
-    """Vectors of differences of rows and of columns that meet the query (MViTv2: Li et al. 2021,
-    arXiv 2112.01526, eq. 4; ViTDet, SAM).
+    """Vectors of differences of rows and of columns that meet the query.
 
         logit_ij += q_i·(R[row_i - row_j] + C[column_i - column_j])
+
+    Source: MViTv2 (Li et al. 2021, arXiv 2112.01526, eq. 4); ViTDet and SAM have it too.
 
     Added as it is, not divided by sqrt(d); a factor of the logits, as of `log_n`, multiplies it.
     Positions as in `bias_2d`. The authors have the tables for each layer:

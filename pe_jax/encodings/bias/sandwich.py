@@ -17,12 +17,12 @@ from pe_jax.encodings.sinusoid import angles, default_frequencies
 
 @register_encoding
 def sandwich(*, num_heads: int, dim: int = 128, base: float = 10_000.0) -> Part:
-    """bias_h(m) = (Σ_{i=1}^{dim/2} cos(m / base^(2i/dim)) - dim/2) / c_h,   c_h = 8h/H, h = 1 .. H.
+    """bias_h(m) = (Σ_{i=1}^{dim/2} cos(m / base^(2i/dim)) - dim/2) / c_h, with c_h = 8h/H.
 
     Chi et al. 2023 (arXiv 2212.10356): what p_i·p_j of sinusoids of `dim` dimensions adds to the
-    logits when positions meet positions only; c_h is the compression ratio of each head. As in
-    NeMo's `SandwichRelativePositionEmbedding`, dim/2 is subtracted, which makes the bias 0 at m = 0
-    and no difference to the softmax; i starts from 1.
+    logits when positions meet positions only; c_h is the compression ratio of head h, counted from
+    1. As in NeMo's `SandwichRelativePositionEmbedding`, dim/2 is subtracted, which makes the bias 0
+    at m = 0 and no difference to the softmax; i starts from 1.
 
     The paper is causal; the cosine is a bias for both directions. It decreases up to an offset of
     13 (dim=128), and oscillates on its way down beyond. No parameters.

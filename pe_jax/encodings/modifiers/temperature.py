@@ -43,7 +43,7 @@ def log_n(
 
     Args:
       original_length: L, at least 2.
-      coefficient: c.
+      coefficient: Factor c of the logarithm.
       smooth, stepped: which factor; `stepped` needs `smooth`.
       count: n_i is the number of keys that a causal query attends to, its position + 1 ("query");
         its position ("earlier"); or the row's largest position + 1 for all, for an encoder ("row",

@@ -30,7 +30,9 @@ def deberta(
     max_distance: int = 512,
     stddev: float = 0.02,
 ) -> Part:
-    """logit_ij = (q_i·k_j + q_i·K_ij + Q_ij·k_j) / sqrt(3d) (He et al. 2020, eq. 4; v2's code).
+    """logit_ij = (q_i·k_j + q_i·K_ij + Q_ij·k_j) / sqrt(3d), DeBERTa's disentangled attention.
+
+    Source: He et al. 2020, eq. 4, and the authors' code of v2.
 
     K_ij and Q_ij are row δ(i, j) of a table of 2k rows through the layer's own projections of keys
     and queries, `Context.projections` (`share_att_key=True` of DeBERTa-v2 and v3), their biases

@@ -83,14 +83,14 @@ def decoupled_rope(
     layout: Layout = "half",
     stddev: float = 0.02,
 ) -> Part:
-    """Decoupled RoPE of multi-head latent attention (DeepSeek-AI 2024, arXiv 2405.04434, eqs. 14 to
-    18): heads get r more dimensions for positions.
+    """Decoupled RoPE of multi-head latent attention: heads get r more dimensions for positions.
 
         q_i -> [q_i, R(ω i) W_Q x_i],   k_j -> [k_j, R(ω j) W_K x_j]
         logit_ij = (q_i·k_j + (W_Q x_i)·R(ω (j - i)) W_K x_j) / sqrt(d + r)
 
-    with ω_m = base^(-2m/r). The rotary key W_K x is the same in all heads. (The paper's rotary
-    query comes from the compressed query, here from the hidden state.)
+    with ω_m = base^(-2m/r) (DeepSeek-AI 2024, arXiv 2405.04434, eqs. 14 to 18). The rotary key
+    W_K x is the same in all heads. (The paper's rotary query comes from the compressed query, here
+    from the hidden state.)
 
     Params: `{"query": [D, H, r], "key": [D, r]}`, drawn from a normal of `stddev`. The paper has
     them for each layer: `per_layer(decoupled_rope)`.

@@ -68,8 +68,8 @@ def self_extend(
     round w/G, so the two agree where G divides w.
 
     Args:
-      window: w, tokens to the left with their own offsets, the query's among them.
-      group: G.
+      window: Number w of tokens to the left with their own offsets, the query's among them.
+      group: Number G of positions in a group.
       base, layout: as in `rope`.
 
     Raises:
@@ -111,7 +111,7 @@ def rerope(
     `rerope(window=512)+log_n(original_length=4096)`.
 
     Args:
-      window: w.
+      window: Offset w from which offsets stop growing, or grow more slowly.
       factor: s of the leaky form, at least 1; None is ReRoPE, s without limit.
       base, layout: as in `rope`.
 

@@ -37,12 +37,14 @@ def rope(
     learnable: bool = False,
     per_head: bool = False,
 ) -> Part:
-    """Rotary encoding with ω_m = base^(-2m/r) (Su et al. 2021, eqs. 14-16).
+    """Rotary encoding (RoPE): turn pairs of dimensions by angles ω_m x, ω_m = base^(-2m/r).
+
+    Source: Su et al. 2021, equations 14 to 16.
 
     Logits depend on positions only through j - i.
 
     Args:
-      head_size: d.
+      head_size: Size d of a head.
       num_heads: H, for `per_head` only.
       base: of the frequencies.
       layout: which dimensions make a pair, see `Layout` and `convert_layout`.
@@ -95,7 +97,7 @@ def rotary(
 
     Args:
       frequencies: `params -> [F]` or `[#H, F]`; those of short inputs, where there is `by_length`.
-      count: F.
+      count: Number F of frequencies.
       layout: which dimensions make a pair.
       metadata: what is known of it before its rotations.
       scale: c, which multiplies sines and cosines of queries and of keys.
@@ -182,7 +184,7 @@ def rotate_heads(
       positions: `[L]` or `[B, L]`, integer or real.
       frequencies: ω, radians per position: `[#H, F]`, or `[B, #H, F]` for rows of their own.
       layout: which dimensions make a pair.
-      scale: c.
+      scale: Factor c of the sines and cosines.
     """
     if frequencies.ndim == 3:
         rows = jnp.broadcast_to(jnp.asarray(positions), x.shape[:2])

@@ -57,8 +57,9 @@ def rope_linear(
     fraction: float = 1.0,
     proportional: float = 1.0,
 ) -> Part:
-    """RoPE with all frequencies divided by s = `factor` (position interpolation: Chen et al. 2023,
-    eq. 4; Gemma 3).
+    """RoPE with all frequencies divided by s = `factor`: position interpolation.
+
+    Source: Chen et al. 2023, eq. 4; Gemma 3.
 
     Other arguments as in `rope`.
 
@@ -158,7 +159,7 @@ def rope_yarn(
     is linear in its number of rotations within the original length.
 
     Args:
-      factor: s.
+      factor: Ratio s of the new maximum length to `original_length`, at least 1.
       original_length: L, of the inputs trained on.
       beta_fast, beta_slow: rotations within L at the ends of the ramp.
       attention_factor: c, the scale of sines and cosines, so that logits are scaled by c². It wins
@@ -282,7 +283,7 @@ def rope_longrope(
     Args:
       short, long: the lists, r/2 divisors each.
       factor: s, the longest input over `original_length`; it sets the default scale only.
-      original_length: L.
+      original_length: Number L of tokens that the model was trained on.
       attention_factor: c, the scale of sines and cosines at any length; default sqrt(1 + ln s /
         ln L).
       base, layout, fraction: as in `rope`.

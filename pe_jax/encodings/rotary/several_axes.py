@@ -36,7 +36,7 @@ def rope_axial(
 
     Args:
       base: 100 for images of some dozen patches a side (Heo et al.); 10,000 for text and SAM 2.
-      axes: A. Positions are `[L, A]` or `[B, L, A]`, integer or real.
+      axes: Number A of axes. Positions are `[L, A]` or `[B, L, A]`, integer or real.
       width: positions are one number x each instead, which counts the patches of an image of so
         many columns: (x // width, x % width). (Heo et al. have the column first.)
       layout: which dimensions make a pair. "half": m and m + d/2, where axis a has the a-th share

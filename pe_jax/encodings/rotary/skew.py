@@ -18,7 +18,7 @@ def skew_matrix(upper: Float[Array, "*B N"], size: int) -> Float[jax.Array, "*B 
 
     Args:
       upper: N = n (n - 1) / 2 entries.
-      size: n.
+      size: Number n of rows and of columns.
     """
     rows, columns = np.triu_indices(size, 1)
     above = jnp.zeros((*upper.shape[:-1], size, size), upper.dtype)

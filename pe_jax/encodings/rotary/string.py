@@ -43,7 +43,8 @@ def string(
     `rope_axial`, with base^(-2tA/d) for pair t of each.
 
     Args:
-      axes: A. Positions are `[L, A]` or `[B, L, A]`, integer or real, for more than one.
+      axes: Number A of axes. For more than one, positions are `[L, A]` or `[B, L, A]`, integer or
+        real.
       base: of the frequencies at the start; 100 suits images of some dozen patches a side.
       per_head: each head learns its own; needs `num_heads`.
 

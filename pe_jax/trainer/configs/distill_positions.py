@@ -47,43 +47,57 @@ class DistillationConfig(EncoderTrainingConfig):
     layers: tuple[float, ...] = field(
         (),
         several(_WEIGHT, most=10**4, repeated=True),
-        "Weights in the loss, one a layer; 0 leaves a layer out, empty weights all alike.",
+        "Layers have these weights in the loss, one each; 0 leaves a layer out, and "
+        "() weights all alike.",
     )
     attention: float = field(
         0.0,
         _WEIGHT,
-        "Weight of the same loss on the outputs of attention, before they are added.",
+        "The same loss on the outputs of attention, before they are added, has this "
+        "weight.",
     )
     differences: float = field(
         0.0,
         _WEIGHT,
-        "Weight of half the same loss on the change of the states when the words of every input "
-        "are shuffled. Each step then reads its rows twice, as they are and shuffled.",
+        "Half the same loss on the change of the states when the words of every input "
+        "are shuffled has this weight. Each step then reads its rows twice, as they "
+        "are and shuffled.",
     )
     centered: bool = field(
-        False, FLAG, "Imitate the teacher's states without their mean at each position."
+        False,
+        FLAG,
+        "The student imitates the teacher's states without their mean at each "
+        "position.",
     )
     patience: int = field(
         3,
         COUNT_OR_ZERO,
-        "Evaluations without `min_gain` that end a stage; 0 means never.",
+        "A stage ends after this many evaluations without `min_gain`; 0 means never.",
     )
     min_gain: float = field(
-        0.001, number(0, 1), "The least rise of the held-out R² that counts."
+        0.001,
+        number(0, 1),
+        "The held-out R² has to rise by at least this for an evaluation to count.",
     )
-    eval_every: int = field(100, COUNT_OR_ZERO, "On held-out text.")
+    eval_every: int = field(
+        100, COUNT_OR_ZERO, "Held-out text is evaluated every this many steps."
+    )
     eval_examples: int = field(
-        64, integer(1, 1_000_000), "Held-out rows of each length."
+        64,
+        integer(1, 1_000_000),
+        "An evaluation reads this many held-out rows of each length.",
     )
 
     window: int = field(
         0,
         COUNT_OR_ZERO,
-        "Tokens of the overlapping windows in which the teacher reads longer inputs; 0 means as "
-        "many as it has positions.",
+        "The teacher reads longer inputs in overlapping windows of this many tokens; "
+        "0 means as many as it has positions.",
     )
     test_lengths: tuple[int, ...] = field(
-        (), several(integer(8, 10**6)), "More lengths of inputs that R² is measured at."
+        (),
+        several(integer(8, 10**6)),
+        "R² is measured at these lengths of inputs as well.",
     )
 
     @property

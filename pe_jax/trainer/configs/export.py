@@ -26,15 +26,18 @@ class ExportConfig(Config):
     format: str = field(
         "transformers",
         one_of(("transformers", "onnx", "stablehlo")),
-        'For PyTorch ("transformers"), onnxruntime ("onnx") or JAX alone ("stablehlo").',
+        'The export is for PyTorch ("transformers"), onnxruntime ("onnx") or JAX '
+        'alone ("stablehlo").',
     )
     dtype: str = field(
         "float32",
         one_of(("float32", "float16")),
-        'Of the weights and products in ONNX: "float16" halves the file.',
+        'Weights and products in ONNX have this dtype: "float16" halves the file.',
     )
     seed: int | None = field(
-        None, optional(SEED), "Which seed of a run that has several."
+        None,
+        optional(SEED),
+        "The model of this seed is exported, of a fine-tuned run that has several.",
     )
 
 

@@ -26,18 +26,30 @@ class FinetuningDataConfig(Config):
     """Inputs of fine-tuning."""
 
     data_dir: str = field(
-        "", text(), "Folder of tfds datasets; empty means tfds's default."
+        "",
+        text(),
+        "Datasets of tfds are in this folder; empty means the default of tfds.",
     )
-    length: int = field(128, LENGTH, "Tokens of the longest inputs.")
+    length: int = field(
+        128,
+        LENGTH,
+        "Inputs have at most this many tokens; longer ones are cut or, in SQuAD, "
+        "split.",
+    )
     buckets: tuple[int, ...] = field(
         (16, 32, 64, 96),
         several(integer(1, 10**6)),
-        "Shorter inputs are padded to these lengths; () for none.",
+        "Shorter inputs are padded to the next of these lengths; with () all have the "
+        "full one.",
     )
-    batch_size: int = field(32, ROWS, "Inputs of a step, for each seed.")
-    eval_batch_size: int = field(64, ROWS, "Inputs scored at once.")
+    batch_size: int = field(
+        32, ROWS, "Each step trains on this many inputs, for each seed."
+    )
+    eval_batch_size: int = field(64, ROWS, "This many inputs are scored at once.")
     held_out: float = field(
-        0.0, HELD_OUT, "Fraction of the training data kept for `select`."
+        0.0,
+        HELD_OUT,
+        "This fraction of the training data is kept from training, for `select`.",
     )
 
     def errors(self) -> Iterator[str]:
@@ -53,32 +65,54 @@ class FinetuningConfig(Config):
     seeds: tuple[int, ...] = field(
         (0, 1, 2, 3, 4),
         several(SEED, least=1),
-        "Of heads, dropout and data order; one program.",
+        "A model is trained for each of these seeds, all in one program; new heads, "
+        "dropout and the order of the data depend on it.",
     )
     init: str = field(
-        "", text(), "The workdir of a pretraining run, or a published BERT."
+        "",
+        text(),
+        "Fine-tuning starts from this workdir of a pretraining run or published "
+        "encoder.",
     )
     resize: str = field(
-        "", RESIZE, 'Of a table that is too short: "interpolate" or "repeat".'
+        "",
+        RESIZE,
+        'A table of positions that is too short is resized in this way, "interpolate" '
+        'or "repeat"; empty makes it an error.',
     )
     model: ModelChanges = subconfig(ModelChanges)
     data: FinetuningDataConfig = subconfig(FinetuningDataConfig)
-    epochs: float = field(3.0, EPOCHS, "Passes over the training data.")
-    steps: int = field(0, COUNT_OR_ZERO, "If given, instead of epochs.")
+    epochs: float = field(3.0, EPOCHS, "Training passes over the data this many times.")
+    steps: int = field(
+        0, COUNT_OR_ZERO, "Training has this many steps; 0 takes `epochs`."
+    )
     accumulation: int = field(1, ROWS, ACCUMULATION)
     optimizer: OptimizerConfig = subconfig(OptimizerConfig, learning_rate=2e-5)
     select: str = field(
         "last",
         one_of(("last", "best", "held_out")),
-        'Which scores count: of the "last" step, of each seed\'s "best", or of the step that is '
-        'best on the training data that is "held_out".',
+        'The scores that count are those of the "last" step, of each seed\'s "best", '
+        'or of the step that is best on the training data that is "held_out".',
     )
-    log_every: int = field(100, COUNT_OR_ZERO, "Steps; 0 reports at the end only.")
-    eval_every: int = field(0, COUNT_OR_ZERO, "Steps; 0 scores at the end only.")
+    log_every: int = field(
+        100,
+        COUNT_OR_ZERO,
+        "Losses are logged every this many steps; 0 logs them at the end only.",
+    )
+    eval_every: int = field(
+        0,
+        COUNT_OR_ZERO,
+        "The model is scored every this many steps; 0 scores it at the end only.",
+    )
     checkpoint_every: int = field(
-        0, COUNT_OR_ZERO, "Steps; 0 saves after every tenth of them."
+        0,
+        COUNT_OR_ZERO,
+        "A checkpoint is saved every this many steps; 0 saves one after every tenth "
+        "of them.",
     )
-    keep_checkpoints: int = field(1, integer(1, 10**6), "The newest.")
+    keep_checkpoints: int = field(
+        1, integer(1, 10**6), "This many of the newest checkpoints are kept."
+    )
 
     def errors(self) -> Iterator[str]:
         if not self.steps and not self.epochs:
@@ -103,11 +137,20 @@ class SquadDataConfig(FinetuningDataConfig):
     """Questions, and windows of their contexts."""
 
     train: str = field(
-        "squad/v1.1:train", _QUESTIONS, "NAME:SPLIT+SPLIT of tfds, or a JSON file."
+        "squad/v1.1:train",
+        _QUESTIONS,
+        "Training questions are read from this NAME:SPLIT+SPLIT of tfds or JSON file "
+        "of SQuAD's format.",
     )
-    validation: str = field("squad/v1.1:validation", _QUESTIONS, "As for `train`.")
+    validation: str = field(
+        "squad/v1.1:validation",
+        _QUESTIONS,
+        "Questions to score on are read from here, as in `train`.",
+    )
     stride: int = field(
-        128, integer(1, 10**6), "Tokens between the starts of windows of a context."
+        128,
+        integer(1, 10**6),
+        "Windows of a long context start this many tokens apart.",
     )
     max_query: int = field(
         64, integer(1, 10**6), "Questions are truncated to this many tokens."
@@ -128,17 +171,23 @@ class SquadConfig(FinetuningConfig):
 
     task: str = task_field("squad")
     version: str = field(
-        "v1.1", one_of(("v1.1", "v2.0")), "In v2.0 there may be no answer."
+        "v1.1",
+        one_of(("v1.1", "v2.0")),
+        'The questions are those of SQuAD "v1.1", or of "v2.0", where some have no '
+        "answer.",
     )
     data: SquadDataConfig = subconfig(SquadDataConfig)
     n_best: int = field(
-        20, integer(1, 10**4), "Likeliest starts and ends that are combined."
+        20,
+        integer(1, 10**4),
+        "An answer is chosen among spans of this many likeliest starts and ends.",
     )
     max_answer_tokens: int = field(
-        30, integer(1, 10**6), "Longer spans are no answers."
+        30, integer(1, 10**6), "Answers have at most this many tokens."
     )
     null_threshold: float = field(
         0.0,
         number(float("-inf"), float("inf")),
-        "v2.0: predict no answer if the null score exceeds the best span's by this.",
+        "In v2.0 there is no answer if its score exceeds the best span's by more than "
+        "this.",
     )

@@ -19,9 +19,16 @@ from pe_jax.trainer.configs.training import LENGTH, RESIZE
 class LengthsConfig(Config):
     task: str = task_field("lengths")
     lengths: tuple[int, ...] = field(
-        (128, 256, 384, 512), several(LENGTH), "Tokens of inputs."
+        (128, 256, 384, 512),
+        several(LENGTH),
+        "The run is scored on inputs of these lengths, in tokens.",
     )
-    resize: str = field("", RESIZE, '"interpolate" or "repeat".')
+    resize: str = field(
+        "",
+        RESIZE,
+        'A table of positions that is too short is resized in this way, "interpolate" '
+        'or "repeat"; empty makes it an error.',
+    )
 
 
 def get_config():

@@ -24,10 +24,21 @@ class StageConfig(Config):
     """A stage of training on text: inputs of one length."""
 
     # The least leaves room for two sentences.
-    length: int = field(512, integer(8, 10**6), "Tokens of an input.")
-    batch_size: int = field(64, ROWS, "Inputs of a step, on all devices together.")
-    steps: int = field(0, COUNT_OR_ZERO, "0, with no epochs: the stage is left out.")
-    epochs: float = field(0.0, EPOCHS, "Instead of steps.")
+    length: int = field(512, integer(8, 10**6), "Inputs have at most this many tokens.")
+    batch_size: int = field(
+        64, ROWS, "Each step trains on this many inputs, on all devices together."
+    )
+    steps: int = field(
+        0,
+        COUNT_OR_ZERO,
+        "The stage has this many steps; with 0 and no epochs it is left out.",
+    )
+    epochs: float = field(
+        0.0,
+        EPOCHS,
+        "The stage passes over the text this many times; give epochs or steps, not "
+        "both.",
+    )
     accumulation: int = field(1, ROWS, ACCUMULATION)
 
     def errors(self) -> Iterator[str]:
@@ -50,7 +61,8 @@ class PretrainingStageConfig(StageConfig):
     max_predictions: int = field(
         0,
         integer(0, 10**6),
-        "The most words of an input to predict; 0: data.mask_rate of its length.",
+        "At most this many tokens of an input are predicted; 0 means data.mask_rate "
+        "of its length.",
     )
 
     def errors(self) -> Iterator[str]:
@@ -69,33 +81,53 @@ class TextConfig(Config):
     source: str = field(
         "pydoc",
         text("Give files, pydoc, tfds:NAME:SPLIT or tokenized:FOLDER."),
-        "Or a path or glob of .txt / .jsonl (.gz, .xz); tfds:NAME:SPLIT; tokenized:FOLDER.",
+        'The training text is here: "pydoc" (texts that come with Python), a path or '
+        "glob of .txt or .jsonl files (also .gz, .xz), tfds:NAME:SPLIT, or "
+        "tokenized:FOLDER.",
     )
     validation: str = field(
-        "", text(), "Another source; empty holds out documents of `source`."
+        "",
+        text(),
+        "The held-out text is here, as in `source`; if this is empty, documents of "
+        "`source` are held out.",
     )
     held_out: float = field(
-        0.05, HELD_OUT, "The fraction held out, where `validation` is empty."
+        0.05,
+        HELD_OUT,
+        "This fraction of `source` is held out if `validation` is empty.",
     )
     feature: str = field(
-        "text", text("Give the key of the text."), "Key of the text in each record."
+        "text",
+        text("Give the key of the text."),
+        "The text of a record is under this key.",
     )
     data_dir: str = field(
-        "", text(), "Folder of tfds datasets; empty means tfds's default."
+        "",
+        text(),
+        "Datasets of tfds are in this folder; empty means the default of tfds.",
     )
     vocab: str = field(
-        "", text(), "vocab.txt or tokenizer.json; empty: init's, or one is trained."
+        "",
+        text(),
+        "The tokenizer is this vocab.txt or tokenizer.json; if this is empty, it is "
+        "that of init, or one is trained.",
     )
     vocab_size: int = field(  # Five special tokens, and one.
-        30_522, integer(6, 10**7), "The size of a vocabulary that is trained."
+        30_522, integer(6, 10**7), "A vocabulary that is trained has this many tokens."
     )
     strip_accents: bool = field(
         False, FLAG, "A vocabulary that is trained drops accents and marks."
     )
     workers: int = field(
-        0, integer(0, 128), "Processes that make batches; 0 makes them in a thread."
+        0,
+        integer(0, 128),
+        "Batches are made by this many processes; 0 makes them in a thread.",
     )
-    cache_dir: str = field("", text(), "Tokenized text; empty means ~/.cache/pe_jax.")
+    cache_dir: str = field(
+        "",
+        text(),
+        "Tokenized text is kept in this folder; empty means ~/.cache/pe_jax.",
+    )
 
     def errors(self) -> Iterator[str]:
         if not self.held_out and not self.validation:
@@ -112,14 +144,17 @@ class PretrainingDataConfig(TextConfig):
     packed: bool = field(
         False,
         FLAG,
-        "Documents packed into full rows, attention within each, masked language model alone; "
-        "instead of sentence pairs and both losses.",
+        "Documents are packed into full rows, tokens attend within their document, "
+        "and the masked language model is the only loss. Else inputs are sentence "
+        "pairs, and the next sentence is a loss too.",
     )
     mask_rate: float = field(
-        0.15, number(0, 1, "(]"), "The fraction of tokens to predict."
+        0.15, number(0, 1, "(]"), "This fraction of tokens is predicted."
     )
     short_probability: float = field(
-        0.1, number(0, 1), "How often a pair is cut to a random length."
+        0.1,
+        number(0, 1),
+        "A pair of sentences is cut to a random length with this probability.",
     )
 
 
@@ -132,15 +167,24 @@ class EncoderTrainingConfig(Config):
     """
 
     task: str = task_field("")  # Subclasses name theirs.
-    seed: int = field(0, SEED, "Initial parameters, dropout and data order.")
+    seed: int = field(
+        0,
+        SEED,
+        "Initial parameters, dropout and the order of the data depend on this number.",
+    )
     init: str = field(
-        "", text(), "A run's workdir or a published BERT (docs/checkpoints.md)."
+        "",
+        text(),
+        "Training starts from this run's workdir or published encoder "
+        "(docs/checkpoints.md); empty starts from random parameters.",
     )
     parallel: str = field(
         "jit",
         one_of("pe_jax.trainer.training.sharding:PARALLEL"),
-        'Or "fsdp" (sharded state), "pmap" (mapped per device), "pmap_bfloat16" and '
-        '"fsdp_bfloat16" (which exchange gradients in bfloat16), "auto" (the last two on TPUs).',
+        'Steps use several devices in this way: "jit" (partitioned by the compiler), '
+        '"fsdp" (sharded state), "pmap" (mapped per device), "pmap_bfloat16" or '
+        '"fsdp_bfloat16" (the same two with gradients exchanged in bfloat16), or "auto" '
+        "(the last two on TPUs).",
     )
     model: ModelChanges = subconfig(ModelChanges)
     data: TextConfig = subconfig(TextConfig)
@@ -149,18 +193,27 @@ class EncoderTrainingConfig(Config):
     stage3: StageConfig = subconfig(StageConfig)
     optimizer: OptimizerConfig = subconfig(OptimizerConfig)
     log_every: int = field(
-        100, COUNT_OR_ZERO, "Steps; 0, as of *_every: at the end of a stage."
+        100,
+        COUNT_OR_ZERO,
+        "Losses are logged every this many steps; 0, here and in other keys *_every, "
+        "means at the end of a stage.",
     )
     eval_every: int = field(
-        1_000, COUNT_OR_ZERO, "Steps between evaluations on held-out text."
+        1_000, COUNT_OR_ZERO, "Held-out text is evaluated every this many steps."
     )
-    eval_examples: int = field(1_024, integer(1, 1_000_000), "Held-out examples.")
-    checkpoint_every: int = field(1_000, COUNT_OR_ZERO, "Steps between checkpoints.")
+    eval_examples: int = field(
+        1_024, integer(1, 1_000_000), "An evaluation reads this many held-out examples."
+    )
+    checkpoint_every: int = field(
+        1_000, COUNT_OR_ZERO, "A checkpoint is saved every this many steps."
+    )
     keep_checkpoints: int = field(
-        3, integer(1, 10**6), "How many of the newest to keep."
+        3, integer(1, 10**6), "This many of the newest checkpoints are kept."
     )
     keep_best: int = field(
-        0, integer(0, 10**6), "So many of the lowest held-out loss are kept too."
+        0,
+        integer(0, 10**6),
+        "This many checkpoints of the lowest held-out loss are kept as well.",
     )
 
     @property
@@ -181,7 +234,9 @@ class PretrainingConfig(EncoderTrainingConfig):
 
     task: str = task_field("pretraining")
     keep_position: bool = field(
-        True, FLAG, "With init: keep position parameters that fit."
+        True,
+        FLAG,
+        "A run that starts from init keeps its position parameters where they fit.",
     )
     data: PretrainingDataConfig = subconfig(PretrainingDataConfig)
     stage1: PretrainingStageConfig = subconfig(PretrainingStageConfig, length=128)

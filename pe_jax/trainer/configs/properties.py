@@ -33,67 +33,99 @@ class PropertiesConfig(Config):
     parts: str = field(
         "",
         some_of("pe_jax.trainer.reports.property_report.report:PARTS"),
-        "Parts of the report, separated by commas; empty: all that apply. See docs/measures.",
+        "The report has these parts, separated by commas; if this is empty, it has "
+        "all that apply (docs/measures).",
     )
     length: int = field(
-        128, _POSITIONS, "Positions to measure; all of an encoding that has fewer."
+        128,
+        _POSITIONS,
+        "This many positions are measured, or all of an encoding that has fewer.",
     )
     windows: tuple[int, ...] = field(
-        (5, 10, 20, 50), several(_WINDOW), "Of local monotonicity."
+        (5, 10, 20, 50),
+        several(_WINDOW),
+        "Local monotonicity is measured within these distances, in tokens.",
     )
-    seed: int = field(0, SEED, "Draws the random words.")
+    seed: int = field(0, SEED, "The random words depend on this number.")
     attention: str = field(
         "logits",
         one_of(("logits", "weights")),
-        'Attention among identical words: "logits" before scaling, or softmaxed "weights".',
+        'Attention among identical words is measured by its "logits" before scaling, '
+        'or by its "weights" after the softmax.',
     )
     heads: str = field(
-        "average", one_of(("average", "each")), "Figures of the average, or of each."
+        "average",
+        one_of(("average", "each")),
+        'Figures show the "average" of the heads, or "each" of them.',
     )
     layer: int = field(
-        0, integer(0, 10**4 - 1), "Index of the layer whose attention is measured."
+        0,
+        integer(0, 10**4 - 1),
+        "Attention is measured in the layer of this index, from 0.",
     )
-    words: int = field(300, COUNT, "Random words, each repeated to fill an input.")
+    words: int = field(
+        300,
+        COUNT,
+        "Identical words are measured with this many random words, each repeated to "
+        "fill an input.",
+    )
     kernel: str = field(
         "words",
         one_of(("words", "texts")),
-        'Inputs of the offset kernel: "words", where queries of copies of a word meet keys of '
-        'copies of another word; or "texts" of random words, attended to as in the model.',
+        'The offset kernel is measured with "words", where queries of copies of a '
+        'word meet keys of copies of another word, or with "texts" of random words, '
+        "attended to as in the model.",
     )
     texts: int = field(
-        64, integer(2, 10**6), "Texts to measure trained models on; held-out ones."
+        64,
+        integer(2, 10**6),
+        "Trained models are measured on this many held-out texts.",
     )
     text: str = field(
-        "", any_text(), "For other models: as config.data.source; empty: pydoc."
+        "",
+        any_text(),
+        "Models without a run are measured on this text, given as config.data.source; "
+        "empty means pydoc.",
     )
     size: str = field(
-        "base", one_of(PRESETS), "Of the BERT around untrained encodings; in table 1."
+        "base",
+        one_of(PRESETS),
+        "Untrained encodings are measured in a random BERT of this size, for table 1.",
     )
     seeds: int = field(
-        3, integer(1, 10**4), "Random models that table 1 averages over."
+        3, integer(1, 10**4), "Table 1 is the mean over this many random models."
     )
-    table_window: int = field(10, _WINDOW, "Offsets of local monotonicity in table 1.")
+    table_window: int = field(
+        10, _WINDOW, "Table 1 has local monotonicity within this distance, in tokens."
+    )
     bands: int = field(
-        4, integer(1, 10**4), "Bands of equal size for rotary frequencies."
+        4,
+        integer(1, 10**4),
+        "Rotary frequencies are grouped into this many bands of equal size.",
     )
     massive: float = field(
         5.0,
         number(1, 1e6),
-        "Values above this many times their head's mean are massive.",
+        "Values above this many times their head's mean are called massive.",
     )
     ridge: tuple[float, ...] = field(
-        _RIDGE, several(number(0, 1e9), least=1), "Penalties of the regression probe."
+        _RIDGE,
+        several(number(0, 1e9), least=1),
+        "The regression probe is fitted with each of these penalties.",
     )
     family: str = field(
         "",
         one_of("pe_jax.interop.position_tables:MODEL_TYPES", ""),
-        "Family of a position table whose file does not name it.",
+        "A position table whose file names no family is of this one.",
     )
     score_examples: int = field(
-        256, COUNT, "Held-out examples that each checkpoint is scored on."
+        256, COUNT, "Each checkpoint is scored on this many held-out examples."
     )
     scores: str = field(
-        "", any_text(), "CSV of scores to correlate with; empty: those of the runs."
+        "",
+        any_text(),
+        "Properties are correlated with the scores in this CSV file; if this is "
+        "empty, with those of the runs.",
     )
     vector: str = field("", VECTOR, FORMATS)
 

@@ -37,21 +37,35 @@ class SweepConfig(Config):
     measure: str = field(
         "turning_point",
         one_of(MEASURES),
-        "Or monotonicity, monotonicity_weighted (violations).",
+        'The sweep computes this of each sinusoid: "turning_point", the offset up to '
+        'which ψ decreases, or the violation of "monotonicity" or '
+        '"monotonicity_weighted".',
     )
-    window: int = field(50, _WINDOW, "Offsets of monotonicity.")
+    window: int = field(
+        50, _WINDOW, "Monotonicity is measured within this distance, in tokens."
+    )
     bases: tuple[float, float] = field(
         (10.0, 1e6),
         several(number(1, 1e9, "(]"), 2, 2),
-        "From, to; spaced logarithmically.",
+        "Bases are spaced logarithmically from the first number to the second.",
     )
-    base_count: int = field(60, _GRID, "How many bases.")
+    base_count: int = field(60, _GRID, "The sweep has this many bases.")
     dims: tuple[float, float] = field(
-        (16.0, 1024.0), several(number(2, 10**6), 2, 2), "From, to; even numbers."
+        (16.0, 1024.0),
+        several(number(2, 10**6), 2, 2),
+        "Dimensions are even numbers from the first number to the second.",
     )
-    dim_count: int = field(60, _GRID, "How many dimensions, at most.")
-    length: int = field(512, integer(2, 10**6), "Offsets 0 .. length - 1.")
-    memory: int = field(_MEMORY, integer(1, 2**50), "Bytes per device.")
+    dim_count: int = field(60, _GRID, "The sweep has at most this many dimensions.")
+    length: int = field(
+        512,
+        integer(2, 10**6),
+        "Offsets are computed from 0 up to this number, without it.",
+    )
+    memory: int = field(
+        _MEMORY,
+        integer(1, 2**50),
+        "The sweep is computed in chunks that take at most this many bytes per device.",
+    )
     vector: str = field("", VECTOR, FORMATS)
 
     @property

@@ -21,13 +21,17 @@ class TablesConfig(Config):
     baseline: str = field(
         "learned_absolute",
         any_text("Give the name of an encoding."),
-        "The encoding that the others are tested against.",
+        "The other encodings are tested against this one.",
     )
     p_value: float = field(
-        0.05, number(0, 1, "()"), "Welch's t-test marks differences below it."
+        0.05,
+        number(0, 1, "()"),
+        "Differences whose p-value in Welch's t-test is below this are marked.",
     )
     all_rows: bool = field(
-        False, FLAG, "Also rows of the paper's 13 encodings that have no run."
+        False,
+        FLAG,
+        "The tables have rows of the paper's 13 encodings even where there is no run.",
     )
 
 

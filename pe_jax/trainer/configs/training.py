@@ -22,8 +22,11 @@ ROWS = integer(1, 10**7)
 RESIZE = one_of(("", "interpolate", "repeat"))
 HELD_OUT = number(0, 0.5)
 VECTOR = one_of("pe_jax.trainer.figures.style:VECTOR", "")
-FORMATS = '"pdf" or "svg" writes every figure in that format as well.'
-ACCUMULATION = "Micro-batches per step: memory of one, gradients of all."
+FORMATS = 'Every figure is written in this format as well: "pdf" or "svg"; empty writes PNG only.'
+ACCUMULATION = (
+    "Each step is split into this many micro-batches: it has the memory of one and the gradients "
+    "of all."
+)
 _RATE = number(0, 1e9)
 _ADAM = number(0, 1 - 1e-7)  # Above the limit it is 1 in float32.
 
@@ -35,42 +38,68 @@ class OptimizerConfig(Config):
     name: str = field(
         "adamw",
         one_of(("adamw", "lamb", "lion", "muon", "nadamw", "sgd")),
-        '"lamb" is for batches of thousands of sequences; "muon" is "nadamw" for all but the '
-        'matrices of layers; "sgd" has a momentum of b1. All have the same weight decay.',
+        'This optimizer updates the parameters. "lamb" is for batches of thousands of sequences; '
+        '"muon" is "nadamw" for all but the matrices of layers; "sgd" has a momentum '
+        "of b1. All have the same weight decay.",
     )
     learning_rate: float = field(
-        1e-4, _RATE, "The highest: it rises to this, then falls to 0."
+        1e-4, _RATE, "The learning rate rises to this value, then falls to 0."
     )
     schedule: str = field(
         "linear",
         one_of(("linear", "cosine", "wsd")),
-        'Shape of the fall after the warmup; "wsd" (warmup, stable, decay): linear, at the end.',
+        'The learning rate falls after the warmup in a line ("linear") or half a '
+        'cosine ("cosine"), or stays and falls in a line at the end ("wsd": warmup, '
+        "stable, decay).",
     )
     frequency_learning_rate: float | None = field(
-        None, optional(_RATE), "Of sinusoids, if another."
+        None,
+        optional(_RATE),
+        "Learned frequencies of sinusoids have this learning rate; None gives them "
+        "that of the other parameters.",
     )
     warmup: float = field(
-        0.1, number(0, 1), "Fraction of steps in which the learning rate rises."
+        0.1, number(0, 1), "The learning rate rises in this first fraction of steps."
     )
     decay: float = field(
-        0.1, number(0, 1), "Last fraction of steps, in which wsd falls."
+        0.1,
+        number(0, 1),
+        "The learning rate of wsd falls in this last fraction of steps.",
     )
-    weight_decay: float = field(0.01, _RATE, "Not of biases, norms and frequencies.")
-    b1: float = field(0.9, _ADAM, "Decay of first moments.")
+    weight_decay: float = field(
+        0.01,
+        _RATE,
+        "Each step shrinks parameters by the learning rate times this, but for "
+        "biases, norms and frequencies.",
+    )
+    b1: float = field(
+        0.9,
+        _ADAM,
+        "Moving averages of gradients (first moments) decay by this factor at each "
+        "step.",
+    )
     b2: float = field(
-        0.999, _ADAM, "Decay of second moments, BERT's; 0.98 suits short runs."
+        0.999,
+        _ADAM,
+        "Moving averages of squared gradients (second moments) decay by this factor "
+        "at each step: 0.999 in BERT; 0.98 suits short runs.",
     )
     epsilon: float = field(
-        1e-6, number(1e-38, 1), "Added to the root of second moments."
+        1e-6,
+        number(1e-38, 1),
+        "The optimizer adds this number to the root of second moments.",
     )
     clip_norm: float = field(
-        1.0, _RATE, "Norm that gradients are clipped to; 0: no clipping."
+        1.0,
+        _RATE,
+        "Gradients of a larger norm are scaled down to this one; 0 turns that off.",
     )
     rates: tuple[str, ...] = field(
         (),
         several(text("Give PATTERN=RATIO.")),
-        'Ratios of the learning rate by parameters: ("bert/token/*=0", "bert/position/*=5"). 0 '
-        "freezes; the last pattern that fits counts.",
+        "Parameters whose path matches a pattern have the learning rate times this "
+        'ratio: ("bert/token/*=0", "bert/position/*=5"). 0 freezes them; the last '
+        "pattern that matches counts.",
     )
 
     @property

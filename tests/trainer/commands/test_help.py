@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from helpers.commands import call
 
 import pe_jax
 from pe_jax.common.schema import fields_of_task, flatten
-from pe_jax.trainer.configs.all_tasks import CONFIGS
+from pe_jax.trainer.configs.all_tasks import CONFIGS, EVALUATIONS
 from pe_jax.trainer.console import command, terminal
 from pe_jax.trainer.console.config_files import find_config, shipped
 
@@ -175,23 +176,72 @@ def test_help_has_each_key_with_its_value_and_description(tmp_path):
         "    return config\n"
     )
     status, out, _ = call("train.py", f"--config={file}", "--help")
+    assert status == 0 and "\n  seed = 3                      Initial parameters" in out
     assert (
-        status == 0 and "\n  seed = 3                      Initial parameters, " in out
-    )
-    assert (
-        "\n  model.size = 'mini'           tiny, mini, small, medium, base (default)"
+        "\n  model.size = 'mini'           The model has the sizes of this name: tiny, "
         in out
     )
-    assert "\n  stage2.epochs = 0.0           Instead of steps.\n" in out
+    assert (
+        "\n  stage2.epochs = 0.0           The stage passes over the text this " in out
+    )
 
 
 @pytest.mark.parametrize("name", shipped())
 def test_every_key_has_help(name):
+    """`--help` prints the whole description of each key."""
     values = runpy.run_path(str(shipped()[name]))["get_config"]().to_dict()
     fields = fields_of_task(values["task"], CONFIGS)
-    assert [
-        key for key in flatten(values) if not fields[key].metadata["description"]
-    ] == []
+    script = "eval.py" if values["task"] in EVALUATIONS else "train.py"
+    _, out, _ = call(script, f"--config={name}", "--help")
+    shown = " ".join(out.split())
+    for key in flatten(values):
+        description = fields[key].metadata["description"]
+        assert description and " ".join(description.split()) in shown, key
+
+
+# What the first sentence of a key's help has: a finite verb, of those in use.
+VERBS = re.compile(
+    r"\b(adds?|are|computes?|decays?|decides?|depends?|drops|ends|falls|gives|has|have"
+    r"|imitates|is|keeps|passes|reads?|recomputes|rises|runs|sets|show|shrinks|starts?|trains"
+    r"|updates|use)\b"
+)
+FRAGMENT = re.compile(
+    r"(Also|As|By|For|From|How|If|Instead|Not|Of|On|Or|Steps;|To|What|Where|Whether|Which|With)\b"
+)
+
+
+def is_sentence(description):
+    first = re.split(r"[.;] ", description)[0]
+    whole = description[0].isupper() and description.endswith(".")
+    verb = VERBS.search(first) and not FRAGMENT.match(first)
+    return bool(whole and verb and len(first.split()) >= 4)
+
+
+def test_help_of_keys_is_whole_sentences():
+    fragments = {}
+    for task in CONFIGS:
+        for key, field in fields_of_task(task, CONFIGS).items():
+            if "kind" in field.metadata and not field.metadata["internal"]:
+                description = field.metadata["description"]
+                if not is_sentence(description):
+                    fragments[key] = description
+    assert not fragments, "write sentences, and add a new verb to VERBS"
+
+
+@pytest.mark.parametrize(
+    "fragment",
+    [
+        "Of weights: 0.1; ModernBERT 0.",
+        "Instead of steps.",
+        "Or a path or glob of .txt / .jsonl (.gz, .xz); tfds:NAME:SPLIT.",
+        "Not of biases, norms and frequencies.",
+        "Steps; 0 scores at the end only.",
+        "Dimension of hidden states.",
+        "tiny, mini, small, medium, base (default), large, or a ModernBERT.",
+    ],
+)
+def test_fragments_are_found(fragment):
+    assert not is_sentence(fragment)
 
 
 def test_where_configs_are_found(tmp_path, monkeypatch):
