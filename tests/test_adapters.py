@@ -439,6 +439,17 @@ def test_the_pages_cache_with_padding_on_the_left(page):
     np.testing.assert_allclose(out, alone, atol=1e-6)
 
 
+def test_the_pages_decoder_gives_the_same_with_a_cache(page):
+    decoder, text = page["decoder"], page["text"]
+    full = decoder(text)
+    decoder.init_cache(batch_size=1, length=8)
+    parts = [decoder(text[:, :5], decode=True)]
+    parts += [decoder(text[:, i : i + 1], decode=True) for i in range(5, 8)]
+    np.testing.assert_allclose(np.concatenate(parts, axis=1), full, atol=1e-5)
+    assert text[0, 5:].tolist() == full[0, 4:7].argmax(-1).tolist()
+    assert np.abs(full[0, 1:] - full[0, :-1]).max() > 1e-2  # Tokens differ.
+
+
 def test_the_pages_t5_has_the_logits_of_t5(page):
     q, k, v = np.random.default_rng(0).normal(size=(3, 1, 4, 2, 8)).astype(np.float32)
     layer = page["T5Attention"](2, nnx.Rngs(0))

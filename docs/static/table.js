@@ -19,7 +19,7 @@ document.addEventListener("DOMContentLoaded", () => {
   };
   function update() {
     for (const row of rows) row.hidden = !filters.every((shows) => shows(row));
-    count.textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length} encodings`;
+    count.textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length} rows`;
   }
 
   const search = document.createElement("input");

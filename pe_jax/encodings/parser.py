@@ -86,8 +86,10 @@ def from_name(
     try:
         return _read(_parsed(name), sizes)
     except _Unreadable as problem:
+        message = str(problem)
+        place = "" if repr(name) in message else f" (in {name!r})"
         raise ValueError(
-            f"Unknown position encoding: {problem} (in {name!r}). {_FORM.capitalize()}"
+            f"Cannot read the position encoding: {message}{place}. {_FORM.capitalize()}"
         ) from None
 
 
@@ -187,7 +189,7 @@ def _call(
     if name not in names:
         raise _Unreadable(
             f"{name!r} is unknown.{suggestion(name, names) or _EXAMPLES} "
-            f"docs/catalogue.md has all {len(ENCODINGS) + len(WRAPPERS)}"
+            "docs/catalogue.md lists all names"
         )
     if name in ENCODINGS and arguments:
         raise _Unreadable(f"the options of {name!r} must be written NAME=VALUE")

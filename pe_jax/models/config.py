@@ -260,7 +260,8 @@ class BertConfig(Config):
         try:
             encoding = self.encoding()
         except ValueError as error:
-            yield f"position {self.position!r}: {error}"
+            name = f" {self.position!r}"  # Once, if the message has it too.
+            yield f"position{'' if name in str(error) else name}: {error}"
             return
         if self.shared_layers and not self.first_norm:
             yield "first_norm is False, but shared_layers needs the same norms in all layers."

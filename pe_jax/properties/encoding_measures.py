@@ -2,7 +2,8 @@
 
 Proximities are the dot products P·Pᵀ of an encoding whose position vectors are added to the input
 (paper, section 5.1). For any other they are the attention logits of an input that repeats one word
-(section 3.1), with random projections of queries and keys.
+(section 3.1), with a random projection that queries and keys share. Equal projections show what the
+encoding itself prefers; with unequal random ones, the logits of an untrained RoPE are noise.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def test_the_paper_has_13():
         ("none.x", "'none.x' is not an encoding"),
         (
             "__import__('os')",
-            "'__import__' is unknown. Among others there are none, .* has all",
+            "'__import__' is unknown. Among others there are none, .* lists all names",
         ),
     ],
 )

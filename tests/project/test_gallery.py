@@ -224,9 +224,7 @@ def test_the_table_is_filtered_and_sorted(chromium, tmp_path):
     cells = lambda name: page.locator(
         f"tbody tr:visible td:nth-child({header.index(name) + 1})"
     ).all_inner_texts()
-    assert (
-        page.locator("output").inner_text() == f"{len(ROWS)} of {len(ROWS)} encodings"
-    )
+    assert page.locator("output").inner_text() == f"{len(ROWS)} of {len(ROWS)} rows"
     page.get_by_label("family").select_option("rotary")
     assert set(cells("family")) == {"rotary"} and cells("encoding")[0] == "rope"
     page.get_by_label("search").fill("onnx causal")

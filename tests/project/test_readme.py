@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from catalogue import card
 
 from pe_jax import encodings
 from pe_jax.encodings import parser
@@ -222,20 +223,31 @@ def test_the_page_of_a_package_index_stands_alone():
     assert found["out"].shape == (2, 128, 4, 64)
 
 
+def counts():
+    """By the rule of docs/encodings.md: encodings, modifiers and wrappers."""
+    modifiers = [key for key in parser.ENCODINGS if card.family(key) == "modifiers"]
+    encodings_alone = set(parser.ENCODINGS) - {"none", *modifiers}
+    return len(encodings_alone), modifiers, len(parser.WRAPPERS)
+
+
 def test_counts_are_those_of_the_code():
     """Where a page says how many there are."""
-    readme, package, changelog = (
+    readme, package, changelog, names = (
         " ".join((ROOT / page).read_text(encoding="utf-8").split())
-        for page in ("README.md", "docs/package.md", "CHANGELOG.md")
+        for page in ("README.md", "docs/package.md", "CHANGELOG.md", "docs/encodings.md")
     )
     single = [name for name in parser.PAPER if "+" not in name]
-    assert len(single) == 7 and len(parser.PAPER) == 13 and len(parser.WRAPPERS) == 6
-    assert f"{len(parser.ENCODINGS)} position encodings and six wrappers" in changelog
-    assert (
-        f"{len(parser.ENCODINGS)} position encodings for JAX behind one interface"
-        in readme
-    )
-    assert f"{len(parser.ENCODINGS)} position encodings for JAX and Flax" in package
+    assert len(single) == 7 and len(parser.PAPER) == 13
+    count, modifiers, wrappers = counts()
+    assert (len(modifiers), wrappers) == (8, 6)  # Pages have these in words.
+    assert f"swap by name**: {count} of them" in readme
+    assert f"[{count}, with `none`, 8 modifiers and 6 wrappers]" in readme
+    assert f"{count} position encodings for JAX and Flax" in package
+    assert f"- {count} position encodings, `none`, eight modifiers" in changelog
+    assert f"are there? {count}. An encoding" in names
+    assert f"There are {len(parser.ENCODINGS)} registered names" in names
+    listed = ", ".join(f"`{name}`" for name in modifiers[:-1])
+    assert f"{listed} and `{modifiers[-1]}`" in names
 
 
 def test_figures_are_small_and_shown():

@@ -35,8 +35,9 @@ ADVICE, OPTIONS = (
 )
 _ABOUT = """# {title}
 
-[All encodings](../catalogue.md), and [how to read a card](../catalogue.md#cards). Written by
-`python tools/write_catalogue.py`; do not edit it by hand.
+<!-- Written by python tools/write_catalogue.py: do not edit it by hand. -->
+
+[All encodings](../catalogue.md), and [how to read a card](../catalogue.md#cards).
 """
 _SECTIONS = ("properties", "requirements", "in-attention", "checks", "trained-models")
 _LINKS = "\n".join(f"[{name}]: ../catalogue.md#{name}" for name in _SECTIONS)
@@ -88,9 +89,13 @@ def family_page(
             f"```python\n{snippets[key]}\n```",
             "",
             *_scores(key, scores),
+            "<details><summary>Measured properties, cost and checks</summary>",
+            "",
             *facts(variants, results),
             "",
             *_excuses(variants, results),
+            "</details>",
+            "",
             *_options(variants[0]),
             *published.card_lines(key),
         ]

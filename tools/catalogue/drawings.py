@@ -106,8 +106,13 @@ def _draw(
       name: of the encoding.
       before: the curve before training, which is shown as well.
     """
-    when = "before" if before is None else "after"
-    title = f"{_short(name)}: {numbers['by']} {when} training"
+    measured = numbers["by"]
+    if before is not None:
+        title = f"{_short(name)}, trained: {measured}"
+    elif measured == "logits":
+        title = f"{_short(name)}, untrained: logits with W_Q = W_K"
+    else:
+        title = f"{_short(name)}, untrained: {measured}"
     colour = encoding_styles([name])[0]["color"]
     heat = np.array(numbers["heat"], float)
     figure = figures.style.new(5.0, 2.3, title)
@@ -132,7 +137,7 @@ def _draw(
     )
     right.plot(x, mean, color=colour, label="after")
     right.set(
-        xlabel="offset of the key", ylabel="standard deviations", xlim=(x[0], x[-1])
+        xlabel="offset of the key", ylabel=f"{measured}, in σ", xlim=(x[0], x[-1])
     )
     right.axvline(0, color="0.8", linewidth=0.8, zorder=0)
     if before is not None:

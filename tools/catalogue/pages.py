@@ -29,7 +29,7 @@ when to use it, code, a picture of its logits, results and options.
 - *acts on*: where positions enter the model. *q, k* and *v* are queries, keys and values, *logits*
   the scores before the softmax, *temperature* a factor of them, and *mask* the choice of keys.
 - *invariant*: attention depends on positions by their differences alone.
-- *packs*: several documents in a row give what each gives alone. *caches*: decoding with a cache of
+- *packs*: packing several documents into one row does not change their outputs. *caches*: decoding with a cache of
   keys and values gives the same as causal attention over the whole input.
 - *export*: what a model can be [exported](serving.md) to; ONNX always means StableHLO too.
 
@@ -43,9 +43,9 @@ _LOSS = """- *loss*: masked-LM loss of a small BERT [trained with the encoding](
 """
 
 _REST = f"""
-[encodings.md](encodings.md) explains how to write and join names. `python tools/write_catalogue.py`
-writes this page and the cards, and measures encodings that are new; do not edit them by hand. To
-measure the properties of other encodings, or of your own:
+[encodings.md](encodings.md) explains how to write and join names, and
+[how encodings are counted](encodings.md#how-many-are-there). To measure the properties of other
+encodings, or of your own:
 
 ```sh
 python eval.py --config=configs/properties.py --encodings=rope,alibi --out=R
@@ -57,8 +57,11 @@ In formulas x is a position, m = j − i the offset of key j from query i, S the
 […, sin ωx, cos ωx, …], and R a rotation by an angle.
 
 The picture shows the first 32 positions on the left (red is above the mean, blue below). On the
-right is the mean over pairs of the same offset, in standard deviations, with the spread over
-positions as a band. Windows and similar lengths are reduced to fit into 32 positions.
+right is the mean over pairs of the same offset, less the mean of all and divided by their standard
+deviation, with the spread over positions as a band. So a nearly flat encoding looks as strong as a
+steep one. Windows and similar lengths are reduced to fit into 32 positions. Before training,
+queries and keys have the same projection (W_Q = W_K); a trained model has learned two different
+ones.
 
 **Load it** lists [published encoders](huggingface.md#published-encoders) with this encoding, by
 their names on the Hugging Face Hub, and in brackets their `model_type`. A card without it has none.
@@ -75,8 +78,9 @@ brackets how much the property was violated before training: 0 if it holds exact
   word with equal random projections of queries and keys, mean over {WORDS} words and the heads.
   Windows are left out. Of causal encodings, the side to the left is mirrored. Positions of several
   axes are equal on all of them. The pictures show Φ too.
-- **translation invariant**: attention depends on differences of positions alone. A "no" may stand
-  next to 0: products of sinusoids are invariant, but not the logits that projections make of them.
+- **translation invariant**: attention depends on differences of positions alone. "no
+  (0.000)" means that the vectors are invariant and logits are not: products of sinusoids depend on
+  the offset alone, but not once queries and keys are projected.
 - **symmetric**: Φ[i, j] = Φ[j, i].
 - **monotone**: proximities strictly decrease with the distance, on either side and without end.
   The violation is the share of pairs of distances in the wrong order, ties counting half.

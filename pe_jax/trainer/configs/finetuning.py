@@ -1,4 +1,4 @@
-"""Keys of the configs for fine-tuning on GLUE and SQuAD."""
+"""Keys of the configs for fine-tuning on GLUE, on SQuAD, and on your own texts."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class FinetuningDataConfig(Config):
 
 @dataclasses.dataclass(frozen=True)
 class FinetuningConfig(Config):
-    """Fine-tuning on a task of GLUE; what SQuAD's config shares with it."""
+    """Fine-tuning on a task of GLUE; what other configs of fine-tuning share with it."""
 
     task: str = task_field(*GLUE_TASKS)
     seeds: tuple[int, ...] = field(
@@ -191,3 +191,34 @@ class SquadConfig(FinetuningConfig):
         "In v2.0 there is no answer if its score exceeds the best span's by more than "
         "this.",
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationDataConfig(FinetuningDataConfig):
+    """Tables of texts with a class each."""
+
+    train: str = field("", text(), "A file of .csv, .tsv or .jsonl.")
+    validation: str = field(
+        "", text(), "As for `train`; empty keeps a tenth of its rows to score."
+    )
+    texts: tuple[str, ...] = field(
+        ("text",),
+        several(text("Give the name of a column."), least=1, most=2),
+        "Names of the columns of the text, or of both texts of a pair.",
+    )
+    label: str = field(
+        "label", text("Give the name of a column."), "Name of the column of the class."
+    )
+
+    def errors(self) -> Iterator[str]:
+        yield from super().errors()
+        if not self.train:
+            yield "train is empty: give config.data.train, a file of .csv, .tsv or .jsonl."
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationConfig(FinetuningConfig):
+    """Fine-tuning on classes of your own texts."""
+
+    task: str = task_field("classification")
+    data: ClassificationDataConfig = subconfig(ClassificationDataConfig)

@@ -3,8 +3,11 @@
 Command:  python train.py --config=configs/quickstart.py --workdir=runs/quickstart
 Hardware: 2 CPU cores.
 Time:     about two minutes.
-Expected: masked-LM accuracy 24 % on held-out text, against 7.5 % for the most frequent token;
+Expected: masked-LM accuracy 27 % on held-out text, against 7.5 % for the most frequent token;
           next-sentence accuracy still at chance.
+
+With the encoding of the paper instead, accuracy is 24 %:
+--config.model.position=learned_absolute+learnable_sinusoidal_relative
 """
 
 from pe_jax.common.schema import config_dict
@@ -14,7 +17,7 @@ from pe_jax.trainer.configs.pretraining import PretrainingConfig
 def get_config():
     config = config_dict(PretrainingConfig)
     config.model.size = "tiny"
-    config.model.position = "learned_absolute+learnable_sinusoidal_relative"
+    config.model.position = "rope"
     config.model.max_length = 128
     config.model.dropout_rate = 0.0
     config.model.attention_dropout_rate = 0.0

@@ -54,7 +54,7 @@ def main(
             return _parse(args, command_flags, config, classes)
         except ValueError as error:
             message = " ".join(str(error).split())
-            raise SystemExit(_error(f"in the flags: {message}")) from None
+            raise SystemExit(_error(message)) from None
 
     stopping.catch()
     terminal.prepare_streams()

@@ -176,9 +176,9 @@ def sweep_map(
     plot.set_yscale("log")
     plot.set(xlabel=column_name, ylabel=row_name)
     levels = np.unique(np.quantile(values, [0.25, 0.5, 0.75, 0.9]).round())
+    lines = None
     if np.ptp(values) > 0:
         lines = plot.contour(*grid, levels=levels, colors="white", linewidths=0.8)
-        plot.clabel(lines, fmt="%g", fontsize=7)
     if marked:
         row, column = marked
         plot.plot([column], [row], "x", color="white", ms=9, mew=2)
@@ -191,5 +191,7 @@ def sweep_map(
             ha="right",
             fontsize=8,
         )
-    figure.colorbar(image, ax=plot, label=label)
+    scale = figure.colorbar(image, ax=plot, label=label)
+    if lines is not None:
+        scale.add_lines(lines)  # Their values; numbers on the map would collide.
     return figure

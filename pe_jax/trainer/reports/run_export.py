@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import jax
@@ -14,6 +15,7 @@ from pe_jax.trainer.configs.finetuning import FinetuningConfig
 from pe_jax.trainer.configs.pretraining import EncoderTrainingConfig
 from pe_jax.trainer.data import load_tokenizer
 from pe_jax.trainer.data.glue import GLUE
+from pe_jax.trainer.tasks.finetuning import labels_file
 from pe_jax.trainer.tasks.run import saved_tokenizer
 from pe_jax.trainer.training.checkpointing import newest_params
 from pe_jax.trainer.training.workdir import ResolvedConfig, load_config
@@ -54,6 +56,8 @@ def export(
             f"{folder} holds a run of seed {config.seed}, but config.seed is {seed}."
         )
     labels = GLUE[config.task].labels if config.task in GLUE else ()
+    if labels_file(folder).is_file():
+        labels = tuple(json.loads(labels_file(folder).read_text(encoding="utf-8")))
     model = dataclasses.replace(resolved.model, vocab_size=tokenizer.get_vocab_size())
     parts = out, model, jax.device_get(params), tokenizer
     of_run = f"of {folder}, step {step:,}"

@@ -35,7 +35,7 @@ def sweep_sinusoids(config: SweepConfig, out: Path) -> str:
         values,
         ("base", bases),
         ("dimension", dims),
-        title=f"{values.size:,} fixed sinusoids, offsets up to {last}",
+        title=f"Fixed sinusoids by base and dimension, offsets up to {last}",
         label=label,
         marked=_BERT if is_swept else None,
     )

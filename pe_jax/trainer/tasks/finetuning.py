@@ -22,13 +22,18 @@ from pe_jax.common.files import write_text
 from pe_jax.interop.tokenizer import load_tokenizer
 from pe_jax.models import BertConfig
 from pe_jax.models.flops import train_flops
-from pe_jax.trainer.configs.finetuning import FinetuningConfig, SquadConfig
+from pe_jax.trainer.configs.finetuning import (
+    ClassificationConfig,
+    FinetuningConfig,
+    SquadConfig,
+)
 from pe_jax.trainer.console.terminal import Progress, log, log_field
 from pe_jax.trainer.data.rows import (
     TrainingBatches,
     evaluation_batches,
     training_batches,
 )
+from pe_jax.trainer.tasks.classification import load_classification_task
 from pe_jax.trainer.tasks.finetuning_task import FinetuningTask, score_name
 from pe_jax.trainer.tasks.glue import load_glue_task
 from pe_jax.trainer.tasks.pretrained_source import PretrainedSource, start_model
@@ -181,6 +186,8 @@ def build(
     model = dataclasses.replace(resolved.model, vocab_size=words.get_vocab_size())
     if isinstance(config, SquadConfig):
         task = load_squad_task(config, model, words)
+    elif isinstance(config, ClassificationConfig):
+        task = load_classification_task(config, model, words)
     else:
         task = load_glue_task(config, model, words)
     for note in task.notes:
@@ -281,6 +288,11 @@ def start_from(
     return merge_seeds(fresh, old), changes
 
 
+def labels_file(folder: Path) -> Path:
+    """Return the file with the labels of a run whose data names them, a JSON list in order."""
+    return folder / "labels.json"
+
+
 def run(
     config: FinetuningConfig, folder: Path, profile: range = range(0)
 ) -> FinetuningRun:
@@ -289,5 +301,7 @@ def run(
     tokenizer = log_run_header(folder, resolved)
     log_field("Data", f"{config.task}, read and tokenized now")
     run = build(resolved, folder, tokenizer)
+    if run.task.labels:
+        write_text(labels_file(folder), json.dumps(run.task.labels, indent=2))
     train(run, folder, profile)
     return run

@@ -36,6 +36,8 @@ class FinetuningTask(NamedTuple):
     metric: str  # The score to select by.
     held_out_metric: str  # That of training data kept to select by; empty if none was.
     notes: list[str]  # What a reader should know about the data.
+    # The names of classes, where they come from the data: an exported model has them.
+    labels: tuple[str, ...] = ()
 
 
 def score_name(metric: str, held_out: str) -> str:

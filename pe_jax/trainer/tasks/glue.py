@@ -1,8 +1,9 @@
-"""GLUE: a class, or a value, for one or two texts."""
+"""GLUE, and other tables with a class, or a value, for one or two texts."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,13 @@ from tokenizers import Tokenizer
 from pe_jax.common.errors import extra
 from pe_jax.models import BertConfig, BertForClassification
 from pe_jax.trainer.configs.finetuning import FinetuningConfig
-from pe_jax.trainer.data.glue import GLUE, Examples, encode_examples, load_glue
+from pe_jax.trainer.data.glue import (
+    GLUE,
+    Examples,
+    GlueTask,
+    encode_examples,
+    load_glue,
+)
 from pe_jax.trainer.data.rows import Rows
 from pe_jax.trainer.tasks.finetuning_task import (
     HELD_OUT,
@@ -50,14 +57,20 @@ def classification_task(model: BertConfig, outputs: int) -> Task:
 
 def glue_task(config: FinetuningConfig, model: BertConfig) -> Task:
     """Return the losses of the GLUE task that `config.task` names."""
-    return classification_task(model, max(1, len(GLUE[config.task].labels)))
+    return classification_task(model, outputs_of(GLUE[config.task]))
+
+
+def outputs_of(task: GlueTask) -> int:
+    """Return the number of outputs of the head: a class each, or one value of a regression."""
+    return max(1, len(task.labels))
 
 
 def glue_score(metric: str, labels: np.ndarray, predictions: np.ndarray) -> float:
     """An official metric of GLUE in points: 100 times that of scikit-learn or scipy.
 
     Args:
-      metric: accuracy, f1, matthews, pearson or spearman.
+      metric: accuracy, f1, f1_macro (the mean over the classes of `labels`), matthews, pearson or
+        spearman.
       labels, predictions: `[N]` classes, or values of a regression.
 
     Raises:
@@ -75,15 +88,28 @@ def glue_score(metric: str, labels: np.ndarray, predictions: np.ndarray) -> floa
         if np.isnan(value):  # Constant answers do not correlate.
             return 0.0
         return 100 * value
+    if metric == "accuracy":
+        return 100 * float(np.mean(labels == predictions))
+    if metric == "f1_macro":
+        return 100 * _mean_f1(labels, predictions)
     with extra("finetuning", ValueError):
         from sklearn import metrics
     if metric == "f1":
         value = metrics.f1_score(labels, predictions, zero_division=0.0)
-    elif metric == "matthews":
-        value = metrics.matthews_corrcoef(labels, predictions)
     else:
-        value = metrics.accuracy_score(labels, predictions)
+        value = metrics.matthews_corrcoef(labels, predictions)
     return 100 * float(value)
+
+
+def _mean_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Return the mean over the classes of `labels` of 2 · right / (labelled + predicted)."""
+    scores = []
+    for number in np.unique(labels):
+        labelled = labels == number
+        predicted = predictions == number
+        right = (labelled & predicted).sum()
+        scores.append(2 * right / (labelled.sum() + predicted.sum()))
+    return float(np.mean(scores))
 
 
 def _check_finite(predictions: np.ndarray) -> None:
@@ -105,17 +131,37 @@ def load_glue_task(
       ValueError: if its data is missing or has other labels, or inputs are too short for a text.
     """
     glue = GLUE[config.task]
-    dataset = f"glue/{config.task}"
+    names = ["train", *(split for _, split in glue.validation)]
+    splits = {
+        split: load_glue(config.task, split, config.data.data_dir) for split in names
+    }
+    return task_of_splits(f"glue/{config.task}", glue, splits, config, model, tokenizer)
 
-    def read(split: str) -> Examples:
-        return load_glue(config.task, split, config.data.data_dir)
+
+def task_of_splits(
+    dataset: str,
+    glue: GlueTask,
+    splits: Mapping[str, Examples],
+    config: FinetuningConfig,
+    model: BertConfig,
+    tokenizer: Tokenizer,
+) -> FinetuningTask:
+    """Return the data, head and scores of a classification or a regression.
+
+    Args:
+      dataset: what results are called.
+      splits: "train" and those of `glue.validation`.
+
+    Raises:
+      ValueError: if inputs are too short for a text.
+    """
 
     def encode(examples: Examples) -> Rows:
         return encode_examples(examples, tokenizer, config.data.length)
 
-    whole = read("train")
+    whole = splits["train"]
     train = whole.select(~whole.empty())
-    held_out = {name: read(split) for name, split in glue.validation}
+    held_out = {name: splits[split] for name, split in glue.validation}
     first_metric = glue.metrics[0]
     first_set = glue.validation[0][0]
     held_out_metric = ""
@@ -143,7 +189,7 @@ def load_glue_task(
     return FinetuningTask(
         dataset=dataset,
         trained_on=dataset,
-        objective=glue_task(config, model),
+        objective=classification_task(model, outputs_of(glue)),
         per_token=False,
         train=encode(train),
         held_out={name: encode(examples) for name, examples in held_out.items()},

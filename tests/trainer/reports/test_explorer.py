@@ -143,7 +143,7 @@ def test_the_command(tmp_path, monkeypatch):
         ([f"--runs={tmp_path}/x*", f"--out={out}"], "No runs match"),
         (
             ["--encodings=alibi,ropee", f"--out={out}"],
-            "error: Unknown position encoding: 'ropee'",
+            "error: Cannot read the position encoding: 'ropee' is unknown",
         ),
     ]:
         code, _, err = call(COMMAND, *arguments)
