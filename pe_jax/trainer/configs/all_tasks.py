@@ -10,6 +10,7 @@ ENCODERS = {
 FINETUNING = {
     **dict.fromkeys(GLUE_TASKS, "pe_jax.trainer.configs.finetuning:FinetuningConfig"),
     "squad": "pe_jax.trainer.configs.finetuning:SquadConfig",
+    "tagging": "pe_jax.trainer.configs.finetuning:TaggingConfig",
 }
 TRAINING = {**ENCODERS, **FINETUNING}
 EVALUATIONS = {

@@ -22,19 +22,28 @@ from pe_jax.common.files import write_text
 from pe_jax.interop.tokenizer import load_tokenizer
 from pe_jax.models import BertConfig
 from pe_jax.models.flops import train_flops
-from pe_jax.trainer.configs.finetuning import FinetuningConfig, SquadConfig
+from pe_jax.trainer.configs.finetuning import (
+    FinetuningConfig,
+    SquadConfig,
+    TaggingConfig,
+)
 from pe_jax.trainer.console.terminal import Progress, log, log_field
 from pe_jax.trainer.data.rows import (
     TrainingBatches,
     evaluation_batches,
     training_batches,
 )
-from pe_jax.trainer.tasks.finetuning_task import FinetuningTask, score_name
+from pe_jax.trainer.tasks.finetuning_task import (
+    FinetuningTask,
+    prediction_path,
+    score_name,
+)
 from pe_jax.trainer.tasks.glue import load_glue_task
 from pe_jax.trainer.tasks.pretrained_source import PretrainedSource, start_model
 from pe_jax.trainer.tasks.run import Run
 from pe_jax.trainer.tasks.seeds import SeedsProgram, seed_mesh
 from pe_jax.trainer.tasks.squad import load_squad_task
+from pe_jax.trainer.tasks.tagging import load_tagging_task
 from pe_jax.trainer.tasks.train import log_run_header, train
 from pe_jax.trainer.training import sharding
 from pe_jax.trainer.training.loop import Stage
@@ -64,7 +73,6 @@ class Scorer:
         """Write predictions to `predictions/` of the folder; return the mean of each score over the
         seeds by its name, and under `name/seed_0` and so on the score of each seed."""
         by_seed: dict[str, list[float]] = collections.defaultdict(list)
-        folder = self.folder / "predictions" / f"step_{step}"
         for held_out, outputs in self.held_out_outputs(params).items():
             leaves, tree = jax.tree.flatten(outputs)
             for number, seed in enumerate(self.seeds):
@@ -73,8 +81,8 @@ class Scorer:
                 scores, predictions = self.task.score(held_out, seed_outputs)
                 for metric, value in scores.items():
                     by_seed[score_name(metric, held_out)].append(value)
-                for name, values in predictions.items():
-                    write_text(folder / f"seed_{seed}_{name}.json", json.dumps(values))
+                for name, text in predictions.items():
+                    write_text(prediction_path(self.folder, step, seed, name), text)
         scalars = {name: float(np.mean(values)) for name, values in by_seed.items()}
         for name, values in by_seed.items():
             for seed, value in zip(self.seeds, values, strict=True):
@@ -105,7 +113,9 @@ class Scorer:
         """Return outputs `[S, count, L]` of a short batch `[S, B, ...]`, padded to `length`."""
         more = self.length - x.shape[2] if self.task.per_token else 0
         padding = [(0, 0), (0, 0), (0, more)]
-        return np.pad(x[:, :count], padding, constant_values=np.finfo(x.dtype).min)
+        is_integer = np.issubdtype(x.dtype, np.integer)
+        limits = np.iinfo(x.dtype) if is_integer else np.finfo(x.dtype)
+        return np.pad(x[:, :count], padding, constant_values=limits.min)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -181,6 +191,8 @@ def build(
     model = dataclasses.replace(resolved.model, vocab_size=words.get_vocab_size())
     if isinstance(config, SquadConfig):
         task = load_squad_task(config, model, words)
+    elif isinstance(config, TaggingConfig):
+        task = load_tagging_task(config, model, words)
     else:
         task = load_glue_task(config, model, words)
     for note in task.notes:
@@ -281,6 +293,11 @@ def start_from(
     return merge_seeds(fresh, old), changes
 
 
+def labels_file(folder: Path) -> Path:
+    """Return the file with the labels of a run whose data names them, a JSON list in order."""
+    return folder / "labels.json"
+
+
 def run(
     config: FinetuningConfig, folder: Path, profile: range = range(0)
 ) -> FinetuningRun:
@@ -289,5 +306,7 @@ def run(
     tokenizer = log_run_header(folder, resolved)
     log_field("Data", f"{config.task}, read and tokenized now")
     run = build(resolved, folder, tokenizer)
+    if run.task.labels:
+        write_text(labels_file(folder), json.dumps(run.task.labels, indent=2))
     train(run, folder, profile)
     return run
