@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -90,6 +91,14 @@ def trim_offsets(offsets: np.ndarray, text: str) -> np.ndarray:
     begin = np.minimum(next_begin[offsets[:, 0]], end)
     trimmed = np.stack([begin, np.maximum(last_end[end], begin)], axis=1)
     return trimmed.astype(offsets.dtype)
+
+
+def with_accents(text: str, end: int) -> int:
+    """Return the end of a token with the combining accents that follow it, which tokenizers strip
+    from its last letter."""
+    while end < len(text) and unicodedata.category(text[end]) == "Mn":
+        end += 1
+    return end
 
 
 def _spaces(text: str) -> tuple[np.ndarray, np.ndarray]:

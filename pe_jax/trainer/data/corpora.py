@@ -82,10 +82,7 @@ def matching_paths(pattern: str) -> list[Path]:
 
 
 def _file_corpus(pattern: str, feature: str) -> Corpus:
-    if pattern == "pydoc":
-        paths = [_PYDOC]
-    else:
-        paths = matching_paths(pattern)
+    paths = [_PYDOC] if pattern == "pydoc" else matching_paths(pattern)
     if not paths:
         raise ValueError(
             f"source={pattern!r} matches no file. Give a path or glob of .txt or .jsonl "

@@ -22,9 +22,9 @@ from pe_jax.interop.special_tokens import (
     text_tokenizer,
     vocabulary,
 )
+from pe_jax.interop.words import TextTokens, tokenize_texts
 from pe_jax.trainer.data.questions import Question
 from pe_jax.trainer.data.rows import Rows, concatenate
-from pe_jax.interop.words import TextTokens, tokenize_texts
 
 
 class Windows(NamedTuple):

@@ -35,6 +35,7 @@ from pe_jax.trainer.data.rows import (
 )
 from pe_jax.trainer.tasks.finetuning_task import (
     FinetuningTask,
+    labels_file,
     prediction_path,
     score_name,
 )
@@ -293,11 +294,6 @@ def start_from(
     return merge_seeds(fresh, old), changes
 
 
-def labels_file(folder: Path) -> Path:
-    """Return the file with the labels of a run whose data names them, a JSON list in order."""
-    return folder / "labels.json"
-
-
 def run(
     config: FinetuningConfig, folder: Path, profile: range = range(0)
 ) -> FinetuningRun:
@@ -307,6 +303,7 @@ def run(
     log_field("Data", f"{config.task}, read and tokenized now")
     run = build(resolved, folder, tokenizer)
     if run.task.labels:
-        write_text(labels_file(folder), json.dumps(run.task.labels, indent=2))
+        labels = {"labels": run.task.labels}
+        write_text(labels_file(folder), json.dumps(labels, indent=2) + "\n")
     train(run, folder, profile)
     return run

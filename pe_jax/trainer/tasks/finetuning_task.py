@@ -24,8 +24,8 @@ class FinetuningTask(NamedTuple):
 
     dataset: str  # What it is scored on.
     trained_on: str
-    # The head and its losses; its outputs are logits `[B, C]`, or `[B, L]` if `per_token`, which may
-    # also be integers.
+    # The head and its losses; its outputs are logits `[B, C]`, or if `per_token` logits or integers
+    # `[B, L]`.
     objective: Task
     per_token: bool
     train: Rows
@@ -40,11 +40,17 @@ class FinetuningTask(NamedTuple):
     notes: list[str]  # What a reader should know about the data.
     # The names of classes, where they come from the data: an exported model has them.
     labels: tuple[str, ...] = ()
+    scheme: str = ""  # Of the labels of words; empty for other tasks.
 
 
 def prediction_path(folder: Path, step: int, seed: int, name: str) -> Path:
     """Return the file of predictions of a seed in the folder of a run."""
     return folder / "predictions" / f"step_{step}" / f"seed_{seed}_{name}"
+
+
+def labels_file(folder: Path) -> Path:
+    """Return the file with the labels of a run whose data names them, in their order."""
+    return folder / "labels.json"
 
 
 def score_name(metric: str, held_out: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from pe_jax.interop.label_schemes import (
@@ -51,8 +51,7 @@ def tag_scores(
       seqeval by default, which also counts predicted spans that the scheme does not allow.
     """
     if scheme == NONE:
-        right = sum(a == b for a, b in _words(gold, predicted))
-        return {"accuracy": 100 * right / sum(map(len, gold))}
+        return {"accuracy": type_counts(gold, predicted, NONE)[ALL].scores()["recall"]}
     strict = entity_counts(gold, predicted, strict_of(scheme))[ALL].scores()
     lenient = entity_counts(gold, predicted, lenient_spans)[ALL].scores()
     order = ("f1", "precision", "recall")
@@ -88,43 +87,85 @@ def entity_counts(
 OTHER_WORDS = "other words"  # A predicted entity shares words with it.
 MISSED = "missed"
 NO_ENTITY = "no entity"  # In the data, where a predicted one shares no word with any.
+_Pairs = collections.Counter[tuple[str, str]]
 
 
-def entity_confusions(
+def type_counts(
     gold: Sequence[Labels], predicted: Sequence[Labels], scheme: str
-) -> collections.Counter[tuple[str, str]]:
-    """Return how often an entity of a type was predicted as which: pairs of (gold, predicted).
+) -> dict[str, Counts]:
+    """Return the counts of entities by type, or with the scheme "none" those of words by label."""
+    if scheme == NONE:
+        return entity_counts(gold, predicted, _words_as_spans)
+    return entity_counts(gold, predicted, strict_of(scheme))
+
+
+def _words_as_spans(labels: Labels) -> list[LabelSpan]:
+    return [LabelSpan(index, index + 1, label) for index, label in enumerate(labels)]
+
+
+def confusions(
+    gold: Sequence[Labels], predicted: Sequence[Labels], scheme: str
+) -> _Pairs:
+    """Return how often which type was predicted for another: pairs of (gold, predicted).
 
     An entity whose exact words were not predicted counts as `OTHER_WORDS` or `MISSED`. A predicted
-    entity counts as (`NO_ENTITY`, its type) if it shares no word with one of the data.
+    entity counts as (`NO_ENTITY`, its type) if it shares no word with one of the data. With the
+    scheme "none" they are pairs of labels of words.
     """
-    confusions = collections.Counter[tuple[str, str]]()
+    pairs = _Pairs()
     for gold_labels, predicted_labels in zip(gold, predicted, strict=True):
+        if scheme == NONE:
+            pairs.update(zip(gold_labels, predicted_labels, strict=True))
+            continue
         gold_spans = strict_spans(gold_labels, scheme)
         predicted_spans = strict_spans(predicted_labels, scheme)
         type_of = {(span.start, span.stop): span.type for span in predicted_spans}
         for span in gold_spans:
             other = OTHER_WORDS if _overlaps(span, predicted_spans) else MISSED
-            confusions[span.type, type_of.get((span.start, span.stop), other)] += 1
+            pairs[span.type, type_of.get((span.start, span.stop), other)] += 1
         for span in predicted_spans:
             if not _overlaps(span, gold_spans):
-                confusions[NO_ENTITY, span.type] += 1
-    return confusions
+                pairs[NO_ENTITY, span.type] += 1
+    return _Pairs({pair: count for pair, count in pairs.items() if pair[0] != pair[1]})
 
 
 def _overlaps(span: LabelSpan, others: Iterable[LabelSpan]) -> bool:
     return any(other.start < span.stop and span.start < other.stop for other in others)
 
 
-def word_confusions(
-    gold: Sequence[Labels], predicted: Sequence[Labels]
-) -> collections.Counter[tuple[str, str]]:
-    """Return how often a word of a label was predicted as which: pairs of (gold, predicted)."""
-    return collections.Counter(_words(gold, predicted))
+# --- files of predictions -------------------------------------------------------------------------
 
 
-def _words(
-    gold: Sequence[Labels], predicted: Sequence[Labels]
-) -> Iterator[tuple[str, str]]:
-    for gold_labels, predicted_labels in zip(gold, predicted, strict=True):
-        yield from zip(gold_labels, predicted_labels, strict=True)
+def write_predictions(
+    words: Sequence[Sequence[str]], gold: Sequence[Labels], predicted: Sequence[Labels]
+) -> str:
+    """Return lines of word, label and predicted label, with an empty line after each sentence.
+
+    They are separated by a space, as the script conlleval reads them; by tabs if a word or a label
+    has a space.
+    """
+    sentences = [
+        list(zip(*columns, strict=True))
+        for columns in zip(words, gold, predicted, strict=True)
+    ]
+    has_space = any(
+        " " in cell for lines in sentences for line in lines for cell in line
+    )
+    separator = "\t" if has_space else " "
+    blocks = []
+    for lines in sentences:
+        blocks += [f"{separator.join(line)}\n" for line in lines]
+        blocks.append("\n")
+    return "".join(blocks)
+
+
+def read_predictions(text: str) -> tuple[list[list[str]], list[list[str]]]:
+    """Return the labels and the predicted labels of what `write_predictions` has written."""
+    separator = "\t" if "\t" in text else " "
+    gold: list[list[str]] = []
+    predicted: list[list[str]] = []
+    for block in text.split("\n\n")[:-1]:
+        cells = [line.split(separator) for line in block.split("\n")]
+        gold.append([line[1] for line in cells])
+        predicted.append([line[2] for line in cells])
+    return gold, predicted

@@ -35,7 +35,7 @@ from pe_jax.trainer.tasks.finetuning_task import (
     split_off,
 )
 from pe_jax.trainer.tasks.losses import cross_entropy
-from pe_jax.trainer.tasks.tag_scores import Labels, tag_scores
+from pe_jax.trainer.tasks.tag_scores import tag_scores, write_predictions
 from pe_jax.trainer.training.pytrees import Batch, Params, Scalars, Sums
 from pe_jax.trainer.training.step import Task, cache_by_arguments, make_task
 
@@ -104,15 +104,17 @@ def load_tagging_task(
 
     train_rows = encode(train)
     held_out = {name: encode(sentences) for name, sentences in sets.items()}
-    gold = {
-        name: [sentence.labels for sentence in sentences]
-        for name, sentences in sets.items()
-    }
+    words = {}
+    gold = {}
+    for name, sentences in sets.items():
+        words[name] = [sentence.words for sentence in sentences]
+        gold[name] = [sentence.labels for sentence in sentences]
 
     def score(name: str, tags: np.ndarray) -> tuple[Scalars, dict[str, str]]:
         predicted = _labels_of_words(held_out[name], tags, labels, missing)
-        lines = _conll(sets[name], predicted)
-        return tag_scores(gold[name], predicted, scheme), {f"{name}.conll": lines}
+        lines = write_predictions(words[name], gold[name], predicted)
+        scores = tag_scores(gold[name], predicted, scheme)
+        return scores, {predictions_file(name): lines}
 
     baseline = {}
     for name, sentences in sets.items():
@@ -133,7 +135,13 @@ def load_tagging_task(
         held_out_metric=score_name(metric, HELD_OUT) if data.held_out else "",
         notes=_notes(scheme, labels, {"training": train_rows, **held_out}),
         labels=tuple(labels),
+        scheme=scheme,
     )
+
+
+def predictions_file(held_out: str) -> str:
+    """Return the name of the file of predictions for a held-out set; see `prediction_path`."""
+    return f"{held_out}.conll"
 
 
 def _labels_of_words(
@@ -165,23 +173,6 @@ def _labels_of_words(
         by_sentence.append(names[begin:end])
         begin = end
     return by_sentence
-
-
-def _conll(sentences: Sequence[Sentence], predicted: Sequence[Labels]) -> str:
-    """Return lines of word, label and predicted label, with an empty line after each sentence.
-
-    They are separated by a space, as the script conlleval reads them; by tabs if a word or a label
-    has a space.
-    """
-    cells = []
-    for sentence, labels in zip(sentences, predicted, strict=True):
-        cells.append(list(zip(sentence.words, sentence.labels, labels, strict=True)))
-    has_space = any(
-        " " in cell for sentence in cells for line in sentence for cell in line
-    )
-    separator = "\t" if has_space else " "
-    blocks = ["".join(f"{separator.join(line)}\n" for line in lines) for lines in cells]
-    return "\n".join(blocks)
 
 
 def _most_frequent(
