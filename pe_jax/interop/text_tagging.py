@@ -148,10 +148,10 @@ def _words_of(texts: Sequence[str], tokenizer: Tokenizer) -> list[_Words]:
         # A token of white space alone is no piece of a word.
         tokens = np.flatnonzero(offsets[:, 1] > offsets[:, 0])
         word_of_token = np.cumsum(begins_word(encoding, text))[tokens]
-        _, first = np.unique(word_of_token, return_index=True)
-        last = np.append(first[1:], len(tokens)) - 1
-        pieces = tokens[first]
-        ends = [with_accents(text, end) for end in offsets[tokens[last], 1]]
+        is_first = np.diff(word_of_token, prepend=-1) != 0
+        is_last = np.diff(word_of_token, append=-1) != 0
+        pieces = tokens[is_first]
+        ends = [with_accents(text, end) for end in offsets[tokens[is_last], 1]]
         bounds = np.stack([offsets[pieces, 0], np.array(ends, int)], axis=1)
         words.append(_Words(ids, pieces, bounds))
     return words

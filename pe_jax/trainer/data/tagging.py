@@ -177,7 +177,7 @@ def _read(path: Path, columns: Columns) -> Iterator[Sentence]:
 
 def _cells(line: str, has_tabs: bool) -> list[str]:
     if has_tabs:
-        return [cell.strip() for cell in line.split("\t")]
+        return [cell.strip(" \r") for cell in line.split("\t")]
     return re.split("[ \t]+", line.strip(" \t\r"))
 
 
