@@ -117,5 +117,7 @@ def test_spans_are_those_of_seqeval():
             entities = schemes.Tokens(sequence, scheme).entities
             theirs = [(each.start, each.end, each.tag) for each in entities]
             assert strict_spans(sequence, name) == theirs, (name, sequence)
-            theirs = [(start, end + 1, tag) for tag, start, end in get_entities(sequence)]
+            theirs = [
+                (start, end + 1, tag) for tag, start, end in get_entities(sequence)
+            ]
             assert lenient_spans(sequence) == theirs, (name, sequence)

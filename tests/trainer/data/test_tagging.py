@@ -146,7 +146,9 @@ def test_tfds(monkeypatch):
     sentences = read_sentences("conll2003:train+test", COLUMNS)
     assert pairs(sentences) == [[("Café", "B-x"), ("a", "O")], [("b", "O")]]
     assert sentences[0].place(1) == "conll2003, train, example 0, word 2"
-    with pytest.raises(ValueError, match=r"has the features tokens, ner, pos. Set config"):
+    with pytest.raises(
+        ValueError, match=r"has the features tokens, ner, pos. Set config"
+    ):
         read_sentences("conll2003:train", Columns(0, -1, ("tokens", "pos")))
     with pytest.raises(ValueError, match="'nowhere.conll' matches no file"):
         read_sentences("nowhere.conll", COLUMNS)
@@ -170,7 +172,11 @@ def sentence(*words):
 
 def test_labels_are_at_first_pieces(tokenizer):
     """A word of several pieces, of none (a zero-width joiner), and one with a hyphen."""
-    sentences = [sentence("abc", "\u200d", "d-e", "ab"), sentence("\u200d"), sentence("e")]
+    sentences = [
+        sentence("abc", "\u200d", "d-e", "ab"),
+        sentence("\u200d"),
+        sentence("e"),
+    ]
     labels = ["L0", "L1", "L2", "L3"]
     tagged = encode_sentences(sentences, tokenizer, 12, labels)
     assert tagged.row.tolist() == [0, 0, 0, 0, 1, 2]
@@ -238,5 +244,7 @@ def test_long_sentences_lose_no_word(tokenizer):
     assert tagged.rows.tokens[at].tolist() == [8, *[5, 8, 8] * 9]
     targets = tagged.rows.token_targets["label"]
     assert targets[at].tolist() == [0, *range(27)] and (targets >= 0).sum() == 28
-    with pytest.raises(ValueError, match="length=2 is too short: it must be at least 3"):
+    with pytest.raises(
+        ValueError, match="length=2 is too short: it must be at least 3"
+    ):
         encode_sentences([words], tokenizer, 2, labels)

@@ -40,7 +40,9 @@ needs_seqeval = pytest.mark.skipif(
     not importlib.util.find_spec("seqeval"), reason="seqeval is not installed"
 )
 needs_onnx = pytest.mark.skipif(
-    not (importlib.util.find_spec("jax2onnx") and importlib.util.find_spec("onnxruntime")),
+    not (
+        importlib.util.find_spec("jax2onnx") and importlib.util.find_spec("onnxruntime")
+    ),
     reason="the extra onnx is not installed",
 )
 
@@ -54,7 +56,12 @@ def test_entity_scores_by_hand():
     """One of three entities is right of three predicted to the letter, of four leniently."""
     scores = tag_scores(GOLD, PREDICTED, "iob2")
     assert scores == pytest.approx(
-        {"f1": 100 / 3, "precision": 100 / 3, "recall": 100 / 3, "f1_conlleval": 200 / 7}
+        {
+            "f1": 100 / 3,
+            "precision": 100 / 3,
+            "recall": 100 / 3,
+            "f1_conlleval": 200 / 7,
+        }
     )
     assert list(scores)[0] == "f1"
     counts = type_counts(GOLD, PREDICTED, "iob2")
@@ -104,7 +111,8 @@ def random_sequences(scheme, seed):
 @pytest.mark.parametrize("scheme", ["iob1", "iob2", "bioes"])
 def test_scores_are_those_of_seqeval(scheme):
     """Of sequences that are mostly impossible: strict, and the default, which is conlleval's."""
-    from seqeval import metrics, scheme as schemes
+    from seqeval import metrics
+    from seqeval import scheme as schemes
 
     theirs = {"iob1": schemes.IOB1, "iob2": schemes.IOB2, "bioes": schemes.IOBES}
     gold, predicted = random_sequences(scheme, 0)
@@ -334,7 +342,9 @@ def test_impossible_labels_of_any_file_are_refused(folder, tmp_path):
 
 def test_tables_name_a_run_of_tagging(done):
     assert tables_config().task == "tables"
-    with pytest.raises(ValueError, match="is a run of tagging, and the tables have GLUE"):
+    with pytest.raises(
+        ValueError, match="is a run of tagging, and the tables have GLUE"
+    ):
         read_results(done)
 
 
@@ -363,9 +373,7 @@ def test_an_exported_run_tags_as_the_run_did(done, tmp_path):
             for number in range(first, first + span.text.count(" ") + 1):
                 marked[number] = span.label
             found += 1
-        assert marked == [
-            None if label == "O" else label[2:] for _, _, label in lines
-        ]
+        assert marked == [None if label == "O" else label[2:] for _, _, label in lines]
     assert found
 
 
