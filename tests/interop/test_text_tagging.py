@@ -148,21 +148,29 @@ def test_spans_are_those_of_the_pipeline(tmp_path, word_piece):
     """transformers with aggregation_strategy="first", on random weights."""
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("torch")
-    text = "Ab cde, f-g h'i jkl; m\u00e9n o\u0301p qr. \U0001f600 stu v w"
+    # Each fits the model, as the pipeline cuts longer ones.
+    texts = [
+        "Ab cde, f-g h'i",
+        "m\u00e9n o\u0301p qr.",
+        "\U0001f600 stu v w",
+        "jk; l x y z",
+    ]
     found = 0
-    for seed in range(4):
+    for seed in range(3):
         folder = tagger_folder(tmp_path / f"{seed}", word_piece, LABELS, seed=seed)
         pipeline = transformers.pipeline(
             "token-classification", str(folder), aggregation_strategy="first"
         )
-        spans = load_encoder(folder).tag(text, max_length=200)
-        theirs = pipeline(text)
-        assert [(one.label, one.start) for one in spans] == [
-            (other["entity_group"], other["start"]) for other in theirs
-        ]
-        for one, other in zip(spans, theirs, strict=True):
-            assert one.score == pytest.approx(float(other["score"]), abs=1e-4)
-            # The pipeline ends a word before its last combining accent.
-            assert one.end - other["end"] in (0, 1)
-        found += len(spans)
-    assert found > 10
+        encoder = load_encoder(folder)
+        for text in texts:
+            spans = encoder.tag(text)
+            theirs = pipeline(text)
+            assert [(one.label, one.start) for one in spans] == [
+                (other["entity_group"], other["start"]) for other in theirs
+            ]
+            for one, other in zip(spans, theirs, strict=True):
+                assert one.score == pytest.approx(float(other["score"]), abs=1e-4)
+                # The pipeline ends a word before its last combining accent.
+                assert one.end - other["end"] in (0, 1)
+            found += len(spans)
+    assert found > 20

@@ -63,7 +63,7 @@ def test_entity_scores_by_hand():
             "f1_conlleval": 200 / 7,
         }
     )
-    assert list(scores)[0] == "f1"
+    assert next(iter(scores)) == "f1"
     counts = type_counts(GOLD, PREDICTED, "iob2")
     assert counts == {
         "loc": Counts(1, 1, 0),
