@@ -10,8 +10,8 @@ from pe_jax.common.lazy import lazy_attributes
 from pe_jax.interop.hf_encoding import from_hf
 
 __all__ = [
-    "PositionTable", "PublishedEncoder", "from_hf", "load_encoder", "load_position_table",
-    "save_encoder", "save_onnx", "save_stablehlo",
+    "PositionTable", "PublishedEncoder", "TextSpan", "from_hf", "load_encoder",
+    "load_position_table", "save_encoder", "save_onnx", "save_stablehlo",
 ]  # fmt: skip
 
 if typing.TYPE_CHECKING:
@@ -20,11 +20,19 @@ if typing.TYPE_CHECKING:
     from pe_jax.interop.onnx_export import save_onnx
     from pe_jax.interop.position_tables import PositionTable, load_position_table
     from pe_jax.interop.programs import save_stablehlo
+    from pe_jax.interop.text_tagging import TextSpan
 else:
     __getattr__, __dir__ = lazy_attributes(
         __name__,
         __all__,
-        ("position_tables", "bert_import", "bert_export", "programs", "onnx_export"),
+        (
+            "position_tables",
+            "bert_import",
+            "bert_export",
+            "programs",
+            "onnx_export",
+            "text_tagging",
+        ),
         needs="train",
         renamed={
             "load_bert": "load_encoder",

@@ -1,4 +1,5 @@
-"""A published encoder, with what it was published for: vectors of texts and scores of pairs."""
+"""A published encoder, with what it was published for: vectors, scores and labelled spans of
+texts."""
 
 from __future__ import annotations
 
@@ -28,6 +29,7 @@ from pe_jax.interop.sentence_files import (
 )
 from pe_jax.interop.sentence_vectors import ACTIVATIONS, Text
 from pe_jax.interop.special_tokens import special_tokens
+from pe_jax.interop.text_tagging import TextSpan, label_probabilities, tag_texts
 from pe_jax.interop.tokenizer_config import read_object
 from pe_jax.models import BertConfig
 
@@ -122,13 +124,7 @@ class PublishedEncoder(
         """
         folder = self._folder()
         settings = folder.settings
-        listed = [texts] if isinstance(texts, str) else list(texts)
-        for number, text in enumerate(listed):
-            if not isinstance(text, str):
-                raise TypeError(
-                    f"texts[{number}] must be a str, got {type(text).__name__}. For the scores of "
-                    "pairs, use predict."
-                )
+        listed = _list_of_texts(texts, " For the scores of pairs, use predict.")
         if pooling is not None:
             check_pooling(pooling)
         modes = settings.pooling if pooling is None else (pooling,)
@@ -195,7 +191,11 @@ class PublishedEncoder(
         """
         folder = self._folder()
         if "classifier" not in self.params:
-            raise ValueError(self._no_classifier())
+            raise ValueError(
+                self._no_head(
+                    "scores whole inputs", "predict", "ForSequenceClassification"
+                )
+            )
         is_pair = isinstance(inputs, tuple) and len(inputs) == 2
         is_single = isinstance(inputs, str) or (
             is_pair and all(isinstance(text, str) for text in inputs)
@@ -224,6 +224,60 @@ class PublishedEncoder(
         result = self._run(function, tokenizer, texts, longest, batch_size, progress)
         result = result[:, 0] if labels == 1 else result
         return result[0] if is_single else result
+
+    def tag(
+        self,
+        texts: str | Sequence[str],
+        *,
+        batch_size: int = 32,
+        max_length: int | None = None,
+        dtype: str | None = None,
+    ) -> list[TextSpan] | list[list[TextSpan]]:
+        """Return the labelled spans of texts, by the head "tokens".
+
+        Words are those of the tokenizer, and the first token of a word decides. With labels such
+        as `B-person` words become spans as the script conlleval reads them, of any scheme; words
+        of the label "O" are left out. With plain labels each word is a span. Long texts are read
+        in windows that overlap by half, so that no word is lost.
+
+        Args:
+          texts: a text, or a sequence of texts.
+          batch_size, max_length, dtype: as of `encode`; `max_length` is that of a window.
+
+        Returns:
+          The spans of each text in order, or of the single text.
+
+        Raises:
+          TypeError: for texts that are not strings.
+          ValueError: if the checkpoint has no such head; the message names the one that it has.
+        """
+        folder = self._folder()
+        if "tokens" not in self.params:
+            raise ValueError(
+                self._no_head("labels tokens", "tag", "ForTokenClassification")
+            )
+        listed = _list_of_texts(texts, "")
+        check_at_least(1, batch_size=batch_size)
+        self._warn_if_untrained()
+        labels = self.labels
+        if not labels:
+            labels = tuple(
+                f"LABEL_{i}" for i in range(len(self.params["tokens"]["bias"]))
+            )
+        function = functools.partial(
+            label_probabilities,
+            self.params,
+            config=self._inference_config(dtype),
+        )
+        spans = tag_texts(
+            function,
+            folder.tokenizer(),
+            listed,
+            labels,
+            longest=self._longest(folder.settings, max_length),
+            batch_size=batch_size,
+        )
+        return spans[0] if isinstance(texts, str) else spans
 
     def with_position(
         self,
@@ -320,8 +374,8 @@ class PublishedEncoder(
             )
         return self.folder
 
-    def _no_classifier(self) -> str:
-        """Return an error that names the head that the checkpoint has instead of a classifier."""
+    def _no_head(self, what: str, method: str, architecture: str) -> str:
+        """Return an error that names the head that the checkpoint has instead of another."""
         folder = self._folder().path
         config = read_object(transformer_folder(folder) / "config.json")
         architectures = config.get("architectures") or [
@@ -329,7 +383,7 @@ class PublishedEncoder(
         ]
         heads = [name for name in self.params if name != "bert"]
         parts = [
-            f"{folder} has no head that scores whole inputs: it was saved as "
+            f"{folder} has no head that {what}: it was saved as "
             f"{', '.join(map(str, architectures))}, and its heads are {', '.join(heads) or 'none'}."
         ]
         if self.unread:
@@ -337,8 +391,8 @@ class PublishedEncoder(
                 f"Tensors of other heads were not read: {', '.join(self.unread[:4])}."
             )
         parts.append(
-            "predict needs a class that ends with ForSequenceClassification, and its head. For "
-            "vectors of texts, use encode."
+            f"{method} needs a class that ends with {architecture}, and its head. For vectors of "
+            "texts, use encode."
         )
         return " ".join(parts)
 
@@ -356,6 +410,15 @@ class PublishedEncoder(
         )
         return config if dtype is None else dataclasses.replace(config, dtype=dtype)
 
+    def _warn_if_untrained(self) -> None:
+        if self.untrained:
+            warnings.warn(
+                f"The positions of this encoder ({self.config.encoding().name}) are untrained, so "
+                "its outputs are not those of the published model. Train them first, with one of\n"
+                f"{self.training_commands()}",
+                stacklevel=4,
+            )
+
     def _run(
         self,
         function: Any,
@@ -366,13 +429,7 @@ class PublishedEncoder(
         progress: bool | None,
     ) -> np.ndarray:
         check_at_least(1, batch_size=batch_size)
-        if self.untrained:
-            warnings.warn(
-                f"The positions of this encoder ({self.config.encoding().name}) are untrained, so "
-                "its outputs are not those of the published model. Train them first, with one of\n"
-                f"{self.training_commands()}",
-                stacklevel=3,
-            )
+        self._warn_if_untrained()
         has_types = self._folder().settings.has_token_types
         tokenized = sentence_vectors.tokenize(tokenizer, texts, has_types=has_types)
         pad = special_tokens(tokenizer)["pad"]
@@ -388,6 +445,17 @@ class PublishedEncoder(
             texts=len(texts),
             progress=progress,
         )
+
+
+def _list_of_texts(texts: str | Sequence[str], hint: str) -> list[str]:
+    """Return one or several texts as a list; TypeError with a hint for anything else."""
+    listed = [texts] if isinstance(texts, str) else list(texts)
+    for number, text in enumerate(listed):
+        if not isinstance(text, str):
+            raise TypeError(
+                f"texts[{number}] must be a str, got {type(text).__name__}.{hint}"
+            )
+    return listed
 
 
 def _windows(encoding: PositionEncoding) -> PositionEncoding:

@@ -1,4 +1,4 @@
-"""Generated sentences with labels, and questions with answers, to fine-tune on."""
+"""Generated sentences with labels, tagged words, and questions with answers, to fine-tune on."""
 
 import json
 import types
@@ -39,6 +39,22 @@ def questions(path, count, seed, answers=True):
         one = {"id": f"q{number}", "question": f"where {words[at]}", "answers": gold}
         qas.append({"context": " ".join(words), "qas": [one]})
     path.write_text(json.dumps({"data": [{"title": "t", "paragraphs": qas}]}))
+    return str(path)
+
+
+def tagged_sentences(path, count, seed):
+    """A CoNLL file: words that begin with a letter before "n" are entities, joined if adjacent."""
+    rng = np.random.default_rng(seed)
+    lines = []
+    for _ in range(count):
+        before = False
+        for word in rng.choice(tiny_run.WORDS, rng.integers(2, 12)):
+            is_entity = word < "n"
+            label = ("I-x" if before else "B-x") if is_entity else "O"
+            lines.append(f"{word}\t{label}")
+            before = is_entity
+        lines.append("")
+    path.write_text("\n".join(lines) + "\n")
     return str(path)
 
 

@@ -11,7 +11,7 @@ from helpers.initial_params import shapes_of
 from helpers.published_encoders import ENCODERS
 from pe_jax.interop import save_encoder
 from pe_jax.interop.bert_import import config_of
-from pe_jax.models import BertForClassification, BertForMaskedLM
+from pe_jax.models import BertForClassification, BertForMaskedLM, BertForTokens
 
 SIZE = 12  # Of the hidden states.
 LENGTH = 21  # The longest input of the models.
@@ -58,6 +58,21 @@ def encoder_folder(folder, case="bert", classes=0, labels=()):
         byte_level_for(theirs),
         family=theirs["model_type"],
         labels=labels,
+    )
+    return folder
+
+
+def tagger_folder(folder, tokenizer, labels, case="bert", seed=0):
+    """Write a published encoder with random weights that labels tokens."""
+    theirs = ENCODERS[case][1]
+    config = config_of({**theirs, "vocab_size": tokenizer.get_vocab_size()}, "the test")
+    rng = np.random.default_rng(seed)
+    params = jax.tree.map(
+        lambda x: rng.normal(0, 0.7, x.shape).astype(np.float32),
+        shapes_of(BertForTokens(config, len(labels))),
+    )
+    save_encoder(
+        folder, config, params, tokenizer, family=theirs["model_type"], labels=labels
     )
     return folder
 

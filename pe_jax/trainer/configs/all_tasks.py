@@ -11,6 +11,7 @@ FINETUNING = {
     **dict.fromkeys(GLUE_TASKS, "pe_jax.trainer.configs.finetuning:FinetuningConfig"),
     "squad": "pe_jax.trainer.configs.finetuning:SquadConfig",
     "classification": "pe_jax.trainer.configs.finetuning:ClassificationConfig",
+    "tagging": "pe_jax.trainer.configs.finetuning:TaggingConfig",
 }
 TRAINING = {**ENCODERS, **FINETUNING}
 EVALUATIONS = {

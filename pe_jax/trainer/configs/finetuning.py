@@ -1,4 +1,4 @@
-"""Keys of the configs for fine-tuning on GLUE, on SQuAD, and on your own texts."""
+"""Keys of the configs for fine-tuning on GLUE, on SQuAD, on your own texts, and on tagging."""
 
 from __future__ import annotations
 
@@ -222,3 +222,43 @@ class ClassificationConfig(FinetuningConfig):
 
     task: str = task_field("classification")
     data: ClassificationDataConfig = subconfig(ClassificationDataConfig)
+
+
+_SENTENCES = text("Give a path or glob of files, or NAME:SPLIT of tfds.")
+_COLUMN = integer(-1000, 1000)
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggingDataConfig(FinetuningDataConfig):
+    """Sentences of words with a label each: a word a line in files, or a dataset of tfds."""
+
+    train: str = field(
+        "conll2003:train",
+        _SENTENCES,
+        "Path or glob of files, or NAME:SPLIT+SPLIT of tfds.",
+    )
+    validation: str = field(
+        "conll2003:dev", _SENTENCES, "As for `train`; `select` goes by it."
+    )
+    test: str = field("", text(), "As for `train`; scored too, and not selected by.")
+    word_column: int = field(0, _COLUMN, "Of the word in files; -1 is the last.")
+    label_column: int = field(-1, _COLUMN, "Of the label in files; -1 is the last.")
+    features: tuple[str, ...] = field(
+        ("tokens", "ner"),
+        several(text("Give the name of a feature."), least=2, most=2),
+        "Of words and of labels in tfds.",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggingConfig(FinetuningConfig):
+    """Fine-tuning on labels of words."""
+
+    task: str = task_field("tagging")
+    scheme: str = field(
+        "auto",
+        one_of(("auto", "iob1", "iob2", "bioes", "none")),
+        'How labels mark entities, which F1 is of; "none" for plain tags, which accuracy is of; '
+        '"auto" decides by the training data.',
+    )
+    data: TaggingDataConfig = subconfig(TaggingDataConfig)

@@ -65,10 +65,11 @@ _OPENERS: dict[str, Callable[..., IO]] = {".gz": gzip.open, ".xz": lzma.open}
 _LONGEST_LINE = 2**28  # Bytes; a line takes ten times as much memory.
 
 
-def _matches(pattern: str) -> list[Path]:
-    """Return the local paths, or those in an object store, that a pattern matches."""
+def matching_paths(pattern: str) -> list[Path]:
+    """Return the local files, or those in an object store, that a pattern matches."""
     if not is_remote(pattern):
-        return [Path(path) for path in sorted(glob.glob(pattern, recursive=True))]
+        paths = map(Path, sorted(glob.glob(pattern, recursive=True)))
+        return [path for path in paths if path.is_file()]
     path = reachable_path(pattern)
     if "**" in pattern:
         raise ValueError(
@@ -76,14 +77,12 @@ def _matches(pattern: str) -> list[Path]:
             "each level."
         )
     folder = next(parent for parent in path.parents if not {*"*?["} & {*str(parent)})
-    return sorted(folder.glob(str(path.relative_to(folder))))
+    paths = sorted(folder.glob(str(path.relative_to(folder))))
+    return [path for path in paths if path.is_file()]
 
 
 def _file_corpus(pattern: str, feature: str) -> Corpus:
-    if pattern == "pydoc":
-        paths = [_PYDOC]
-    else:
-        paths = [path for path in _matches(pattern) if path.is_file()]
+    paths = [_PYDOC] if pattern == "pydoc" else matching_paths(pattern)
     if not paths:
         raise ValueError(
             f"source={pattern!r} matches no file. Give a path or glob of .txt or .jsonl "

@@ -13,7 +13,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import grain
@@ -31,6 +32,8 @@ class Rows(NamedTuple):
     second: np.ndarray  # `[N]` int32, position in the input where token type 1 begins.
     pad: int  # Id of the padding token.
     targets: dict[str, np.ndarray]  # `[N]` each, by their names in a batch.
+    # `[T]` int32 each, of the tokens, by their names in a batch, where they are -1 at padding.
+    token_targets: Mapping[str, np.ndarray] = MappingProxyType({})
 
     def sizes(self) -> np.ndarray:
         """`[N]` int64: number of tokens of each row."""
@@ -38,8 +41,9 @@ class Rows(NamedTuple):
 
     def checksum(self) -> str:
         """The checksum of all inputs and labels."""
-        content = hashlib.sha256(json.dumps([self.pad, *self.targets]).encode())
-        for array in (self.tokens, self.bounds, self.second, *self.targets.values()):
+        targets = {**self.targets, **self.token_targets}
+        content = hashlib.sha256(json.dumps([self.pad, *targets]).encode())
+        for array in (self.tokens, self.bounds, self.second, *targets.values()):
             content.update(array.tobytes())
         return content.hexdigest()[:16]
 
@@ -59,12 +63,14 @@ def concatenate(
 
 def pad_rows(rows: Rows, numbers: np.ndarray, length: int) -> dict[str, np.ndarray]:
     """Return the rows `numbers` `[*B]`, none longer than `length`, as a batch: tokens and
-    token_type_ids `[*B, L]` int32, mask `[*B, L]` bool (False at padding), targets `[*B]`.
+    token_type_ids `[*B, L]` int32, mask `[*B, L]` bool (False at padding), targets `[*B]` and
+    `[*B, L]`.
     """
     position = np.arange(length)
     index = rows.bounds[numbers][..., None] + position
     mask = index < rows.bounds[numbers + 1][..., None]
-    tokens = rows.tokens[np.minimum(index, len(rows.tokens) - 1)]
+    index = np.minimum(index, len(rows.tokens) - 1)
+    tokens = rows.tokens[index]
     is_second = position >= rows.second[numbers][..., None]
     batch = {
         "tokens": np.where(mask, tokens, rows.pad).astype(np.int32),
@@ -73,6 +79,8 @@ def pad_rows(rows: Rows, numbers: np.ndarray, length: int) -> dict[str, np.ndarr
     }
     for name, values in rows.targets.items():
         batch[name] = values[numbers]
+    for name, values in rows.token_targets.items():
+        batch[name] = np.where(mask, values[index], -1).astype(np.int32)
     return batch
 
 
@@ -124,7 +132,7 @@ class TrainingBatches:
         return self._steps
 
     def __getitem__(self, step: int) -> dict[str, np.ndarray]:
-        """Return this host's tokens, token_type_ids, mask `[S, B, L]` and targets `[S, B]`."""
+        """Return this host's rows of each seed `[S, B, ...]`, as `pad_rows`."""
         epoch, number = divmod(step, self.steps_per_epoch)
         length, numbers = self._epoch(epoch)[number]
         return pad_rows(self._rows, numbers[:, self._part], length)

@@ -22,12 +22,9 @@ from pe_jax.interop.special_tokens import (
     text_tokenizer,
     vocabulary,
 )
+from pe_jax.interop.words import TextTokens, tokenize_texts
 from pe_jax.trainer.data.questions import Question
 from pe_jax.trainer.data.rows import Rows, concatenate
-from pe_jax.trainer.data.words import trim_offsets
-
-# Texts per call: the tokenizer's offsets take far more memory than arrays.
-_BATCH = 2_000
 
 
 class Windows(NamedTuple):
@@ -161,49 +158,24 @@ def max_context(windows: Windows) -> np.ndarray:
     return marked
 
 
-class _Tokens(NamedTuple):
-    """A tokenized text."""
-
-    ids: np.ndarray  # `[n]` int32.
-    offsets: np.ndarray  # `[n, 2]` int32, first and one past the last character.
-
-
 class _Encoded(NamedTuple):
     """A question and its tokens."""
 
     question: Question
     query: np.ndarray  # Ids of the question's tokens, `[n]` int32.
-    context: _Tokens
+    context: TextTokens
 
 
 def _encode(questions: Sequence[Question], tokenizer: Tokenizer) -> list[_Encoded]:
     """Return the questions with their tokens; each distinct context is tokenized once."""
     encoder = text_tokenizer(tokenizer)
     texts = list(dict.fromkeys(question.context for question in questions))
-    contexts = dict(zip(texts, _tokenize(texts, encoder), strict=True))
-    queries = _tokenize([question.question for question in questions], encoder)
+    contexts = dict(zip(texts, tokenize_texts(texts, encoder), strict=True))
+    queries = tokenize_texts([question.question for question in questions], encoder)
     return [
         _Encoded(question, query.ids, contexts[question.context])
         for question, query in zip(questions, queries, strict=True)
     ]
-
-
-def _tokenize(texts: list[str], tokenizer: Tokenizer) -> list[_Tokens]:
-    """Return the tokens of each text, for a tokenizer of `text_tokenizer`.
-
-    White space is trimmed by the text. RobBERT's pre-tokenizers put a space before each word, and
-    its post-processor would trim it from offsets that do not include it: every word would lose its
-    first letter.
-    """
-    tokens = []
-    for first in range(0, len(texts), _BATCH):
-        part = texts[first : first + _BATCH]
-        encodings = tokenizer.encode_batch(part, add_special_tokens=False)
-        for text, encoding in zip(part, encodings, strict=True):
-            ids = np.array(encoding.ids, np.int32)
-            offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
-            tokens.append(_Tokens(ids, trim_offsets(offsets, text)))
-    return tokens
 
 
 def _answer_span(encoded: _Encoded) -> tuple[int, int] | str:

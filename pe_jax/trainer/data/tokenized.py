@@ -17,7 +17,7 @@ from tokenizers import Encoding, Tokenizer
 
 from pe_jax.common.shapes import Bool, Int
 from pe_jax.interop.special_tokens import is_word_piece, text_tokenizer
-from pe_jax.trainer.data.words import word_rule
+from pe_jax.interop.words import word_rule
 from pe_jax.trainer.disk_cache import DIGESTS
 
 # Characters per call of the tokenizer: enough for its threads, at some 100 bytes a token.

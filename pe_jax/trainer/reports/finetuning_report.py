@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from pe_jax.common.files import Json
 from pe_jax.trainer.reports.finetuning_results import SELECTED_STEP
 from pe_jax.trainer.reports.pages import page, write_page
 from pe_jax.trainer.reports.tables import Column, number_table, write_json
+from pe_jax.trainer.reports.tagging_report import tagging_details, tagging_sections
 from pe_jax.trainer.tasks.finetuning import FinetuningRun
 from pe_jax.trainer.training.metrics import read_evaluations
 
@@ -18,8 +20,15 @@ from pe_jax.trainer.training.metrics import read_evaluations
 def report_finetuning(run: FinetuningRun, folder: Path) -> str:
     """Write `results.json`, `report.md` and `.html` of a finished run; return the page."""
     numbers = results(run, folder)
+    sections = []
+    if run.task.scheme:
+        numbers["details"] = tagging_details(
+            run.task, folder, numbers["seeds"], numbers["steps"]
+        )
+        sections = tagging_sections(numbers["details"])
     write_json(folder / "results.json", numbers)
-    return write_page(folder / "report.md", _readable(numbers, run.task.notes))
+    text = _readable(numbers, run.task.notes, sections)
+    return write_page(folder / "report.md", text)
 
 
 def results(run: FinetuningRun, folder: Path) -> Json:
@@ -55,7 +64,9 @@ def results(run: FinetuningRun, folder: Path) -> Json:
     }
 
 
-def _readable(numbers: Json, notes: list[str]) -> str:
+def _readable(
+    numbers: Json, notes: list[str], sections: Sequence[str | list[str]] = ()
+) -> str:
     first = min(numbers["steps"])
     last = max(numbers["steps"])
     when = f"step {first:,}"
@@ -81,15 +92,17 @@ def _readable(numbers: Json, notes: list[str]) -> str:
         not_learned = f"No better than the baseline: {markdown.text(', '.join(names))}."
     dataset = numbers["dataset"]
     trained_on = numbers["trained_on"]
-    if trained_on != dataset:
+    if trained_on != dataset and not sections:
         warning = f"trained on {trained_on}: not comparable with published results of {dataset}"
         notes = [*notes, warning]
     return page(
         f"{dataset}: {numbers['position']}",
         f"Scores {SELECTED_STEP[numbers['select']]} ({when}), in points; ± is the sample\n"
         "standard deviation over seeds. The baseline is a trivial answer: the most frequent label,"
-        "\nthe mean value, the first sentence of the context, or (SQuAD v2.0) no answer.",
+        "\nthe mean value, the first sentence of the context, (SQuAD v2.0) no answer, or (tagging)"
+        "\nthe most frequent label of each word in training.",
         number_table(columns, rows),
         not_learned,
         [f"- {markdown.text(note)}" for note in notes],
+        *sections,
     )

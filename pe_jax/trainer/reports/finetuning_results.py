@@ -101,6 +101,12 @@ def read(folder: Path) -> Results | None:
     if missing:
         has = ", ".join(results) or "none"
         raise ValueError(f"{path} lacks {', '.join(missing)}; it has {has}.")
+    values = workdir.saved_values(folder)
+    if values["task"] == "tagging":
+        raise ValueError(
+            f"{folder} is a run of tagging, and the tables have GLUE and SQuAD alone. Leave it out "
+            f"of --runs: its scores are in {folder / 'report.md'}."
+        )
     # For sets other than GLUE and SQuAD, `dataset` may name both: TRAINING SET -> EVALUATION SET.
     dataset = results["dataset"].rpartition(" -> ")[2]
     if dataset.startswith("glue/") and dataset not in GLUE:
@@ -116,7 +122,7 @@ def read(folder: Path) -> Results | None:
         # How often a run was scored decides which step was its best, but not which was the last.
         ignored = ignored | {"eval_every"}
     settings = {}
-    for key, value in flatten(workdir.saved_values(folder)).items():
+    for key, value in flatten(values).items():
         if key.rpartition(".")[2] not in ignored:
             settings[key] = value
     settings["select"] = results["select"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import jax
 
+from pe_jax.common.files import read_json
 from pe_jax.interop import save_encoder, save_onnx, save_stablehlo
 from pe_jax.interop.onnx_export import MODULES
 from pe_jax.trainer.configs.all_tasks import TRAINING
@@ -15,7 +15,7 @@ from pe_jax.trainer.configs.finetuning import FinetuningConfig
 from pe_jax.trainer.configs.pretraining import EncoderTrainingConfig
 from pe_jax.trainer.data import load_tokenizer
 from pe_jax.trainer.data.glue import GLUE
-from pe_jax.trainer.tasks.finetuning import labels_file
+from pe_jax.trainer.tasks.finetuning_task import labels_file
 from pe_jax.trainer.tasks.run import saved_tokenizer
 from pe_jax.trainer.training.checkpointing import newest_params
 from pe_jax.trainer.training.workdir import ResolvedConfig, load_config
@@ -55,9 +55,10 @@ def export(
         raise ValueError(
             f"{folder} holds a run of seed {config.seed}, but config.seed is {seed}."
         )
-    labels = GLUE[config.task].labels if config.task in GLUE else ()
+    labels: tuple[str, ...] = GLUE[config.task].labels if config.task in GLUE else ()
     if labels_file(folder).is_file():
-        labels = tuple(json.loads(labels_file(folder).read_text(encoding="utf-8")))
+        way_out = "The command that trained the run writes it again."
+        labels = tuple(read_json(labels_file(folder), way_out)["labels"])
     model = dataclasses.replace(resolved.model, vocab_size=tokenizer.get_vocab_size())
     parts = out, model, jax.device_get(params), tokenizer
     of_run = f"of {folder}, step {step:,}"

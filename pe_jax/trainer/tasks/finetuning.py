@@ -26,6 +26,7 @@ from pe_jax.trainer.configs.finetuning import (
     ClassificationConfig,
     FinetuningConfig,
     SquadConfig,
+    TaggingConfig,
 )
 from pe_jax.trainer.console.terminal import Progress, log, log_field
 from pe_jax.trainer.data.rows import (
@@ -34,12 +35,18 @@ from pe_jax.trainer.data.rows import (
     training_batches,
 )
 from pe_jax.trainer.tasks.classification import load_classification_task
-from pe_jax.trainer.tasks.finetuning_task import FinetuningTask, score_name
+from pe_jax.trainer.tasks.finetuning_task import (
+    FinetuningTask,
+    labels_file,
+    prediction_path,
+    score_name,
+)
 from pe_jax.trainer.tasks.glue import load_glue_task
 from pe_jax.trainer.tasks.pretrained_source import PretrainedSource, start_model
 from pe_jax.trainer.tasks.run import Run
 from pe_jax.trainer.tasks.seeds import SeedsProgram, seed_mesh
 from pe_jax.trainer.tasks.squad import load_squad_task
+from pe_jax.trainer.tasks.tagging import load_tagging_task
 from pe_jax.trainer.tasks.train import log_run_header, train
 from pe_jax.trainer.training import sharding
 from pe_jax.trainer.training.loop import Stage
@@ -69,7 +76,6 @@ class Scorer:
         """Write predictions to `predictions/` of the folder; return the mean of each score over the
         seeds by its name, and under `name/seed_0` and so on the score of each seed."""
         by_seed: dict[str, list[float]] = collections.defaultdict(list)
-        folder = self.folder / "predictions" / f"step_{step}"
         for held_out, outputs in self.held_out_outputs(params).items():
             leaves, tree = jax.tree.flatten(outputs)
             for number, seed in enumerate(self.seeds):
@@ -78,8 +84,8 @@ class Scorer:
                 scores, predictions = self.task.score(held_out, seed_outputs)
                 for metric, value in scores.items():
                     by_seed[score_name(metric, held_out)].append(value)
-                for name, values in predictions.items():
-                    write_text(folder / f"seed_{seed}_{name}.json", json.dumps(values))
+                for name, text in predictions.items():
+                    write_text(prediction_path(self.folder, step, seed, name), text)
         scalars = {name: float(np.mean(values)) for name, values in by_seed.items()}
         for name, values in by_seed.items():
             for seed, value in zip(self.seeds, values, strict=True):
@@ -110,7 +116,9 @@ class Scorer:
         """Return outputs `[S, count, L]` of a short batch `[S, B, ...]`, padded to `length`."""
         more = self.length - x.shape[2] if self.task.per_token else 0
         padding = [(0, 0), (0, 0), (0, more)]
-        return np.pad(x[:, :count], padding, constant_values=np.finfo(x.dtype).min)
+        is_integer = np.issubdtype(x.dtype, np.integer)
+        limits = np.iinfo(x.dtype) if is_integer else np.finfo(x.dtype)
+        return np.pad(x[:, :count], padding, constant_values=limits.min)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -188,6 +196,8 @@ def build(
         task = load_squad_task(config, model, words)
     elif isinstance(config, ClassificationConfig):
         task = load_classification_task(config, model, words)
+    elif isinstance(config, TaggingConfig):
+        task = load_tagging_task(config, model, words)
     else:
         task = load_glue_task(config, model, words)
     for note in task.notes:
@@ -288,11 +298,6 @@ def start_from(
     return merge_seeds(fresh, old), changes
 
 
-def labels_file(folder: Path) -> Path:
-    """Return the file with the labels of a run whose data names them, a JSON list in order."""
-    return folder / "labels.json"
-
-
 def run(
     config: FinetuningConfig, folder: Path, profile: range = range(0)
 ) -> FinetuningRun:
@@ -302,6 +307,7 @@ def run(
     log_field("Data", f"{config.task}, read and tokenized now")
     run = build(resolved, folder, tokenizer)
     if run.task.labels:
-        write_text(labels_file(folder), json.dumps(run.task.labels, indent=2))
+        labels = {"labels": run.task.labels}
+        write_text(labels_file(folder), json.dumps(labels, indent=2) + "\n")
     train(run, folder, profile)
     return run

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,21 +24,33 @@ class FinetuningTask(NamedTuple):
 
     dataset: str  # What it is scored on.
     trained_on: str
-    # The head and its losses; its outputs are logits `[B, C]`, or `[B, L]` if `per_token`.
+    # The head and its losses; its outputs are logits `[B, C]`, or if `per_token` logits or integers
+    # `[B, L]`.
     objective: Task
     per_token: bool
     train: Rows
     held_out: dict[str, Rows]  # The rows to score, by name.
     # `score(name, outputs)` of one seed's outputs for one of `held_out`, `[N, C]`, or `[N, L]` with
-    # L the length of the longest inputs, padded with the least float beyond the length of a row's
-    # own batch: scores in points by metric, and what to write, values of JSON by name of the file.
-    score: Callable[[str, PyTree], tuple[Scalars, dict[str, Any]]]
+    # L the length of the longest inputs, padded with the least number beyond the length of a row's
+    # own batch: scores in points by metric, and the predictions, texts by name of the file.
+    score: Callable[[str, PyTree], tuple[Scalars, dict[str, str]]]
     baseline: Scalars  # Scores of a trivial answer.
     metric: str  # The score to select by.
     held_out_metric: str  # That of training data kept to select by; empty if none was.
     notes: list[str]  # What a reader should know about the data.
     # The names of classes, where they come from the data: an exported model has them.
     labels: tuple[str, ...] = ()
+    scheme: str = ""  # Of the labels of words; empty for other tasks.
+
+
+def prediction_path(folder: Path, step: int, seed: int, name: str) -> Path:
+    """Return the file of predictions of a seed in the folder of a run."""
+    return folder / "predictions" / f"step_{step}" / f"seed_{seed}_{name}"
+
+
+def labels_file(folder: Path) -> Path:
+    """Return the file with the labels of a run whose data names them, in their order."""
+    return folder / "labels.json"
 
 
 def score_name(metric: str, held_out: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Mapping
 
@@ -175,10 +176,10 @@ def task_of_splits(
         labels = held_out[name].labels
         return {metric: glue_score(metric, labels, answers) for metric in glue.metrics}
 
-    def score(name: str, logits: np.ndarray) -> tuple[Scalars, dict[str, list]]:
+    def score(name: str, logits: np.ndarray) -> tuple[Scalars, dict[str, str]]:
         _check_finite(logits)
         answers = logits.argmax(-1) if glue.labels else logits[:, 0]
-        return scores(name, answers), {name: answers.tolist()}
+        return scores(name, answers), {f"{name}.json": json.dumps(answers.tolist())}
 
     trivial = np.bincount(train.labels).argmax() if glue.labels else train.labels.mean()
     baseline = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
 
 import jax.numpy as jnp
 import numpy as np
@@ -74,7 +74,7 @@ def load_squad_task(
         for name, questions in question_sets.items()
     }
 
-    def score(name: str, logits: SpanLogits) -> tuple[Scalars, dict[str, Any]]:
+    def score(name: str, logits: SpanLogits) -> tuple[Scalars, dict[str, str]]:
         scores, predictions = _score(config, windows[name], logits)
         return scores, predictions if name == VALIDATION else {}
 
@@ -124,7 +124,7 @@ def _split(
 
 def _score(
     config: SquadConfig, windows: Windows, logits: SpanLogits
-) -> tuple[Scalars, dict[str, Any]]:
+) -> tuple[Scalars, dict[str, str]]:
     """Return the scores of the answers from the logits `[W, L]` of one seed, and the answers."""
     null_threshold = config.null_threshold if config.version == "v2.0" else None
     start_logits, end_logits = logits
@@ -137,11 +137,11 @@ def _score(
         null_threshold=null_threshold,
     )
     texts = {prediction.id: prediction.text for prediction in predictions}
-    files: dict[str, Any] = {"answers": texts}
+    files = {"answers.json": json.dumps(texts)}
     if null_threshold is not None:
         largest = float(np.finfo(np.float64).max)  # JSON has no infinity.
         differences = {p.id: min(p.null_difference, largest) for p in predictions}
-        files["null_differences"] = differences
+        files["null_differences.json"] = json.dumps(differences)
     scores = squad_scores.score(windows.questions, texts, config.version)
     del scores["total"]
     return scores, files

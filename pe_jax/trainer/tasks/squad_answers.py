@@ -5,11 +5,11 @@ Shapes: W windows, Q questions, L length, N n_best.
 
 from __future__ import annotations
 
-import unicodedata
 from typing import NamedTuple
 
 import numpy as np
 
+from pe_jax.interop.words import with_accents
 from pe_jax.trainer.data.squad import Windows, max_context
 
 
@@ -109,8 +109,5 @@ def _top(
 
 
 def _text(context: str, begin: int, end: int) -> str:
-    # A token ends before the combining accents that were stripped from its last letter, and tokens
-    # of byte-level BPE begin with the space before them.
-    while end < len(context) and unicodedata.category(context[end]) == "Mn":
-        end += 1
-    return context[begin:end].strip()
+    # Tokens of byte-level BPE begin with the space before them.
+    return context[begin : with_accents(context, end)].strip()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import unicodedata
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
@@ -11,6 +13,39 @@ _SPACES = [number for number in range(0x3001) if chr(number).isspace()]
 # Tokens of a run without spaces that is one word; each token of a longer one is a word. Tokenizers
 # that split at spaces alone leave whole sentences of Chinese, Japanese or Thai in one run.
 _LONGEST_RUN = 16
+# Texts per call: the tokenizer's offsets take far more memory than arrays.
+_BATCH = 2_000
+
+
+class TextTokens(NamedTuple):
+    """A tokenized text.
+
+    Attributes:
+      ids: int32 [n].
+      offsets: int32 [n, 2], the first and one past the last character of each token, without white
+        space at either end.
+    """
+
+    ids: np.ndarray
+    offsets: np.ndarray
+
+
+def tokenize_texts(texts: Sequence[str], tokenizer: Tokenizer) -> list[TextTokens]:
+    """Return the tokens of each text, for a tokenizer of `text_tokenizer`.
+
+    White space is trimmed by the text. RobBERT's pre-tokenizers put a space before each word, and
+    its post-processor would trim it from offsets that do not include it: every word would lose its
+    first letter.
+    """
+    tokens = []
+    for first in range(0, len(texts), _BATCH):
+        part = texts[first : first + _BATCH]
+        encodings = tokenizer.encode_batch(part, add_special_tokens=False)
+        for text, encoding in zip(part, encodings, strict=True):
+            ids = np.array(encoding.ids, np.int32)
+            offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+            tokens.append(TextTokens(ids, trim_offsets(offsets, text)))
+    return tokens
 
 
 def word_rule(tokenizer: Tokenizer) -> Callable[[Encoding, str], np.ndarray]:
@@ -56,6 +91,14 @@ def trim_offsets(offsets: np.ndarray, text: str) -> np.ndarray:
     begin = np.minimum(next_begin[offsets[:, 0]], end)
     trimmed = np.stack([begin, np.maximum(last_end[end], begin)], axis=1)
     return trimmed.astype(offsets.dtype)
+
+
+def with_accents(text: str, end: int) -> int:
+    """Return the end of a token with the combining accents that follow it, which tokenizers strip
+    from its last letter."""
+    while end < len(text) and unicodedata.category(text[end]) == "Mn":
+        end += 1
+    return end
 
 
 def _spaces(text: str) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,1 @@
+"""Tagging by encoders that differ in their positions alone."""

@@ -1,0 +1,83 @@
+"""Fine-tune encoders that differ in their positions alone on tagging, and on sentence tasks.
+
+    python research/tagging/run.py --books=BOOKS --tagging=DATA --minilm=MINILM --workdir=W
+
+BERT-minis are pretrained from scratch by the recipe of research/which_encoding, and the published
+MiniLM gets other positions by distillation (configs/distill_positions.py). Each is fine-tuned with
+five seeds on NCBI disease, WNUT-17 and UD English-EWT (XPOS), and with --tfds on CoLA and SST-2.
+
+Each model on each task is a line of results.jsonl. The same command resumes, also within a run, and
+several processes may share the work: --part=0/2 takes every second model. Models stay in W/models.
+
+Hardware: any; MiniLM on NCBI disease, five seeds, takes about an hour on a core of a CPU.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from absl import app, flags
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from pe_jax.trainer.disk_cache import cache_compiled_programs
+from research.json_files import append_json_line, read_json_lines
+from research.tagging import plan, runs
+
+RESULTS = Path(__file__).resolve().parent / "results.jsonl"
+
+_BOOKS = flags.DEFINE_string("books", None, "Folder of books as JSON lines.")
+_TAGGING = flags.DEFINE_string("tagging", None, "Folder of the files of tagged words.")
+_MINILM = flags.DEFINE_string("minilm", None, "Folder of the published MiniLM.")
+_TFDS = flags.DEFINE_string("tfds", "", "Folder of the tfds datasets of GLUE.")
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of models and runs.")
+_PART = flags.DEFINE_string("part", "0/1", "Which share of the models, as 0/2 and 1/2.")
+_ORIGINS = flags.DEFINE_list(
+    "origins", [], "Of published, distilled and scratch; default: all."
+)
+_POSITIONS = flags.DEFINE_list("positions", [], "Names of encodings; default: all.")
+_TASKS = flags.DEFINE_list("tasks", [], "Names of tasks; default: all with data.")
+
+
+def _is_chosen(model: plan.Model) -> bool:
+    of_origin = not _ORIGINS.value or model.origin in _ORIGINS.value
+    return of_origin and (not _POSITIONS.value or model.position in _POSITIONS.value)
+
+
+def _is_known(about: dict[str, object]) -> bool:
+    return any(about.items() <= line.items() for line in read_json_lines(RESULTS))
+
+
+def main(_: list[str]) -> None:
+    required = {
+        "books": _BOOKS.value,
+        "tagging": _TAGGING.value,
+        "minilm": _MINILM.value,
+        "workdir": _WORKDIR.value,
+    }
+    missing = [f"--{name}" for name, value in required.items() if not value]
+    if missing:
+        raise app.UsageError(f"Required, and missing: {', '.join(missing)}.")
+    cache_compiled_programs()
+    folders = runs.Folders(
+        work=Path(_WORKDIR.value),
+        books=Path(_BOOKS.value),
+        tagging=Path(_TAGGING.value),
+        minilm=Path(_MINILM.value),
+        tfds=_TFDS.value,
+    )
+    part, parts = map(int, _PART.value.split("/"))
+    chosen = [model for model in plan.models() if _is_chosen(model)]
+    for model in chosen[part::parts]:
+        for name in _TASKS.value or runs.tasks(folders):
+            about = model._asdict() | {"task": name}
+            if _is_known(about):
+                continue
+            print(f"== {about}", flush=True)
+            record = runs.measure(model, name, folders)
+            append_json_line(RESULTS, about | record)
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,143 @@
+"""The runs of the study: encoders with each encoding, and their fine-tuning."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from pe_jax.common.schema import changed, from_values
+from pe_jax.trainer.configs import distill_positions, glue, tagging
+from pe_jax.trainer.configs.all_tasks import TRAINING
+from pe_jax.trainer.configs.distill_positions import DistillationConfig
+from pe_jax.trainer.configs.finetuning import FinetuningConfig
+from pe_jax.trainer.reports.finetuning_report import results
+from pe_jax.trainer.reports.tagging_report import tagging_details
+from pe_jax.trainer.tasks import distillation, finetuning
+from pe_jax.trainer.training.metrics import read_evaluations
+from research.tagging.plan import DISTILLED, PUBLISHED, SCRATCH, TASKS, Model
+from research.which_encoding import candidates, recipe
+
+SEEDS = (0, 1, 2, 3, 4)  # Of fine-tuning, in one program.
+# The operating point, see README.md.
+LEARNING_RATES = {SCRATCH: 5e-4, DISTILLED: 1.5e-4, PUBLISHED: 1.5e-4}
+# BERT-minis are pretrained on rows of 64 tokens: longer ones would reach untrained positions.
+LENGTHS = {SCRATCH: 64, DISTILLED: 96, PUBLISHED: 96}
+BATCH_SIZE = 16
+
+
+class Folders(NamedTuple):
+    """Where the study reads and writes.
+
+    Attributes:
+      work: of models and unfinished runs.
+      books: as of research/which_encoding.
+      tagging: of the files that `TASKS` name.
+      minilm: of the published model.
+      tfds: of the datasets of GLUE; empty leaves these tasks out.
+    """
+
+    work: Path
+    books: Path
+    tagging: Path
+    minilm: Path
+    tfds: str
+
+
+def tasks(folders: Folders) -> list[str]:
+    """Return the names of the tasks that there is data for."""
+    return [name for name, task in TASKS.items() if task.files or folders.tfds]
+
+
+def distillation_config(model: Model, folders: Folders) -> DistillationConfig:
+    """Return the shipped config that gives MiniLM another encoding."""
+    changes: dict[str, object] = {
+        "init": str(folders.minilm),
+        "model.position": model.position,
+        "data.source": str(folders.books / "train-00000-of-00004.jsonl.xz"),
+        "data.validation": str(folders.books / "valid.jsonl.xz"),
+        "seed": model.seed,
+    }
+    return changed(from_values(distill_positions.get_config(), TRAINING), changes)
+
+
+def make_model(model: Model, folders: Folders) -> Path:
+    """Return the folder of a model, which is trained if it is not there, or resumed."""
+    if model.origin == PUBLISHED:
+        return folders.minilm
+    folder = folders.work / "models" / model.folder
+    if model.origin == DISTILLED:
+        distillation.run(distillation_config(model, folders), folder)
+        return folder
+    choice = candidates.best(model.position)
+    if choice is None:
+        raise ValueError(
+            f"{model.position} has no learning rate yet: run research/which_encoding/choose.py."
+        )
+    recipe.train(recipe.Treatment(*choice, model.seed), folders.books, folder)
+    return folder
+
+
+def scores_of_model(model: Model, folder: Path) -> dict[str, float]:
+    """Return how well a model was trained: its last held-out scores."""
+    if model.origin == PUBLISHED:
+        return {}
+    evaluations = read_evaluations(folder)
+    names = ("r2", "masked_lm_loss", "masked_lm_accuracy")
+    last = evaluations[max(evaluations)]
+    return {name: round(last[name], 5) for name in names if name in last}
+
+
+def finetuning_config(
+    model: Model, name: str, init: Path, folders: Folders
+) -> FinetuningConfig:
+    """Return the config that fine-tunes a model on a task, with five seeds."""
+    task = TASKS[name]
+    length = LENGTHS[model.origin]
+    changes: dict[str, object] = {
+        "init": str(init),
+        "seeds": SEEDS,
+        "epochs": task.epochs,
+        "data.length": length,
+        "data.buckets": (32, 48),
+        "data.batch_size": BATCH_SIZE,
+        "optimizer.learning_rate": LEARNING_RATES[model.origin],
+        "checkpoint_every": 200,
+    }
+    if not task.files:
+        changes |= {"task": name, "data.data_dir": folders.tfds}
+        return changed(from_values(glue.get_config(), TRAINING), changes)
+    keys = ("data.train", "data.validation", "data.test")
+    for key, pattern in zip(keys, task.files, strict=True):
+        changes[key] = str(folders.tagging / pattern)
+    changes["data.label_column"] = task.label_column
+    return changed(from_values(tagging.get_config(), TRAINING), changes)
+
+
+def measure(model: Model, name: str, folders: Folders) -> dict[str, object]:
+    """Fine-tune a model on a task; return the scores of all seeds, and by type. The folder of the
+    run is deleted: five seeds of MiniLM are more than a gigabyte."""
+    init = make_model(model, folders)
+    config = finetuning_config(model, name, init, folders)
+    folder = folders.work / "runs" / f"{model.folder}-{name}"
+    start = time.monotonic()
+    run = finetuning.run(config, folder)
+    numbers = results(run, folder)
+    record: dict[str, object] = {
+        "learning_rate": config.optimizer.learning_rate,
+        "epochs": config.epochs,
+        "steps": numbers["steps"][0],
+        "batch_size": config.data.batch_size,
+        "length": config.data.length,
+        "metric": TASKS[name].metric,
+        "scores": numbers["scores"],
+        "baseline": numbers["baseline"],
+        "seconds": round(time.monotonic() - start, 1),
+        "of_model": scores_of_model(model, init),
+    }
+    if run.task.scheme:
+        details = tagging_details(run.task, folder, numbers["seeds"], numbers["steps"])
+        record["types"] = details["test"]["types"]
+    shutil.rmtree(folder)
+    return record
