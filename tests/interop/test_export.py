@@ -33,6 +33,7 @@ from pe_jax.models import (
     BertForClassification,
     BertForPretraining,
     BertForSpans,
+    BertForTokens,
     hidden_states,
 )
 from pe_jax.trainer.configs.finetuning import FinetuningConfig
@@ -85,8 +86,14 @@ def read(path):
         ),
         (BertForClassification, {"outputs": 1}, (), "BertForSequenceClassification"),
         (BertForSpans, {}, (), "BertForQuestionAnswering"),
+        (
+            BertForTokens,
+            {"outputs": 3},
+            ("O", "B-x", "I-x"),
+            "BertForTokenClassification",
+        ),
     ],
-    ids=["pretraining", "classes", "value", "spans"],
+    ids=["pretraining", "classes", "value", "spans", "tokens"],
 )
 def test_an_exported_model_loads_unchanged(
     tokenizer, tmp_path, model, arguments, labels, architecture
@@ -103,10 +110,11 @@ def test_an_exported_model_loads_unchanged(
     written = read(tmp_path / "out" / "config.json")
     assert written["architectures"] == [architecture]
     if "outputs" in arguments:
-        assert written["id2label"] == dict(zip("01", labels or ["LABEL_0"]))
+        assert written["id2label"] == dict(zip("012", labels or ["LABEL_0"]))
         assert written["label2id"][written["id2label"]["0"]] == 0
         kind = "single_label_classification" if labels else "regression"
-        assert written["problem_type"] == kind
+        assert written.get("problem_type", kind) == kind
+        assert ("problem_type" in written) == (model is BertForClassification)
 
 
 def test_a_published_model_is_exported_unchanged(tokenizer, tmp_path):

@@ -16,7 +16,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from pe_jax import encodings
 from pe_jax.encodings.parser import expand_names
 from pe_jax.interop import onnx_export, programs, save_onnx, save_stablehlo
-from pe_jax.models import Bert, BertConfig, BertForClassification, BertForSpans
+from pe_jax.models import (
+    Bert,
+    BertConfig,
+    BertForClassification,
+    BertForSpans,
+    BertForTokens,
+)
 
 SIZES = dict(
     vocab_size=40, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=16
@@ -102,6 +108,7 @@ def test_hidden_states(tmp_path, tokenizer, format, name):
     [
         (BertForClassification(BertConfig(**SIZES, position="rope"), 3), [(2, 3)]),
         (BertForSpans(BertConfig(**SIZES, position="rope")), [(2, 9), (2, 9)]),
+        (BertForTokens(BertConfig(**SIZES, position="rope"), 3), [(2, 9, 3)]),
     ],
 )
 def test_heads(tmp_path, tokenizer, format, model, shapes):
