@@ -42,5 +42,5 @@ def is_prose(paragraph: str) -> bool:
 
 
 if __name__ == "__main__":
-    sys.stdout.reconfigure(encoding="utf-8")
-    print("\n\n".join(documents()))
+    text = "\n\n".join(documents())
+    sys.stdout.buffer.write(f"{text}\n".encode())
