@@ -319,7 +319,8 @@ def draw(records: list[dict], path: Path) -> None:
                 Curve(title, _AXIS, position, position, np.array(x) / 1e3, np.array(y))
             )
     figure = figures.model_curves(
-        curves, title="Students by tokens of distillation: hidden states, and fine-tuned"
+        curves,
+        title="Students by tokens of distillation: hidden states, and fine-tuned",
     )
     figures.save(figure, path)
 

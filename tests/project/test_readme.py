@@ -234,7 +234,12 @@ def test_counts_are_those_of_the_code():
     """Where a page says how many there are."""
     readme, package, changelog, names = (
         " ".join((ROOT / page).read_text(encoding="utf-8").split())
-        for page in ("README.md", "docs/package.md", "CHANGELOG.md", "docs/encodings.md")
+        for page in (
+            "README.md",
+            "docs/package.md",
+            "CHANGELOG.md",
+            "docs/encodings.md",
+        )
     )
     single = [name for name in parser.PAPER if "+" not in name]
     assert len(single) == 7 and len(parser.PAPER) == 13

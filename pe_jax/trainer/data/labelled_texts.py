@@ -127,7 +127,9 @@ def class_names(labels: Sequence[str], path: str, column: str) -> tuple[str, ...
     if all(name.isdecimal() for name in names):
         names.sort(key=int)
     if len(names) < 2:
-        raise ValueError(f"All rows of {path} have the label {names[0]!r} in {column!r}.")
+        raise ValueError(
+            f"All rows of {path} have the label {names[0]!r} in {column!r}."
+        )
     if len(names) > max(2, len(labels) // 2):
         raise ValueError(
             f"{path} has {len(names):,} different labels in {len(labels):,} rows. Is {column!r} "

@@ -48,6 +48,4 @@ def load_classification_task(
     splits = {"train": train, VALIDATION: validation}
     task = task_of_splits(dataset, glue, splits, config, model, tokenizer)
     notes = [f"classes: {', '.join(labels)}", *task.notes, *([note] if note else [])]
-    return task._replace(
-        trained_on=Path(data.train).name, notes=notes, labels=labels
-    )
+    return task._replace(trained_on=Path(data.train).name, notes=notes, labels=labels)
