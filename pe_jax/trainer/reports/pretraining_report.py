@@ -167,8 +167,8 @@ def _unmoved(components: Json) -> list[str]:
     if not names:
         return []
     return [
-        f"Training has hardly moved {', '.join(names)}: no violation changed by {_UNMOVED} or more.",
-        "The figure shows the random initial values, so train for longer before you read it.",
+        f"Training has hardly moved {', '.join(names)}: no violation changed by {_UNMOVED} or",
+        "more. The figure shows the random initial values: train for longer before you read it.",
         "",
     ]
 
