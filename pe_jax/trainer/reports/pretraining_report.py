@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from pe_jax.common import markdown
 from pe_jax.common.files import Json
 from pe_jax.common.markdown import image, table
 from pe_jax.trainer import figures
@@ -202,26 +203,25 @@ def _readable(
         table(["", "model", "baseline"], rows),
         warning,
         "## Settings",
-        table(["", ""], _settings(run, parameters)),
+        _settings(run, parameters),
     )
 
 
-def _settings(run: TextRun[PretrainingConfig], parameters: int) -> list[list[str]]:
-    """Return what a reader needs to repeat or to compare the run, in rows of two cells."""
+def _settings(run: TextRun[PretrainingConfig], parameters: int) -> list[str]:
+    """Return a list of what a reader needs to repeat the run, or to compare it."""
     config = run.config
     model = run.program.model
+    size = f"{model.num_layers} layers of {model.hidden_size}"
     rows = [
-        ["Model", f"{model.num_layers} layers of {model.hidden_size}, {model.dtype}"],
-        ["Parameters", f"{parameters:,}"],
-        ["Text", config.data.source],
-        *([name, value] for name, value in run.summary),
-        ["Optimizer", config.optimizer.name],
-        ["Learning rate", f"{config.optimizer.learning_rate:g}"],
-        ["Seed", f"{config.seed}"],
+        ("Model", f"{size}, {model.dtype}; {parameters:,} parameters"),
+        ("Start", config.init or "from scratch"),
+        ("Text", config.data.source),
+        *run.summary,
+        ("Optimizer", config.optimizer.name),
+        ("Learning rate", f"{config.optimizer.learning_rate:g}"),
+        ("Seed", f"{config.seed}"),
     ]
-    if config.init:
-        rows.insert(1, ["Start", config.init])
-    return rows
+    return [f"- {name}: {markdown.text(value)}" for name, value in rows]
 
 
 def _not_learned(scores: Json) -> list[str]:

@@ -809,7 +809,7 @@ def test_the_report_and_its_repetition(straight, tmp_path):
     assert (tmp_path / "b" / "figure2_vectors.png").stat().st_size > 10_000
     page = (tmp_path / "b" / "report.md").read_text()
     assert "| masked-LM accuracy" in page
-    assert "| Seed " in page and f"| Text          | {config.data.source}" in page
+    assert f"- Seed: {config.seed}\n" in page and "- Start: from scratch\n" in page
     assert (
         "](loss.png)" in page and (tmp_path / "b" / "loss.png").stat().st_size > 5_000
     )
