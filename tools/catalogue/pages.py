@@ -29,8 +29,8 @@ when to use it, code, a picture of its logits, results and options.
 - *acts on*: where positions enter the model. *q, k* and *v* are queries, keys and values, *logits*
   the scores before the softmax, *temperature* a factor of them, and *mask* the choice of keys.
 - *invariant*: attention depends on positions by their differences alone.
-- *packs*: packing several documents into one row does not change their outputs. *caches*: decoding with a cache of
-  keys and values gives the same as causal attention over the whole input.
+- *packs*: packing several documents into one row does not change their outputs. *caches*: decoding
+  with a cache of keys and values gives the same as causal attention over the whole input.
 - *export*: what a model can be [exported](serving.md) to; ONNX always means StableHLO too.
 
 `(…)` stands for options that an encoding requires. Wrappers, such as `shifted`, are shown around

@@ -1,4 +1,5 @@
-"""The report of a pretraining run: scores against baselines, and its position vectors."""
+"""The report of a pretraining run: scores against baselines, settings, losses by step, and its
+position vectors."""
 
 from __future__ import annotations
 
@@ -7,8 +8,10 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from pe_jax.common import markdown
 from pe_jax.common.files import Json
 from pe_jax.common.markdown import image, table
+from pe_jax.trainer import figures
 from pe_jax.trainer.configs.pretraining import PretrainingConfig
 from pe_jax.trainer.configs.properties import PropertiesConfig
 from pe_jax.trainer.reports.pages import page
@@ -21,8 +24,12 @@ from pe_jax.trainer.tasks.run import saved_tokenizer
 from pe_jax.trainer.tasks.text_training import TextRun
 from pe_jax.trainer.training import sharding
 from pe_jax.trainer.training.checkpointing import newest_params
+from pe_jax.trainer.training.metrics import HELD_OUT, read_metrics
 from pe_jax.trainer.training.pytrees import Params, Scalars
 from pe_jax.trainer.training.workdir import load_config
+
+_LOSS = "masked_lm_loss"
+_UNMOVED = 0.02  # A violation that training has changed by less has hardly moved.
 
 # Row, the model's score, the baseline's, and format.
 _ROWS = (
@@ -57,17 +64,19 @@ def report_pretraining(
         "position": run.program.model.encoding().name,
         "held_out": _scores(run, step, params),
     }
-    text = _readable(numbers)
+    text = _readable(numbers, run, parameters=_count(params))
     position = sharding.to_numpy(params["bert"].get("position", {}))
     if jax.process_index() == 0:  # One host suffices for the rest, and only one writes.
         params = {**params, "bert": {**params["bert"], "position": position}}
+        text += _losses(folder, out, numbers)
         tokenizer = run.data.text.tokenizer
         subject = trained("", folder, run.resolved, tokenizer, step, params)
         section = render(position_vectors, [subject], PropertiesConfig(), out)
         if section is not None:
             numbers["properties"], lines, pictures = section
             figure = image("dot products of the position vectors", pictures[0].name)
-            text += "\n".join(["", *lines, "", figure, ""])
+            unmoved = _unmoved(numbers["properties"])
+            text += "\n".join(["", *lines, "", *unmoved, figure, ""])
     return write_report(out, "report", numbers, text)
 
 
@@ -117,7 +126,57 @@ def _unigram(run: TextRun[PretrainingConfig]) -> np.ndarray:
     return np.log(counts / counts.sum())
 
 
-def _readable(numbers: Json) -> str:
+def _count(params: Params) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def _losses(folder: Path, out: Path, numbers: Json) -> str:
+    """Draw the masked-LM loss by step to `loss.png`; return its Markdown, or nothing without a
+    log of two steps."""
+    log = read_metrics(folder) if (folder / "metrics.jsonl").exists() else []
+    curves = []
+    for name, key in (("training", f"train/{_LOSS}"), ("held out", HELD_OUT + _LOSS)):
+        points = [(line["step"], line[key]) for line in log if key in line]
+        if points:
+            steps, losses = np.array(points, float).T
+            curves.append(_curve(name, steps, losses))
+    if not curves or max(len(curve.x) for curve in curves) < 2:
+        return ""
+    steps = np.array([0.0, float(numbers["step"])])
+    baseline = np.full(2, numbers["held_out"]["unigram_loss"])
+    curves.append(_curve("baseline", steps, baseline))
+    figure = figures.model_curves(curves, title="Masked-LM loss while training")
+    figures.save(figure, out / "loss.png")
+    return f"\n## Loss\n\n{image('masked-LM loss by step', 'loss.png')}\n"
+
+
+def _curve(name: str, x: np.ndarray, y: np.ndarray) -> figures.Curve:
+    return figures.Curve("masked-LM loss, nats", "step", name, "", x, y)
+
+
+def _unmoved(components: Json) -> list[str]:
+    """Return a sentence on the position vectors that training has hardly changed, if any."""
+    names = []
+    for name, versions in components.items():
+        before = versions.get("at the start")
+        after = versions.get("trained")
+        if not before or not after:
+            continue
+        change = max(abs(after[key] - before[key]) for key in before)
+        if change < _UNMOVED and before["translation_invariance"]:
+            names.append(name)
+    if not names:
+        return []
+    return [
+        f"Training has hardly moved {', '.join(names)}: no violation changed by {_UNMOVED} or",
+        "more. The figure shows the random initial values: train for longer before you read it.",
+        "",
+    ]
+
+
+def _readable(
+    numbers: Json, run: TextRun[PretrainingConfig], *, parameters: int
+) -> str:
     scores = numbers["held_out"]
     rows = []
     for name, key, baseline, form in _ROWS:
@@ -143,7 +202,26 @@ def _readable(numbers: Json) -> str:
         f"always predicts the most frequent token{label}.",
         table(["", "model", "baseline"], rows),
         warning,
+        "## Settings",
+        _settings(run, parameters),
     )
+
+
+def _settings(run: TextRun[PretrainingConfig], parameters: int) -> list[str]:
+    """Return a list of what a reader needs to repeat the run, or to compare it."""
+    config = run.config
+    model = run.program.model
+    size = f"{model.num_layers} layers of {model.hidden_size}"
+    rows = [
+        ("Model", f"{size}, {model.dtype}; {parameters:,} parameters"),
+        ("Start", config.init or "from scratch"),
+        ("Text", config.data.source),
+        *run.summary,
+        ("Optimizer", config.optimizer.name),
+        ("Learning rate", f"{config.optimizer.learning_rate:g}"),
+        ("Seed", f"{config.seed}"),
+    ]
+    return [f"- {name}: {markdown.text(value)}" for name, value in rows]
 
 
 def _not_learned(scores: Json) -> list[str]:

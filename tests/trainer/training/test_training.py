@@ -807,7 +807,13 @@ def test_the_report_and_its_repetition(straight, tmp_path):
     assert relative["translation_invariance"] == pytest.approx(0, abs=1e-5)
     assert numbers["held_out"]["unigram_accuracy"] < 0.5
     assert (tmp_path / "b" / "figure2_vectors.png").stat().st_size > 10_000
-    assert "| masked-LM accuracy" in (tmp_path / "b" / "report.md").read_text()
+    page = (tmp_path / "b" / "report.md").read_text()
+    assert "| masked-LM accuracy" in page
+    assert f"- Seed: {config.seed}\n" in page and "- Start: from scratch\n" in page
+    assert (
+        "](loss.png)" in page and (tmp_path / "b" / "loss.png").stat().st_size > 5_000
+    )
+    assert "Training has hardly moved" not in page.partition("## Position vectors")[0]
 
 
 @pytest.fixture(scope="module")
