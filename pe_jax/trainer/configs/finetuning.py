@@ -197,17 +197,23 @@ class SquadConfig(FinetuningConfig):
 class ClassificationDataConfig(FinetuningDataConfig):
     """Tables of texts with a class each."""
 
-    train: str = field("", text(), "A file of .csv, .tsv or .jsonl.")
+    train: str = field(
+        "", text(), "The training texts are in this file of .csv, .tsv or .jsonl."
+    )
     validation: str = field(
-        "", text(), "As for `train`; empty keeps a tenth of its rows to score."
+        "",
+        text(),
+        "The texts of this file are scored. Empty keeps a tenth of the rows of `train` to score.",
     )
     texts: tuple[str, ...] = field(
         ("text",),
         several(text("Give the name of a column."), least=1, most=2),
-        "Names of the columns of the text, or of both texts of a pair.",
+        "The text is in the column of this name, or both texts of a pair in two.",
     )
     label: str = field(
-        "label", text("Give the name of a column."), "Name of the column of the class."
+        "label",
+        text("Give the name of a column."),
+        "The class is in the column of this name.",
     )
 
     def errors(self) -> Iterator[str]:
@@ -235,18 +241,33 @@ class TaggingDataConfig(FinetuningDataConfig):
     train: str = field(
         "conll2003:train",
         _SENTENCES,
-        "Path or glob of files, or NAME:SPLIT+SPLIT of tfds.",
+        "The training sentences are in files of this path or glob, or in NAME:SPLIT+SPLIT "
+        "of tfds.",
     )
     validation: str = field(
-        "conll2003:dev", _SENTENCES, "As for `train`; `select` goes by it."
+        "conll2003:dev",
+        _SENTENCES,
+        "These sentences are scored, and `select` depends on them.",
     )
-    test: str = field("", text(), "As for `train`; scored too, and not selected by.")
-    word_column: int = field(0, _COLUMN, "Of the word in files; -1 is the last.")
-    label_column: int = field(-1, _COLUMN, "Of the label in files; -1 is the last.")
+    test: str = field(
+        "",
+        text(),
+        "These sentences are scored too, and nothing depends on their scores.",
+    )
+    word_column: int = field(
+        0,
+        _COLUMN,
+        "The word is in this column of files, counted from 0; -1 is the last.",
+    )
+    label_column: int = field(
+        -1,
+        _COLUMN,
+        "The label is in this column of files, counted from 0; -1 is the last.",
+    )
     features: tuple[str, ...] = field(
         ("tokens", "ner"),
         several(text("Give the name of a feature."), least=2, most=2),
-        "Of words and of labels in tfds.",
+        "The words and the labels of tfds are in features of these names.",
     )
 
 
@@ -258,7 +279,7 @@ class TaggingConfig(FinetuningConfig):
     scheme: str = field(
         "auto",
         one_of(("auto", "iob1", "iob2", "bioes", "none")),
-        'How labels mark entities, which F1 is of; "none" for plain tags, which accuracy is of; '
-        '"auto" decides by the training data.',
+        'Labels are read as marks of entities in this scheme, and F1 is of entities; with "none" '
+        'they are plain tags, scored by accuracy. "auto" decides by the training data.',
     )
     data: TaggingDataConfig = subconfig(TaggingDataConfig)
