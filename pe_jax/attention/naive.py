@@ -15,8 +15,8 @@ import jax.numpy as jnp
 
 from pe_jax.attention.inputs import AttentionInputs, Term, evaluated, repeat_heads
 from pe_jax.attention.masks import combine_masks, masked_logits, masked_softmax
-from pe_jax.attention.product import head_product
 from pe_jax.common.dtypes import wide_dtype
+from pe_jax.common.product import head_product
 from pe_jax.common.shapes import Array, Bool, Float
 from pe_jax.encodings.part import HookContext, LogitTerms, OffsetVectors, Params
 from pe_jax.encodings.positions import offsets

@@ -27,11 +27,11 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from pe_jax.attention.masks import index_offsets
-from pe_jax.attention.product import product
 from pe_jax.attention.relative_shift import relative_shift
 from pe_jax.common.axis_blocks import cut_axis, join_axis
 from pe_jax.common.dtypes import at_least_float32, wide_dtype
 from pe_jax.common.mesh_axes import vary_alike
+from pe_jax.common.product import product
 from pe_jax.common.records import Record
 from pe_jax.common.shapes import Array, Float, Int, Leaf, Size
 from pe_jax.encodings.positions import offsets

@@ -35,9 +35,9 @@ from pe_jax.attention.offset_terms import (
     table_logits,
     table_values,
 )
-from pe_jax.attention.product import head_product
 from pe_jax.attention.token_axes import PerToken, axes
 from pe_jax.common.dtypes import wide_dtype
+from pe_jax.common.product import head_product
 from pe_jax.common.records import Record
 from pe_jax.common.shapes import Array, Float, Leaf, Size
 from pe_jax.encodings.part import Params

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
-from pe_jax.attention.product import product_p
 from pe_jax.attention.relative_shift import relative_shift_p, relative_shift_transpose_p
+from pe_jax.common.product import product_p
 from pe_jax.common.shapes import Array
 
 # Names of primitives that run the program in their parameters once.

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from pe_jax.attention import dropout, padding_mask
 from pe_jax.attention.masks import combine_masks, document_positions
-from pe_jax.attention.product import is_product_of_layers
+from pe_jax.common.product import is_product_of_layers
 from pe_jax.common.records import Record
 from pe_jax.common.shapes import Array, Bool, Float, Int
 from pe_jax.encodings import (

@@ -17,7 +17,7 @@ import numpy as np
 
 from pe_jax.attention.attention import attention
 from pe_jax.attention.dropout import dropout
-from pe_jax.attention.product import add_row, product
+from pe_jax.common.product import add_row, product
 from pe_jax.common.shapes import Array, Bool, Float, Int
 from pe_jax.encodings import Context, Params, PositionEncoding, embed
 from pe_jax.encodings.part import Projection

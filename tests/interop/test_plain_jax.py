@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from pe_jax.attention.product import product, product_p
 from pe_jax.attention.relative_shift import relative_shift, relative_shift_p
+from pe_jax.common.product import product, product_p
 from pe_jax.encodings.rotary.rotation import rotate_by
 from pe_jax.interop.plain_jax import plain
 

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from pe_jax.attention.masks import document_bounds
-from pe_jax.attention.product import add_row
 from pe_jax.attention.tpu_kernel import launch
 from pe_jax.attention.tpu_kernel.kernels import Batched, Documents, Shared
 from pe_jax.attention.tpu_kernel.tiles import MASKED
@@ -18,6 +17,7 @@ from pe_jax.attention.tpu_kernel.tiling import (
     TermLayout,
     Tiling,
 )
+from pe_jax.common.product import add_row
 from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings.positions import AttentionWindow
 

@@ -21,8 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
-from pe_jax.attention.product import product
 from pe_jax.common.dtypes import at_least_float32
+from pe_jax.common.product import product
 from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings.part import QKV, HookContext, Params
 

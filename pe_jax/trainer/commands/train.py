@@ -3,7 +3,7 @@
 train.py --config=configs/quickstart.py --workdir=W
 train.py --config=configs/glue.py --config.task=cola --config.init=RUN --workdir=W
 train.py --config=... --workdir=gs://... --coordinator=auto       (on each host of a pod)
-train.py --config=... --workdir=W --check                         (reads all inputs, trains nothing)
+train.py --config=... --workdir=W --check               (reads all, trains nothing)
 """
 
 from __future__ import annotations

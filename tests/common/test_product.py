@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers.compiled import value_and_pullback
 
-from pe_jax.attention.product import product
+from pe_jax.common.product import product
 
 SIZES = dict(b=2, h=3, q=5, k=4, d=6, m=7)
 
@@ -116,7 +116,7 @@ def test_gradients_of_kernels_on_a_cpu_with_bfloat16_units(spec, monkeypatch):
         grads, loops = [], []
         for has in (True, False):
             monkeypatch.setattr(
-                "pe_jax.attention.product.multiplies_bfloat16", lambda has=has: has
+                "pe_jax.common.product.multiplies_bfloat16", lambda has=has: has
             )
             anew = functools.partial(
                 function
