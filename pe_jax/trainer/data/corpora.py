@@ -68,8 +68,8 @@ _LONGEST_LINE = 2**28  # Bytes; a line takes ten times as much memory.
 def matching_paths(pattern: str) -> list[Path]:
     """Return the local files, or those in an object store, that a pattern matches."""
     if not is_remote(pattern):
-        paths = map(Path, sorted(glob.glob(pattern, recursive=True)))
-        return [path for path in paths if path.is_file()]
+        local = map(Path, sorted(glob.glob(pattern, recursive=True)))
+        return [path for path in local if path.is_file()]
     path = reachable_path(pattern)
     if "**" in pattern:
         raise ValueError(

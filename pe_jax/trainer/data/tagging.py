@@ -94,13 +94,13 @@ def check_labels(sentences: Iterable[Sentence], scheme: str) -> None:
                     f"{sentence.place(index)}: the label {label!r} {fault}. Set "
                     "config.data.scheme, or config.data.label_column."
                 )
-        index = impossible_at(sentence.labels, scheme)
-        if index is not None:
-            raise ValueError(_impossible(sentence, index, scheme))
+        wrong = impossible_at(sentence.labels, scheme)
+        if wrong is not None:
+            raise ValueError(_impossible(sentence, wrong, scheme))
 
 
-def _impossible(sentence: Sentence, index: int | None, scheme: str) -> str:
-    assert index is not None
+def _impossible(sentence: Sentence, index: int, scheme: str) -> str:
+    """Return the message for what `impossible_at` has found."""
     end = len(sentence.labels)
     after = f"after {sentence.labels[index - 1]!r}" if index else "at the beginning"
     what = f"{sentence.labels[index]!r} stands" if index < end else "a sentence ends"
@@ -280,7 +280,7 @@ def encode_sentences(
         )
     texts = [" ".join(sentence.words) for sentence in sentences]
     index_of = {label: index for index, label in enumerate(labels)}
-    inputs = []
+    inputs: list[np.ndarray] = []
     second = []
     targets = []
     places = []  # Of the words of each sentence, `[n, 2]`.
