@@ -1,11 +1,10 @@
 """TPU slices to compile for, which need not be attached: rates, memory, clocks and links.
 
 Bandwidths are the published ones of Google's Cloud TPU pages. The memory is what the TPU compiler
-lets a program use. The clock of v4 is published; those of v5e, v5p and v6e are clocks at which
-the compiler's cycles agree with the published figures: its estimates of a large matmul are at 70
-to 93 % of the peak, and those of a large element-wise sum at 72 to 81 % of the memory's
-bandwidth. No clock gives both for tpu7x (at 1.9 GHz, 70 and 42 %), so its cycles are not
-converted to seconds.
+lets a program use. The clock of v4 is published; with those of v5e, v5p and v6e the compiler's
+cycles agree with the published figures: its estimates of a large matmul are at 70 to 93 % of the
+peak, and those of a large element-wise sum at 72 to 81 % of the memory's bandwidth. No clock gives
+both for tpu7x (at 1.9 GHz, 70 and 42 %), so its cycles are not converted to seconds.
 """
 
 from __future__ import annotations

@@ -573,6 +573,22 @@ def test_a_run_that_is_stopped_does_not_resume(cloud):
     assert "The same command resumes the run." in cloud.stderr
 
 
+def test_a_stop_between_two_tries_is_noticed(cloud):
+    """The first try alone forgets a former stop."""
+    cloud.plan("train", "exit 134")
+    assert run(cloud) == 0
+    commands = [
+        word.removeprefix("--command=")
+        for call in cloud.calls()
+        for word in call
+        if tpu_slice.END_TRAINING in word and "pe-jax train" not in word
+    ]
+    assert commands == [
+        f"rm -f {tpu_slice.STOP_MARK}; {tpu_slice.END_TRAINING}",
+        f"{tpu_slice.STOP_IF_ASKED}; {tpu_slice.END_TRAINING}",
+    ]
+
+
 def test_delete(cloud):
     cloud.exists()
     assert cloud.run("delete", "pod", "--zone=z") == 0
