@@ -17,6 +17,7 @@ from tpu_slices import make_slice
 
 from pe_jax import encodings
 from pe_jax.attention import attention
+from pe_jax.attention.devices import emulated_devices
 from pe_jax.attention.dropout import keep
 from pe_jax.attention.dropout import scale as scale_of_kept
 from pe_jax.attention.implementations import kernel_in_auto
@@ -427,6 +428,37 @@ def test_derivatives_that_need_another_implementation(
         TypeError, match=f'attention has no {missing}.*pass implementation="naive"'
     ):
         derivative(loss)(q)
+
+
+@pytest.mark.parametrize("name", ["rope", "liere"])
+def test_positions_that_are_arrays(name):
+    """Encodings that map queries and keys alone: the kernel needs no offsets."""
+    encoding = encodings.from_name(
+        name, hidden_size=32, head_size=16, num_heads=2, max_length=128
+    )
+    params = encoding.init(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    axes = () if encoding.axes == 1 else (encoding.axes,)
+    positions = rng.integers(0, 50, (2, 128, *axes))
+    q, k, v, to = rng.normal(size=(4, 2, 128, 2, 16)).astype(np.float32)
+
+    @functools.partial(jax.jit, static_argnames="implementation")
+    def value_and_gradients(positions, implementation):
+        context = encodings.Context(positions_q=positions)
+
+        def outputs(q, k, v):
+            return attention(
+                q, k, v, encoding, params, context, implementation=implementation
+            )
+
+        out, pullback = jax.vjp(outputs, q, k, v)
+        return out, pullback(to)
+
+    with emulated_devices():
+        ours = value_and_gradients(positions, "kernel")
+    exact = value_and_gradients(positions, "naive")
+    for got, want in zip(jax.tree.leaves(ours), jax.tree.leaves(exact), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.tpu_compiler

@@ -29,7 +29,9 @@ def unsupported_reason(x: AttentionInputs) -> str:
         return "shapes that are known at compile time"
     shift = x.context.shift
     shifts_differ = any(context.shift != shift for _, _, context in x.terms)
-    if shift is None or x.masks.position_windows or shifts_differ:
+    takes_offsets = bool(x.terms) or x.masks.window is not None
+    has_offsets = shift is not None or not takes_offsets
+    if not has_offsets or x.masks.position_windows or shifts_differ:
         return "positions that are ranges, the same for all parts of the encoding"
     if x.added.array is not None or x.added.terms or x.maps:
         return (
@@ -59,7 +61,8 @@ def unsupported_reason(x: AttentionInputs) -> str:
     if k.shape[2] < q.shape[2] and value_table is not None and value_table.ndim > 2:
         return "as many heads of values as of vectors that join the values"
     packed = x.masks.document_ids is not None
-    if not fits(q, k, **tables, window=x.masks.window, offset=shift, packed=packed):
+    offset = shift or 0
+    if not fits(q, k, **tables, window=x.masks.window, offset=offset, packed=packed):
         return "lengths and tables whose intermediate results fit into the memory on the chip"
     return ""
 
@@ -68,7 +71,6 @@ def attend(
     x: AttentionInputs, rate: float, seed: Array | None
 ) -> Float[Array, "B Lq H f"]:
     """Attention of `x`, with dropout if there is a seed; on a TPU, or emulated (see `devices`)."""
-    assert x.context.shift is not None
     interpret = devices.are_emulated()
     (q, k, v), tables = _laid_out(x)
     if not interpret:
@@ -85,7 +87,7 @@ def attend(
         **tables,
         sink=sink,
         window=x.masks.window,
-        offset=x.context.shift,
+        offset=x.context.shift or 0,  # Without ranges nothing depends on it.
         valid=valid,
         document_ids=x.context.document_ids,
         scale=_scale(x),

@@ -1,0 +1,85 @@
+"""What would attention of one layer cost on a TPU, by encoding? Compiled for it, nothing run.
+
+    python benchmarks/tpu_layers.py [--encodings=none,rope] [--length=512] [--rows=16] [--chip=v5e]
+
+Estimated milliseconds of attention forward and backward, without projections, 12 heads of 64 in
+bfloat16 on one chip, by the method of docs/tpu.md, and their ratio to the first encoding. Needs the
+extra tpu. A minute for each encoding.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import hlo
+import jax
+import jax.numpy as jnp
+import tpu_costs
+from _layer import layer_gradients
+from absl import app, flags
+from jax.sharding import NamedSharding, PartitionSpec
+from tpu_slices import Slice, make_slice
+
+from pe_jax import encodings
+from pe_jax.attention.implementations import kernel_in_auto
+from pe_jax.common.markdown import raw_table
+from pe_jax.common.values import split_names
+from pe_jax.trainer.console.terminal import log
+from pe_jax.trainer.training import sharding
+
+_ENCODINGS = flags.DEFINE_string(
+    "encodings", "none,rope", "Position encodings of one axis, the first for ratios."
+)
+_LENGTH = flags.DEFINE_integer("length", 512, "Queries and keys.")
+_ROWS = flags.DEFINE_integer("rows", 16, "Of the batch.")
+_CHIP = flags.DEFINE_string("chip", "v5e", "See `TPUS` in tpu_slices.py.")
+
+HEADS, SIZE = 12, 64
+
+
+def seconds_of_layer(
+    name: str, rows: int, length: int, chips: Slice
+) -> dict[str, float]:
+    """Return the seconds of attention with an encoding by kind of work, see `tpu_costs.seconds`.
+
+    Args:
+      chips: a single chip.
+    """
+    encoding = encodings.from_name(
+        name,
+        hidden_size=HEADS * SIZE,
+        head_size=SIZE,
+        num_heads=HEADS,
+        max_length=length,
+    )
+    here = NamedSharding(chips.mesh, PartitionSpec())
+    params = jax.eval_shape(encoding.init, jax.random.key(0))
+    qkv = jax.ShapeDtypeStruct((3, rows, length, HEADS, SIZE), jnp.bfloat16)
+    arguments = sharding.abstract((qkv, params), here)
+    layer = layer_gradients(encoding, "auto").__wrapped__
+    with kernel_in_auto(), jax.sharding.use_abstract_mesh(chips.mesh.abstract_mesh):
+        lowered = jax.jit(layer, out_shardings=here).lower(*arguments, None, None)
+    work = hlo.read(lowered.compile().as_text() or "").work
+    return tpu_costs.seconds(work, chips)
+
+
+def main(_: list[str]) -> None:
+    chips = make_slice(f"{_CHIP.value}:1x1")
+    first = 0.0
+    rows = []
+    for name in split_names(_ENCODINGS.value):
+        log(f"Compiling {name}.")
+        seconds = seconds_of_layer(name, _ROWS.value, _LENGTH.value, chips)
+        total = sum(seconds.values())
+        first = first or total
+        kernel = "yes" if seconds["kernels"] else "no"
+        rows.append([name, f"{1e3 * total:.3f}", f"{total / first:.2f}", kernel])
+        log(f"{name}: {1e3 * total:.3f} ms")
+    print("\n".join(raw_table(["encoding", "estimate, ms", "ratio", "kernel"], rows)))
+
+
+if __name__ == "__main__":
+    app.run(main)
