@@ -1,4 +1,4 @@
-"""flax 0.12.12: positions that `dot_product_attention_with_rope` gets, and decoding without them."""
+"""flax 0.12.12: positions of `dot_product_attention_with_rope`, and decoding without them."""
 
 import functools
 
