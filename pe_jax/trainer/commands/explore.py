@@ -28,6 +28,15 @@ _ENCODINGS = _string(
 )
 _OUT = _string("out", None, "The .html file to write.")
 
+_TRAINED = (
+    "Layers of trained models: mean attention logits, times √d, of random words, where every query "
+    "is one word and every key another."
+)
+_UNTRAINED = (
+    "Untrained encodings, in the sizes of BERT-base: P·Pᵀ if they add vectors to the input, else "
+    "the logits of one repeated word with equal projections of queries and keys."
+)
+
 
 def run() -> None:
     from pe_jax.trainer.reports.explorer_page import page, plotly_source
@@ -58,13 +67,17 @@ def run() -> None:
     for name in names:
         log(f"Measuring {name}")
         entries.append(explorer.untrained(name, f"{name} (untrained)"))
-    about = (
-        "Layers of trained models: mean attention logits, times √d, of random words, where every "
-        "query is one word and every key another. Untrained encodings: in the sizes of BERT-base."
-    )
+    about = []
+    if folders:
+        about.append(_TRAINED)
+    if names:
+        about.append(_UNTRAINED)
     out = reachable_path(_OUT.value)
     text = page(
-        entries, title="Position encodings side by side", about=about, plotly=plotly
+        entries,
+        title="Position encodings side by side",
+        about=" ".join(about),
+        plotly=plotly,
     )
     write_text(out, text)
     show(f"Wrote {out}. Open it in a browser.")
