@@ -161,11 +161,6 @@ class ClassificationDataConfig(FinetuningDataConfig):
         "label", text("Give the name of a column."), "Name of the column of the class."
     )
 
-    def errors(self) -> Iterator[str]:
-        yield from super().errors()
-        if not self.train:
-            yield "train is empty: give config.data.train, a file of .csv, .tsv or .jsonl."
-
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationConfig(FinetuningConfig):
