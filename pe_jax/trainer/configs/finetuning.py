@@ -216,11 +216,6 @@ class ClassificationDataConfig(FinetuningDataConfig):
         "The class is in the column of this name.",
     )
 
-    def errors(self) -> Iterator[str]:
-        yield from super().errors()
-        if not self.train:
-            yield "train is empty: give config.data.train, a file of .csv, .tsv or .jsonl."
-
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationConfig(FinetuningConfig):

@@ -26,10 +26,15 @@ def load_classification_task(
     """Return the data, head and scores of the tables that `config.data` names.
 
     Raises:
-      ValueError: for a table that cannot be read, see `read_labelled_texts`, a single class, a
-        class that the training data lacks, or inputs that are too short for a text.
+      ValueError: without a table to train on, for one that cannot be read, see
+        `read_labelled_texts`, a single class, a class that the training data lacks, or inputs that
+        are too short for a text.
     """
     data = config.data
+    if not data.train:
+        raise ValueError(
+            "config.data.train is empty: give a file of .csv, .tsv or .jsonl."
+        )
     columns = (data.texts, data.label)
     table = read_labelled_texts(data.train, *columns)
     labels = class_names(table.labels, data.train, data.label)
@@ -47,5 +52,10 @@ def load_classification_task(
     glue = GlueTask(texts=data.texts, labels=labels, metrics=("accuracy", "f1_macro"))
     splits = {"train": train, VALIDATION: validation}
     task = task_of_splits(dataset, glue, splits, config, model, tokenizer)
-    notes = [f"classes: {', '.join(labels)}", *task.notes, *([note] if note else [])]
-    return task._replace(trained_on=Path(data.train).name, notes=notes, labels=labels)
+    notes = [
+        f"trained on {Path(data.train).name}",
+        f"classes: {', '.join(labels)}",
+        *task.notes,
+        *([note] if note else []),
+    ]
+    return task._replace(notes=notes, labels=labels)

@@ -42,7 +42,8 @@ def loaded(tmp_path, *, validation="", text=ROWS, **changes):
 def test_scores_of_your_own_texts(tmp_path):
     task = loaded(tmp_path, validation=ROWS)
     assert task.labels == ("negative", "positive")
-    assert (task.dataset, task.trained_on) == ("scored.csv", "train.csv")
+    assert task.dataset == task.trained_on == "scored.csv"
+    assert "trained on train.csv" in task.notes
     assert task.metric == "accuracy"
     logits = np.array([[0, 1], [0, 1], [1, 0]], np.float32)
     scores, predictions = task.score("validation", logits)
@@ -64,8 +65,9 @@ def test_a_tenth_is_scored_without_validation(tmp_path):
 
 
 def test_train_is_required():
-    with pytest.raises(ValueError, match="give config.data.train"):
-        from_values(classify.get_config(), ClassificationConfig)
+    config = from_values(classify.get_config(), ClassificationConfig)
+    with pytest.raises(ValueError, match="config.data.train is empty: give a file"):
+        load_classification_task(config, BertConfig(vocab_size=8), tokenizer())
 
 
 def test_the_mean_f1_is_that_of_scikit_learn():
