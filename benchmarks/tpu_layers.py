@@ -9,6 +9,7 @@ extra tpu. A minute for each encoding.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def seconds_of_layer(
     params = jax.eval_shape(encoding.init, jax.random.key(0))
     qkv = jax.ShapeDtypeStruct((3, rows, length, HEADS, SIZE), jnp.bfloat16)
     arguments = sharding.abstract((qkv, params), here)
-    layer = layer_gradients(encoding, "auto").__wrapped__
+    layer = inspect.unwrap(layer_gradients(encoding, "auto"))
     with kernel_in_auto(), jax.sharding.use_abstract_mesh(chips.mesh.abstract_mesh):
         lowered = jax.jit(layer, out_shardings=here).lower(*arguments, None, None)
     work = hlo.read(lowered.compile().as_text() or "").work

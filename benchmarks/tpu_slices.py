@@ -105,7 +105,7 @@ TPUS: dict[str, Tpu] = {
 
 
 class Slice(NamedTuple):
-    """A grid of chips of one kind, or `count` such grids with a network between them.
+    """A grid of chips of one kind, or `slices` such grids with a network between them.
 
     `shape` has the chips along each axis of a grid. Programs can be compiled for the devices of
     `mesh`, but not run on them.
@@ -115,7 +115,7 @@ class Slice(NamedTuple):
     tpu: Tpu
     shape: tuple[int, ...]
     mesh: Mesh
-    count: int = 1
+    slices: int = 1
 
     @property
     def link_bandwidth(self) -> float:

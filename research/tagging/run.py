@@ -50,21 +50,22 @@ def _is_known(about: dict[str, object]) -> bool:
 
 
 def main(_: list[str]) -> None:
-    required = {
+    given = {
         "books": _BOOKS.value,
         "tagging": _TAGGING.value,
         "minilm": _MINILM.value,
         "workdir": _WORKDIR.value,
     }
-    missing = [f"--{name}" for name, value in required.items() if not value]
+    missing = [f"--{name}" for name, value in given.items() if not value]
     if missing:
         raise app.UsageError(f"Required, and missing: {', '.join(missing)}.")
+    required = {name: str(value) for name, value in given.items()}
     cache_compiled_programs()
     folders = runs.Folders(
-        work=Path(_WORKDIR.value),
-        books=Path(_BOOKS.value),
-        tagging=Path(_TAGGING.value),
-        minilm=Path(_MINILM.value),
+        work=Path(required["workdir"]),
+        books=Path(required["books"]),
+        tagging=Path(required["tagging"]),
+        minilm=Path(required["minilm"]),
         tfds=_TFDS.value,
     )
     part, parts = map(int, _PART.value.split("/"))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from matplotlib.artist import Artist
 from scipy import stats
 
 from pe_jax.common.files import write_text
@@ -254,11 +255,11 @@ def draw(by_name: Lines) -> None:
     shown = [name for name in shown if differences[name][0] <= differences["none"][0]]
     figure = new(7.5, 0.24 * len(shown) + 1.6)
     axes = figure.subplots()
-    dots = {}
+    dots: dict[str, Artist] = {}
     for row, name in enumerate(shown):
         value, width = differences[name]
         family = encoding_family(name)
-        dots[family] = axes.errorbar(
+        bars = axes.errorbar(
             value,
             row,
             xerr=width or None,
@@ -266,6 +267,7 @@ def draw(by_name: Lines) -> None:
             color=FAMILIES[family],
             markersize=5,
         )
+        dots[family] = bars.lines[0]
     axes.set_yticks(range(len(shown)), shown)
     axes.invert_yaxis()
     axes.axvline(0.0, color="0.6", linewidth=0.8, zorder=0)
