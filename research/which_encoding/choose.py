@@ -43,7 +43,7 @@ def measure(name: str, position: str, ratio: float, books: Path) -> None:
         run = Path(folder) / "run"
         recipe.train(treatment, books, run)
         scores = recipe.held_out(run, str(recipe.TRAINED))
-    record: dict[str, object] = {"encoding": name} | treatment._asdict()
+    record: dict[str, object] = {"encoding": name, **treatment._asdict()}
     record["seconds"] = round(time.monotonic() - start, 1)
     append_json_line(candidates.FOLDER / "selection.jsonl", record | scores)
 
