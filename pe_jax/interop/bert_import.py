@@ -573,8 +573,8 @@ def _unsupported(encoder: EncoderFormat, theirs: Mapping[str, Any]) -> list[str]
             accepted = "left out" if only is None else repr(only)
             errors.append(f"{key} must be {accepted}, got {shown(theirs[key])}")
     window = theirs.get("sliding_window")
-    is_halved = isinstance(window, int) and window % 2 == 1
-    if theirs.get("use_bidirectional_attention") is True and is_halved:
+    is_both_ways = theirs.get("use_bidirectional_attention") is True
+    if is_both_ways and isinstance(window, int) and window % 2 == 1:
         errors.append(
             f"sliding_window must be even, twice the reach of a layer with a window, got {window}: "
             "transformers 4.57, for one, saves half of the published size plus 1. If it wrote the "

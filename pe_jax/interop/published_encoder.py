@@ -420,10 +420,9 @@ def _with_windows(config: BertConfig, windows: PositionEncoding) -> BertConfig:
             f"the published model ({windows.name}). Join them to its layers, as in "
             "'cycle(rope, rope+window(max_distance=64))', or pass keep_windows=False."
         )
-    position: str | PositionEncoding = encoding + windows
-    if isinstance(config.position, str):
-        position = position.name
-    return dataclasses.replace(config, position=position)
+    joined = encoding + windows
+    is_name = isinstance(config.position, str)
+    return dataclasses.replace(config, position=joined.name if is_name else joined)
 
 
 def _prompt(
