@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -72,7 +72,7 @@ def label_probabilities(
       params: of `BertForTokens`.
     """
     model = BertForTokens(config, len(params["tokens"]["bias"]))
-    logits = model.apply(
+    logits: Any = model.apply(
         {"params": params}, inputs.tokens, inputs.token_types, inputs.mask
     )
     return jax.nn.softmax(logits)
