@@ -9,7 +9,7 @@ five seeds on NCBI disease, WNUT-17 and UD English-EWT (XPOS), and with --tfds o
 Each model on each task is a line of results.jsonl. The same command resumes, also within a run, and
 several processes may share the work: --part=0/2 takes every second model. Models stay in W/models.
 
-Hardware: any; MiniLM on NCBI disease, five seeds, takes about an hour on a core of a CPU.
+Hardware: any.
 """
 
 from __future__ import annotations

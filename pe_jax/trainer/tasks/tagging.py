@@ -179,8 +179,9 @@ def _most_frequent(
     train: Sequence[Sentence], sentences: Sequence[Sentence]
 ) -> list[list[str]]:
     """Return for each word its most frequent label in training, or the most frequent of all."""
-    by_word: dict[str, collections.Counter[str]]
-    by_word = collections.defaultdict(collections.Counter)
+    by_word: dict[str, collections.Counter[str]] = collections.defaultdict(
+        collections.Counter
+    )
     for sentence in train:
         for word, label in zip(sentence.words, sentence.labels, strict=True):
             by_word[word][label] += 1
