@@ -49,7 +49,7 @@ def test_scores_of_your_own_texts(tmp_path):
     scores, predictions = task.score("validation", logits)
     assert scores["accuracy"] == pytest.approx(200 / 3)
     assert scores["f1_macro"] == pytest.approx(200 / 3)  # 2/3 and 2/3.
-    assert predictions == {"validation": [1, 1, 0]}
+    assert predictions == {"validation.json": "[1, 1, 0]"}
     assert task.baseline["accuracy"] == pytest.approx(200 / 3)
     assert task.baseline["f1_macro"] == pytest.approx(40.0)  # 0.8 and 0.
     assert len(task.train.sizes()) == 3
