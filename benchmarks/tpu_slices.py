@@ -67,7 +67,7 @@ TPUS: dict[str, Tpu] = {
 
 
 class Slice(NamedTuple):
-    """A grid of chips of one kind, or `count` such grids with a network between them.
+    """A grid of chips of one kind, or several, `slices`, with a network between them.
 
     `shape` has the chips along each axis of a grid. Programs can be compiled for the devices of
     `mesh`, but not run on them.
@@ -77,7 +77,7 @@ class Slice(NamedTuple):
     tpu: Tpu
     shape: tuple[int, ...]
     mesh: Mesh
-    count: int = 1
+    slices: int = 1
 
     @property
     def link_bandwidth(self) -> float:
