@@ -105,7 +105,7 @@ TPUS: dict[str, Tpu] = {
 
 
 class Slice(NamedTuple):
-    """A grid of chips of one kind, or several such grids with a network between them.
+    """A grid of chips of one kind, or several, `slices`, with a network between them.
 
     `shape` has the chips along each axis of a grid. Programs can be compiled for the devices of
     `mesh`, but not run on them.
@@ -115,6 +115,7 @@ class Slice(NamedTuple):
     tpu: Tpu
     shape: tuple[int, ...]
     mesh: Mesh
+    slices: int = 1
 
     @property
     def link_bandwidth(self) -> float:
@@ -164,7 +165,7 @@ def make_slice(name: str) -> Slice:
         raise ValueError(
             f"Compiling for a TPU needs its compiler: pip install '.[tpu]' ({error})."
         ) from None
-    return Slice(name, tpu, shape, sharding.data_mesh(list(devices)))
+    return Slice(name, tpu, shape, sharding.data_mesh(list(devices)), count)
 
 
 def _stay_off_the_machine() -> None:

@@ -207,7 +207,7 @@ def test_rows_follow_the_processes_of_a_slice(name, tmp_path):
     assert hosts == sorted(hosts) and len(set(hosts)) == len(devices) // 4
     assert {hosts.count(host) for host in hosts} == {4}
     slices = [getattr(device, "slice_index", 0) or 0 for device in devices]
-    assert slices == sorted(slices) and len(set(slices)) == chips.count
+    assert slices == sorted(slices) and len(set(slices)) == chips.slices
     of_seeds = seed_mesh(2, devices).devices
     assert all(
         np.diff([device.process_index for device in row]).min() >= 0 for row in of_seeds
