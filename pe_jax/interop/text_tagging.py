@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from tokenizers import Tokenizer
 
+from pe_jax.common.records import Record
 from pe_jax.common.shapes import Float
 from pe_jax.encodings import Params
 from pe_jax.interop import sentence_vectors
@@ -32,7 +33,7 @@ from pe_jax.interop.words import trim_offsets, with_accents, word_rule
 from pe_jax.models import BertConfig, BertForTokens
 
 
-class TextSpan(NamedTuple):
+class TextSpan(Record):
     """A span of a text, and its label.
 
     Attributes:
@@ -172,4 +173,6 @@ def _text_span(
     start = int(words.bounds[span.start, 0])
     end = int(words.bounds[span.stop - 1, 1])
     score = float(scores[span.start : span.stop].mean())
-    return TextSpan(span.type, start, end, text[start:end], score)
+    return TextSpan(
+        label=span.type, start=start, end=end, text=text[start:end], score=score
+    )
