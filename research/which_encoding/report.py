@@ -47,7 +47,7 @@ table by about 0.5 at most, which is too little for a bias and too much for a ta
 positions. So each encoding with parameters chooses the *ratio* of their learning rate to that of
 all other parameters among 1, 10, 30 and 100 (0.1, 0.3, 1 and 3 for vectors that are added to the
 input, and then the best of three sizes of these at the start). The loss at 64 tokens decides,
-with a seed that is not reported ([selection.jsonl](selection.jsonl)).
+with a seed that is not reported (`selection.jsonl`).
 
 ## Compared fairly
 
@@ -80,7 +80,7 @@ upper bounds. They are not ranked against the others.
 _COMMANDS = """
 The learning rate, 1e-3, is that of configs/pretrain_books.py. 5e-4 was worse for `rope` (4.81
 against 4.60 with the same seed) and `learned_absolute` (5.59 and 5.37;
-[rates.jsonl](rates.jsonl)). Absolute sinusoids have `scale=0.03`: at their default, 1, they drown
+`rates.jsonl`). Absolute sinusoids have `scale=0.03`: at their default, 1, they drown
 the token embeddings of a model this small. `rope_slice`, `decoupled_rope` and `xpos` were trained
 with `layout='interleaved'`, their default then; the layout permutes dimensions that are drawn at
 random, so it changes nothing but the draw. Encodings that need `causal` predict a masked word
