@@ -46,6 +46,11 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+def has_json_line(path: Path, about: Mapping[str, object]) -> bool:
+    """Return whether a line of a file has all these keys and values."""
+    return any(about.items() <= line.items() for line in read_json_lines(path))
+
+
 def append_json_line(path: Path, record: Mapping[str, object]) -> None:
     """Add a line to a file that other processes may add lines to."""
     with path.open("a", encoding="utf-8") as file:

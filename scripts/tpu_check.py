@@ -78,6 +78,15 @@ def build_wheel(folder: Path) -> Path:
     return wheels[0]
 
 
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments of a script, and after `--` the flags of `pe-jax train`."""
+    own = list(arguments)
+    if "--" not in own:
+        return own, []
+    split = own.index("--")
+    return own[:split], own[split + 1 :]
+
+
 def check(
     flags: Sequence[str], folders: Sequence[str], topology: str, skipped: Sequence[str]
 ) -> None:

@@ -112,10 +112,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         choices=["data", "memory"],
         help="a check",
     )
-    own, flags = list(arguments), []
-    if "--" in own:
-        split = own.index("--")
-        own, flags = own[:split], own[split + 1 :]
+    own, flags = tpu_check.split_arguments(arguments)
     options = parser.parse_args(own)
     if options.command == "write":
         try:

@@ -584,10 +584,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         default=900,
         help="seconds of training that reset all counts",
     )
-    own, flags = list(arguments), []
-    if "--" in own:
-        split = own.index("--")
-        own, flags = own[:split], own[split + 1 :]
+    own, flags = tpu_check.split_arguments(arguments)
     options = parser.parse_args(own)
     if options.slices < 1:
         parser.error(f"--slices must be at least 1, got {options.slices}.")

@@ -22,7 +22,7 @@ from absl import app, flags
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from pe_jax.trainer.disk_cache import cache_compiled_programs
-from research.json_files import append_json_line, read_json_lines
+from research.json_files import append_json_line, has_json_line
 from research.tagging import plan, runs
 
 RESULTS = Path(__file__).resolve().parent / "results.jsonl"
@@ -43,10 +43,6 @@ _TASKS = flags.DEFINE_list("tasks", [], "Names of tasks; default: all with data.
 def _is_chosen(model: plan.Model) -> bool:
     of_origin = not _ORIGINS.value or model.origin in _ORIGINS.value
     return of_origin and (not _POSITIONS.value or model.position in _POSITIONS.value)
-
-
-def _is_known(about: dict[str, object]) -> bool:
-    return any(about.items() <= line.items() for line in read_json_lines(RESULTS))
 
 
 def main(_: list[str]) -> None:
@@ -73,7 +69,7 @@ def main(_: list[str]) -> None:
     for model in chosen[part::parts]:
         for name in _TASKS.value or runs.tasks(folders):
             about = model._asdict() | {"task": name}
-            if _is_known(about):
+            if has_json_line(RESULTS, about):
                 continue
             print(f"== {about}", flush=True)
             record = runs.measure(model, name, folders)

@@ -11,12 +11,13 @@ from pe_jax.trainer.tasks import pretraining
 from research.json_files import append_json_line
 from research.which_encoding import candidates, recipe, report
 from research.which_encoding.names import (
+    FOLDER,
     IN_DEPTH,
     NOT_POSITIONS,
     encodings_to_compare,
 )
 from research.which_encoding.recipe import Treatment
-from research.which_encoding.results import FOLDER, read_lines
+from research.which_encoding.results import read_lines
 from research.which_encoding.trained_model import trained_picture
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
 from pathlib import Path
 
 from pe_jax.encodings import parameter_count
 from research.json_files import read_json_lines
-from research.which_encoding.names import IN_DEPTH, encoding_of, encodings_to_compare
-
-FOLDER = Path(__file__).resolve().parent
+from research.which_encoding.names import (
+    FOLDER,
+    IN_DEPTH,
+    encoding_of,
+    encodings_to_compare,
+)
 
 # Learning rate of an encoding's parameters over that of all others.
 RATIOS = (1.0, 10.0, 30.0, 100.0)
@@ -32,6 +35,7 @@ OTHER_SIZES = {
 }
 
 
+@functools.cache
 def ratios(name: str) -> tuple[float, ...]:
     """Return the ratios to try; 1 alone for an encoding without parameters."""
     encoding = encoding_of(name)
@@ -57,29 +61,25 @@ def losses_of(name: str, folder: Path = FOLDER) -> dict[tuple[str, float], float
     }
 
 
-def missing(name: str, folder: Path = FOLDER) -> Iterator[tuple[str, float]]:
-    """Yield the candidates of an encoding that are not trained yet, until none is left. The sizes
-    are tried after the ratios, at the best of these."""
+def missing(name: str, folder: Path = FOLDER) -> list[tuple[str, float]]:
+    """Return the candidates of an encoding to train next: its ratios, and when all of these are
+    trained the sizes, at the best ratio; none if nothing is left, or nothing is to choose."""
     sizes = OTHER_SIZES.get(name, ())
     tried_ratios = ratios(name)
     if len(tried_ratios) == 1 and not sizes:
-        return
-    for ratio in tried_ratios:
-        if (name, ratio) not in losses_of(name, folder):
-            yield name, ratio
+        return []
     losses = losses_of(name, folder)
-    best_ratio = min(
-        tried_ratios, key=lambda ratio: losses.get((name, ratio), float("inf"))
-    )
-    for size in sizes:
-        if (size, best_ratio) not in losses:
-            yield size, best_ratio
+    untried = [(name, ratio) for ratio in tried_ratios if (name, ratio) not in losses]
+    if untried:
+        return untried
+    best_ratio = min(tried_ratios, key=lambda ratio: losses[name, ratio])
+    return [(size, best_ratio) for size in sizes if (size, best_ratio) not in losses]
 
 
 def best(name: str, folder: Path = FOLDER) -> tuple[str, float] | None:
     """Return the name with its options, and the ratio, that had the lowest held-out loss; None as
     long as candidates are missing."""
-    if next(missing(name, folder), None):
+    if missing(name, folder):
         return None
     losses = losses_of(name, folder)
     if not losses:

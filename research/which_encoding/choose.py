@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from pe_jax.trainer.disk_cache import cache_compiled_programs
 from research.json_files import append_json_line
 from research.which_encoding import candidates, recipe
+from research.which_encoding.names import FOLDER
 from research.which_encoding.recipe import Treatment
 
 SEED = 3  # run.py reports seeds 0, 1 and 2.
@@ -45,7 +46,7 @@ def measure(name: str, position: str, ratio: float, books: Path) -> None:
         scores = recipe.held_out(run, str(recipe.TRAINED))
     record: dict[str, object] = {"encoding": name, **treatment._asdict()}
     record["seconds"] = round(time.monotonic() - start, 1)
-    append_json_line(candidates.FOLDER / "selection.jsonl", record | scores)
+    append_json_line(FOLDER / "selection.jsonl", record | scores)
 
 
 def main(_: list[str]) -> None:
@@ -55,7 +56,8 @@ def main(_: list[str]) -> None:
     part, parts = map(int, _PART.value.split("/"))
     names = _ENCODINGS.value or candidates.encodings_to_tune()
     for name in names[part::parts]:
-        for position, ratio in candidates.missing(name):
+        while left := candidates.missing(name):
+            position, ratio = left[0]
             print(f"== {position}, ratio {ratio:g}", flush=True)
             measure(name, position, ratio, Path(_BOOKS.value))
         print(f"{name}: best {candidates.best(name)}", flush=True)

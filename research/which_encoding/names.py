@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pe_jax import encodings
 from pe_jax.encodings import PositionEncoding
 from pe_jax.encodings.parser import for_text
+
+FOLDER = Path(__file__).resolve().parent  # Of the records, too.
 
 # Absolute sinusoids of their own size, 1, drown the token embeddings of a model this small.
 OPTIONS = {

@@ -28,8 +28,8 @@ from pe_jax.trainer.figures.style import (
 )
 from research.json_files import read_json_lines
 from research.which_encoding import candidates
-from research.which_encoding.names import OPTIONS, encodings_to_compare
-from research.which_encoding.results import FOLDER, Lines, read_lines
+from research.which_encoding.names import FOLDER, OPTIONS, encodings_to_compare
+from research.which_encoding.results import Lines, read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 _ABOUT = """\

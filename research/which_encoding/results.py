@@ -9,9 +9,7 @@ from typing import Any
 
 from research.json_files import read_json_lines
 from research.which_encoding import candidates
-from research.which_encoding.names import encodings_to_compare
-
-FOLDER = Path(__file__).resolve().parent
+from research.which_encoding.names import FOLDER, encodings_to_compare
 
 # Of each seed, by the name of an encoding.
 Lines = Mapping[str, Sequence[Mapping[str, Any]]]

@@ -28,11 +28,10 @@ from absl import app, flags
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from pe_jax.trainer.disk_cache import cache_compiled_programs
-from research.json_files import append_json_line, read_json_lines
+from research.json_files import append_json_line, has_json_line
 from research.which_encoding import candidates, recipe
-from research.which_encoding.names import IN_DEPTH, encodings_to_compare
+from research.which_encoding.names import FOLDER, IN_DEPTH, encodings_to_compare
 from research.which_encoding.recipe import Treatment
-from research.which_encoding.results import FOLDER
 from research.which_encoding.trained_model import trained_picture
 
 _BOOKS = flags.DEFINE_string("books", None, "Folder of books as JSON lines.")
@@ -54,12 +53,6 @@ def treatments(names: list[str]) -> list[Treatment]:
     return treatments
 
 
-def is_known(treatment: Treatment, file: str) -> bool:
-    records = read_json_lines(FOLDER / file)
-    known = {(line["position"], line["ratio"], line["seed"]) for line in records}
-    return treatment in known
-
-
 def main(_: list[str]) -> None:
     if _BOOKS.value is None:
         raise app.UsageError("--books is required: the folder of books.")
@@ -67,10 +60,10 @@ def main(_: list[str]) -> None:
     part, parts = map(int, _PART.value.split("/"))
     names = _ENCODINGS.value or encodings_to_compare()
     for treatment in treatments(names)[part::parts]:
-        if is_known(treatment, "results.jsonl"):
+        about = treatment._asdict()
+        if has_json_line(FOLDER / "results.jsonl", about):
             continue
         print(f"== {treatment}", flush=True)
-        about = treatment._asdict()
         with tempfile.TemporaryDirectory() as parent:
             folder = Path(parent) / "run"
             scores = recipe.measure(treatment, Path(_BOOKS.value), folder)

@@ -21,8 +21,7 @@ from catalogue.entries import SIZES, Entry
 
 from pe_jax.common.files import write_text
 from pe_jax.encodings import from_name
-from research.which_encoding.names import OTHERS
-from research.which_encoding.results import FOLDER
+from research.which_encoding.names import FOLDER, OTHERS
 
 
 def main() -> None:
