@@ -90,6 +90,10 @@ from pe_jax.attention.implementations import queries_per_block
 from pe_jax.trainer.console import stopping
 
 
+# With an empty folder for its cache, JAX would still compute the key of each program. Commands that
+# tests start as processes have caches of their own.
+jax.config.update("jax_enable_compilation_cache", False)
+
 # JAX makes an MLIR context for each program that it lowers, and loads all dialects into it. That is
 # a fifth of the time that an operation outside of jit takes, and a megabyte until the next
 # collection. The programs of a module of tests share a context.

@@ -183,8 +183,13 @@ def test_zeroed_tokens_do_not_train(tmp_path, capsys):
 
 def test_damaged_programs_are_compiled_again(tmp_path, monkeypatch):
     """JAX's own cache: cut, empty and with a wrong bit; nobody reads another program."""
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    names = (
+        "jax_compilation_cache_dir",
+        "jax_enable_compilation_cache",
+        "jax_persistent_cache_min_compile_time_secs",
+    )
     before = {name: getattr(jax.config, name) for name in names}
+    jax.config.update("jax_enable_compilation_cache", True)
     monkeypatch.setenv("PE_JAX_CACHE", str(tmp_path))
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     cache_compiled_programs()
