@@ -360,8 +360,9 @@ def test_a_cache_is_serialized_by_flax():
     layer = pe_jax.linen.MultiHeadAttention(
         H, encodings.rope(head_size=D // H) + encodings.causal()
     )
-    empty = layer.init(jax.random.key(0), X, decode=True)
-    _, changed = layer.apply(empty, X[:, :3], decode=True, mutable=["cache"])
+    empty = jax.jit(functools.partial(layer.init, decode=True))(jax.random.key(0), X)
+    append = functools.partial(layer.apply, decode=True, mutable=["cache"])
+    _, changed = jax.jit(append)(empty, X[:, :3])
     data = serialization.to_bytes(changed)
     restored = serialization.from_bytes({"cache": empty["cache"]}, data)
     assert isinstance(restored["cache"]["tokens"], Cache)

@@ -71,11 +71,12 @@ def clipped(name, clip):
     return "+".join(parts)
 
 
+@functools.cache
 def build(name, clip, heads, dim):
     """An encoding of that clip, and parameters that are large enough to be seen."""
     sizes = dict(hidden_size=heads * dim, head_size=dim, num_heads=heads, max_length=16)
     encoding = encodings.from_name(clipped(name, clip), **sizes)
-    drawn = encoding.init(jax.random.key(3))
+    drawn = jax.jit(encoding.init)(jax.random.key(3))
     return encoding, jax.tree.map(lambda x: 4 * x if x.ndim == 2 else x, drawn)
 
 

@@ -1,5 +1,6 @@
 """Published encoders without a class in transformers 5, against their formulas in float64."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -179,10 +180,11 @@ def test_hidden_states_and_logits(tmp_path, case):
     valid = np.arange(N) < np.array([[N], [N - 4]])
     want = reference(whole, case, tokens, valid)
     mask = jnp.asarray(valid)
-    got = hidden_states(encoder.config, encoder.params["bert"], tokens, None, mask)
+    run = jax.jit(hidden_states, static_argnums=0)
+    got = run(encoder.config, encoder.params["bert"], tokens, None, mask)
     np.testing.assert_allclose(np.asarray(got)[:, valid], want[:, valid], atol=1e-5)
     everywhere = np.tile(np.arange(N), (2, 1))
-    logits = BertForMaskedLM(encoder.config).apply(
+    logits = jax.jit(BertForMaskedLM(encoder.config).apply)(
         {"params": encoder.params}, tokens, None, mask, masked_positions=everywhere
     )
     x = _gelu(_dense(tensors, want[-1], "cls.predictions.transform.dense"))
