@@ -3,6 +3,7 @@
 jaxtyping's checks are switched off here: without them, the library has to refuse these by itself.
 """
 
+import functools
 import re
 
 import jax
@@ -498,9 +499,9 @@ class TestDecodingWithoutCausal:
         joined = (
             encodings.causal() if encoding is None else encoding + encodings.causal()
         )
-        cache = pe_jax.linen.MultiHeadAttention(H, joined).init(
-            jax.random.key(0), X, decode=True
-        )
+        causal = pe_jax.linen.MultiHeadAttention(H, joined)
+        init = jax.jit(functools.partial(causal.init, decode=True))
+        cache = init(jax.random.key(0), X)
         with pytest.raises(ValueError, match="cannot decode with a cache"):
             layer.apply(cache, X, decode=True, mutable=["cache"])
 
