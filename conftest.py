@@ -77,6 +77,7 @@ install_import_hook(
 import functools
 import gc
 import shutil
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -89,21 +90,32 @@ from pe_jax.attention.devices import emulated_devices
 from pe_jax.attention.implementations import queries_per_block
 from pe_jax.trainer.console import stopping
 
-
 # With an empty folder for its cache, JAX would still compute the key of each program. Commands that
 # tests start as processes have caches of their own.
 jax.config.update("jax_enable_compilation_cache", False)
 
-# JAX makes an MLIR context for each program that it lowers, and loads all dialects into it. That is
-# a fifth of the time that an operation outside of jit takes, and a megabyte until the next
-# collection. The programs of a module of tests share a context.
-mlir.make_ir_context = functools.lru_cache(maxsize=1)(mlir.make_ir_context)
+# Before version 0.12 JAX makes an MLIR context for each program that it lowers, and loads all
+# dialects into it. That is a fifth of the time that an operation outside of jit takes, and a
+# megabyte until the next collection. Version 0.12 takes one for ten programs of a thread. Here the
+# programs of a module of tests share one, but for those of other threads.
+make_context = mlir.make_ir_context
+shared_context = functools.lru_cache(maxsize=1)(make_context)
+
+
+def context_of_thread():
+    """Return the MLIR context of the module of tests, or a new one outside the main thread."""
+    if threading.current_thread() is threading.main_thread():
+        return shared_context()
+    return make_context()
+
+
+mlir.make_ir_context = context_of_thread
 
 
 @pytest.fixture(scope="module", autouse=True)
 def new_mlir_context():
     """Free the context of the module before, which keeps all constants of its programs."""
-    mlir.make_ir_context.cache_clear()
+    shared_context.cache_clear()
 
 
 @pytest.fixture(autouse=True)
