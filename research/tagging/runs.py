@@ -93,7 +93,7 @@ def scores_of_model(model: Model, folder: Path) -> dict[str, float]:
 def finetuning_config(
     model: Model, name: str, init: Path, folders: Folders
 ) -> FinetuningConfig:
-    """Return the config that fine-tunes a model on a task, with five seeds."""
+    """Return the config that fine-tunes a model on a task, with `SEEDS`."""
     task = TASKS[name]
     length = LENGTHS[model.origin]
     changes: dict[str, object] = {
@@ -119,7 +119,7 @@ def finetuning_config(
 
 def measure(model: Model, name: str, folders: Folders) -> dict[str, object]:
     """Fine-tune a model on a task; return the scores of all seeds, and by type. The folder of the
-    run is deleted: five seeds of MiniLM are more than a gigabyte."""
+    run is deleted: checkpoints of MiniLM are large."""
     init = make_model(model, folders)
     config = finetuning_config(model, name, init, folders)
     folder = folders.work / "runs" / f"{model.folder}-{name}"
