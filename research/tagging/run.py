@@ -4,7 +4,7 @@
 
 BERT-minis are pretrained from scratch by the recipe of research/which_encoding, and the published
 MiniLM gets other positions by distillation (configs/distill_positions.py). Each is fine-tuned with
-five seeds on NCBI disease, WNUT-17 and UD English-EWT (XPOS), and with --tfds on CoLA and SST-2.
+two seeds on NCBI disease, WNUT-17 and UD English-EWT (XPOS), and with --tfds on CoLA and SST-2.
 
 Each model on each task is a line of results.jsonl. The same command resumes, also within a run, and
 several processes may share the work: --part=0/2 takes every second model. Models stay in W/models.

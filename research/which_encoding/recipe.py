@@ -85,32 +85,46 @@ def held_out(folder: Path, name: str) -> dict[str, float]:
     return scores_of(read_metrics(folder)[-1], name, "held_out/")
 
 
-def longer_inputs(
-    run: Run, treatment: Treatment, books: Path, folder: Path
+def scores_at(
+    length: int,
+    tokens: int,
+    run: Run,
+    treatment: Treatment,
+    books: Path,
+    folder: Path,
 ) -> dict[str, float]:
-    """Return the scores of a trained model on longer rows, and of the shorter of these after 60
-    more steps of 4 rows.
+    """Return the scores of a trained model on held-out rows of a length, `tokens` in all.
+
+    Args:
+      folder: of the trained model.
+    """
+    _, params = newest_params(folder, run.program.shardings_of)
+    changes = settings(treatment, books) | rows("stage1", length, 4, 1)
+    changes |= {"stage2.steps": 0, "eval_examples": tokens // length}
+    resolved = text_training.resolve(config(changes))
+    untrained = pretraining.build(resolved, saved_tokenizer(folder))
+    scores = untrained.stages[0].evaluate(0, params)
+    return scores_of(scores, str(length))
+
+
+def scores_after_longer_rows(
+    treatment: Treatment, books: Path, folder: Path
+) -> dict[str, float]:
+    """Return the scores of a trained model on longer rows after 60 more steps of 4 such rows.
 
     Args:
       folder: of the trained model; the further steps are written beside it.
     """
-    _, params = newest_params(folder, run.program.shardings_of)
-    common = settings(treatment, books) | {
+    changes = settings(treatment, books) | rows("stage1", LONG, 4, 60)
+    changes |= {
         "stage2.steps": 0,
+        "eval_examples": 2**15 // LONG,
         "optimizer.learning_rate": 3e-4,
         "init": str(folder),
     }
-    long = common | rows("stage1", LONG, 4, 60) | {"eval_examples": 2**15 // LONG}
-    longer = common | rows("stage1", LONGER, 4, 1) | {"eval_examples": 2**15 // LONGER}
-    record: dict[str, float] = {}
-    for length, changes in ((LONG, long), (LONGER, longer)):
-        resolved = text_training.resolve(config(changes))
-        untrained = pretraining.build(resolved, saved_tokenizer(folder))
-        scores = untrained.stages[0].evaluate(0, params)
-        record |= scores_of(scores, str(length))
     trained_on = folder.with_name(f"{folder.name}-longer")
-    pretraining.run(config(long), trained_on)
-    return record | held_out(trained_on, f"{LONG} after 60 steps")
+    pretraining.run(config(changes), trained_on)
+    return held_out(trained_on, f"{LONG} after 60 steps")
 
 
 def measure(treatment: Treatment, books: Path, folder: Path) -> dict[str, float]:
@@ -124,5 +138,7 @@ def measure(treatment: Treatment, books: Path, folder: Path) -> dict[str, float]
         "seconds": round(seconds, 1),
         "parameters": parameter_count(model.encoding(), model.num_layers),
     }
-    longer = longer_inputs(run, treatment, books, folder)
-    return about | held_out(folder, str(TRAINED)) | longer
+    record = about | held_out(folder, str(TRAINED))
+    for length in (LONG, LONGER):
+        record |= scores_at(length, 2**15, run, treatment, books, folder)
+    return record | scores_after_longer_rows(treatment, books, folder)

@@ -27,9 +27,9 @@ from pe_jax.trainer.figures.style import (
     save,
 )
 from research.json_files import read_json_lines
-from research.which_encoding import candidates
+from research.which_encoding import candidates, ten_million
 from research.which_encoding.names import FOLDER, OPTIONS, encodings_to_compare
-from research.which_encoding.results import Lines, read_lines
+from research.which_encoding.results import Lines, at_one_rate, read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 _ABOUT = """\
@@ -68,6 +68,14 @@ _SELECTION = """
 
 Loss at 64 tokens with the selection's seed, by the ratio of learning rates, and at other sizes at
 the start with the best ratio. "Gain" is what the choice lowers the loss by.
+
+"""
+_RANKS = """
+## One learning rate for all, and the ranking that it gave
+
+Mean loss at 64 tokens of the reported seeds, and the place among {count} encodings, for encodings
+whose choice is not a ratio of 1 and the usual size. A place now is among those that are compared
+fairly.
 
 """
 _UNTUNED = """
@@ -227,6 +235,36 @@ def selection_table() -> list[str]:
     return raw_table(header, rows)
 
 
+def places(by_name: Lines) -> dict[str, int]:
+    """Return the place of each encoding by its loss at 64 tokens, 1 for the lowest; those that are
+    `rope` at this length are left out."""
+    distinct = [name for name in by_name if name not in _ROPE_AT_64]
+    distinct.sort(key=lambda name: mean(by_name[name], "loss/64"))
+    return {name: place for place, name in enumerate(distinct, start=1)}
+
+
+def rank_table(tuned: Lines, before: Lines) -> list[str]:
+    """Return the lines of the table of losses and places at one learning rate, and at the chosen
+    one, of encodings for which these differ."""
+    places_before, places_now = places(before), places(tuned)
+    rows = []
+    for name, records in tuned.items():
+        if name not in places_before or candidates.best(name) == (name, 1.0):
+            continue
+        loss_before = mean(before[name], "loss/64")
+        losses = [f"{loss_before:.2f}", f"{mean(records, 'loss/64'):.2f}"]
+        rows.append(
+            [
+                f"`{name}`",
+                *losses,
+                f"{places_before[name]} of {len(places_before)}",
+                f"{places_now[name]} of {len(places_now)}",
+            ]
+        )
+    header = ["encoding", "loss at one rate", "now", "place at one rate", "now"]
+    return raw_table(header, rows)
+
+
 def page(by_name: Lines, times: Mapping[str, float]) -> str:
     """Return README.md: what encodings learned, how they differ from `rope`, and what the learning
     rate decides."""
@@ -242,7 +280,10 @@ def page(by_name: Lines, times: Mapping[str, float]) -> str:
         sd=sd,
         freedom=freedom,
     )
-    lines = [about, *fair_table(tuned, times), _SELECTION, *selection_table()]
+    before = at_one_rate()
+    lines = [about, *fair_table(tuned, times)]
+    lines += [_RANKS.format(count=len(places(before))), *rank_table(tuned, before)]
+    lines += [_SELECTION, *selection_table(), *ten_million.section(by_name)]
     if untuned:
         lines += [_UNTUNED, *untuned_table(untuned, times)]
     return "\n".join([*lines, _COMMANDS])
@@ -291,6 +332,7 @@ def main() -> None:
             if candidates.is_tuned(name)
         }
     )
+    ten_million.draw()
 
 
 if __name__ == "__main__":

@@ -31,3 +31,13 @@ def read_lines(name: str, folder: Path = FOLDER) -> Lines:
         if records:
             lines[encoding] = records
     return lines
+
+
+def at_one_rate(folder: Path = FOLDER) -> Lines:
+    """Return the lines of `results.jsonl` with one learning rate for all parameters, by the name of
+    the encoding."""
+    by_name = defaultdict(list)
+    for record in read_json_lines(folder / "results.jsonl"):
+        if record["ratio"] == 1:
+            by_name[record["position"]].append(record)
+    return by_name

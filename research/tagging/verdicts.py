@@ -1,0 +1,82 @@
+"""Whether encoders with other positions tag worse: differences, with intervals, from results."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from scipy import stats
+
+from research.tagging.plan import TASKS
+
+REFERENCE = "rope"
+_CONFIDENCE = 0.95
+
+# The score of each pretrained or distilled model, mean over the seeds of fine-tuning.
+Scores = Mapping[str, list[float]]
+
+
+class Difference(NamedTuple):
+    """How an encoding's scores differ from those of `REFERENCE`, in points.
+
+    Attributes:
+      value: of means over models.
+      width: half of the interval's; None if no encoding has a second model.
+    """
+
+    value: float
+    width: float | None
+
+    @property
+    def verdict(self) -> str:
+        if self.width is None:
+            return "one model each"
+        if abs(self.value) <= self.width:
+            return "not decided"
+        return "better" if self.value > 0 else "worse"
+
+
+def scores_of(
+    lines: Iterable[Mapping[str, Any]], origin: str, task: str
+) -> dict[str, list[float]]:
+    """Return the scores of the models of an origin on a task, by encoding."""
+    by_position: dict[str, list[float]] = {}
+    for line in lines:
+        if line["origin"] == origin and line["task"] == task:
+            score = statistics.fmean(line["scores"][TASKS[task].metric])
+            by_position.setdefault(line["position"], []).append(score)
+    return by_position
+
+
+def deviation(scores: Scores) -> tuple[float, int]:
+    """Return the standard deviation between models of one encoding, pooled over encodings, and its
+    degrees of freedom: 0 without a second model."""
+    several = [values for values in scores.values() if len(values) > 1]
+    freedom = sum(len(values) - 1 for values in several)
+    if not freedom:
+        return 0.0, 0
+    squares = sum((len(x) - 1) * statistics.variance(x) for x in several)
+    return (squares / freedom) ** 0.5, freedom
+
+
+def differences(scores: Scores) -> dict[str, Difference]:
+    """Return the difference of each encoding to `REFERENCE`. All intervals of the encodings hold
+    together with 95 % confidence (Bonferroni)."""
+    if REFERENCE not in scores:
+        return {}
+    reference = scores[REFERENCE]
+    others = [position for position in scores if position != REFERENCE]
+    sd, freedom = deviation(scores)
+    found = {}
+    for position in others:
+        values = scores[position]
+        width = None
+        if freedom:
+            tail = (1 - _CONFIDENCE) / 2 / len(others)
+            quantile = float(stats.t.ppf(1 - tail, freedom))
+            error = sd * (1 / len(values) + 1 / len(reference)) ** 0.5
+            width = quantile * error
+        difference = statistics.fmean(values) - statistics.fmean(reference)
+        found[position] = Difference(difference, width)
+    return found

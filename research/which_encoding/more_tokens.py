@@ -1,0 +1,112 @@
+"""Train ten of the encodings ten times as long, and follow their loss.
+
+    python research/which_encoding/more_tokens.py --books=BOOKS --workdir=W
+
+The model, the text and the learning rates are those of run.py, and so is the chosen ratio of the
+encoding's own learning rate; an encoding whose choice is not complete is left out. Training takes
+ten million tokens: rows of 16 tokens, then of 64, then of 128. Held-out loss is measured every 500
+steps on rows of the stage's length, and at the end on rows of 64, 128, 256 and 512 tokens.
+
+Each model is a line of more_tokens.jsonl. The same command resumes, also within a model, whose
+folder in W is deleted when its line is written.
+
+Hardware: any; 40 to 60 minutes for each model on a core of a CPU.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import jax
+from absl import app, flags
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from pe_jax.trainer.disk_cache import cache_compiled_programs
+from pe_jax.trainer.tasks import pretraining
+from pe_jax.trainer.training.metrics import read_evaluations
+from research.json_files import append_json_line, has_json_line
+from research.which_encoding import candidates, recipe
+from research.which_encoding.names import FOLDER
+from research.which_encoding.recipe import Treatment
+
+# The trivial control first, then from the worst to the best of a million tokens.
+ENCODINGS = (
+    "none", "rope", "learned_absolute", "t5", "learned_relative", "alibi", "rope+alibi",
+    "sinusoidal_absolute(scale=0.03)", "transformer_xl", "dynamic_position_bias",
+)  # fmt: skip
+SECOND_SEEDS = ("none", "rope", "learned_absolute", "t5")
+STAGES = ((16, 64, 1_000), (64, 32, 2_000), (128, 16, 2_500))  # Length, rows, steps.
+HELD_OUT = ((64, 2**16), (128, 2**16), (256, 2**15), (512, 2**15))  # Length, tokens.
+EVERY = 500  # Steps between evaluations.
+
+_BOOKS = flags.DEFINE_string("books", None, "Folder of books as JSON lines.")
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the models in training.")
+_ENCODINGS = flags.DEFINE_list("encodings", [], "Names without commas; default: all.")
+
+
+def treatments(names: list[str]) -> list[Treatment]:
+    """Return the models to train: all with seed 0, then the second seed of some."""
+    chosen = []
+    for seed, planned in enumerate((ENCODINGS, SECOND_SEEDS)):
+        for name in planned:
+            choice = candidates.best(name)
+            if choice and name in names:
+                chosen.append(Treatment(*choice, seed))
+    return chosen
+
+
+def tokens_at(step: int) -> int:
+    """Return how many tokens a model has read after a number of steps."""
+    tokens = 0
+    for length, rows, steps in STAGES:
+        taken = min(step, steps)
+        tokens += taken * length * rows
+        step -= taken
+    return tokens
+
+
+def curve(folder: Path) -> list[tuple[int, float]]:
+    """Return the tokens and the held-out loss at each evaluation of a run."""
+    return [
+        (tokens_at(step), round(scores["masked_lm_loss"], 5))
+        for step, scores in read_evaluations(folder).items()
+    ]
+
+
+def measure(treatment: Treatment, books: Path, folder: Path) -> dict[str, object]:
+    """Train a model in a folder, or resume it; return its losses."""
+    changes = recipe.settings(treatment, books)
+    changes |= {"eval_every": EVERY, "checkpoint_every": EVERY}
+    for number, (length, rows, steps) in enumerate(STAGES, start=1):
+        changes |= recipe.rows(f"stage{number}", length, rows, steps)
+    start = time.monotonic()
+    run = pretraining.run(recipe.config(changes), folder)
+    record: dict[str, object] = {"seconds": round(time.monotonic() - start, 1)}
+    record["tokens"] = tokens_at(sum(steps for _, _, steps in STAGES))
+    for length, tokens in HELD_OUT:
+        record |= recipe.scores_at(length, tokens, run, treatment, books, folder)
+    return record | {"curve": curve(folder)}
+
+
+def main(_: list[str]) -> None:
+    if _BOOKS.value is None or _WORKDIR.value is None:
+        raise app.UsageError("--books and --workdir are required.")
+    cache_compiled_programs()
+    for treatment in treatments(_ENCODINGS.value or list(ENCODINGS)):
+        about = treatment._asdict()
+        if has_json_line(FOLDER / "more_tokens.jsonl", about):
+            continue
+        print(f"== {treatment}", flush=True)
+        folder = Path(_WORKDIR.value) / f"{treatment.position}-{treatment.seed}"
+        record = measure(treatment, Path(_BOOKS.value), folder)
+        device = {"device": jax.devices()[0].device_kind}
+        append_json_line(FOLDER / "more_tokens.jsonl", about | device | record)
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    app.run(main)
