@@ -83,7 +83,7 @@ positions. [Modern encoders](modern.md#load) says what of each family is read. T
 - *exported*: `interop.save_encoder` can write it.
 - *published weights tried*: of these two models alone. All others were compared with transformers,
   or with their formulas in float64, with
-  [random weights](modern.md#the-same-numbers-as-transformers).
+  [random weights](modern-details.md#the-same-numbers-as-transformers).
 
 If the type is in transformers 5, this command compares the published weights of a model with
 transformers on your machine, and prints the largest differences:

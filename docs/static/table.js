@@ -1,4 +1,5 @@
-// The table of all encodings: filters above it, and a click on a heading sorts by that column.
+// The table of all encodings: filters and a choice of columns above it, and a click on a heading
+// sorts by that column.
 document.addEventListener("DOMContentLoaded", () => {
   const table = document.querySelector("#all-position-encodings table");
   if (!table) return;
@@ -35,6 +36,28 @@ document.addEventListener("DOMContentLoaded", () => {
     add(heading.textContent, select, (row) => !select.value || text(row, column) === select.value);
   });
   bar.append(count);
+
+  // Columns that are shown at first fit into the page; filters apply to the hidden ones, too.
+  const atFirst = ["encoding", "family", "loss, 64 tokens", "loss, 512 tokens", "time", "parameters"];
+  const chooser = document.createElement("details"), summary = document.createElement("summary");
+  const boxes = headings.map((heading) => {
+    const box = document.createElement("input"), label = document.createElement("label");
+    box.type = "checkbox";
+    box.checked = atFirst.includes(heading.textContent.trim());
+    label.append(box, " " + heading.textContent);
+    if (heading !== headings[0]) chooser.append(label);
+    return box;
+  });
+  chooser.className = "table-columns";
+  chooser.prepend(summary);
+  function choose() {
+    boxes.forEach((box, column) => {
+      for (const row of [table.tHead.rows[0], ...rows]) row.cells[column].hidden = !box.checked;
+    });
+    summary.textContent = `Columns: ${boxes.filter((box) => box.checked).length} of ${boxes.length}`;
+  }
+  chooser.addEventListener("input", choose);
+  bar.append(chooser);
   (table.closest(".table-wrapper") || table).before(bar);
   table.classList.add("filtered");
 
@@ -58,4 +81,5 @@ document.addEventListener("DOMContentLoaded", () => {
     };
   });
   update();
+  choose();
 });

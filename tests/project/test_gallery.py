@@ -225,12 +225,13 @@ def test_the_table_is_filtered_and_sorted(chromium, tmp_path):
         f"tbody tr:visible td:nth-child({header.index(name) + 1})"
     ).all_inner_texts()
     assert page.locator("output").inner_text() == f"{len(ROWS)} of {len(ROWS)} rows"
-    page.get_by_label("family").select_option("rotary")
+    family = page.get_by_role("combobox", name="family")
+    family.select_option("rotary")
     assert set(cells("family")) == {"rotary"} and cells("encoding")[0] == "rope"
     page.get_by_label("search").fill("onnx causal")
     assert cells("encoding") == ["xpos+causal"]
     page.get_by_label("search").fill("")
-    page.get_by_label("family").select_option("")
+    family.select_option("")
     for name in ("time", "parameters"):
         for reverse in (False, True):
             page.get_by_role("button", name=name, exact=True).click()
@@ -238,4 +239,13 @@ def test_the_table_is_filtered_and_sorted(chromium, tmp_path):
             assert len(numbers) == len(ROWS) and numbers == sorted(
                 numbers, reverse=reverse
             )
+    # Hidden columns are left out until they are chosen, and those that are shown can be hidden.
+    shown = page.locator("th:visible")
+    assert "export" in header and "export" not in shown.all_inner_texts()
+    page.locator(".table-columns summary").click()
+    page.get_by_role("checkbox", name="export").check()
+    page.get_by_role("checkbox", name="time").uncheck()
+    names = shown.all_inner_texts()
+    assert names[-1] == "export" and "time" not in names
+    assert page.locator(".table-columns summary").inner_text() == f"Columns: 6 of {len(header)}"
     assert not errors

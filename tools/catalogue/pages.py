@@ -34,7 +34,9 @@ when to use it, code, a picture of its logits, results and options.
 - *export*: what a model can be [exported](serving.md) to; ONNX always means StableHLO too.
 
 `(…)` stands for options that an encoding requires. Wrappers, such as `shifted`, are shown around
-`{WRAPPED}`, and encodings that need causal attention are joined with `causal`.
+`{WRAPPED}`, and encodings that need causal attention are joined with `causal`. The table has more
+rows than there are [encodings](encodings.md#how-many-are-there): `none`, modifiers, wrappers and
+some options have rows of their own.
 """
 
 _LOSS = """- *loss*: masked-LM loss of a small BERT [trained with the encoding](#trained-models), on
@@ -43,8 +45,7 @@ _LOSS = """- *loss*: masked-LM loss of a small BERT [trained with the encoding](
 """
 
 _REST = f"""
-[encodings.md](encodings.md) explains how to write and join names, and
-[how encodings are counted](encodings.md#how-many-are-there). To measure the properties of other
+[Names of encodings](encodings.md) explains how to write and join names. To measure the properties of other
 encodings, or of your own:
 
 ```sh
