@@ -247,5 +247,8 @@ def test_the_table_is_filtered_and_sorted(chromium, tmp_path):
     page.get_by_role("checkbox", name="time").uncheck()
     names = shown.all_inner_texts()
     assert names[-1] == "export" and "time" not in names
-    assert page.locator(".table-columns summary").inner_text() == f"Columns: 6 of {len(header)}"
+    assert (
+        page.locator(".table-columns summary").inner_text()
+        == f"Columns: 6 of {len(header)}"
+    )
     assert not errors

@@ -45,8 +45,8 @@ _LOSS = """- *loss*: masked-LM loss of a small BERT [trained with the encoding](
 """
 
 _REST = f"""
-[Names of encodings](encodings.md) explains how to write and join names. To measure the properties of other
-encodings, or of your own:
+[Names of encodings](encodings.md) explains how to write and join names. To measure the properties
+of other encodings, or of your own:
 
 ```sh
 python eval.py --config=configs/properties.py --encodings=rope,alibi --out=R
