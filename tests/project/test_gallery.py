@@ -209,17 +209,24 @@ def test_names_of_trained_models():
 # --- the table in a browser -----------------------------------------------------------------------
 
 
-@pytest.mark.browser
-def test_the_table_is_filtered_and_sorted(chromium, tmp_path):
+def page_with_table(chromium, folder, section, text):
+    """A page whose section has this Markdown and the script of tables, and the script's errors."""
     render = pytest.importorskip("markdown_it").MarkdownIt().enable("table").render
-    body = render((DOCS / "catalogue.md").read_text("utf-8"))
     script = (DOCS / "static/table.js").as_uri()
-    (tmp_path / "page.html").write_text(
-        f'<section id="all-position-encodings">{body}</section><script src="{script}"></script>'
+    file = folder / "page.html"
+    file.write_text(
+        f'<section id="{section}">{render(text)}</section><script src="{script}"></script>'
     )
     page, errors = chromium.new_page(), []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto((tmp_path / "page.html").as_uri())
+    page.goto(file.as_uri())
+    return page, errors
+
+
+@pytest.mark.browser
+def test_the_table_is_filtered_and_sorted(chromium, tmp_path):
+    text = (DOCS / "catalogue.md").read_text("utf-8")
+    page, errors = page_with_table(chromium, tmp_path, "all-position-encodings", text)
     header = page.locator("th").all_inner_texts()
     cells = lambda name: page.locator(
         f"tbody tr:visible td:nth-child({header.index(name) + 1})"
@@ -252,3 +259,19 @@ def test_the_table_is_filtered_and_sorted(chromium, tmp_path):
         == f"Columns: 6 of {len(header)}"
     )
     assert not errors
+
+
+@pytest.mark.browser
+def test_model_types_are_filtered(chromium, tmp_path):
+    text = (
+        (DOCS / "huggingface.md").read_text("utf-8").partition("## All model types")[2]
+    )
+    page, errors = page_with_table(chromium, tmp_path, "all-model-types", text)
+    page.get_by_label("search").fill("gpt_oss")
+    names = page.locator("tbody tr:visible td:nth-child(1)").all_inner_texts()
+    assert names == ["gpt_oss"]
+    page.get_by_label("search").fill("")
+    page.get_by_role("combobox", name="result").select_option("refused")
+    results = page.locator("tbody tr:visible td:nth-child(2)").all_inner_texts()
+    assert set(results) == {"refused"} and len(results) == 107
+    assert page.locator("details").count() == 0 and not errors
