@@ -165,11 +165,11 @@ def write_explorer(app, exception):
     flat = lambda entry: not entry["picture"]["sigma"] and entry["name"] != "none"
     entries = [entry for entry in entries if not flat(entry)]
     about = (
-        "Untrained, in the sizes of BERT-base. Of encodings that add vectors to the input this is "
-        "P·Pᵀ; of all others the attention logits of one repeated word, with equal projections of "
-        "queries and keys. A trained model learns different projections, so its picture differs, "
-        "also for encodings without parameters: see the second picture of each card. Untrained "
-        "but unequal projections of RoPE give noise."
+        "Encodings before training, in the sizes of BERT-base. For encodings that add vectors to "
+        "the input, the pictures show P·Pᵀ. For all others they show the attention logits of one "
+        "repeated word, with equal projections of queries and keys. A trained model learns "
+        "different projections, so its picture differs, also for encodings without parameters: see "
+        "the second picture of each card. Untrained but unequal projections of RoPE give noise."
     )
     page = explorer_page.page(
         entries, title="Position encodings side by side", about=about

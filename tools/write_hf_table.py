@@ -41,14 +41,15 @@ from pe_jax import interop
 interop.from_hf({{"model_type": "gpt_neox"}}).name  # 'rope(fraction=0.25)'
 ```
 
-The table has the {total} model types of transformers {version} in folders whose code mentions
-rotary, relative or bias positions:
+The [table of all types](#all-model-types) covers the {total} model types of transformers
+{version} whose source mentions rotary, relative or bias positions. To load a model with its
+weights, read the [next section](#load-a-published-encoder).
 
 | result | types | meaning |
 |---|---|---|
 | read | {read} | the encoding of the type's default config |
-| invalid default | {invalid} | the default config raises the error in the table, as keys are \
-missing or contradict each other; configs of published models are read |
+| invalid default | {invalid} | the default config is invalid: keys are missing or contradict each \
+other, and the table has the error. Configs of published models are read |
 | part | {part} | a config of several models; `part` chooses one |
 | refused | {refused} | `from_hf` raises an error with the reason in the table |
 | without | {without} | no rotary, relative or bias positions |
@@ -59,8 +60,8 @@ missing or contradict each other; configs of published models are read |
   layer. [Position encodings by name](encodings.md) explains the other names.
 - Of a config of several models the text model is read. Others, such as a `vision_config`, need
   `part=`: see [configs of several models](from-hf.md#configs-of-several-models).
-- `from_hf` reads positions alone. It leaves out which tokens an indexer selects by content, and
-  sinks, gates and scales that are the same at all positions.
+- `from_hf` reads positions alone. It ignores tokens that are selected by their content, and sinks,
+  gates and scales that are the same at all positions.
 
 """
 PUBLISHED = """## Load a published encoder
@@ -75,15 +76,16 @@ encoder = interop.load_encoder("sentence-transformers/all-mpnet-base-v2")
 ```
 
 [Sentence embeddings](embeddings.md) shows how to encode texts with it, and how to give it other
-positions. [Modern encoders](modern.md#load) says what of each family is read. The heads are:
+positions. [Modern encoders](modern.md#load) and its
+[details by family](modern-details.md#notes-by-family) say which parts are read. The heads are:
 
 {heads}
 
 - *next sentence*: of `albert` the order of sentences.
 - *exported*: `interop.save_encoder` can write it.
-- *published weights tried*: of these two models alone. All others were compared with transformers,
+- *published weights tried*: these two models only. All others were compared with transformers,
   or with their formulas in float64, with
-  [random weights](modern.md#the-same-numbers-as-transformers).
+  [random weights](modern-details.md#the-same-numbers-as-transformers).
 
 If the type is in transformers 5, this command compares the published weights of a model with
 transformers on your machine, and prints the largest differences:

@@ -1,7 +1,16 @@
-// The table of all encodings: filters above it, and a click on a heading sorts by that column.
+// Long tables: filters and a choice of columns above them, and a click on a heading sorts by that
+// column.
 document.addEventListener("DOMContentLoaded", () => {
-  const table = document.querySelector("#all-position-encodings table");
-  if (!table) return;
+  const encodings = document.querySelector("#all-position-encodings table");
+  // These columns fit into the page.
+  const columns = ["encoding", "family", "loss, 64 tokens", "loss, 512 tokens", "time", "parameters"];
+  if (encodings) improve(encodings, "rope, logits, ...", columns);
+  const types = document.querySelector("#all-model-types table");
+  if (types) improve(types, "llama, window, ...", []);
+});
+
+// `columns` are shown at first; if there are none, all are, and cannot be hidden.
+function improve(table, example, columns) {
   const body = table.tBodies[0], headings = [...table.tHead.rows[0].cells], filters = [];
   const text = (row, column) => row.cells[column].textContent.trim();
   const rows = [...body.rows];
@@ -24,7 +33,7 @@ document.addEventListener("DOMContentLoaded", () => {
 
   const search = document.createElement("input");
   search.type = "search";
-  search.placeholder = "rope, logits, ...";
+  search.placeholder = example;
   add("search", search, (row) =>
     search.value.toLowerCase().split(/\s+/).every((word) => row.textContent.toLowerCase().includes(word)));
   headings.forEach((heading, column) => {
@@ -35,8 +44,10 @@ document.addEventListener("DOMContentLoaded", () => {
     add(heading.textContent, select, (row) => !select.value || text(row, column) === select.value);
   });
   bar.append(count);
+
+  if (columns.length) bar.append(chooser(table, headings, rows, columns));
   (table.closest(".table-wrapper") || table).before(bar);
-  table.classList.add("filtered");
+  if (columns.length) table.classList.add("filtered");
 
   // "any" is the longest; what is not a number comes last, in order of its text.
   const number = (value) => (value === "any" ? Infinity : parseFloat(value.replaceAll(",", "")));
@@ -58,4 +69,28 @@ document.addEventListener("DOMContentLoaded", () => {
     };
   });
   update();
-});
+}
+
+// Boxes that show and hide columns. Filters apply to hidden columns, too.
+function chooser(table, headings, rows, columns) {
+  const details = document.createElement("details"), summary = document.createElement("summary");
+  details.className = "table-columns";
+  details.append(summary);
+  const boxes = headings.map((heading) => {
+    const box = document.createElement("input"), label = document.createElement("label");
+    box.type = "checkbox";
+    box.checked = columns.includes(heading.textContent.trim());
+    label.append(box, " " + heading.textContent);
+    if (heading !== headings[0]) details.append(label);
+    return box;
+  });
+  function choose() {
+    boxes.forEach((box, column) => {
+      for (const row of [table.tHead.rows[0], ...rows]) row.cells[column].hidden = !box.checked;
+    });
+    summary.textContent = `Columns: ${boxes.filter((box) => box.checked).length} of ${boxes.length}`;
+  }
+  details.addEventListener("input", choose);
+  choose();
+  return details;
+}

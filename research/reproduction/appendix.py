@@ -99,9 +99,21 @@ def appendix(results: Results, out: Path) -> str:
     if (out / SETTINGS).is_file():
         sections.append((out / SETTINGS).read_text(encoding="utf-8"))
     sections.append(_origin(results))
+    sections = [section for section in sections if section]
+    sections.insert(1, _contents(sections[1:]))
     path = out / FINDINGS
     findings = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return "\n".join(_opened(section, findings) for section in sections if section)
+    return "\n".join(_opened(section, findings) for section in sections)
+
+
+def _contents(sections: Sequence[str]) -> str:
+    """Return a line of links to the sections, whose anchors are GitHub's."""
+    links = []
+    for section in sections:
+        title = section.partition("\n")[0].removeprefix("## ")
+        anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+        links.append(f"[{title}](#{anchor})")
+    return f"Sections: {' · '.join(links)}\n"
 
 
 def _opened(section: str, findings: Mapping[str, str]) -> str:

@@ -28,7 +28,7 @@ def outcome(make, config):
 
 
 def table():
-    """The table of docs/modern.md."""
+    """The table of docs/modern-details.md."""
     rows = [
         f"| `{name}` | {cell(from_hf, config)} | {cell(imported, config)} |"
         for name, config in {**ENCODERS, **DECODERS}.items()

@@ -209,28 +209,36 @@ def test_names_of_trained_models():
 # --- the table in a browser -----------------------------------------------------------------------
 
 
-@pytest.mark.browser
-def test_the_table_is_filtered_and_sorted(chromium, tmp_path):
+def page_with_table(chromium, folder, section, text):
+    """A page whose section has this Markdown and the script of tables, and the script's errors."""
     render = pytest.importorskip("markdown_it").MarkdownIt().enable("table").render
-    body = render((DOCS / "catalogue.md").read_text("utf-8"))
     script = (DOCS / "static/table.js").as_uri()
-    (tmp_path / "page.html").write_text(
-        f'<section id="all-position-encodings">{body}</section><script src="{script}"></script>'
+    file = folder / "page.html"
+    file.write_text(
+        f'<section id="{section}">{render(text)}</section><script src="{script}"></script>'
     )
     page, errors = chromium.new_page(), []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto((tmp_path / "page.html").as_uri())
+    page.goto(file.as_uri())
+    return page, errors
+
+
+@pytest.mark.browser
+def test_the_table_is_filtered_and_sorted(chromium, tmp_path):
+    text = (DOCS / "catalogue.md").read_text("utf-8")
+    page, errors = page_with_table(chromium, tmp_path, "all-position-encodings", text)
     header = page.locator("th").all_inner_texts()
     cells = lambda name: page.locator(
         f"tbody tr:visible td:nth-child({header.index(name) + 1})"
     ).all_inner_texts()
     assert page.locator("output").inner_text() == f"{len(ROWS)} of {len(ROWS)} rows"
-    page.get_by_label("family").select_option("rotary")
+    family = page.get_by_role("combobox", name="family")
+    family.select_option("rotary")
     assert set(cells("family")) == {"rotary"} and cells("encoding")[0] == "rope"
     page.get_by_label("search").fill("onnx causal")
     assert cells("encoding") == ["xpos+causal"]
     page.get_by_label("search").fill("")
-    page.get_by_label("family").select_option("")
+    family.select_option("")
     for name in ("time", "parameters"):
         for reverse in (False, True):
             page.get_by_role("button", name=name, exact=True).click()
@@ -238,4 +246,32 @@ def test_the_table_is_filtered_and_sorted(chromium, tmp_path):
             assert len(numbers) == len(ROWS) and numbers == sorted(
                 numbers, reverse=reverse
             )
+    # Hidden columns are left out until they are chosen, and those that are shown can be hidden.
+    shown = page.locator("th:visible")
+    assert "export" in header and "export" not in shown.all_inner_texts()
+    page.locator(".table-columns summary").click()
+    page.get_by_role("checkbox", name="export").check()
+    page.get_by_role("checkbox", name="time").uncheck()
+    names = shown.all_inner_texts()
+    assert names[-1] == "export" and "time" not in names
+    assert (
+        page.locator(".table-columns summary").inner_text()
+        == f"Columns: 6 of {len(header)}"
+    )
     assert not errors
+
+
+@pytest.mark.browser
+def test_model_types_are_filtered(chromium, tmp_path):
+    text = (
+        (DOCS / "huggingface.md").read_text("utf-8").partition("## All model types")[2]
+    )
+    page, errors = page_with_table(chromium, tmp_path, "all-model-types", text)
+    page.get_by_label("search").fill("gpt_oss")
+    names = page.locator("tbody tr:visible td:nth-child(1)").all_inner_texts()
+    assert names == ["gpt_oss"]
+    page.get_by_label("search").fill("")
+    page.get_by_role("combobox", name="result").select_option("refused")
+    results = page.locator("tbody tr:visible td:nth-child(2)").all_inner_texts()
+    assert set(results) == {"refused"} and len(results) == 107
+    assert page.locator("details").count() == 0 and not errors

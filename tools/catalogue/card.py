@@ -179,7 +179,7 @@ def _facts(row: Entry, found: Measured) -> dict[str, str]:
             ),
             "symmetric": _held(entries.symmetric(row), symmetry),
             "monotone": _held(entries.monotone(row), properties.monotonicity),
-            "not monotone within 10 tokens": number(properties.near),
+            "violation within 10 tokens": number(properties.near),
         },
         "requirements": {
             "points": required.points,

@@ -34,7 +34,9 @@ when to use it, code, a picture of its logits, results and options.
 - *export*: what a model can be [exported](serving.md) to; ONNX always means StableHLO too.
 
 `(…)` stands for options that an encoding requires. Wrappers, such as `shifted`, are shown around
-`{WRAPPED}`, and encodings that need causal attention are joined with `causal`.
+`{WRAPPED}`, and encodings that need causal attention are joined with `causal`. The table has more
+rows than there are [encodings](encodings.md#how-many-are-there): `none`, modifiers, wrappers and
+some options have rows of their own.
 """
 
 _LOSS = """- *loss*: masked-LM loss of a small BERT [trained with the encoding](#trained-models), on
@@ -43,9 +45,8 @@ _LOSS = """- *loss*: masked-LM loss of a small BERT [trained with the encoding](
 """
 
 _REST = f"""
-[encodings.md](encodings.md) explains how to write and join names, and
-[how encodings are counted](encodings.md#how-many-are-there). To measure the properties of other
-encodings, or of your own:
+[Names of encodings](encodings.md) explains how to write and join names. To measure the properties
+of other encodings, or of your own:
 
 ```sh
 python eval.py --config=configs/properties.py --encodings=rope,alibi --out=R
@@ -54,7 +55,9 @@ python eval.py --config=configs/properties.py --encodings=rope,alibi --out=R
 ## Cards
 
 In formulas x is a position, m = j − i the offset of key j from query i, S the sinusoid
-[…, sin ωx, cos ωx, …], and R a rotation by an angle.
+[…, sin ωx, cos ωx, …], and R a rotation by an angle. Cards of scaled RoPE have the rotation of a
+query at position i alone; that of the key at j is the same with j. There s is the option `factor`,
+r the number of dimensions that rotate, L the trained length, and n the length of the input.
 
 The picture shows the first 32 positions on the left (red is above the mean, blue below). On the
 right is the mean over pairs of the same offset, less the mean of all and divided by their standard
@@ -84,7 +87,7 @@ brackets how much the property was violated before training: 0 if it holds exact
 - **symmetric**: Φ[i, j] = Φ[j, i].
 - **monotone**: proximities strictly decrease with the distance, on either side and without end.
   The violation is the share of pairs of distances in the wrong order, ties counting half.
-  **not monotone within 10 tokens**: the same share for distances up to 10.
+  **violation within 10 tokens**: the same share for distances up to 10.
 
 ## Requirements
 

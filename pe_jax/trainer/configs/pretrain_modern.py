@@ -9,7 +9,7 @@ Command:  python train.py --config=configs/pretrain_modern.py --workdir=W \
 Hardware: 2 CPU cores; one GPU. --config.model.size=ettin_32m, ettin_68m or modernbert_base for
           larger ones.
 Expected: held-out masked-LM loss of 5.0 for 4 layers of 128 after 1.6 million tokens, where a BERT
-          has 6.1; docs/modern.md.
+          has 6.1; docs/modern-details.md.
 """
 
 from pe_jax.common.schema import config_dict

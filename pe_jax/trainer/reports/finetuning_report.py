@@ -15,6 +15,7 @@ from pe_jax.trainer.reports.tables import Column, number_table, write_json
 from pe_jax.trainer.reports.tagging_report import tagging_details, tagging_sections
 from pe_jax.trainer.tasks.finetuning import FinetuningRun
 from pe_jax.trainer.training.metrics import read_evaluations
+from pe_jax.trainer.training.pytrees import Scalars
 
 
 def report_finetuning(run: FinetuningRun, folder: Path) -> str:
@@ -64,6 +65,17 @@ def results(run: FinetuningRun, folder: Path) -> Json:
     }
 
 
+def _trivial_answer(baseline: Scalars, *, is_tagging: bool) -> str:
+    """Return what the baseline of a task answers."""
+    if is_tagging:
+        return "the most frequent label of each word in training"
+    if "exact" in baseline:  # SQuAD's exact match.
+        return "the first sentence of the context, or in SQuAD v2.0 no answer"
+    if "pearson" in baseline:
+        return "the mean value"
+    return "the most frequent label"
+
+
 def _readable(
     numbers: Json, notes: list[str], sections: Sequence[str | list[str]] = ()
 ) -> str:
@@ -98,9 +110,8 @@ def _readable(
     return page(
         f"{dataset}: {numbers['position']}",
         f"Scores {SELECTED_STEP[numbers['select']]} ({when}), in points; ± is the sample\n"
-        "standard deviation over seeds. The baseline is a trivial answer: the most frequent label,"
-        "\nthe mean value, the first sentence of the context, (SQuAD v2.0) no answer, or (tagging)"
-        "\nthe most frequent label of each word in training.",
+        "standard deviation over seeds. The baseline is a trivial answer:\n"
+        f"{_trivial_answer(baseline, is_tagging=bool(sections))}.",
         number_table(columns, rows),
         not_learned,
         [f"- {markdown.text(note)}" for note in notes],

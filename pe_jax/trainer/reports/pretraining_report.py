@@ -14,6 +14,7 @@ from pe_jax.common.markdown import image, table
 from pe_jax.trainer import figures
 from pe_jax.trainer.configs.pretraining import PretrainingConfig
 from pe_jax.trainer.configs.properties import PropertiesConfig
+from pe_jax.trainer.console.terminal import counted
 from pe_jax.trainer.reports.pages import page
 from pe_jax.trainer.reports.property_report.render import render
 from pe_jax.trainer.reports.property_report.subjects import trained
@@ -211,7 +212,7 @@ def _settings(run: TextRun[PretrainingConfig], parameters: int) -> list[str]:
     """Return a list of what a reader needs to repeat the run, or to compare it."""
     config = run.config
     model = run.program.model
-    size = f"{model.num_layers} layers of {model.hidden_size}"
+    size = f"{counted(model.num_layers, 'layer')} of {model.hidden_size}"
     rows = [
         ("Model", f"{size}, {model.dtype}; {parameters:,} parameters"),
         ("Start", config.init or "from scratch"),

@@ -28,7 +28,7 @@ from pe_jax.trainer.configs.finetuning import (
     SquadConfig,
     TaggingConfig,
 )
-from pe_jax.trainer.console.terminal import Progress, log, log_field
+from pe_jax.trainer.console.terminal import Progress, counted, log, log_field
 from pe_jax.trainer.data.rows import (
     TrainingBatches,
     evaluation_batches,
@@ -238,7 +238,10 @@ def build(
     )
     # By default a kill costs a tenth of the run at most.
     checkpoint_every = config.checkpoint_every or -(-steps // 10)
-    batch = f"{data.batch_size:,} rows of each of {len(config.seeds)} seeds"
+    batch = (
+        f"{counted(data.batch_size, 'row')} for each of "
+        f"{counted(len(config.seeds), 'seed')}"
+    )
     checksums = {f"{config.task}, training data": task.train.checksum()}
     for name, rows in task.held_out.items():
         checksums[f"{config.task}, {name} data"] = rows.checksum()

@@ -15,7 +15,7 @@ import numpy as np
 
 from pe_jax.trainer import data
 from pe_jax.trainer.configs.pretraining import EncoderTrainingConfig, StageConfig
-from pe_jax.trainer.console.terminal import log_field
+from pe_jax.trainer.console.terminal import counted, log_field
 from pe_jax.trainer.tasks.run import Program, Run
 from pe_jax.trainer.tasks.text_split import TextSplit, load_text
 from pe_jax.trainer.tasks.train import log_run_header
@@ -70,7 +70,7 @@ def make_run(
     stage_configs = config.stages.values()
     parts = zip(stages, stage_configs, text_data.epochs, strict=True)
     for stage, stage_config, epochs in parts:
-        rows = f"{stage.name}, {stage_config.batch_size:,} rows"
+        rows = f"{stage.name}, {counted(stage_config.batch_size, 'row')}"
         summary.append(("Batch", f"{rows}; {stage.steps:,} steps, {epochs:.2g} epochs"))
     return TextRun(
         resolved=resolved,
