@@ -59,10 +59,14 @@ def seconds_of_layer(
     here = NamedSharding(chips.mesh, PartitionSpec())
     params = jax.eval_shape(encoding.init, jax.random.key(0))
     qkv = jax.ShapeDtypeStruct((3, rows, length, HEADS, SIZE), jnp.bfloat16)
-    arguments = sharding.abstract((qkv, params), here)
+    x = jax.ShapeDtypeStruct((rows, length, HEADS * SIZE), jnp.bfloat16)
+    kernel = jax.ShapeDtypeStruct((HEADS * SIZE, HEADS, SIZE), jnp.float32)
+    shapes = (qkv, params, x, (kernel, kernel))
+    qkv, params, x, kernels = sharding.abstract(shapes, here)
     layer = inspect.unwrap(layer_gradients(encoding, "auto"))
     with kernel_in_auto(), jax.sharding.use_abstract_mesh(chips.mesh.abstract_mesh):
-        lowered = jax.jit(layer, out_shardings=here).lower(*arguments, None, None)
+        jitted = jax.jit(layer, out_shardings=here)
+        lowered = jitted.lower(qkv, params, None, None, x, kernels)
     work = hlo.read(lowered.compile().as_text() or "").work
     return tpu_costs.seconds(work, chips)
 
