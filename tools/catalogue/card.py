@@ -228,8 +228,8 @@ def kernel_cell(row: Entry) -> str:
     times = json.loads(TPU_LAYERS.read_text("utf-8"))
     if row.name not in times:
         return "no"
-    times_none = times[row.name]["ms"] / times["none"]["ms"]
-    return f"no ({times_none:,.0f} ×)"
+    relative_time = times[row.name]["ms"] / times["none"]["ms"]
+    return f"no ({relative_time:,.0f} ×)"
 
 
 def number(x: float) -> str:
