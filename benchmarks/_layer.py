@@ -53,11 +53,25 @@ def gradients_of_layer(
 def layer_gradients(
     encoding: encodings.PositionEncoding, implementation: str
 ) -> Wrapped:
-    """Return the jitted gradients of attention, `(qkv, params, positions, document_ids) -> (dqkv,
-    dparams)`."""
+    """Return the jitted gradients of attention, `(qkv, params, positions, document_ids, x, kernels)
+    -> (dqkv, dparams)`.
 
-    def loss(qkv, params, positions, document_ids):
-        context = encodings.Context(positions_q=positions, document_ids=document_ids)
+    Some encodings read the last two: `x`, the hidden states [B, L, D], and `kernels`, those of the
+    layer's queries and keys, each [D, H, d].
+    """
+
+    def projection(kernel):
+        return lambda table: jnp.einsum("nD,Dhd->nhd", table, kernel)
+
+    def loss(qkv, params, positions, document_ids, x=None, kernels=None):
+        projections = None if kernels is None else tuple(map(projection, kernels))
+        context = encodings.Context(
+            positions_q=positions,
+            document_ids=document_ids,
+            x_q=x,
+            x_k=x,
+            projections=projections,
+        )
         q, k, v = qkv
         out = attention(
             q,

@@ -118,7 +118,7 @@ def compile_for(
         row = estimate.as_json()
         lines = _stage(estimate, chips)
         seconds.append(None)
-        if estimate.fits and chips.tpu.clock is not None:
+        if estimate.fits and not chips.untimed_reason:
             times = waterfall(estimate, chips)
             seconds[-1] = times.step_seconds
             row |= {"step_seconds": times.step_seconds, "mfu": times.mfu}
@@ -132,8 +132,8 @@ def compile_for(
         if out:
             write_text(out, json.dumps(numbers, indent=2) + "\n")
         yield "\n".join([*lines, ""])
-    if chips.tpu.clock is None:
-        yield f"No times: the clock of {chips.tpu.kind} is not published.\n"
+    if chips.untimed_reason:
+        yield f"No times: {chips.untimed_reason}.\n"
     elif not isinstance(config, FinetuningConfig):
         tokens = tokens or _tokens_of(config)
         yield "\n".join([*_cost(config, seconds, chips.mesh.size, tokens, price), ""])

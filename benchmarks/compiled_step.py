@@ -48,7 +48,7 @@ class Estimate(NamedTuple):
       flops: the compiler's count for a chip: all operations, the body of a loop once.
       bounds: lower bounds of the seconds of a step: the model's `products` at the peak; state and
         batch, read from and written to `memory` once; all that the program sends through the
-        `links`.
+        `links`, if all of their bandwidths are known.
       program: what was compiled, if it fits, as do `memory`, `flops` and `bounds`.
     """
 
@@ -125,14 +125,16 @@ def estimate_stage(
     assert analysis is not None and stats is not None  # The TPU compiler gives both.
     work = hlo.read(compiled.as_text() or "").work
     moved = stats.argument_size_in_bytes + stats.output_size_in_bytes
+    bounds = {
+        "products": flops / chips.mesh.size / chips.tpu.peak,
+        "memory": moved / chips.tpu.hbm_bandwidth,
+    }
+    if chips.slices == 1 or chips.tpu.network_bandwidth:
+        bounds["links"] = tpu_costs.link_seconds(work, chips)
     return estimate._replace(
         memory=memory(stats, state, batch, constants),
         flops=analysis["flops"],
-        bounds={
-            "products": flops / chips.mesh.size / chips.tpu.peak,
-            "memory": moved / chips.tpu.hbm_bandwidth,
-            "links": tpu_costs.link_seconds(work, chips),
-        },
+        bounds=bounds,
         program=compiled,
     )
 

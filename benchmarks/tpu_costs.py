@@ -98,6 +98,7 @@ def _seconds(one: Work, chips: Slice) -> float:
         sent = _PASSES.get(one.name, 1) * one.bytes * (count - 1) / count
         once = sent / chips.link_bandwidth
     elif one.kind == "send":
+        assert tpu.network_bandwidth is not None  # See `Slice.untimed_reason`.
         once = one.bytes / tpu.network_bandwidth
     else:
         once = one.bytes / tpu.hbm_bandwidth

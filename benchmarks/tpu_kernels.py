@@ -69,6 +69,22 @@ def ours(
     )
 
 
+def ours_of_all_offsets(
+    length: int, at_keys: bool, at_queries: bool = False
+) -> Callable:
+    """A vector per head for every offset of the input, that joins the keys or the queries."""
+    import jax.numpy as jnp
+
+    from pe_jax.attention.tpu_kernel.flash import flash_attention
+
+    table = jnp.ones((2 * length - 1, HEADS, SIZE))
+    return lambda q, k, v, seed: flash_attention(
+        *(q, k, v),
+        key_table=table if at_keys else None,
+        query_table=table if at_queries else None,
+    )
+
+
 def splash(length: int) -> Callable:
     import jax
     import jax.numpy as jnp
@@ -116,6 +132,12 @@ KERNELS: dict[str, Kernel] = {
     "ours, bias": Kernel(lambda length: ours(length, biased=True), 2),
     "ours, dropout": Kernel(lambda length: ours(length, 0.1), 2),
     "ours, dropout, relative terms": Kernel(lambda length: ours(length, 0.1, True), 2),
+    "ours, vectors of all offsets at keys": Kernel(
+        lambda length: ours_of_all_offsets(length, at_keys=True), 2
+    ),
+    "ours, vectors of all offsets at keys and queries": Kernel(
+        lambda length: ours_of_all_offsets(length, at_keys=True, at_queries=True), 2
+    ),
     "splash attention (no dropout)": Kernel(splash, 1),
     "flash attention (no dropout)": Kernel(stock, 1),
 }

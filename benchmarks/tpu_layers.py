@@ -1,15 +1,18 @@
 """What would attention of one layer cost on a TPU, by encoding? Compiled for it, nothing run.
 
     python benchmarks/tpu_layers.py [--encodings=none,rope] [--length=512] [--rows=16] [--chip=v5e]
+        [--out=FILE.json]
 
 Estimated milliseconds of attention forward and backward, without projections, 12 heads of 64 in
 bfloat16 on one chip, by the method of docs/tpu.md, and their ratio to the first encoding. Needs the
-extra tpu. A minute for each encoding.
+extra tpu. A minute for each encoding. With --out the milliseconds are in a file, and encodings that
+are there are not compiled again: docs/tpu_layers.json is what docs/catalogue.md shows.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from pathlib import Path
 
@@ -26,6 +29,7 @@ from tpu_slices import Slice, make_slice
 
 from pe_jax import encodings
 from pe_jax.attention.implementations import kernel_in_auto
+from pe_jax.common.files import write_text
 from pe_jax.common.markdown import raw_table
 from pe_jax.common.values import split_names
 from pe_jax.trainer.console.terminal import log
@@ -37,6 +41,7 @@ _ENCODINGS = flags.DEFINE_string(
 _LENGTH = flags.DEFINE_integer("length", 512, "Queries and keys.")
 _ROWS = flags.DEFINE_integer("rows", 16, "Of the batch.")
 _CHIP = flags.DEFINE_string("chip", "v5e", "See `TPUS` in tpu_slices.py.")
+_OUT = flags.DEFINE_string("out", None, "JSON file of milliseconds, by encoding.")
 
 HEADS, SIZE = 12, 64
 
@@ -59,26 +64,41 @@ def seconds_of_layer(
     here = NamedSharding(chips.mesh, PartitionSpec())
     params = jax.eval_shape(encoding.init, jax.random.key(0))
     qkv = jax.ShapeDtypeStruct((3, rows, length, HEADS, SIZE), jnp.bfloat16)
-    arguments = sharding.abstract((qkv, params), here)
+    x = jax.ShapeDtypeStruct((rows, length, HEADS * SIZE), jnp.bfloat16)
+    kernel = jax.ShapeDtypeStruct((HEADS * SIZE, HEADS, SIZE), jnp.float32)
+    shapes = (qkv, params, x, (kernel, kernel))
+    qkv, params, x, kernels = sharding.abstract(shapes, here)
     layer = inspect.unwrap(layer_gradients(encoding, "auto"))
     with kernel_in_auto(), jax.sharding.use_abstract_mesh(chips.mesh.abstract_mesh):
-        lowered = jax.jit(layer, out_shardings=here).lower(*arguments, None, None)
+        jitted = jax.jit(layer, out_shardings=here)
+        lowered = jitted.lower(qkv, params, None, None, x, kernels)
     work = hlo.read(lowered.compile().as_text() or "").work
     return tpu_costs.seconds(work, chips)
 
 
 def main(_: list[str]) -> None:
     chips = make_slice(f"{_CHIP.value}:1x1")
-    first = 0.0
-    rows = []
-    for name in split_names(_ENCODINGS.value):
+    out = Path(_OUT.value) if _OUT.value else None
+    known = json.loads(out.read_text("utf-8")) if out and out.exists() else {}
+    names = split_names(_ENCODINGS.value)
+    for name in names:
+        if name in known:
+            continue
         log(f"Compiling {name}.")
         seconds = seconds_of_layer(name, _ROWS.value, _LENGTH.value, chips)
-        total = sum(seconds.values())
-        first = first or total
-        kernel = "yes" if seconds["kernels"] else "no"
-        rows.append([name, f"{1e3 * total:.3f}", f"{total / first:.2f}", kernel])
-        log(f"{name}: {1e3 * total:.3f} ms")
+        known[name] = {
+            "ms": round(1e3 * sum(seconds.values()), 4),
+            "kernel": bool(seconds["kernels"]),
+        }
+        log(f"{name}: {known[name]['ms']:.3f} ms")
+        if out:
+            write_text(out, json.dumps(known, indent=1) + "\n")
+    first = known[names[0]]["ms"]
+    rows = []
+    for name in names:
+        ms = known[name]["ms"]
+        kernel = "yes" if known[name]["kernel"] else "no"
+        rows.append([name, f"{ms:.3f}", f"{ms / first:.2f}", kernel])
     print("\n".join(raw_table(["encoding", "estimate, ms", "ratio", "kernel"], rows)))
 
 

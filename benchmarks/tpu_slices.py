@@ -37,8 +37,8 @@ class Tpu(NamedTuple):
       torus: slices whose axes are all multiples of this wrap around at the edges.
       options: of `jax.experimental.topologies.get_topology_desc`.
       devices: of a chip.
-      network_bandwidth: bytes/s of a chip's share of the network between slices, one way; 0 where
-        none is published.
+      network_bandwidth: bytes/s of a chip's share of the network between slices, one way; None
+        where none is published.
     """
 
     kind: str
@@ -49,7 +49,7 @@ class Tpu(NamedTuple):
     torus: int
     options: dict[str, str]
     devices: int = 1
-    network_bandwidth: float = 0.0
+    network_bandwidth: float | None = None
 
     def seconds(self, cycles: float) -> float:
         """Return the seconds of the compiler's cycles.
@@ -118,6 +118,15 @@ class Slice(NamedTuple):
     slices: int = 1
 
     @property
+    def untimed_reason(self) -> str:
+        """The rate without which there is no estimate of times; empty if all are known."""
+        if self.tpu.clock is None:
+            return f"the clock of {self.tpu.kind} is not published"
+        if self.slices > 1 and self.tpu.network_bandwidth is None:
+            return f"the bandwidth between slices of {self.tpu.kind} is not published"
+        return ""
+
+    @property
     def link_bandwidth(self) -> float:
         """Bytes/s that a chip in a corner of the slice sends: over a link along each axis, over two
         where the slice is a torus."""
@@ -141,11 +150,6 @@ def make_slice(name: str) -> Slice:
         )
     chip, grid = match[2], match[3]
     tpu, shape = TPUS[chip], tuple(map(int, grid.split("x")))
-    if count > 1 and not tpu.network_bandwidth:
-        raise ValueError(
-            f"The bandwidth between slices of {chip} is not published, so {name!r} cannot be "
-            f"estimated. Give one slice, {chip}:{grid}."
-        )
     _stay_off_the_machine()
     host = (*(min(n, 2) for n in shape[:2]), 1)  # Chips of a host.
     try:

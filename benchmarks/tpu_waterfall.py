@@ -135,7 +135,11 @@ def report(estimate: Estimate, chips: Slice) -> str:
 def main() -> None:
     resolved = resolve(from_values(_CONFIG.value, PretrainingConfig))
     chips = make_slice(_TOPOLOGY.value)
-    chips.tpu.seconds(cycles=0)  # Raises before the minutes of compiling.
+    if chips.untimed_reason:  # Before the minutes of compiling.
+        raise ValueError(
+            f"There is no estimate of times: {chips.untimed_reason}. Use "
+            "benchmarks/compile_for.py, which prints memory and lower bounds."
+        )
     for stage in resolved.config.stages.values():
         print(report(estimate_stage(resolved, stage, chips), chips), flush=True)
     print(_METHOD)

@@ -95,7 +95,7 @@ def check(
     Args:
       flags: for `pe-jax train`.
       folders: of buckets, which are copied to the hosts.
-      topology: to compile for, such as v5e:4x4; empty for one that cannot be compiled for.
+      topology: to compile for, such as v5e:4x4 or 2xv5e:4x4.
       skipped: "data" or "memory", for these checks.
     """
     workdir = check_flags(flags)
@@ -104,10 +104,7 @@ def check(
     if "data" not in skipped:
         check_run(flags, workdir)
     if "memory" not in skipped:
-        if topology:
-            check_memory(flags, topology)
-        else:
-            say("Memory is not checked for several slices: benchmarks/compile_for.py.")
+        check_memory(flags, topology)
 
 
 def check_ssh_agent() -> None:

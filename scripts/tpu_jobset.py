@@ -131,7 +131,7 @@ def main(arguments: Sequence[str]) -> None:
     if options.command == "build":
         build(options.folder)
         return
-    topology = options.topology if options.slices == 1 else ""
+    topology = shape_of_topology(options.topology).several(options.slices)
     tpu_check.check(flags, options.copy, topology, options.skip)
     print(jobset(options, flags), end="")
 

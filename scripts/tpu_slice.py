@@ -458,7 +458,7 @@ def check(options: argparse.Namespace, flags: Sequence[str]) -> None:
     shape = shape_of_type(options.type)
     if shape.hosts * options.slices > 1:
         tpu_check.check_ssh_agent()
-    topology = "" if options.slices > 1 else shape.topology
+    topology = shape.several(options.slices)
     tpu_check.check(flags, options.copy, topology, options.skip)
 
 

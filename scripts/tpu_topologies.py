@@ -52,6 +52,10 @@ class Shape(NamedTuple):
         """Its name in benchmarks/compile_for.py, such as v5e:4x4."""
         return f"{self.generation}:{self.axes}"
 
+    def several(self, slices: int) -> str:
+        """The name there of so many slices, such as 2xv5e:4x4."""
+        return self.topology if slices == 1 else f"{slices}x{self.topology}"
+
     @property
     def chips(self) -> int:
         return math.prod(int(axis) for axis in self.axes.split("x"))

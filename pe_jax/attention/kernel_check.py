@@ -43,6 +43,7 @@ class _Case:
     dropout_rate: float = 0.0
     padding: bool = False  # The last keys of each row are masked, all of one row.
     documents: bool = False  # Several documents in a row, with positions of their own.
+    layer: bool = False  # Hidden states, and projections of queries and keys.
 
 
 _CASES = {
@@ -54,6 +55,12 @@ _CASES = {
     "vectors and a bias": _Case(
         encoding="learned_relative(max_distance=16)+t5(max_distance=64)"
     ),
+    "vectors of keys and queries": _Case(encoding="relative_key_query"),
+    "vectors per head": _Case(
+        encoding="deberta(num_buckets=None,max_distance=64)", layer=True
+    ),
+    "vectors beside maps of queries": _Case(encoding="transformer_xl(max_distance=64)"),
+    "vectors of hidden states": _Case(encoding="inkling(max_distance=64)", layer=True),
     "sinusoids without max_distance": _Case(
         encoding="sinusoidal_relative(max_distance=None)"
     ),
@@ -213,6 +220,9 @@ def _inputs(case: _Case) -> tuple[dict[str, Any], Callable[..., tuple[Array, Arr
         "params": jax.tree.map(lambda x: normal(*x.shape), drawn),
     }
     to = normal(_ROWS, queries, _HEADS, case.head_size)
+    if case.layer:
+        arrays["x"] = normal(_ROWS, queries, width)
+        arrays["kernels"] = normal(2, width, _HEADS, case.head_size) / width**0.5
     context = Context(
         positions_q=range(case.first_query, keys), positions_k=range(keys)
     )
@@ -227,6 +237,15 @@ def _inputs(case: _Case) -> tuple[dict[str, Any], Callable[..., tuple[Array, Arr
         valid = np.arange(keys) < np.array([[keys - 50], [0]])
         mask = jnp.asarray(valid)[:, None, None]
 
+    def with_layer(arrays: dict[str, Any]) -> Context:
+        """The context with hidden states, and projections of [N, D] to [N, H, d]."""
+
+        def to_heads(kernel: Array) -> Callable[[Array], Array]:
+            return lambda table: jnp.einsum("nD,Dhd->nhd", table, kernel)
+
+        to_queries, to_keys = map(to_heads, arrays["kernels"])
+        return context.replace(x_q=arrays["x"], projections=(to_queries, to_keys))
+
     def loss(
         arrays: dict[str, Any], dtype: str, implementation: str
     ) -> tuple[Array, Array]:
@@ -237,7 +256,7 @@ def _inputs(case: _Case) -> tuple[dict[str, Any], Callable[..., tuple[Array, Arr
             v,
             encoding,
             arrays["params"],
-            context,
+            with_layer(arrays) if case.layer else context,
             mask=mask,
             dropout_rate=case.dropout_rate,
             dropout_rng=jax.random.key(1) if case.dropout_rate else None,

@@ -112,7 +112,9 @@ def attend(
     """
     queries = x.q.shape[1]
     offset_terms = _terms_by_computation(x)
-    logit_terms = [*x.added.terms, *map(naive.bias, offset_terms["added"])]
+    # Their other form is for the TPU kernel.
+    logit_terms = [terms.replace(products=None) for terms in x.added.terms]
+    logit_terms += map(naive.bias, offset_terms["added"])
     if block and (logit_terms or x.maps):
         block = min(block, _BLOCK_OF_FUNCTIONS)
     if block and block >= queries:

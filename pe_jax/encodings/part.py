@@ -152,6 +152,20 @@ class HookContext(Context, pytree=True):
         return None if ranges is None else ranges[1].start - ranges[0].start
 
 
+class OffsetProducts(Record, pytree=True, static=("shift",)):
+    """Logits that are products of a vector of each query and one of the offset, as arrays.
+
+    Attributes:
+      vectors: of the queries, `[B, Lq, H, r]`; nothing scales them.
+      table: `[2·clip + 1, r]`: row clip + m is of offset m; offsets beyond have the last rows.
+      shift: position of the first key minus that of the first query; these are ranges.
+    """
+
+    vectors: Array
+    table: Array
+    shift: int
+
+
 class LogitTerms(Record, pytree=True, static=("function",)):
     """Terms of the logits as the arrays that they are computed from, some queries at a time.
 
@@ -161,6 +175,7 @@ class LogitTerms(Record, pytree=True, static=("function",)):
         for keys that the caller of attention lets a query attend to, or None.
       query_arrays, key_arrays: trees of arrays `[#B, Lq, ...]` and `[#B, Lk, ...]`.
       shared: a tree of any other arrays, such as parameters.
+      products: the same logits in another form, for the TPU kernel, or None.
     """
 
     function: Callable[[Any, Any, Any, Array | None], jax.Array]
@@ -168,6 +183,7 @@ class LogitTerms(Record, pytree=True, static=("function",)):
     query_arrays: Any = dataclasses.field(default=(), metadata={"queries": 1})
     key_arrays: Any = dataclasses.field(default=(), metadata={"keys": 1})
     shared: Any = ()
+    products: OffsetProducts | None = None
 
 
 # `(params, offsets [...], context) -> [..., d]`, or `[..., H, d]` with vectors for each head.

@@ -33,14 +33,14 @@ from pe_jax.trainer.training.step import init_state
 
 
 def draw(rows, lq, lk, heads, size, clip, terms="kv"):
-    """q, k, v and terms: a table for keys, one for values, a bias, a sink; capitals have one per
-    head."""
+    """q, k, v and terms: tables for keys, queries and values, a bias, a sink; capitals have one per
+    head. And c: what the table for keys meets instead of q."""
     rng = np.random.default_rng(0)
     shapes = [(rows, n, heads, size) for n in (lq, lk, lk)]
     for term in terms:
         shape = (2 * clip + 1, *([heads] if term.isupper() else []))
-        if term == "s":
-            shapes.append((heads,))
+        if term in "sc":
+            shapes.append((heads,) if term == "s" else (rows, lq, heads, size))
             continue
         shapes.append(shape if term in "bB" else (*shape, size))
     return [rng.normal(size=shape).astype(np.float32) for shape in shapes]
@@ -48,7 +48,8 @@ def draw(rows, lq, lk, heads, size, clip, terms="kv"):
 
 def with_terms(function, terms, **settings):
     """`function` of q, k, v and the arrays that `terms` names."""
-    names = {"k": "key_table", "v": "value_table", "b": "bias", "s": "sink"}
+    names = {"k": "key_table", "q": "query_table", "v": "value_table", "b": "bias"}
+    names |= {"s": "sink", "c": "content"}
 
     def run(q, k, v, *arrays):
         given = {names[term.lower()]: x for term, x in zip(terms, arrays, strict=True)}
@@ -64,6 +65,8 @@ def dense(
     key_table=None,
     value_table=None,
     *,
+    query_table=None,
+    content=None,
     bias=None,
     sink=None,
     window=None,
@@ -85,8 +88,11 @@ def dense(
 
     logits = jnp.einsum("bqhd,bkhd->bhqk", q, k)
     if key_table is not None:
-        logits += jnp.einsum("bqhd,qkhd->bhqk", q, per_head(key_table, 3))
+        content = q if content is None else content
+        logits += jnp.einsum("bqhd,qkhd->bhqk", content, per_head(key_table, 3))
     logits *= scale
+    if query_table is not None:
+        logits += jnp.einsum("bkhd,qkhd->bhqk", k, per_head(query_table, 3))
     if bias is not None:
         logits += jnp.moveaxis(per_head(bias, 2), 2, 0)
     allowed = valid[:, None, None] & (window or AttentionWindow()).allows(offsets)
@@ -208,6 +214,30 @@ CASES = {
     "sinks beside other terms": Case(
         (140, 150), heads=2, size=128, clip=20, terms="vBs", offset=3
     ),
+    "queries alone, many blocks": Case(
+        (300, 200), heads=1, size=128, clip=64, terms="q"
+    ),
+    "queries, keys and values per head, clip longer than the sequence": Case(
+        (9, 130), heads=2, size=64, clip=140, terms="KQV", offset=3
+    ),
+    "queries and other terms, causal": Case(
+        (140, 300), heads=2, size=64, clip=20, terms="kqB", offset=-140, window=CAUSAL
+    ),
+    "queries with sinks and a long bias, window": Case(
+        (140, 300),
+        heads=2,
+        size=64,
+        clip=200,
+        terms="qBs",
+        offset=-9,
+        window=around(60),
+    ),
+    "other vectors for the keys, many blocks": Case(
+        (300, 200), heads=2, size=64, clip=30, terms="kBc", offset=40
+    ),
+    "other vectors for the keys per head, and queries": Case(
+        (20, 150), heads=4, size=64, clip=100, terms="KcQ", offset=-70
+    ),
     "sinks where a window hides all keys": Case(
         (9, 8), heads=2, size=64, clip=2, terms="bs", offset=500, window=around(100)
     ),
@@ -220,6 +250,9 @@ KEPT = [
     "a window that hides all keys",
     "causal, all terms",
     "sinks beside other terms",
+    "queries, keys and values per head, clip longer than the sequence",
+    "queries and other terms, causal",
+    "other vectors for the keys per head, and queries",
 ]
 
 
@@ -406,6 +439,10 @@ def test_bad_input():
         flash_attention(q, k, v, window=around(-1))
     with pytest.raises(ValueError, match="sink is not supported beside key_table"):
         flash_attention(q, k, v, table, sink=np.zeros(1, np.float32))
+    with pytest.raises(
+        ValueError, match=r"content must be .*got \[1, 4, 1, 8\] and no"
+    ):
+        flash_attention(q, k, v, content=q)
     with pytest.raises(ValueError, match=r"got \(100, 128\)"):
         flash_attention(q, k, v, block=(100, 128))
 
@@ -428,6 +465,70 @@ def test_derivatives_that_need_another_implementation(
         TypeError, match=f'attention has no {missing}.*pass implementation="naive"'
     ):
         derivative(loss)(q)
+
+
+VECTORS = [
+    "relative_key_query",
+    "relative_key_query+alibi+causal",
+    "deberta(num_buckets=None,max_distance=5)",
+    "deberta(num_buckets=8,max_distance=16)",
+    "transformer_xl(max_distance=5)",
+    "transformer_xl",
+    "inkling(max_distance=3,rank=2)",
+    "inkling(max_distance=3,rank=2,bidirectional=False)+causal",
+    "inkling(max_distance=40,rank=2)+log_n(original_length=8)",
+]
+
+
+@pytest.mark.parametrize("name", slow_except(VECTORS[::2], VECTORS))
+def test_vectors_of_keys_and_queries(name, quick_kernel):
+    """Against the plain formula in float64, with gradients of all that enters: queries that are
+    not the first ones, and vectors that meet something else than the mapped queries."""
+    heads, size, keys, first = 2, 8, 12, 3
+    encoding = encodings.from_name(
+        name, hidden_size=16, head_size=size, num_heads=heads, max_length=16
+    )
+    rng = np.random.default_rng(0)
+
+    def normal(*shape):
+        return rng.normal(size=shape).astype(np.float32)
+
+    drawn = jax.eval_shape(encoding.init, jax.random.key(0))
+    params = jax.tree.map(lambda x: normal(*x.shape), drawn)
+    q, x = normal(2, keys - first, heads, size), normal(2, keys - first, 16)
+    k, v = normal(2, 2, keys, heads, size)
+    kernels = normal(2, 16, heads, size)
+    arrays = (q, k, v, x, kernels, params)
+    to = normal(*q.shape)
+
+    def loss(arrays, implementation):
+        q, k, v, x, kernels, params = arrays
+
+        def to_heads(kernel):
+            return lambda table: jnp.einsum("nD,Dhd->nhd", table, kernel)
+
+        context = encodings.Context(
+            positions_q=range(first, keys),
+            positions_k=range(keys),
+            x_q=x,
+            projections=(to_heads(kernels[0]), to_heads(kernels[1])),
+        )
+        out = attention(
+            q, k, v, encoding, params, context, implementation=implementation
+        )
+        return (out * to).sum()
+
+    def gradients(arrays, implementation):
+        run = functools.partial(loss, implementation=implementation)
+        return jax.jit(jax.value_and_grad(run))(arrays)
+
+    ours = gradients(arrays, "kernel")
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), arrays)
+        exact = gradients(wide, "naive")
+    for got, want in zip(jax.tree.leaves(ours), jax.tree.leaves(exact), strict=True):
+        largest = max(1, np.abs(want).max())
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * largest)
 
 
 @pytest.mark.parametrize("name", ["rope", "liere"])
@@ -479,6 +580,9 @@ def test_positions_that_are_arrays(name):
         ("s", AttentionWindow(left=127, right=0), 4, False),
         ("kv", None, 12, True),
         ("", around(40), 4, True),
+        ("KQ", None, 12, False),
+        ("kqb", around(40), 4, True),
+        ("KBc", None, 12, False),
     ],
 )
 def test_compiles_for_a_tpu_without_gathering_the_batch(
@@ -498,14 +602,17 @@ def test_compiles_for_a_tpu_without_gathering_the_batch(
     def grads(qkv, arrays, valid, seed):
         settings = dict(window=window, valid=valid, dropout_rate=0.1, seed=seed)
         settings |= {"document_ids": valid.astype(jnp.int32)} if packed else {}
+        others = terms.removesuffix("c")
 
         def loss(qkv, arrays):
-            out = with_terms(flash_attention, terms, **settings)(*qkv, *arrays)
+            content = {"content": 2 * qkv[0]} if others != terms else {}
+            run = with_terms(flash_attention, others, **settings, **content)
+            out = run(*qkv, *arrays)
             return jnp.square(out.astype(jnp.float32)).sum()
 
         return jax.grad(loss, argnums=(0, 1))(qkv, arrays)
 
-    _, _, _, *arrays = draw(8, 1, 1, 12, 64, 64, terms)
+    _, _, _, *arrays = draw(8, 1, 1, 12, 64, 64, terms.removesuffix("c"))
     heads = 12, kv_heads, kv_heads
     args = (
         tuple(

@@ -218,6 +218,22 @@ def test_the_facts_of_one_encoding():
     )
 
 
+def test_what_attention_costs_without_the_kernel(monkeypatch, tmp_path):
+    times = tmp_path / "layers.json"
+    times.write_text('{"none": {"ms": 0.25}, "fire": {"ms": 11}, "rope": {"ms": 1}}')
+    monkeypatch.setattr(card, "TPU_LAYERS", times)
+
+    def cell(name):
+        encoding = encodings.from_name(name, **catalogue.SIZES)
+        return card.kernel_cell(catalogue.Entry(name, encoding))
+
+    assert [cell(name) for name in ("rope", "fire", "fox")] == [
+        "yes",
+        "no (44 ×)",
+        "no",
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "hooks"),
     [("rope", "q, k"), ("rove(rope)", "q, k, v"), ("shifted(rope)", "positions, q, k")],

@@ -351,6 +351,31 @@ def test_a_clock_that_is_not_published_gives_no_time():
         tpu_slices.TPUS["tpu7x"].seconds(1)
 
 
+@pytest.mark.parametrize(
+    ("chip", "slices", "reason"),
+    [
+        ("v4", 1, ""),
+        ("v5e", 2, ""),
+        ("v4", 2, "the bandwidth between slices of TPU v4 is not published"),
+        ("tpu7x", 1, "the clock of TPU7x is not published"),
+    ],
+)
+def test_what_is_not_timed(chip, slices, reason):
+    several = tpu_slices.Slice(chip, tpu_slices.TPUS[chip], (2, 2), None, slices)
+    assert several.untimed_reason == reason
+
+
+def test_slices_without_a_known_network_get_their_memory(here, config, monkeypatch):
+    tpu = tpu_slices.TPUS["v4"]
+    several = here._replace(name="2xv4:2x2x1", tpu=tpu, slices=2)
+    monkeypatch.setattr(compile_for, "make_slice", lambda name: several)
+    config = changed(config, {"stage2.steps": 0})
+    text = "\n".join(compile_for.compile_for(config, several.name))
+    assert "Fits: 0.00 of 30.75 GiB a chip. At least " in text
+    assert "No times: the bandwidth between slices of TPU v4 is not published." in text
+    assert "through the links" not in text and "Estimated:" not in text
+
+
 def test_the_units_of_the_chips():
     """Detects units that are wrong by a thousand."""
     for tpu in tpu_slices.TPUS.values():

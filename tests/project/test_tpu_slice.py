@@ -424,6 +424,12 @@ def test_config_data_and_memory_come_before_the_request(cloud):
     assert compiled[2:6] == [*FLAGS[:3], "--topology=v5e:4x4"]
 
 
+def test_the_memory_of_several_slices_is_checked(cloud):
+    assert cloud.run("check", "pod", *OPTIONS, "--slices=2", "--", *FLAGS) == 0
+    (compiled,) = (call for call in cloud.calls() if call[1].endswith("compile_for.py"))
+    assert "--topology=2xv5e:4x4" in compiled
+
+
 @pytest.mark.parametrize(
     ("fault", "message"),
     [

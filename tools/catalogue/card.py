@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,8 @@ FAMILIES = {
     "modifiers": "Modifiers and wrappers",
 }
 IMAGES = "figures/gallery"
+# Milliseconds of attention on a TPU, by estimate, as benchmarks/tpu_layers.py writes them.
+TPU_LAYERS = ROOT / "docs/tpu_layers.json"
 ADVICE, OPTIONS = (
     tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
     for name in ("advice.toml", "options.toml")
@@ -216,6 +219,17 @@ def _held(declaration: bool | None, violation: float) -> str:
 
 def _names(facts: Mapping[str, bool]) -> str:
     return ", ".join(name for name, holds in facts.items() if holds) or "–"
+
+
+def kernel_cell(row: Entry) -> str:
+    """Say whether the TPU kernel supports an encoding, else what it costs there without."""
+    if entries.term_forms(row.encoding).kernel:
+        return "yes"
+    times = json.loads(TPU_LAYERS.read_text("utf-8"))
+    if row.name not in times:
+        return "no"
+    relative_time = times[row.name]["ms"] / times["none"]["ms"]
+    return f"no ({relative_time:,.0f} ×)"
 
 
 def number(x: float) -> str:

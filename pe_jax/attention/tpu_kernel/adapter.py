@@ -3,6 +3,9 @@
 Terms of the offset go in as tables of 2·clip + 1 rows, of the offsets that can occur. Sinusoids
 without a clip go in as a wider head, by rotation (see `offset_terms`): queries next to their
 rotated selves meet keys next to P(j); values next to P(j) give outputs that are rotated back.
+
+Vectors of the offset meet the queries before an encoding maps them, or vectors of its own
+(`OffsetProducts`): these go in beside the queries (`content`).
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from pe_jax.attention.reverse_only import reverse_only
 from pe_jax.attention.tpu_kernel.flash import fits, flash_attention
 from pe_jax.common.mesh_axes import varies
 from pe_jax.common.shapes import Array, Float
-from pe_jax.encodings.part import OffsetTerms
+from pe_jax.encodings.part import OffsetProducts, OffsetTerms
 from pe_jax.encodings.sinusoid import rotate_pairs, sinusoid
 
 
@@ -33,7 +36,8 @@ def unsupported_reason(x: AttentionInputs) -> str:
     has_offsets = shift is not None or not takes_offsets
     if not has_offsets or x.masks.position_windows or shifts_differ:
         return "positions that are ranges, the same for all parts of the encoding"
-    if x.added.array is not None or x.added.terms or x.maps:
+    products = _products(x)
+    if x.added.array is not None or x.maps or len(products) < len(x.added.terms):
         return (
             "an encoding without terms of the content, and biases of the offset alone"
         )
@@ -48,12 +52,18 @@ def unsupported_reason(x: AttentionInputs) -> str:
     mask = x.masks.mask
     if mask is not None and (mask.shape[1] > 1 or mask.shape[2] > 1):
         return "a mask of keys alone, [B or 1, 1, 1, Lk]"
-    if any(term.query_vectors for term, _, _ in x.terms):
-        return "no vectors of the offset that join the queries"
-    if x.is_mapped and any(
-        term.key_vectors and not _rotates(term) for term, _, _ in x.terms
+    has_query_vectors = any(term.query_vectors for term, _, _ in x.terms)
+    if has_query_vectors and (x.is_mapped or jnp.ndim(x.scale)):
+        return (
+            "no vectors of the offset that join the queries, beside maps of queries and keys or a "
+            "temperature of each query"
+        )
+    if len(products) + _has_key_vectors(x) > 1:
+        return "vectors of the offset that join the keys of one part alone"
+    if any(
+        size > x.q.shape[-1] for size in (each.vectors.shape[-1] for each in products)
     ):
-        return "no vectors of the offset that join the keys, beside maps of queries and keys"
+        return "vectors of the offset no wider than queries"
     (q, k, _), tables = jax.eval_shape(lambda: _laid_out(x))
     if x.sink is not None and "key_table" in tables:
         return "no sink beside vectors that join the keys"
@@ -62,7 +72,15 @@ def unsupported_reason(x: AttentionInputs) -> str:
         return "as many heads of values as of vectors that join the values"
     packed = x.masks.document_ids is not None
     offset = shift or 0
-    if not fits(q, k, **tables, window=x.masks.window, offset=offset, packed=packed):
+    has_content = tables.pop("content", None) is not None
+    if not fits(
+        *(q, k),
+        **tables,
+        window=x.masks.window,
+        offset=offset,
+        packed=packed,
+        content=has_content,
+    ):
         return "lengths and tables whose intermediate results fit into the memory on the chip"
     return ""
 
@@ -130,8 +148,18 @@ def _laid_out(
         for arrays in zip((q, x.k, v), *beside, strict=True)
     )
     terms = {}
+    content = None
     if tables.key_vectors is not None:
         terms["key_table"] = pad(tables.key_vectors, wide)
+        if x.is_mapped:
+            content = x.content.queries
+    for products in _products(x):
+        terms["key_table"] = pad(products.table, wide)
+        content = products.vectors
+    if content is not None:
+        terms["content"] = pad(content.astype(q.dtype), wide)
+    if tables.query_vectors is not None:
+        terms["query_table"] = pad(tables.query_vectors, wide)
     if tables.value_vectors is not None:
         terms["value_table"] = pad(tables.value_vectors, wide)
     if tables.bias is not None:
@@ -142,7 +170,22 @@ def _laid_out(
 def _scale(x: AttentionInputs) -> float:
     """The scale of all products of queries and keys, if it is one number; else 1.0, and the queries
     come scaled."""
-    return x.scale if isinstance(x.scale, float) and not _rotated(x) else 1.0
+    is_of_all = not (
+        _rotated(x) or _products(x) or (x.is_mapped and _has_key_vectors(x))
+    )
+    return x.scale if isinstance(x.scale, float) and is_of_all else 1.0
+
+
+def _products(x: AttentionInputs) -> list[OffsetProducts]:
+    """Added terms that are products with vectors of the offset, at the positions of the call."""
+    shift = x.context.shift
+    of_offsets = [terms.products for terms in x.added.terms]
+    return [each for each in of_offsets if each is not None and each.shift == shift]
+
+
+def _has_key_vectors(x: AttentionInputs) -> bool:
+    """True if vectors of the offset join the keys, other than by rotation."""
+    return any(term.key_vectors and not _rotates(term) for term, _, _ in x.terms)
 
 
 def _rotated(x: AttentionInputs) -> list[Term]:

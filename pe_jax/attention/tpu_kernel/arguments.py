@@ -65,6 +65,7 @@ def configure(
     clip = max(1, min(_clip(terms), longest))
     key_tables = _tables(terms.key_table, heads, 2)
     value_tables = _tables(terms.value_table, heads, 2)
+    query_tables = _tables(terms.query_table, heads, 2)
     if value_tables > 1 and kv_heads < heads:
         raise ValueError(
             f"value_table has a table for each of {heads} heads, but they share {kv_heads} heads "
@@ -100,6 +101,7 @@ def configure(
                 width=_ceil(2 * term_clip, LANES),
                 key_tables=key_tables,
                 value_tables=value_tables,
+                query_tables=query_tables,
                 bias=has_bias and not long_bias,
                 long_bias=long_bias,
             ),
@@ -185,11 +187,15 @@ def occurring(config: KernelConfig, terms: Shared) -> Shared:
 def lay_out_terms(config: KernelConfig, terms: Shared, seed: Array | None) -> Shared:
     """Tables and bias as the kernels take them, but in their own dtypes."""
 
-    def table(x: Array | None) -> jax.Array | None:
-        if x is None:
-            return None
-        return _periodic(config, x.reshape(len(x), -1, config.heads.size))
+    def by_head(x: Array) -> jax.Array:
+        return x.reshape(len(x), -1, config.heads.size)
 
+    def table(x: Array | None) -> jax.Array | None:
+        return None if x is None else _periodic(config, by_head(x))
+
+    query_table = None
+    if terms.query_table is not None:
+        query_table = _falling_offsets(config, by_head(terms.query_table))
     bias = None
     if terms.bias is not None:
         rows = len(terms.bias)
@@ -201,6 +207,7 @@ def lay_out_terms(config: KernelConfig, terms: Shared, seed: Array | None) -> Sh
         key_table=table(terms.key_table),
         bias=bias,
         value_table=table(terms.value_table),
+        query_table=query_table,
     )
 
 
@@ -217,14 +224,28 @@ def _periodic(config: KernelConfig, x: Array) -> jax.Array:
 def _all_offsets(config: KernelConfig, x: Array) -> jax.Array:
     """[M, H] to [H, lanes]: the bias of all offsets between tiles, the first at lane 0."""
     tiling = config.tiling
-    lanes = config.bias_lanes
-    clip = len(x) // 2
     first = tiling.offset - tiling.query_tiles * tiling.queries
-    row = np.clip(first + np.arange(lanes), -clip, clip) + clip
+    return _from_offset(config, x, first).T
+
+
+def _falling_offsets(config: KernelConfig, x: Array) -> jax.Array:
+    """[M, N, d] to [N, all offsets, d]: the vectors from the largest offset between tiles on."""
+    tiling = config.tiling
+    first = tiling.offset + tiling.key_tiles * tiling.keys
+    # Falling from there is rising from its negative in the reversed table.
+    return jnp.moveaxis(_from_offset(config, x[::-1], -first), 0, 1)
+
+
+def _from_offset(config: KernelConfig, x: Array, first: int) -> jax.Array:
+    """[M, ...] to [all offsets, ...]: the rows of the offsets from `first` on, clipped."""
+    count = config.all_offsets
+    clip = len(x) // 2
+    row = np.clip(first + np.arange(count), -clip, clip) + clip
     before = int((row == row[0]).sum()) - 1
     inner = x[row[0] : row[-1] + 1]
-    after = lanes - before - len(inner)
-    return jnp.pad(inner, ((before, after), (0, 0)), mode="edge").T
+    after = count - before - len(inner)
+    padding = [(before, after)] + [(0, 0)] * (x.ndim - 1)
+    return jnp.pad(inner, padding, mode="edge")
 
 
 def _padded(x: Array, tile: int, value: int | float = 0) -> jax.Array:
@@ -241,11 +262,15 @@ def lay_out_rows(
     k: Array,
     v: Array,
     valid: Array | None,
+    content: Array | None = None,
 ) -> Batched:
     """Arrays with rows of the batch, padded to whole tiles, heads side by side."""
     if terms.value_table is not None:
         v = _plus_row(v, terms.value_table[-1].reshape(-1, config.heads.size))
     flat_q, flat_k, flat_v = (x.reshape(*x.shape[:2], -1) for x in (q, k, v))
+    if content is not None:
+        flat_content = content.reshape(*content.shape[:2], -1)
+        content = _padded(flat_content, config.tiling.queries)
     mask = jnp.zeros(k.shape[:2]) if valid is None else jnp.where(valid, 0.0, MASKED)
     return Batched(
         numbers=jax.lax.iota(jnp.uint32, len(k)),
@@ -253,6 +278,7 @@ def lay_out_rows(
         q=_padded(flat_q, config.tiling.queries),
         k=_padded(flat_k, config.tiling.keys),
         v=_padded(flat_v, config.tiling.keys),
+        content=content,
     )
 
 

@@ -1,16 +1,17 @@
 """Fused attention with relative terms for TPUs, memory linear in the length.
 
-    logits_ij = scale · q_i·(k_j + P_{j−i}) + bias_{j−i}      weights = dropout(softmax(logits))
+    logits_ij = scale · q_i·(k_j + P_{j−i}) + Q_{j−i}·k_j + bias_{j−i}
+    weights = dropout(softmax(logits))
     out_i = Σ_j weights_ij (v_j + R_{j−i})
 
 A sink is a logit of each head that the softmax has in its denominator and no value belongs to.
 
-m = j − i is the offset of a key from a query; P and R are tables of 2·clip + 1 rows (Shaw et al.
-2018), of all heads or one per head, and so is the bias. Logits, weights and dropout bits exist only
-as tiles on the chip (see `tiles`). For TPU v5 and later, whose registers rotate by rows. What
-limits the length are gradients of keys and values, 128 lanes of which stay on the chip: 2 KiB a key
-in bfloat16. What limits the clip are terms per query and offset, see `fits`. docs/tpu.md
-has the work that this saves, and the longest inputs.
+m = j − i is the offset of a key from a query; P, Q and R are tables of 2·clip + 1 rows (Shaw et al.
+2018), of all heads or one per head, and so is the bias. P may meet other vectors than q_i. Logits,
+weights and dropout bits exist only as tiles on the chip (see `tiles`). For TPU v5 and later, whose
+registers rotate by rows. What limits the length are gradients of keys and values, 128 lanes of
+which stay on the chip: 2 KiB a key in bfloat16. What limits the clip are terms per query and
+offset, see `fits`. docs/tpu.md has the work that this saves, and the longest inputs.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ def flash_attention(
     key_table: Float[Array, "Mk *Hk d"] | None = None,
     value_table: Float[Array, "Mv *Hv d"] | None = None,
     *,
+    query_table: Float[Array, "Mq *Hq d"] | None = None,
+    content: Float[Array, "B Lq H d"] | None = None,
     bias: Float[Array, " Mb *Hb"] | None = None,
     sink: Float[Array, " H"] | None = None,
     window: AttentionWindow | None = None,
@@ -75,6 +78,8 @@ def flash_attention(
       key_table, value_table: `[M, d]`, shared by the heads, or `[M, H, d]`, M = 2·clip + 1: row
         `clip + m` is the vector of offset m = key's position minus query's; offsets beyond ±clip
         have that of ±clip. None: no such term. A value table per head needs G = H.
+      query_table: the same way, of vectors that meet the keys; `scale` does not multiply them.
+      content: what `key_table` meets instead of q.
       bias: `[M]`, shared by the heads, or `[M, H]`, the same way; added to the logits as it is.
         `scale` does not multiply it. Inside, that of clip is subtracted from all others, in
         float32: finite numbers, no masks of -1e9.
@@ -99,8 +104,8 @@ def flash_attention(
       `[B, Lq, H, d]` in the dtype of `v`. Products are of the inputs' dtype, sums float32.
 
     Raises:
-      ValueError: for tables, a bias, heads, dtypes, a window or a block that do not fit, or for a
-        sink beside a key table.
+      ValueError: for tables, a bias, heads, dtypes, a window or a block that do not fit, for a sink
+        beside a key table, or for `content` without one.
     """
     check_floats(q=q, k=k, v=v)
     if document_ids is not None:
@@ -110,10 +115,19 @@ def flash_attention(
         raise ValueError(
             "sink is not supported beside key_table: use another implementation."
         )
-    terms = Shared(key_table=key_table, bias=bias, value_table=value_table)
+    if content is not None and (key_table is None or content.shape != q.shape):
+        without = " and no key_table" if key_table is None else ""
+        raise ValueError(
+            f"content must be the vectors {list(q.shape)} that key_table meets, got "
+            f"{list(content.shape)}{without}."
+        )
+    terms = Shared(
+        key_table=key_table, bias=bias, value_table=value_table, query_table=query_table
+    )
     packed = document_ids is not None
     config = configure(q, k, terms, window, offset, block, packed)._replace(
         sink=sink is not None,
+        content=content is not None,
         scale=q.shape[-1] ** -0.5 if scale is None else scale,
         rate=0.0 if seed is None else dropout_rate,
         interpret=interpret,
@@ -127,7 +141,7 @@ def flash_attention(
     if sink is not None and config.terms.bias:
         sink = sink - terms.bias[-1]  # As from all logits, see `tiles`.
     shared = lay_out_terms(config, terms, seed)._replace(sink=sink)
-    rows = lay_out_rows(config, terms, q, k, v, valid)
+    rows = lay_out_rows(config, terms, q, k, v, valid, content)
     if document_ids is not None:
         rows = rows._replace(documents=lay_out_documents(config, document_ids))
     return _flash(config, shared, rows)[:, : q.shape[1]].reshape(q.shape)
@@ -139,22 +153,28 @@ def fits(
     key_table: jax.ShapeDtypeStruct | Array | None = None,
     value_table: jax.ShapeDtypeStruct | Array | None = None,
     *,
+    query_table: jax.ShapeDtypeStruct | Array | None = None,
     bias: jax.ShapeDtypeStruct | Array | None = None,
     window: AttentionWindow | None = None,
     offset: int = 0,
     packed: bool = False,
+    content: bool = False,
 ) -> bool:
     """Return whether `flash_attention` of these shapes fits the chip, gradients included; if
-    `packed`, with document ids.
+    `packed`, with document ids, and with `content` if that is True.
 
     Terms take memory on the chip in proportion to the offsets that occur, at most M and Lq + Lk − 1
     and those within the window: 4 bytes for each such offset (in steps of 128), query of a tile
     (128 at least), head of a program and direction (2 for logits, 2 for values). A bias that is the
-    only term and reaches beyond a tile takes 512 bytes an offset and head. Gradients of keys and
+    only term and reaches beyond a tile takes 512 bytes an offset and head. Vectors that join the
+    queries take no terms per query, but their rows for all tiles. Gradients of keys and
     values take 2 KiB a key in bfloat16, 3 KiB in float32 (more where heads do not fill 128 lanes).
     """
-    terms = Shared(key_table=key_table, bias=bias, value_table=value_table)
+    terms = Shared(
+        key_table=key_table, bias=bias, value_table=value_table, query_table=query_table
+    )
     config = configure(q, k, terms, window, offset, packed=packed)
+    config = config._replace(content=content)
     return launch.on_chip_bytes(config, q.dtype) <= ON_CHIP
 
 
@@ -169,6 +189,7 @@ def _forward_pass(config, shared, rows):
         key_table=_cast(shared.key_table, rows.q.dtype),
         bias=_cast(shared.bias, jnp.float32),
         value_table=_cast(shared.value_table, rows.q.dtype),
+        query_table=_cast(shared.query_table, rows.q.dtype),
         sink=_cast(shared.sink, jnp.float32),
     )
     narrow, rows = jax.tree.map(first_order, (narrow, rows))

@@ -35,6 +35,7 @@ class Shared(NamedTuple):
     Attributes:
       seed: of dropout, uint32 [2]; None among gradients.
       key_table, value_table: [1 or H, width, d].
+      query_table: [1 or H, all offsets, d], from the largest offset on.
       bias: float32 [H / group, group, lanes]; a long one as `arguments` lays it out.
       sink: logits in the denominator, float32 [H]; for the forward kernel.
     """
@@ -43,6 +44,7 @@ class Shared(NamedTuple):
     key_table: Leaf = None
     bias: Leaf = None
     value_table: Leaf = None
+    query_table: Leaf = None
     sink: Leaf = None
 
 
@@ -63,12 +65,13 @@ class Documents(NamedTuple):
 class Batched(NamedTuple):
     """Arrays with a row for each of the batch.
 
-    Among gradients those of q, k and v alone.
+    Among gradients those of q, content, k and v alone.
 
     Attributes:
       numbers: of the rows, uint32 [B], by which they drop weights.
       mask: added to the logits of a key, float32 [B, 1, Lk].
       q: [B, Lq, H · d].
+      content: what the key table meets instead of q, like it; None for q.
       k, v: [B, Lk, G · d], G heads of keys and values.
       out: the output, for the backward kernel, as are the following two.
       log_sum: base-2 logarithm of the softmax's denominator, float32 [B, H / group, group, Lq].
@@ -81,6 +84,7 @@ class Batched(NamedTuple):
     q: Leaf
     k: Leaf
     v: Leaf
+    content: Leaf = None
     out: Leaf = None
     log_sum: Leaf = None
     grad: Leaf = None
@@ -176,6 +180,9 @@ def backward_kernel(
     first_key = pl.program_id(3) == 0
     last_key = pl.program_id(3) == pl.num_programs(3) - 1
     first_group = pl.program_id(1) == 0
+    # What all logit gradients and weights have in common multiplies the sums.
+    weight_scale = config.dropout_scale
+    logit_scale = config.scale * weight_scale
 
     @pl.when(first_key & first_query)
     def begin_group():
@@ -185,6 +192,7 @@ def backward_kernel(
     for tables, gradient in (
         (terms.key_tables, dshared.key_table),
         (terms.value_tables, dshared.value_table),
+        (terms.query_tables, dshared.query_table),
     ):
         first = first_key & first_query
         if tables == 1:
@@ -226,6 +234,14 @@ def backward_kernel(
             dv[keys, kv_lanes] += dot(dropped.astype(v.dtype), grad, 0, 0)
             dk[keys, kv_lanes] += dot(dlogits.astype(q.dtype), q, 0, 0)
             dq[h] += dot(dlogits.astype(k.dtype), k, 1, 0)
+            if terms.query_tables:
+                number = _table_number(shared.query_table, h)
+                dk_terms, dvectors = tile.key_terms_transpose(
+                    shared.query_table, number, k, dlogits
+                )
+                # `finish_group` multiplies by the scale, which these terms do not have.
+                dk[keys, kv_lanes] += dk_terms / config.scale
+                tile.add_vectors(dshared.query_table, number, dvectors * weight_scale)
             if terms.has_logit_terms:
                 tile.relative_shift_transpose(logit_bands, h, dlogits, uniform)
             if terms.long_bias:
@@ -233,20 +249,23 @@ def backward_kernel(
             if terms.has_value_terms:
                 tile.relative_shift_transpose(value_bands, h, dropped, uniform)
 
-    # What all logit gradients and weights have in common multiplies the sums.
-    weight_scale = config.dropout_scale
-    logit_scale = config.scale * weight_scale
-
     @pl.when(last_key)
     def finish():
         for h, lanes in enumerate(heads.lanes):
-            q, grad = rows.q[0, :, lanes], rows.grad[0, :, lanes]
+            content = _content(config, rows)[0, :, lanes]
+            grad = rows.grad[0, :, lanes]
             result = dq[h]
             if terms.has_logit_terms:
-                bands = unskew(logit_bands[h], config, q.dtype)
+                bands = unskew(logit_bands[h], config, content.dtype)
             if terms.key_tables:
-                result += dot(bands, _table(shared.key_table, h), 1, 0)
-                _add_to_table(dshared.key_table, h, dot(bands, q, 0, 0) * logit_scale)
+                by_content = dot(bands, _table(shared.key_table, h), 1, 0)
+                if config.content:
+                    dcontent = by_content * logit_scale
+                    drows.content[0, :, lanes] = dcontent.astype(content.dtype)
+                else:
+                    result += by_content
+                dtable = dot(bands, content, 0, 0) * logit_scale
+                _add_to_table(dshared.key_table, h, dtable)
             if terms.bias:
                 total = jnp.sum(bands.astype(jnp.float32), axis=0, keepdims=True)
                 dshared.bias[0, 0, h : h + 1] += total * weight_scale
@@ -283,7 +302,8 @@ def _lay_out_logit_terms(
     for h, lanes in enumerate(config.heads.lanes):
         x = jnp.zeros((config.tiling.queries, config.terms.width), jnp.float32)
         if config.terms.key_tables:
-            x += dot(rows.q[0, :, lanes], _table(shared.key_table, h), 1, 1)
+            content = _content(config, rows)[0, :, lanes]
+            x += dot(content, _table(shared.key_table, h), 1, 1)
             x *= config.scale * LOG2_E
         if config.terms.bias:
             x += shared.bias[0, h : h + 1] * LOG2_E
@@ -308,6 +328,9 @@ def _logits(
         logits += tile.relative_shift(terms, h, uniform)
     if config.terms.long_bias:
         logits += tile.bias(shared.bias, h) * LOG2_E
+    if config.terms.query_tables:
+        number = _table_number(shared.query_table, h)
+        logits += tile.key_terms(shared.query_table, number, k) * LOG2_E
     logits += rows.mask[0]
     if config.packed:
         same = wide(document_ids[...], config.tiling.keys) == rows.documents.ids_k[0]
@@ -317,9 +340,18 @@ def _logits(
     return tile.within(logits, config.tiling.window)
 
 
+def _content(config: KernelConfig, rows: Batched) -> Leaf:
+    """The vectors of queries that the key table meets."""
+    return rows.content if config.content else rows.q
+
+
 def _table(table: Leaf, h: int) -> jax.Array:
     """The table of a head, which may be that of all."""
-    return table[min(h, table.shape[0] - 1)]
+    return table[_table_number(table, h)]
+
+
+def _table_number(table: Leaf, h: int) -> int:
+    return min(h, table.shape[0] - 1)
 
 
 def _add_to_table(gradient: jax.Ref, h: int, x: jax.Array) -> None:

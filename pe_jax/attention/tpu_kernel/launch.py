@@ -155,9 +155,12 @@ def _layout(
     if terms.long_bias:
         bias_band = scratch(heads.group, LANES, config.bias_lanes)
     terms_and_bands = logit_terms, value_terms, logit_terms, value_terms
+    drows = Batched(
+        numbers=None, mask=None, q=batched.q, k=dk, v=dk, content=batched.content
+    )
     return _Layout(
         inputs=(shared, batched),
-        outputs=(dshared, Batched(numbers=None, mask=None, q=batched.q, k=dk, v=dk)),
+        outputs=(dshared, drows),
         scratch=(
             *(dq_sum, dk_sum, dk_sum, log_sum, mean),
             *terms_and_bands,
@@ -170,10 +173,10 @@ def _layout(
 def _shared_operands(config: KernelConfig, dtype: DTypeLike) -> Shared:
     heads, terms = config.heads, config.terms
 
-    def table(count: int) -> _Operand | None:
+    def table(count: int, rows: int) -> _Operand | None:
         if not count:
             return None
-        table_shape = terms.width, heads.size
+        table_shape = rows, heads.size
         return _Operand(
             shape=(count, *table_shape),
             block=(min(count, heads.group), *table_shape),
@@ -191,9 +194,10 @@ def _shared_operands(config: KernelConfig, dtype: DTypeLike) -> Shared:
         )
     return Shared(
         seed=_Operand((2,), dtype=jnp.uint32),
-        key_table=table(terms.key_tables),
+        key_table=table(terms.key_tables, terms.width),
         bias=bias,
-        value_table=table(terms.value_tables),
+        value_table=table(terms.value_tables, terms.width),
+        query_table=table(terms.query_tables, config.all_offsets),
         sink=_Operand((heads.total,)) if config.sink else None,
     )
 
@@ -246,6 +250,7 @@ def _batched_operands(config: KernelConfig, dtype: DTypeLike, rows: int) -> Batc
         q=queries,
         k=keys,
         v=keys,
+        content=queries if config.content else None,
         out=queries,
         log_sum=log_sum,
         grad=queries,
@@ -267,6 +272,10 @@ def _memory(config: KernelConfig, layout: _Layout) -> int:
     if config.terms.has_logit_terms or config.terms.has_value_terms:
         # Four arrays in float32: `skew`, `unskew` and their matmuls.
         skewed = 4 * 4 * config.tiling.queries * config.terms.width
+    if config.terms.query_tables:
+        # As many of `key_terms` and its transpose.
+        tile_offsets = config.tiling.queries + config.tiling.keys
+        skewed += 4 * 4 * config.tiling.keys * tile_offsets
     return _TEMPORARIES + skewed + scratch + moving
 
 
@@ -296,6 +305,14 @@ def _cost(config: KernelConfig, layout: _Layout, backward: bool) -> pl.CostEstim
     if terms.has_value_terms:
         per_query += (2 if backward else 1) * heads.size + 2 * LANES
     products = (5 if backward else 2) * pairs * heads.size
+    if terms.query_tables:
+        # Of keys and the table, and three times 128 rows that are reversed.
+        tile_offsets = tiling.queries + tiling.keys
+        per_offset = programs * tiles * tiling.keys * tile_offsets * heads.size
+        products += (3 if backward else 1) * per_offset
+        if backward:
+            per_key = tiling.queries + 2 * heads.size
+            products += programs * tiles * tiling.keys * LANES * per_key
     products += programs * tiling.query_tiles * tiling.queries * terms.width * per_query
     # Tiles of keys are loaded for each tile of queries, but for one that is all there is.
     loaded = tiles / tiling.key_tiles if tiling.key_tiles > 1 else 1

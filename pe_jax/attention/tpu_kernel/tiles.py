@@ -16,6 +16,10 @@ rotates a row of its own offsets for 128 queries (`Tile.bias`), and the others t
 registers further on. Gradients of logits are summed so over all queries of a head, and rotated back
 once.
 
+Vectors that join the queries are the same with queries and keys exchanged: a tile's keys meet the
+vectors of the tile's offsets, in falling order; row j is rotated by j, and the result is transposed
+(`Tile.key_terms`). Nothing of them is left over from one tile to the next.
+
 Numbers per query are in 128 equal lanes, as operands of tiles; heads whose size is less than 128
 are side by side in the lanes, as the projections leave them, and go to one program.
 """
@@ -167,6 +171,57 @@ class Tile:
         """The lane of a long bias for the tile's first key and one of its queries."""
         all_queries = self.tiling.query_tiles * self.tiling.queries
         return self.key - self.query + all_queries - query
+
+    def key_terms(self, table: jax.Ref, number: int, k: jax.Array) -> jax.Array:
+        """Products of a head's keys with the vectors that join the queries, [queries, keys].
+
+        Args:
+          number: of the head's table.
+        """
+        queries = self.tiling.queries
+        products = dot(k, table[number, self._offset_rows()], 1, 1)
+        rotated = pltpu.roll(products, queries, axis=1, stride=1, stride_axis=0)
+        return jnp.transpose(rotated[:, :queries])
+
+    def key_terms_transpose(
+        self, table: jax.Ref, number: int, k: jax.Array, x: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Gradients of `key_terms` by the keys and by the tile's rows of the table.
+
+        Row j of the keys is rotated to the left by j, as in `unskew`: 128 keys at a time, in
+        reverse order.
+
+        Args:
+          x: the gradient of the terms, [queries, keys].
+        """
+        queries, keys = self.tiling.queries, self.tiling.keys
+        reverse = reversal(k.dtype)
+        vectors = table[number, self._offset_rows()]
+        dk = []
+        dvectors = jnp.zeros(vectors.shape, jnp.float32)
+        for n in range(0, keys, LANES):
+            by_key = dot(reverse, x[:, n : n + LANES].astype(k.dtype), 1, 1)
+            by_key = jnp.concatenate([by_key, jnp.zeros((LANES, keys))], axis=1)
+            shift = keys + 1 - n - LANES
+            by_offset = pltpu.roll(
+                by_key, shift % (queries + keys), axis=1, stride=1, stride_axis=0
+            ).astype(k.dtype)
+            in_reverse = dot(by_offset, vectors, 1, 0).astype(k.dtype)
+            dk.append(dot(reverse, in_reverse, 1, 0))
+            reversed_k = dot(reverse, k[n : n + LANES], 1, 0).astype(k.dtype)
+            dvectors += dot(by_offset, reversed_k, 0, 0)
+        return jnp.concatenate(dk), dvectors
+
+    def add_vectors(self, gradient: jax.Ref, number: int, x: jax.Array) -> None:
+        """Add to the gradient of the tile's rows of a table of vectors that join the queries."""
+        gradient[0, number, self._offset_rows()] += x
+
+    def _offset_rows(self) -> slice | pl.Slice:
+        """The rows of the tile's offsets in a table of `arguments`, from the largest offset on."""
+        tiling = self.tiling
+        all_keys = tiling.key_tiles * tiling.keys
+        first = all_keys - tiling.keys - self.key + self.query
+        return pl.ds(pl.multiple_of(first, LANES), tiling.queries + tiling.keys)
 
     def within(self, logits: jax.Array, window: AttentionWindow) -> jax.Array:
         """`logits` [queries, keys], masked where the offset is not within the window."""

@@ -105,7 +105,8 @@ class TermLayout(NamedTuple):
     Attributes:
       clip: offsets beyond ±clip share the terms of ±clip.
       width: period of the offsets in lanes, at least 2·clip.
-      key_tables, value_tables: 0 for no table, 1 for one shared by the heads, else one per head.
+      key_tables, value_tables, query_tables: 0 for no table, 1 for one shared by the heads, else
+        one per head.
       bias: True if the terms per query and offset include a bias.
       long_bias: True if there is a bias for all offsets of the tiles instead, see `Tile.bias`.
     """
@@ -114,6 +115,7 @@ class TermLayout(NamedTuple):
     width: int
     key_tables: int
     value_tables: int
+    query_tables: int
     bias: bool
     long_bias: bool
 
@@ -134,6 +136,7 @@ class KernelConfig(NamedTuple):
     Attributes:
       packed: True if queries attend within documents only.
       sink: True if heads have a logit in the softmax's denominator.
+      content: True if key tables meet other vectors of the queries than q.
       scale: of q·(k + P).
       rate: of dropout.
       interpret: True runs the kernels as ordinary JAX operations.
@@ -144,6 +147,7 @@ class KernelConfig(NamedTuple):
     terms: TermLayout
     packed: bool = False
     sink: bool = False
+    content: bool = False
     scale: float = 1.0
     rate: float = 0.0
     interpret: bool = False
@@ -162,10 +166,15 @@ class KernelConfig(NamedTuple):
     def bias_lanes(self) -> int:
         """Lanes of a head's bias, if any: one per offset of the period, or of all tiles."""
         if self.terms.long_bias:
-            tiling = self.tiling
-            padded_queries = tiling.query_tiles * tiling.queries
-            return padded_queries + tiling.key_tiles * tiling.keys
+            return self.all_offsets
         return self.terms.width if self.terms.bias else 0
+
+    @property
+    def all_offsets(self) -> int:
+        """How many offsets all tiles have, one more than can occur."""
+        tiling = self.tiling
+        padded_queries = tiling.query_tiles * tiling.queries
+        return padded_queries + tiling.key_tiles * tiling.keys
 
     @property
     def reaches_beyond_clip(self) -> bool:

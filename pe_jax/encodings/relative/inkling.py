@@ -16,6 +16,7 @@ from pe_jax.encodings.part import (
     Logits,
     LogitTerms,
     Metadata,
+    OffsetProducts,
     Params,
     Part,
     normal_init,
@@ -98,8 +99,20 @@ def inkling(
             length = jnp.sqrt(jnp.maximum(squares, 1e-30)) + 1e-6
             z *= jnp.minimum(max_norm / length, 1.0)
         return LogitTerms(
-            function=term, query_arrays=(i, z), key_arrays=j, shared=params["table"]
+            function=term,
+            query_arrays=(i, z),
+            key_arrays=j,
+            shared=params["table"],
+            products=products(params["table"], z, context),
         )
+
+    def products(table: Array, z: Array, context: HookContext) -> OffsetProducts | None:
+        if context.shift is None:
+            return None
+        # A row of zeros, of all offsets beyond, at either end.
+        to_right = 1 if bidirectional else max_distance + 1
+        padded = jnp.pad(table, [(1, to_right), (0, 0)])
+        return OffsetProducts(vectors=z, table=padded, shift=context.shift)
 
     def term(query_arrays: tuple, j: Array, table: Array, mask: Array | None) -> Logits:
         i, z = query_arrays
