@@ -6,7 +6,7 @@
 
 Each compilation takes about a minute; what is done is a line of --out, and the same command goes
 on from there (--nocompile prints what is done). A table for each slice, by length: estimated
-milliseconds of a step (by the method of tpu_waterfall.py, see docs/tpu.md), the share
+milliseconds of a step (by the method of tpu_waterfall.py, docs/tpu-estimates.md), the share
 of them that comes from bounds instead of the compiler's estimate, the ratio to learned_absolute,
 MFU, and the GiB of a chip, "no" where a step does not fit. bfloat16, AdamW, dropout as in
 configs/pretraining.py, --rows a chip.

@@ -4,9 +4,10 @@
         [--out=FILE.json]
 
 Estimated milliseconds of attention forward and backward, without projections, 12 heads of 64 in
-bfloat16 on one chip, by the method of docs/tpu.md, and their ratio to the first encoding. Needs the
-extra tpu. A minute for each encoding. With --out the milliseconds are in a file, and encodings that
-are there are not compiled again: docs/tpu_layers.json is what docs/catalogue.md shows.
+bfloat16 on one chip, by the method of docs/tpu-estimates.md, and their ratio to the first encoding.
+Needs the extra tpu. A minute for each encoding. With --out the milliseconds are in a file, and
+encodings that are there are not compiled again: docs/tpu_layers.json is what docs/catalogue.md
+shows.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
 
 Compiles each stage as `compile_for.py` does, and reads the optimized program: the
 compiler's own estimate in cycles, lower bounds for what it does not estimate, and what the chips
-exchange. docs/tpu.md explains the method. Needs the extra tpu; a large model takes minutes.
+exchange. docs/tpu-estimates.md explains the method. Needs the extra tpu; a large model takes
+minutes.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ when to use it, code, a picture of its logits, results and options.
   with a cache of keys and values gives the same as causal attention over the whole input.
 - *TPU kernel*: whether it supports the encoding. In brackets, without it: the estimated time of
   attention at {_L} tokens on a TPU, divided by that of `none` in the kernel, where it was
-  [compiled](tpu.md#encodings-without-the-kernel).
+  [compiled](tpu-estimates.md#encodings-without-the-kernel).
 - *export*: what a model can be [exported](serving.md) to; ONNX always means StableHLO too.
 
 `(…)` stands for options that an encoding requires. Wrappers, such as `shifted`, are shown around

@@ -11,7 +11,7 @@ m = j − i is the offset of a key from a query; P, Q and R are tables of 2·cli
 weights and dropout bits exist only as tiles on the chip (see `tiles`). For TPU v5 and later, whose
 registers rotate by rows. What limits the length are gradients of keys and values, 128 lanes of
 which stay on the chip: 2 KiB a key in bfloat16. What limits the clip are terms per query and
-offset, see `fits`. docs/tpu.md has the work that this saves, and the longest inputs.
+offset, see `fits`. docs/tpu-estimates.md has the work that this saves, and the longest inputs.
 """
 
 from __future__ import annotations

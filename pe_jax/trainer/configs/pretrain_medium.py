@@ -2,7 +2,7 @@
 
 Length 128 for 10 epochs in batches of 128, then 512 for 2 epochs in batches of 512, learning rate
 5e-5: the run behind the paper's figures 1 and 5. The first stage's batches are small for eight
-chips, which would wait for most of a step (docs/tpu.md).
+chips, which would wait for most of a step (docs/tpu-estimates.md).
 
 Command:  python train.py --config=configs/pretrain_medium.py --workdir=W \
               --config.model.position=learned_absolute --config.data.source=tokenized:TEXT
