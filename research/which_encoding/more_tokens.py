@@ -30,14 +30,9 @@ from pe_jax.trainer.tasks import pretraining
 from pe_jax.trainer.training.metrics import read_evaluations
 from research.json_files import append_json_line, has_json_line
 from research.which_encoding import candidates, recipe
-from research.which_encoding.names import FOLDER
+from research.which_encoding.names import FOLDER, TEN_MILLION
 from research.which_encoding.recipe import Treatment
 
-# The trivial control first, then from the worst to the best of a million tokens.
-ENCODINGS = (
-    "none", "rope", "learned_absolute", "t5", "learned_relative", "alibi", "rope+alibi",
-    "sinusoidal_absolute(scale=0.03)", "transformer_xl", "dynamic_position_bias",
-)  # fmt: skip
 SECOND_SEEDS = ("none", "rope", "learned_absolute", "t5")
 STAGES = ((16, 64, 1_000), (64, 32, 2_000), (128, 16, 2_500))  # Length, rows, steps.
 HELD_OUT = ((64, 2**16), (128, 2**16), (256, 2**15), (512, 2**15))  # Length, tokens.
@@ -51,7 +46,7 @@ _ENCODINGS = flags.DEFINE_list("encodings", [], "Names without commas; default: 
 def treatments(names: list[str]) -> list[Treatment]:
     """Return the models to train: all with seed 0, then the second seed of some."""
     chosen = []
-    for seed, planned in enumerate((ENCODINGS, SECOND_SEEDS)):
+    for seed, planned in enumerate((TEN_MILLION, SECOND_SEEDS)):
         for name in planned:
             choice = candidates.best(name)
             if choice and name in names:
@@ -96,7 +91,7 @@ def main(_: list[str]) -> None:
     if _BOOKS.value is None or _WORKDIR.value is None:
         raise app.UsageError("--books and --workdir are required.")
     cache_compiled_programs()
-    for treatment in treatments(_ENCODINGS.value or list(ENCODINGS)):
+    for treatment in treatments(_ENCODINGS.value or list(TEN_MILLION)):
         about = treatment._asdict()
         if has_json_line(FOLDER / "more_tokens.jsonl", about):
             continue

@@ -30,6 +30,12 @@ IN_DEPTH = (
     "transformer_xl", "fire", "deberta", "tupe", "relative_key_query", "rope(fraction=0.5)",
     "learnable_sinusoidal_relative", "inkling",
 )  # fmt: skip
+# Trained for ten million tokens as well: the control, then those that the first runs have to tell
+# apart, then the others.
+TEN_MILLION = (
+    "none", "rope", "learned_absolute", "t5", "learned_relative", "alibi", "rope+alibi",
+    "sinusoidal_absolute(scale=0.03)", "transformer_xl", "dynamic_position_bias",
+)  # fmt: skip
 # These change attention without telling positions apart.
 NOT_POSITIONS = {
     "log_n",

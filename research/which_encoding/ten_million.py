@@ -13,8 +13,7 @@ from pe_jax.common.markdown import raw_table
 from pe_jax.trainer.figures.style import FAMILIES, encoding_family, new, save
 from research.json_files import read_json_lines
 from research.which_encoding import candidates
-from research.which_encoding.more_tokens import ENCODINGS
-from research.which_encoding.names import FOLDER
+from research.which_encoding.names import FOLDER, TEN_MILLION
 from research.which_encoding.results import Lines
 
 FIGURE = Path(__file__).resolve().parents[2] / "docs/figures/which_encoding_tokens.png"
@@ -41,7 +40,7 @@ def lines_of(seed: int) -> dict[str, Mapping[str, Any]]:
         record["position"]: record for record in records if record["seed"] == seed
     }
     found: dict[str, Mapping[str, Any]] = {}
-    for name in ENCODINGS:
+    for name in TEN_MILLION:
         choice = candidates.best(name)
         if choice and choice[0] in by_position:
             found[name] = by_position[choice[0]]
@@ -72,7 +71,7 @@ def section(by_name: Lines) -> list[str]:
         short = [record["loss/64"] for record in by_name[name] if record["seed"] == 0]
         rows.append([f"`{name}`", f"{short[0]:.2f}", *losses, again])
     header = ["encoding", "64, a million", "64", "128", "256", "512", "64, second seed"]
-    about = _ABOUT.format(count=len(first), planned=len(ENCODINGS))
+    about = _ABOUT.format(count=len(first), planned=len(TEN_MILLION))
     lines = [about, *raw_table(header, rows)]
     if len(first) >= FEWEST:
         long_losses = [record["loss/64"] for record in first.values()]
