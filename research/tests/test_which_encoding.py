@@ -82,7 +82,8 @@ def test_results_are_those_at_the_chosen_ratio(tmp_path):
         append_json_line(tmp_path / "results.jsonl", record)
 
     add_result(1.0, 5.4)
-    assert read_lines("results.jsonl", tmp_path)["t5"][0]["loss/64"] == 5.4
+    (record,) = read_lines("results.jsonl", tmp_path)["t5"]
+    assert record["loss/64"] == 5.4 and not candidates.is_compared("t5", [record])
     for ratio in candidates.RATIOS:
         add_line(tmp_path, "t5", "t5", ratio, 5.0 if ratio == 10 else 5.2)
     add_result(10.0, 4.9)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pe_jax.encodings import parameter_count
 from research.json_files import read_json_lines
@@ -87,9 +89,10 @@ def best(name: str, folder: Path = FOLDER) -> tuple[str, float] | None:
     return min(losses, key=lambda candidate: losses[candidate])
 
 
-def is_tuned(name: str) -> bool:
-    """Return whether an encoding has nothing to choose, or has chosen."""
-    return best(name) is not None
+def is_compared(name: str, records: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether results of an encoding are those of its choice; if not, their losses are upper
+    bounds."""
+    return best(name) == (records[0]["position"], records[0]["ratio"])
 
 
 def ratio_text(name: str) -> str:

@@ -10,7 +10,7 @@ from pe_jax.encodings.parser import for_text
 
 FOLDER = Path(__file__).resolve().parent  # Of the records, too.
 
-# Absolute sinusoids of their own size, 1, drown the token embeddings of a model this small.
+# Absolute sinusoids of their own size, 1, dominate the token embeddings of a model this small.
 OPTIONS = {
     "sinusoidal_absolute": "sinusoidal_absolute(scale=0.03)",
     "learnable_sinusoidal_absolute": "learnable_sinusoidal_absolute(scale=0.03)",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pe_jax.encodings.parser import without_options
-from research.which_encoding.candidates import is_tuned
+from research.which_encoding.candidates import is_compared
 from research.which_encoding.names import OPTIONS, encodings_to_compare
 from research.which_encoding.results import Lines
 
@@ -51,7 +51,7 @@ def defaults_of(key: str) -> list[str]:
 def cells(name: str, records: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the cells of `SCORES`: means over seeds, ± standard deviation of the first. Losses of
     an encoding whose learning rate was not chosen are upper bounds."""
-    bound = "" if is_tuned(name) else "≤ "
+    bound = "" if is_compared(name, records) else "≤ "
     found = []
     for score in SCORES:
         values = [record[score] for record in records if score in record]
