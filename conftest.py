@@ -118,6 +118,19 @@ def new_mlir_context():
     shared_context.cache_clear()
 
 
+# Linux ends a process with more, 65,530 by default: compiling the next program crashes. A compiled
+# program takes three or more, as long as it stays in JAX's caches.
+MOST_MAPPINGS = 30_000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_memory_mappings():
+    """Drop compiled programs when the process has many memory mappings."""
+    mappings = Path("/proc/self/maps")
+    if mappings.exists() and len(mappings.read_bytes().splitlines()) > MOST_MAPPINGS:
+        jax.clear_caches()
+
+
 @pytest.fixture(autouse=True)
 def same_signals():
     """A test that left signals to others would end tests that send them to their own process."""

@@ -19,6 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import jax
 from absl import app, flags
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -60,6 +61,7 @@ def main(_: list[str]) -> None:
             position, ratio = left[0]
             print(f"== {position}, ratio {ratio:g}", flush=True)
             measure(name, position, ratio, Path(_BOOKS.value))
+            jax.clear_caches()  # A process may not hold the programs of twenty models.
         print(f"{name}: best {candidates.best(name)}", flush=True)
 
 

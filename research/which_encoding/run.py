@@ -74,6 +74,7 @@ def main(_: list[str]) -> None:
                 )
         device = {"device": jax.devices()[0].device_kind}
         append_json_line(FOLDER / "results.jsonl", about | device | scores)
+        jax.clear_caches()  # A process may not hold the programs of twenty models.
 
 
 if __name__ == "__main__":
