@@ -129,3 +129,21 @@ def test_the_picture_of_a_table_is_that_of_its_trained_vectors(tmp_path):
     tiny_run.save_untrained(config, tmp_path / "run")
     numbers = trained_picture(tmp_path / "run")
     assert numbers["by"] == "P·Pᵀ" and set(numbers["properties"]) == {"64"}
+
+
+def test_an_unstable_encoding_has_a_range_instead_of_an_interval(monkeypatch):
+    """One of three seeds is far away: it would widen the intervals of all others."""
+    losses = {
+        "rope": [4.6, 4.59, 4.61],
+        "t5": [4.56, 4.57, 4.58],
+        "fire": [4.6, 4.6, 5.1],
+    }
+    lines = {
+        name: [{"position": name, "ratio": 1.0, "loss/64": loss} for loss in values]
+        for name, values in losses.items()
+    }
+    records = [record for values in lines.values() for record in values]
+    monkeypatch.setattr(report, "read_json_lines", lambda path: records)
+    assert report.unstable() == {("fire", 1.0): losses["fire"]}
+    assert report.deviation() == (pytest.approx(0.01), 4)
+    assert list(report.intervals(lines)) == ["t5"]

@@ -9,8 +9,9 @@ import json
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -57,9 +58,10 @@ with a seed that is not reported (`selection.jsonl`).
   with positions that no model saw in training. *Then 256*: after 60 more steps of 4 rows of 256.
 - *Difference to `rope`*: of the loss at 64, with an interval that holds for all rows together with
   95 % confidence (Bonferroni). The standard deviation between seeds is {sd:.3f}, pooled over
-  all encodings with more than one seed ({freedom} degrees of freedom). It does not include other
-  held-out rows, other sizes of models or other texts. *Is `rope` at 64*: differs from `rope` at
-  longer distances only, and has its losses to five digits.
+  all encodings with more than one seed ({freedom} degrees of freedom), but for those that are
+  *unstable*: their seeds spread more than all others' (F-test, 0.1 %), and the range is given. The
+  deviation does not include other held-out rows, other sizes of models or other texts. *Is `rope`
+  at 64*: differs from `rope` at longer distances only, and has its losses to five digits.
 - *Time of attention*: 512 tokens, forward and backward, over that of `none`, on two CPU cores
   ([catalogue](../../docs/catalogue.md)).
 
@@ -143,27 +145,64 @@ def costs() -> dict[str, float]:
     return by_title | json.loads((FOLDER / "times.json").read_text(encoding="utf-8"))
 
 
-def deviation() -> tuple[float, int]:
-    """Return the standard deviation of a loss at 64 tokens between seeds, pooled over all encodings
-    and learning rates with several seeds, and its degrees of freedom."""
+def losses_by_treatment() -> dict[tuple[str, float], list[float]]:
+    """Return the losses at 64 tokens of all seeds, by encoding and ratio, where there are several
+    seeds."""
     by_treatment = defaultdict(list)
     for record in read_json_lines(FOLDER / "results.jsonl"):
         treatment = record["position"], record["ratio"]
         by_treatment[treatment].append(record["loss/64"])
-    several = [losses for losses in by_treatment.values() if len(losses) > 1]
-    squares = sum((len(x) - 1) * statistics.variance(x) for x in several)
+    return {name: losses for name, losses in by_treatment.items() if len(losses) > 1}
+
+
+def pooled(groups: Iterable[Sequence[float]]) -> tuple[float, int]:
+    """Return the pooled variance of groups of several losses, and its degrees of freedom."""
+    several = list(groups)
     freedom = sum(len(losses) - 1 for losses in several)
-    return (squares / freedom) ** 0.5, freedom
+    squares = sum((len(x) - 1) * statistics.variance(x) for x in several)
+    return squares / freedom, freedom
+
+
+def unstable() -> dict[tuple[str, float], list[float]]:
+    """Return the losses of the encodings and ratios whose seeds spread more than those of all
+    others, by an F-test at 0.1 %."""
+    by_treatment = losses_by_treatment()
+    found = {}
+    for treatment, losses in by_treatment.items():
+        others = [x for other, x in by_treatment.items() if other != treatment]
+        variance, freedom = pooled(others)
+        ratio = statistics.variance(losses) / variance
+        if stats.f.sf(ratio, len(losses) - 1, freedom) < 1e-3:
+            found[treatment] = losses
+    return found
+
+
+def deviation() -> tuple[float, int]:
+    """Return the standard deviation of a loss at 64 tokens between seeds, pooled over all encodings
+    and learning rates with several seeds that are not unstable, and its degrees of freedom."""
+    left_out = unstable()
+    variance, freedom = pooled(
+        losses
+        for treatment, losses in losses_by_treatment().items()
+        if treatment not in left_out
+    )
+    return variance**0.5, freedom
 
 
 def intervals(
     by_name: Lines, reference: str = "rope"
 ) -> dict[str, tuple[float, float]]:
     """Return the difference of the mean loss at 64 tokens to that of `reference`, and half the
-    width of its interval, by encoding. All intervals hold together with 95 % confidence."""
+    width of its interval, by encoding; none for those that are unstable. All intervals hold
+    together with 95 % confidence."""
     sd, freedom = deviation()
+    left_out = unstable()
     base = by_name[reference]
-    others = [name for name in by_name if name != reference]
+    others = [
+        name
+        for name, records in by_name.items()
+        if name != reference and treatment_of(records) not in left_out
+    ]
     quantile = float(stats.t.ppf(1 - 0.025 / len(others), freedom))
     found = {}
     for name in others:
@@ -171,6 +210,11 @@ def intervals(
         error = sd * (1 / len(by_name[name]) + 1 / len(base)) ** 0.5
         found[name] = difference, quantile * error
     return found
+
+
+def treatment_of(records: Sequence[Mapping[str, Any]]) -> tuple[str, float]:
+    """Return the encoding with its options and the ratio that results are of."""
+    return records[0]["position"], records[0]["ratio"]
 
 
 def size_text(name: str) -> str:
@@ -189,7 +233,7 @@ def result_cells(
 
 def fair_table(by_name: Lines, times: Mapping[str, float]) -> list[str]:
     """Return the lines of the table of encodings that are compared fairly."""
-    differences = intervals(by_name)
+    differences, left_out = intervals(by_name), unstable()
     rows = []
     for name, records in by_name.items():
         if name in _ROPE_AT_64:
@@ -197,6 +241,9 @@ def fair_table(by_name: Lines, times: Mapping[str, float]) -> list[str]:
         elif name in differences:
             value, width = differences[name]
             difference = f"{value:+.2f} ± {width:.2f}"
+        elif treatment_of(records) in left_out:
+            losses = left_out[treatment_of(records)]
+            difference = f"unstable: {min(losses):.2f} to {max(losses):.2f}"
         else:
             difference = ""
         about = [size_text(name), candidates.ratio_text(name), str(len(records))]
@@ -300,7 +347,8 @@ def page(by_name: Lines, times: Mapping[str, float]) -> str:
 def draw(by_name: Lines) -> None:
     """Draw the difference of each encoding to `rope`, sorted, with its interval."""
     differences = {"rope": (0.0, 0.0)} | intervals(by_name)
-    shown = [name for name in by_name if name not in _ROPE_AT_64 and "(" not in name]
+    distinct = [name for name in by_name if name not in _ROPE_AT_64]
+    shown = [name for name in distinct if name in differences and "(" not in name]
     shown = [name for name in shown if differences[name][0] <= differences["none"][0]]
     figure = new(7.5, 0.24 * len(shown) + 1.6)
     axes = figure.subplots()
