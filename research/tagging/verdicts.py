@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from scipy import stats
 
+from research.spread import pooled_variance
 from research.tagging.plan import TASKS
 
 REFERENCE = "rope"
@@ -52,12 +53,8 @@ def scores_of(
 def deviation(scores: Scores) -> tuple[float, int]:
     """Return the standard deviation between models of one encoding, pooled over encodings, and its
     degrees of freedom: 0 without a second model."""
-    several = [values for values in scores.values() if len(values) > 1]
-    freedom = sum(len(values) - 1 for values in several)
-    if not freedom:
-        return 0.0, 0
-    squares = sum((len(x) - 1) * statistics.variance(x) for x in several)
-    return (squares / freedom) ** 0.5, freedom
+    variance, freedom = pooled_variance(scores.values())
+    return variance**0.5, freedom
 
 
 def differences(scores: Scores) -> dict[str, Difference]:

@@ -9,7 +9,7 @@ import json
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from pe_jax.trainer.figures.style import (
     save,
 )
 from research.json_files import read_json_lines
+from research.spread import pooled_variance
 from research.which_encoding import candidates, ten_million
 from research.which_encoding.names import FOLDER, OPTIONS, encodings_to_compare
 from research.which_encoding.results import Lines, at_one_rate, read_lines
@@ -155,14 +156,6 @@ def losses_by_treatment() -> dict[tuple[str, float], list[float]]:
     return {name: losses for name, losses in by_treatment.items() if len(losses) > 1}
 
 
-def pooled(groups: Iterable[Sequence[float]]) -> tuple[float, int]:
-    """Return the pooled variance of groups of several losses, and its degrees of freedom."""
-    several = list(groups)
-    freedom = sum(len(losses) - 1 for losses in several)
-    squares = sum((len(x) - 1) * statistics.variance(x) for x in several)
-    return squares / freedom, freedom
-
-
 def unstable() -> dict[tuple[str, float], list[float]]:
     """Return the losses of the encodings and ratios whose seeds spread more than those of all
     others, by an F-test at 0.1 %."""
@@ -170,7 +163,7 @@ def unstable() -> dict[tuple[str, float], list[float]]:
     found = {}
     for treatment, losses in by_treatment.items():
         others = [x for other, x in by_treatment.items() if other != treatment]
-        variance, freedom = pooled(others)
+        variance, freedom = pooled_variance(others)
         ratio = statistics.variance(losses) / variance
         if stats.f.sf(ratio, len(losses) - 1, freedom) < 1e-3:
             found[treatment] = losses
@@ -181,7 +174,7 @@ def deviation() -> tuple[float, int]:
     """Return the standard deviation of a loss at 64 tokens between seeds, pooled over all encodings
     and learning rates with several seeds that are not unstable, and its degrees of freedom."""
     left_out = unstable()
-    variance, freedom = pooled(
+    variance, freedom = pooled_variance(
         losses
         for treatment, losses in losses_by_treatment().items()
         if treatment not in left_out
