@@ -651,7 +651,7 @@ def test_seeds_compile_for_a_tpu(monkeypatch):
         name: jax.ShapeDtypeStruct((4, 16, *rest), dtype)
         for name, rest, dtype in (
             ("tokens", (128,), jnp.int32),
-            ("document_ids", (128,), jnp.int32),
+            ("token_type_ids", (128,), jnp.int32),
             ("mask", (128,), jnp.bool_),
             ("label", (), jnp.int32),
         )
