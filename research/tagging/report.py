@@ -80,9 +80,7 @@ def mean_score(line: Line) -> float:
 
 def baseline(line: Line) -> str:
     """Return the score of the trivial answer, where the task has one."""
-    values = line["baseline"]
-    metric = plan.TASKS[line["task"]].metric
-    value = values.get(metric) if isinstance(values, Mapping) else values
+    value = line["baseline"].get(plan.TASKS[line["task"]].metric)
     return "–" if value is None else f"{value:.1f}"
 
 

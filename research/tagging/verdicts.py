@@ -6,13 +6,10 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from scipy import stats
-
-from research.spread import pooled_variance
+from research.spread import half_width, pooled_variance
 from research.tagging.plan import TASKS
 
 REFERENCE = "rope"
-_CONFIDENCE = 0.95
 
 # The score of each pretrained or distilled model, mean over the seeds of fine-tuning.
 Scores = Mapping[str, list[float]]
@@ -70,10 +67,8 @@ def differences(scores: Scores) -> dict[str, Difference]:
         values = scores[position]
         width = None
         if freedom:
-            tail = (1 - _CONFIDENCE) / 2 / len(others)
-            quantile = float(stats.t.ppf(1 - tail, freedom))
-            error = sd * (1 / len(values) + 1 / len(reference)) ** 0.5
-            width = quantile * error
+            counts = len(values), len(reference)
+            width = half_width(sd, freedom, counts, comparisons=len(others))
         difference = statistics.fmean(values) - statistics.fmean(reference)
         found[position] = Difference(difference, width)
     return found

@@ -28,7 +28,7 @@ from pe_jax.trainer.figures.style import (
     save,
 )
 from research.json_files import read_json_lines
-from research.spread import pooled_variance
+from research.spread import half_width, pooled_variance
 from research.which_encoding import candidates, ten_million
 from research.which_encoding.names import FOLDER, OPTIONS, encodings_to_compare
 from research.which_encoding.results import Lines, at_one_rate, read_lines
@@ -196,12 +196,12 @@ def intervals(
         for name, records in by_name.items()
         if name != reference and treatment_of(records) not in left_out
     ]
-    quantile = float(stats.t.ppf(1 - 0.025 / len(others), freedom))
     found = {}
     for name in others:
         difference = mean(by_name[name], "loss/64") - mean(base, "loss/64")
-        error = sd * (1 / len(by_name[name]) + 1 / len(base)) ** 0.5
-        found[name] = difference, quantile * error
+        counts = len(by_name[name]), len(base)
+        width = half_width(sd, freedom, counts, comparisons=len(others))
+        found[name] = difference, width
     return found
 
 
