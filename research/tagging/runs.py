@@ -56,9 +56,12 @@ def distillation_config(model: Model, folders: Folders) -> DistillationConfig:
     changes: dict[str, object] = {
         "init": str(folders.minilm),
         "model.position": model.position,
+        "model.dtype": "bfloat16",
         "data.source": str(folders.books / "train-00000-of-00004.jsonl.xz"),
         "data.validation": str(folders.books / "valid.jsonl.xz"),
         "seed": model.seed,
+        "eval_every": 1_000,  # An evaluation takes as long as 30 steps.
+        "patience": 0,  # All have as many steps.
     }
     return changed(from_values(distill_positions.get_config(), TRAINING), changes)
 

@@ -25,6 +25,7 @@ from absl import app, flags
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from pe_jax.trainer.console import huge_pages
 from pe_jax.trainer.disk_cache import cache_compiled_programs
 from pe_jax.trainer.tasks import pretraining
 from pe_jax.trainer.training.metrics import read_evaluations
@@ -105,4 +106,5 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    huge_pages.use()
     app.run(main)

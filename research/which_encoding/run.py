@@ -27,6 +27,7 @@ from absl import app, flags
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from pe_jax.trainer.console import huge_pages
 from pe_jax.trainer.disk_cache import cache_compiled_programs
 from research.json_files import append_json_line, has_json_line
 from research.which_encoding import candidates, recipe
@@ -78,4 +79,5 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    huge_pages.use()
     app.run(main)
