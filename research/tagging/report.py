@@ -70,6 +70,22 @@ between {models}, and is missing where no encoding has two.
 
 """
 
+_VERDICTS = """
+What this decides about differences to `{reference}`, by task:
+
+"""
+_OF_MODELS = """
+How well they were trained, on held-out text: masked-LM loss in nats, or R² of the last states,
+where 1 is the teacher, and of their changes when words or sentences of a text are shuffled.
+
+"""
+_OF_MODEL = {
+    "r2": "R²",
+    "order/words/token_r2": "words shuffled",
+    "order/sentences/token_r2": "sentences shuffled",
+    "masked_lm_loss": "masked-LM loss",
+}
+
 Line = Mapping[str, Any]
 
 
@@ -147,6 +163,44 @@ def origin_table(lines: Sequence[Line], origin: str) -> list[str]:
     return raw_table(["encoding", "models", *by_task], rows) if rows else []
 
 
+def verdict_lines(lines: Sequence[Line], origin: str) -> list[str]:
+    """Return a list item by task: which encodings are better or worse, and which may be either."""
+    items = []
+    for task in plan.TASKS:
+        differences = verdicts.differences(verdicts.scores_of(lines, origin, task))
+        by_verdict: dict[str, list[str]] = {}
+        for position, difference in differences.items():
+            by_verdict.setdefault(difference.verdict, []).append(f"`{position}`")
+        found = [f"{verdict}: {', '.join(x)}" for verdict, x in by_verdict.items()]
+        if found:
+            items.append(f"- **{task}**: {'; '.join(found)}.")
+    return items
+
+
+def training_table(lines: Sequence[Line], origin: str) -> list[str]:
+    """Return the lines of the table of how well the models of an origin were trained, mean over
+    models. Empty without results."""
+    scores_of_models = {
+        (line["position"], line["seed"]): line["of_model"]
+        for line in lines
+        if line["origin"] == origin
+    }
+    by_position: dict[str, list[Mapping[str, float]]] = {}
+    for (position, _), scores in scores_of_models.items():
+        by_position.setdefault(position, []).append(scores)
+    names = {name for scores in scores_of_models.values() for name in scores}
+    shown = [name for name in _OF_MODEL if name in names]
+    rows = []
+    for position, models in by_position.items():
+        cells = [f"`{position}`"]
+        for name in shown:
+            values = [scores[name] for scores in models if name in scores]
+            cells.append(f"{statistics.fmean(values):.2f}" if values else "–")
+        rows.append(cells)
+    header = ["encoding", *(_OF_MODEL[name] for name in shown)]
+    return raw_table(header, rows) if shown else []
+
+
 def page(lines: Sequence[Line]) -> str:
     """Return README.md."""
     planned = len(list(plan.models())) * len(plan.TASKS)
@@ -169,7 +223,11 @@ def page(lines: Sequence[Line]) -> str:
             intro = _DIFFERENCES.format(
                 title=title, models=models[origin], reference=verdicts.REFERENCE
             )
-            parts += [intro, *table]
+            parts += [intro, *table, _VERDICTS.format(reference=verdicts.REFERENCE)]
+            parts += verdict_lines(lines, origin)
+            trained = training_table(lines, origin)
+            if trained:
+                parts += [_OF_MODELS, *trained]
     return "\n".join(parts) + "\n"
 
 

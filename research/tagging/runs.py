@@ -26,6 +26,15 @@ LEARNING_RATES = {SCRATCH: 5e-4, DISTILLED: 1.5e-4, PUBLISHED: 1.5e-4}
 # BERT-minis are pretrained on rows of 64 tokens: longer ones would reach untrained positions.
 LENGTHS = {SCRATCH: 64, DISTILLED: 96, PUBLISHED: 96}
 BATCH_SIZE = 16
+# Of pretraining; of distillation, with how well a student follows its teacher when the words or
+# sentences of a text are shuffled (docs/measures/order_sensitivity.md).
+SCORES_OF_MODELS = (
+    "masked_lm_loss",
+    "masked_lm_accuracy",
+    "r2",
+    "order/words/token_r2",
+    "order/sentences/token_r2",
+)
 
 
 class Folders(NamedTuple):
@@ -84,13 +93,12 @@ def make_model(model: Model, folders: Folders) -> Path:
 
 
 def scores_of_model(model: Model, folder: Path) -> dict[str, float]:
-    """Return how well a model was trained: its last held-out scores."""
+    """Return how well a model was trained: its last held-out scores, `SCORES_OF_MODELS`."""
     if model.origin == PUBLISHED:
         return {}
     evaluations = read_evaluations(folder)
-    names = ("r2", "masked_lm_loss", "masked_lm_accuracy")
     last = evaluations[max(evaluations)]
-    return {name: round(last[name], 5) for name in names if name in last}
+    return {name: round(last[name], 5) for name in SCORES_OF_MODELS if name in last}
 
 
 def finetuning_config(

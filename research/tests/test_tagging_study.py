@@ -6,7 +6,7 @@ from scipy import stats
 from research.tagging import plan, report, verdicts
 
 
-def line(origin, position, seed, task, scores):
+def line(origin, position, seed, task, scores, of_model=()):
     metric = plan.TASKS[task].metric
     return {
         "origin": origin,
@@ -17,13 +17,14 @@ def line(origin, position, seed, task, scores):
         "epochs": 3.0,
         "scores": {metric: scores},
         "baseline": {metric: 50.0},
+        "of_model": dict(of_model),
     }
 
 
 LINES = [
     line(plan.PUBLISHED, "learned_absolute", 0, "ncbi", [80.0, 82.0]),
-    line(plan.DISTILLED, "rope", 0, "ncbi", [76.0, 78.0]),
-    line(plan.DISTILLED, "rope", 1, "ncbi", [78.0, 80.0]),
+    line(plan.DISTILLED, "rope", 0, "ncbi", [76.0, 78.0], {"r2": 0.9}),
+    line(plan.DISTILLED, "rope", 1, "ncbi", [78.0, 80.0], {"r2": 0.8}),
     line(plan.DISTILLED, "none", 0, "ncbi", [60.0, 62.0]),
     line(plan.DISTILLED, "none", 1, "ncbi", [61.0, 61.0]),
     line(plan.DISTILLED, "t5", 0, "ncbi", [79.0, 79.0]),
@@ -66,3 +67,11 @@ def test_the_page_shows_the_operating_point_and_each_model():
     assert "**7 of 255 lines" in page
     assert "BERT-minis from scratch\n" not in page
     assert "Operating point" not in report.page([])
+
+
+def test_the_page_says_what_is_decided_and_how_well_models_were_trained():
+    page = report.page(LINES)
+    assert "- **ncbi**: worse: `none`; not decided: `t5`." in page
+    assert "| encoding | R²   |" in page
+    assert "| `rope`   | 0.85 |" in page
+    assert "| `t5`     | –    |" in page

@@ -35,7 +35,6 @@ from research.which_encoding.names import FOLDER, TEN_MILLION
 from research.which_encoding.recipe import Treatment
 
 SECOND_SEEDS = ("none", "rope", "learned_absolute", "t5")
-STAGES = ((16, 64, 1_000), (64, 32, 2_000), (128, 16, 2_500))  # Length, rows, steps.
 HELD_OUT = ((64, 2**16), (128, 2**16), (256, 2**15), (512, 2**15))  # Length, tokens.
 EVERY = 500  # Steps between evaluations.
 
@@ -55,20 +54,10 @@ def treatments(names: list[str]) -> list[Treatment]:
     return chosen
 
 
-def tokens_at(step: int) -> int:
-    """Return how many tokens a model has read after a number of steps."""
-    tokens = 0
-    for length, rows, steps in STAGES:
-        taken = min(step, steps)
-        tokens += taken * length * rows
-        step -= taken
-    return tokens
-
-
 def curve(folder: Path) -> list[tuple[int, float]]:
     """Return the tokens and the held-out loss at each evaluation of a run."""
     return [
-        (tokens_at(step), round(scores["masked_lm_loss"], 5))
+        (recipe.tokens_at(step), round(scores["masked_lm_loss"], 5))
         for step, scores in read_evaluations(folder).items()
     ]
 
@@ -77,12 +66,14 @@ def measure(treatment: Treatment, books: Path, folder: Path) -> dict[str, object
     """Train a model in a folder, or resume it; return its losses."""
     changes = recipe.settings(treatment, books)
     changes |= {"eval_every": EVERY, "checkpoint_every": EVERY}
-    for number, (length, rows, steps) in enumerate(STAGES, start=1):
+    for number, (length, rows, steps) in enumerate(recipe.LONG_STAGES, start=1):
         changes |= recipe.rows(f"stage{number}", length, rows, steps)
     start = time.monotonic()
     run = pretraining.run(recipe.config(changes), folder)
     record: dict[str, object] = {"seconds": round(time.monotonic() - start, 1)}
-    record["tokens"] = tokens_at(sum(steps for _, _, steps in STAGES))
+    record["tokens"] = recipe.tokens_at(
+        sum(steps for _, _, steps in recipe.LONG_STAGES)
+    )
     for length, tokens in HELD_OUT:
         record |= recipe.scores_at(length, tokens, run, treatment, books, folder)
     return record | {"curve": curve(folder)}

@@ -19,6 +19,8 @@ from pe_jax.trainer.training.checkpointing import newest_params
 from pe_jax.trainer.training.metrics import read_metrics
 
 TRAINED, LONG, LONGER = 64, 256, 512  # Lengths of rows.
+# Of ten million tokens (more_tokens.py): length, rows, steps.
+LONG_STAGES = ((16, 64, 1_000), (64, 32, 2_000), (128, 16, 2_500))
 
 
 class Treatment(NamedTuple):
@@ -62,6 +64,16 @@ def rows(stage: str, length: int, batch_size: int, steps: int) -> dict[str, obje
     sizes = {"length": length, "batch_size": batch_size, "steps": steps}
     sizes["max_predictions"] = max(1, length * 5 // 32)
     return {f"{stage}.{key}": value for key, value in sizes.items()}
+
+
+def tokens_at(step: int) -> int:
+    """Return how many tokens a model has read after a number of steps of `LONG_STAGES`."""
+    tokens = 0
+    for length, rows, steps in LONG_STAGES:
+        taken = min(step, steps)
+        tokens += taken * length * rows
+        step -= taken
+    return tokens
 
 
 def train(treatment: Treatment, books: Path, folder: Path) -> Run:

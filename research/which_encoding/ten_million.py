@@ -12,7 +12,7 @@ from scipy import stats
 from pe_jax.common.markdown import raw_table
 from pe_jax.trainer.figures.style import FAMILIES, encoding_family, new, save
 from research.json_files import read_json_lines
-from research.which_encoding import candidates
+from research.which_encoding import candidates, recipe
 from research.which_encoding.names import FOLDER, TEN_MILLION
 from research.which_encoding.results import Lines
 
@@ -103,7 +103,10 @@ def draw() -> None:
             va="center",
             color=color,
         )
-    for boundary in (1.024, 5.12):
+    first_steps = 0
+    for _, _, steps in recipe.LONG_STAGES[:-1]:
+        first_steps += steps
+        boundary = recipe.tokens_at(first_steps) / 1e6
         axes.axvline(boundary, color="0.8", linewidth=0.8, zorder=0)
     axes.set_xlabel("million tokens; rows of 16, then 64, then 128 tokens")
     axes.set_ylabel("held-out masked-LM loss, in nats")
