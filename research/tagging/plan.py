@@ -5,28 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from research.which_encoding.names import SECOND_SEEDS, TEN_MILLION
+
 SCRATCH, DISTILLED, PUBLISHED = "scratch", "distilled", "published"
 
-# BERT-minis from scratch, by the recipe of research/which_encoding.
-FROM_SCRATCH = (
-    "none", "learned_absolute", "rope", "t5", "learned_relative", "alibi",
-    "sinusoidal_absolute(scale=0.03)", "rope(fraction=0.5)", "rope+alibi", "deberta",
-    "tupe", "sinusoidal_relative",
-)  # fmt: skip
 # MiniLM with other positions; "learned_absolute" is a new table.
 REPLACED = (
     "none", "learned_absolute", "rope", "t5", "learned_relative", "alibi",
     "rope(fraction=0.5)",
 )  # fmt: skip
-SCRATCH_SEEDS = 3
-DISTILLATION_SEEDS = 2
 
 
 class Model(NamedTuple):
     """An encoder of the study.
 
     Attributes:
-      origin: `SCRATCH`, `DISTILLED` from MiniLM, or `PUBLISHED`, MiniLM itself.
+      origin: `SCRATCH`, a BERT-mini of ten million tokens (research/which_encoding);
+        `DISTILLED` from MiniLM; or `PUBLISHED`, MiniLM itself.
       position: the name of its encoding, as the tables have it.
       seed: of its pretraining or distillation.
     """
@@ -85,10 +80,8 @@ TASKS = {
 def models() -> Iterator[Model]:
     """Yield all models: the published one and its control first, second seeds last."""
     yield Model(PUBLISHED, "learned_absolute", 0)
-    for seed in range(max(SCRATCH_SEEDS, DISTILLATION_SEEDS)):
-        if seed < DISTILLATION_SEEDS:
-            for position in REPLACED:
-                yield Model(DISTILLED, position, seed)
-        if seed < SCRATCH_SEEDS:
-            for position in FROM_SCRATCH:
-                yield Model(SCRATCH, position, seed)
+    for seed, from_scratch in enumerate((TEN_MILLION, SECOND_SEEDS)):
+        for position in from_scratch:
+            yield Model(SCRATCH, position, seed)
+        for position in REPLACED:
+            yield Model(DISTILLED, position, seed)

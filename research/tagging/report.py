@@ -17,6 +17,7 @@ from pe_jax.common.files import write_text
 from pe_jax.common.markdown import raw_table
 from research.json_files import read_json_lines
 from research.tagging import plan, runs, verdicts
+from research.which_encoding.names import SECOND_SEEDS, TEN_MILLION
 
 FOLDER = Path(__file__).resolve().parent
 _ABOUT = """\
@@ -27,7 +28,9 @@ whether an encoding is worse at tagging, or worse. How to tag is on
 [its own page](../../docs/tagging.md).
 
 ```sh
-python research/tagging/run.py --books=BOOKS --tagging=DATA --minilm=MINILM --tfds=TFDS --workdir=W
+python research/which_encoding/more_tokens.py --books=BOOKS --workdir=S
+python research/tagging/run.py --books=BOOKS --tagging=DATA --minilm=MINILM --scratch=S \\
+    --tfds=TFDS --workdir=W
 python research/tagging/report.py
 ```
 
@@ -35,13 +38,13 @@ Each model on each task is a line of `results.jsonl`; the command resumes, and
 `--origins=published,distilled --tasks=ncbi` runs a part of it. **{count} of {planned} lines are
 there.**
 
-- **From scratch**: BERT-minis by the recipe of [which_encoding](../which_encoding/README.md),
-  {scratch} encodings, {scratch_seeds} seeds.
-- **Distilled**: MiniLM with its positions replaced ([distillation](../../docs/distillation.md)),
-  {distilled} encodings, {distilled_seeds} distillations. `learned_absolute` is a new table.
+- **From scratch**: the BERT-minis of ten million tokens of
+  [which_encoding](../which_encoding/README.md), {scratch} encodings, {scratch_again} of them twice.
+- **Distilled**: MiniLM with its positions replaced by [distillation](../../docs/distillation.md) on
+  a million tokens, {distilled} encodings, each twice. `learned_absolute` is a new table.
 - **Published**: MiniLM, untouched.
-- **Fine-tuning** has {seeds} seeds in one program, and the last step counts. Rows have 96 tokens;
-  those of BERT-minis 64, as in pretraining.
+- **Fine-tuning** has {seeds} seeds in one program, and the last step counts. Rows have {length}
+  tokens.
 - **Tasks**: NCBI disease and WNUT-17 (strict F1 of entities in the test file), UD English-EWT XPOS
   (accuracy of words in the test file); with `--tfds` CoLA (Matthews) and SST-2 (accuracy).
 
@@ -207,11 +210,11 @@ def page(lines: Sequence[Line]) -> str:
     about = _ABOUT.format(
         count=len(lines),
         planned=planned,
-        scratch=len(plan.FROM_SCRATCH),
-        scratch_seeds=plan.SCRATCH_SEEDS,
+        scratch=len(TEN_MILLION),
+        scratch_again=len(SECOND_SEEDS),
         distilled=len(plan.REPLACED),
-        distilled_seeds=plan.DISTILLATION_SEEDS,
         seeds=len(runs.SEEDS),
+        length=runs.LENGTH,
     )
     parts = [about]
     if any(line["origin"] == plan.PUBLISHED for line in lines):

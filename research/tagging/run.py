@@ -1,13 +1,16 @@
-"""Fine-tune encoders that differ in their positions alone on tagging, and on sentence tasks.
+r"""Fine-tune encoders that differ in their positions alone on tagging, and on sentence tasks.
 
-    python research/tagging/run.py --books=BOOKS --tagging=DATA --minilm=MINILM --workdir=W
+    python research/tagging/run.py --books=BOOKS --tagging=DATA --minilm=MINILM \
+        --scratch=S --workdir=W
 
-BERT-minis are pretrained from scratch by the recipe of research/which_encoding, and the published
-MiniLM gets other positions by distillation (configs/distill_positions.py). Each is fine-tuned with
-two seeds on NCBI disease, WNUT-17 and UD English-EWT (XPOS), and with --tfds on CoLA and SST-2.
+BERT-minis from scratch are those that research/which_encoding/more_tokens.py has trained in S. The
+published MiniLM gets other positions by distillation (configs/distill_positions.py). Each is
+fine-tuned with two seeds on NCBI disease, WNUT-17 and UD English-EWT (XPOS), and with --tfds on
+CoLA and SST-2.
 
 Each model on each task is a line of results.jsonl. The same command resumes, also within a run, and
-several processes may share the work: --part=0/2 takes every second model. Models stay in W/models.
+several processes may share the work: --part=0/2 takes every second model. Distilled models stay in
+W/models.
 
 Hardware: any.
 """
@@ -31,8 +34,13 @@ RESULTS = Path(__file__).resolve().parent / "results.jsonl"
 _BOOKS = flags.DEFINE_string("books", None, "Folder of books as JSON lines.")
 _TAGGING = flags.DEFINE_string("tagging", None, "Folder of the files of tagged words.")
 _MINILM = flags.DEFINE_string("minilm", None, "Folder of the published MiniLM.")
+_SCRATCH = flags.DEFINE_string(
+    "scratch", None, "Folder of models that more_tokens.py has trained."
+)
 _TFDS = flags.DEFINE_string("tfds", "", "Folder of the tfds datasets of GLUE.")
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of models and runs.")
+_WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Folder of distilled models and of runs."
+)
 _PART = flags.DEFINE_string("part", "0/1", "Which share of the models, as 0/2 and 1/2.")
 _ORIGINS = flags.DEFINE_list(
     "origins", [], "Of published, distilled and scratch; default: all."
@@ -51,6 +59,7 @@ def main(_: list[str]) -> None:
         "books": _BOOKS.value,
         "tagging": _TAGGING.value,
         "minilm": _MINILM.value,
+        "scratch": _SCRATCH.value,
         "workdir": _WORKDIR.value,
     }
     missing = [f"--{name}" for name, value in given.items() if not value]
@@ -60,6 +69,7 @@ def main(_: list[str]) -> None:
     cache_compiled_programs()
     folders = runs.Folders(
         work=Path(required["workdir"]),
+        scratch=Path(required["scratch"]),
         books=Path(required["books"]),
         tagging=Path(required["tagging"]),
         minilm=Path(required["minilm"]),

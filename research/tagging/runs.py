@@ -23,8 +23,7 @@ from research.which_encoding import candidates, recipe
 SEEDS = (0, 1)
 # The operating point, see README.md.
 LEARNING_RATES = {SCRATCH: 5e-4, DISTILLED: 1.5e-4, PUBLISHED: 1.5e-4}
-# BERT-minis are pretrained on rows of 64 tokens: longer ones would reach untrained positions.
-LENGTHS = {SCRATCH: 64, DISTILLED: 96, PUBLISHED: 96}
+LENGTH = 96  # Of rows; all models were trained on longer ones.
 BATCH_SIZE = 16
 # Of pretraining; of distillation, with how well a student follows its teacher when the words or
 # sentences of a text are shuffled (docs/measures/order_sensitivity.md).
@@ -41,7 +40,8 @@ class Folders(NamedTuple):
     """Where the study reads and writes.
 
     Attributes:
-      work: of models and unfinished runs.
+      work: of distilled models and unfinished runs.
+      scratch: of the models that research/which_encoding/more_tokens.py trains.
       books: as of research/which_encoding.
       tagging: of the files that `TASKS` name.
       minilm: of the published model.
@@ -49,6 +49,7 @@ class Folders(NamedTuple):
     """
 
     work: Path
+    scratch: Path
     books: Path
     tagging: Path
     minilm: Path
@@ -69,26 +70,37 @@ def distillation_config(model: Model, folders: Folders) -> DistillationConfig:
         "data.source": str(folders.books / "train-00000-of-00004.jsonl.xz"),
         "data.validation": str(folders.books / "valid.jsonl.xz"),
         "seed": model.seed,
-        "eval_every": 1_000,  # An evaluation takes as long as 30 steps.
+        "stage1.steps": 1_000,  # A million tokens, as in docs/distillation.md.
+        "eval_every": 500,  # An evaluation takes as long as 30 steps.
         "patience": 0,  # All have as many steps.
     }
     return changed(from_values(distill_positions.get_config(), TRAINING), changes)
 
 
 def make_model(model: Model, folders: Folders) -> Path:
-    """Return the folder of a model, which is trained if it is not there, or resumed."""
+    """Return the folder of a model; one to distil is trained if it is not there, or resumed.
+
+    Raises:
+      FileNotFoundError: if a model from scratch is not there.
+    """
     if model.origin == PUBLISHED:
         return folders.minilm
-    folder = folders.work / "models" / model.folder
     if model.origin == DISTILLED:
+        folder = folders.work / "models" / model.folder
         distillation.run(distillation_config(model, folders), folder)
         return folder
     choice = candidates.best(model.position)
     if choice is None:
-        raise ValueError(
+        raise FileNotFoundError(
             f"{model.position} has no learning rate yet: run research/which_encoding/choose.py."
         )
-    recipe.train(recipe.Treatment(*choice, model.seed), folders.books, folder)
+    treatment = recipe.Treatment(*choice, model.seed)
+    folder = recipe.long_folder(folders.scratch, treatment)
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"{folder} is missing: run research/which_encoding/more_tokens.py with "
+            f"--workdir={folders.scratch}."
+        )
     return folder
 
 
@@ -106,13 +118,12 @@ def finetuning_config(
 ) -> FinetuningConfig:
     """Return the config that fine-tunes a model on a task, with `SEEDS`."""
     task = TASKS[name]
-    length = LENGTHS[model.origin]
     changes: dict[str, object] = {
         "init": str(init),
         "seeds": SEEDS,
         "model.dtype": "bfloat16",
         "epochs": task.epochs,
-        "data.length": length,
+        "data.length": LENGTH,
         "data.buckets": (32, 48),
         "data.batch_size": BATCH_SIZE,
         "optimizer.learning_rate": LEARNING_RATES[model.origin],

@@ -3,7 +3,7 @@
 import pytest
 from scipy import stats
 
-from research.tagging import plan, report, verdicts
+from research.tagging import plan, report, runs, verdicts
 
 
 def line(origin, position, seed, task, scores, of_model=()):
@@ -34,9 +34,9 @@ LINES = [
 
 def test_each_model_is_planned_once_and_the_published_one_first():
     models = list(plan.models())
-    assert len(models) == len(set(models)) == 1 + 2 * 7 + 3 * 12
+    assert len(models) == len(set(models)) == 1 + 10 + 4 + 2 * 7
     assert models[0].origin == plan.PUBLISHED
-    assert models[1] == plan.Model(plan.DISTILLED, "none", 0)
+    assert models[1] == plan.Model(plan.SCRATCH, "none", 0)
     assert len({model.folder for model in models}) == len(models)
 
 
@@ -64,7 +64,7 @@ def test_the_page_shows_the_operating_point_and_each_model():
     page = report.page(LINES)
     assert "| ncbi | f1_test | 50.0    | 61.0   | 81.0      |" in page
     assert "61.0 (-17.0 ± 6.2)" in page
-    assert "**7 of 255 lines" in page
+    assert "**7 of 145 lines" in page
     assert "BERT-minis from scratch\n" not in page
     assert "Operating point" not in report.page([])
 
@@ -75,3 +75,15 @@ def test_the_page_says_what_is_decided_and_how_well_models_were_trained():
     assert "| encoding | R²   |" in page
     assert "| `rope`   | 0.85 |" in page
     assert "| `t5`     | –    |" in page
+
+
+def test_a_model_from_scratch_is_that_of_the_comparison(tmp_path):
+    folders = runs.Folders(*[tmp_path] * 5, tfds="")
+    model = plan.Model(plan.SCRATCH, "t5", 1)
+    with pytest.raises(
+        FileNotFoundError, match=r"t5-1 is missing: run .*more_tokens\.py"
+    ):
+        runs.make_model(model, folders)
+    (tmp_path / "t5-1").mkdir()
+    assert runs.make_model(model, folders) == tmp_path / "t5-1"
+    assert runs.make_model(plan.Model(plan.PUBLISHED, "", 0), folders) == tmp_path

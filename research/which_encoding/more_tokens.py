@@ -7,15 +7,14 @@ encoding's own learning rate; an encoding whose choice is not complete is left o
 ten million tokens: rows of 16 tokens, then of 64, then of 128. Held-out loss is measured every 500
 steps on rows of the stage's length, and at the end on rows of 64, 128, 256 and 512 tokens.
 
-Each model is a line of more_tokens.jsonl. The same command resumes, also within a model, whose
-folder in W is deleted when its line is written.
+Each model is a line of more_tokens.jsonl. The same command resumes, also within a model. Models
+stay in W, where research/tagging takes them from.
 
-Hardware: any; 40 to 60 minutes for each model on a core of a CPU.
+Hardware: any; 30 to 60 minutes for each model on a core of a CPU.
 """
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -27,19 +26,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from pe_jax.trainer.console import huge_pages
 from pe_jax.trainer.disk_cache import cache_compiled_programs
-from pe_jax.trainer.tasks import pretraining
 from pe_jax.trainer.training.metrics import read_evaluations
 from research.json_files import append_json_line, has_json_line
 from research.which_encoding import candidates, recipe
-from research.which_encoding.names import FOLDER, TEN_MILLION
+from research.which_encoding.names import FOLDER, SECOND_SEEDS, TEN_MILLION
 from research.which_encoding.recipe import Treatment
 
-SECOND_SEEDS = ("none", "rope", "learned_absolute", "t5")
 HELD_OUT = ((64, 2**16), (128, 2**16), (256, 2**15), (512, 2**15))  # Length, tokens.
 EVERY = 500  # Steps between evaluations.
 
 _BOOKS = flags.DEFINE_string("books", None, "Folder of books as JSON lines.")
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the models in training.")
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the models.")
 _ENCODINGS = flags.DEFINE_list("encodings", [], "Names without commas; default: all.")
 
 
@@ -64,16 +61,11 @@ def curve(folder: Path) -> list[tuple[int, float]]:
 
 def measure(treatment: Treatment, books: Path, folder: Path) -> dict[str, object]:
     """Train a model in a folder, or resume it; return its losses."""
-    changes = recipe.settings(treatment, books)
-    changes |= {"eval_every": EVERY, "checkpoint_every": EVERY}
-    for number, (length, rows, steps) in enumerate(recipe.LONG_STAGES, start=1):
-        changes |= recipe.rows(f"stage{number}", length, rows, steps)
     start = time.monotonic()
-    run = pretraining.run(recipe.config(changes), folder)
+    run = recipe.train_long(treatment, books, folder, EVERY)
     record: dict[str, object] = {"seconds": round(time.monotonic() - start, 1)}
-    record["tokens"] = recipe.tokens_at(
-        sum(steps for _, _, steps in recipe.LONG_STAGES)
-    )
+    steps = sum(steps for _, _, steps in recipe.LONG_STAGES)
+    record["tokens"] = recipe.tokens_at(steps)
     for length, tokens in HELD_OUT:
         record |= recipe.scores_at(length, tokens, run, treatment, books, folder)
     return record | {"curve": curve(folder)}
@@ -88,11 +80,10 @@ def main(_: list[str]) -> None:
         if has_json_line(FOLDER / "more_tokens.jsonl", about):
             continue
         print(f"== {treatment}", flush=True)
-        folder = Path(_WORKDIR.value) / f"{treatment.position}-{treatment.seed}"
+        folder = recipe.long_folder(Path(_WORKDIR.value), treatment)
         record = measure(treatment, Path(_BOOKS.value), folder)
         device = {"device": jax.devices()[0].device_kind}
         append_json_line(FOLDER / "more_tokens.jsonl", about | device | record)
-        shutil.rmtree(folder)
         jax.clear_caches()  # A process may not hold the programs of twenty models.
 
 

@@ -36,6 +36,7 @@ TEN_MILLION = (
     "none", "rope", "learned_absolute", "t5", "learned_relative", "alibi", "rope+alibi",
     "sinusoidal_absolute(scale=0.03)", "transformer_xl", "dynamic_position_bias",
 )  # fmt: skip
+SECOND_SEEDS = ("none", "rope", "learned_absolute", "t5")  # Of TEN_MILLION.
 # These change attention without telling positions apart.
 NOT_POSITIONS = {
     "log_n",

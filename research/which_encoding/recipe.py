@@ -92,6 +92,24 @@ def scores_of(
     }
 
 
+def long_folder(parent: Path, treatment: Treatment) -> Path:
+    """Return the folder of a model of ten million tokens."""
+    return parent / f"{treatment.position}-{treatment.seed}"
+
+
+def train_long(treatment: Treatment, books: Path, folder: Path, every: int) -> Run:
+    """Pretrain a model for ten million tokens in a folder, or resume it.
+
+    Args:
+      every: steps between evaluations, and between checkpoints.
+    """
+    changes = settings(treatment, books)
+    changes |= {"eval_every": every, "checkpoint_every": every}
+    for number, stage in enumerate(LONG_STAGES, start=1):
+        changes |= rows(f"stage{number}", *stage)
+    return pretraining.run(config(changes), folder)
+
+
 def held_out(folder: Path, name: str) -> dict[str, float]:
     """Return the scores that a run has measured at its end."""
     return scores_of(read_metrics(folder)[-1], name, "held_out/")
