@@ -54,14 +54,36 @@ def test_ratios_fit_how_an_encoding_acts():
     assert "none" not in tuned and "rope" not in tuned
 
 
-def test_the_lowest_loss_chooses_the_ratio_when_all_were_tried(tmp_path):
+LOSSES = {1.0: 5.4, 10.0: 4.9, 30.0: 4.6, 100.0: 4.7}
+
+
+def test_the_lowest_loss_chooses_the_ratio_when_its_neighbours_were_tried(tmp_path):
     assert candidates.best("rope", tmp_path) == ("rope", 1.0)
-    losses = {1.0: 5.4, 10.0: 4.9, 30.0: 4.6, 100.0: 4.7}
-    for ratio, loss in losses.items():
-        assert ("t5", ratio) in candidates.missing("t5", tmp_path)
+    tried = []
+    while left := candidates.missing("t5", tmp_path):
         assert candidates.best("t5", tmp_path) is None
-        add_line(tmp_path, "t5", "t5", ratio, loss)
+        position, ratio = left[0]
+        add_line(tmp_path, "t5", position, ratio, LOSSES[ratio])
+        tried.append(ratio)
+    assert tried == [10.0, 30.0, 100.0]  # 1 is beyond 10, which is worse than 30.
     assert candidates.best("t5", tmp_path) == ("t5", 30.0)
+
+
+@pytest.mark.parametrize(
+    ("losses", "tried"),
+    [
+        ((1, 2, 3, 4), (10.0, 30.0, 1.0)),
+        ((4, 3, 2, 1), (10.0, 30.0, 100.0)),
+        ((4, 1, 2, 0), (10.0, 30.0, 1.0)),
+    ],
+)
+def test_ratios_are_tried_outwards_from_the_best(losses, tried):
+    known = {}
+    while left := candidates.next_ratios(candidates.RATIOS, known):
+        known[left[0]] = losses[candidates.RATIOS.index(left[0])]
+    assert tuple(known) == tried
+    assert candidates.next_ratios((1.0,), {}) == [1.0]
+    assert candidates.next_ratios((1.0,), {1.0: 5.0}) == []
 
 
 def test_other_sizes_are_tried_at_the_best_ratio(tmp_path):

@@ -2,8 +2,9 @@
 
     python research/which_encoding/choose.py --books=BOOKS
 
-An encoding with parameters is trained with four ratios of their learning rate to that of all other
-parameters. One that adds vectors to the input is also trained at two other sizes of these vectors,
+An encoding with parameters chooses among four ratios of their learning rate to that of all other
+parameters. The two in the middle are trained first, then the neighbours of the best one until they
+are worse. One that adds vectors to the input is also trained at two other sizes of these vectors,
 with the best ratio. The lowest held-out loss decides, on a seed that run.py does not report.
 
 Each model is a line of selection.jsonl. The same command resumes, and several processes may share

@@ -71,7 +71,8 @@ _SELECTION = """
 ## What the learning rate decides
 
 Loss at 64 tokens with the selection's seed, by the ratio of learning rates, and at other sizes at
-the start with the best ratio. "Gain" is what the choice lowers the loss by.
+the start with the best ratio. The two ratios in the middle were tried first; one beyond a worse one
+was not tried. "Gain" is what the choice lowers the loss by, from a ratio of 1.
 
 """
 _RANKS = """
@@ -279,8 +280,10 @@ def selection_table() -> list[str]:
             for (position, _), loss in losses.items()
             if position != name
         ]
-        gain = losses[name, 1.0] - losses[choice]
-        rows.append([f"`{name}`", *by_ratio, ", ".join(sizes), f"{gain:.2f}"])
+        gain = ""
+        if (name, 1.0) in losses:
+            gain = f"{losses[name, 1.0] - losses[choice]:.2f}"
+        rows.append([f"`{name}`", *by_ratio, ", ".join(sizes), gain])
     header = ["encoding", *(f"× {ratio:g}" for ratio in tried), "other sizes", "gain"]
     return raw_table(header, rows)
 
