@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from matplotlib.artist import Artist
 from scipy import stats
 
 from pe_jax.common.markdown import raw_table
-from pe_jax.trainer.figures.style import FAMILIES, encoding_family, new, save
+from pe_jax.trainer.figures.style import encoding_styles, legend_below, new, save
 from research.json_files import read_json_lines
 from research.which_encoding import candidates, recipe
 from research.which_encoding.names import FOLDER, TEN_MILLION
@@ -83,26 +84,20 @@ def section(by_name: Lines) -> list[str]:
 
 
 def draw() -> None:
-    """Draw held-out loss over tokens, if there are results."""
+    """Draw held-out loss over tokens, if there are results; the legend has the worst first."""
     by_name = lines_of(0)
     if not by_name:
         return
+    names = sorted(
+        by_name, key=lambda name: by_name[name]["curve"][-1][1], reverse=True
+    )
     figure = new(7.5, 4.5)
     axes = figure.subplots()
-    for name, record in by_name.items():
-        tokens, losses = zip(*record["curve"], strict=True)
+    lines: dict[str, Artist] = {}
+    for name, look in zip(names, encoding_styles(names), strict=True):
+        tokens, losses = zip(*by_name[name]["curve"], strict=True)
         millions = [count / 1e6 for count in tokens]
-        color = FAMILIES[encoding_family(name)]
-        axes.plot(millions, losses, color=color, marker=".", label=name)
-        axes.annotate(
-            name,
-            (millions[-1], losses[-1]),
-            xytext=(5, 0),
-            textcoords="offset points",
-            fontsize=8,
-            va="center",
-            color=color,
-        )
+        (lines[name],) = axes.plot(millions, losses, marker=".", **look)
     first_steps = 0
     for _, _, steps in recipe.LONG_STAGES[:-1]:
         first_steps += steps
@@ -110,4 +105,5 @@ def draw() -> None:
         axes.axvline(boundary, color="0.8", linewidth=0.8, zorder=0)
     axes.set_xlabel("million tokens; rows of 16, then 64, then 128 tokens")
     axes.set_ylabel("held-out masked-LM loss, in nats")
+    legend_below(figure, lines)
     save(figure, FIGURE)
