@@ -16,8 +16,10 @@ from pe_jax.trainer.reports.finetuning_report import results
 from pe_jax.trainer.reports.tagging_report import tagging_details
 from pe_jax.trainer.tasks import distillation, finetuning
 from pe_jax.trainer.training.metrics import read_evaluations
+from research.json_files import has_json_line
 from research.tagging.plan import DISTILLED, PUBLISHED, SCRATCH, TASKS, Model
 from research.which_encoding import candidates, recipe
+from research.which_encoding.names import FOLDER
 
 # Of fine-tuning, in one program. Claims rest on pretraining and distillation, which are repeated.
 SEEDS = (0, 1)
@@ -81,7 +83,7 @@ def make_model(model: Model, folders: Folders) -> Path:
     """Return the folder of a model; one to distil is trained if it is not there, or resumed.
 
     Raises:
-      FileNotFoundError: if a model from scratch is not there.
+      FileNotFoundError: if a model from scratch is not there, or not trained to its end.
     """
     if model.origin == PUBLISHED:
         return folders.minilm
@@ -96,10 +98,11 @@ def make_model(model: Model, folders: Folders) -> Path:
         )
     treatment = recipe.Treatment(*choice, model.seed)
     folder = recipe.long_folder(folders.scratch, treatment)
-    if not folder.is_dir():
+    is_trained = has_json_line(FOLDER / "more_tokens.jsonl", treatment._asdict())
+    if not is_trained or not folder.is_dir():
         raise FileNotFoundError(
-            f"{folder} is missing: run research/which_encoding/more_tokens.py with "
-            f"--workdir={folders.scratch}."
+            f"{folder} is missing or not trained to its end: run "
+            f"research/which_encoding/more_tokens.py with --workdir={folders.scratch}."
         )
     return folder
 

@@ -3,6 +3,7 @@
 import pytest
 from scipy import stats
 
+from research.json_files import append_json_line
 from research.tagging import plan, report, runs, verdicts
 
 
@@ -77,13 +78,16 @@ def test_the_page_says_what_is_decided_and_how_well_models_were_trained():
     assert "| `t5`     | –    |" in page
 
 
-def test_a_model_from_scratch_is_that_of_the_comparison(tmp_path):
+def test_a_model_from_scratch_is_one_of_ten_million_tokens(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "FOLDER", tmp_path)
     folders = runs.Folders(*[tmp_path] * 5, tfds="")
-    model = plan.Model(plan.SCRATCH, "t5", 1)
+    model = plan.Model(plan.SCRATCH, "rope", 1)
+    (tmp_path / "rope-1").mkdir()  # Without its line it is in training.
     with pytest.raises(
-        FileNotFoundError, match=r"t5-1 is missing: run .*more_tokens\.py"
+        FileNotFoundError, match=r"rope-1 is missing or not .*more_tokens\.py"
     ):
         runs.make_model(model, folders)
-    (tmp_path / "t5-1").mkdir()
-    assert runs.make_model(model, folders) == tmp_path / "t5-1"
+    line = {"position": "rope", "ratio": 1.0, "seed": 1}
+    append_json_line(tmp_path / "more_tokens.jsonl", line)
+    assert runs.make_model(model, folders) == tmp_path / "rope-1"
     assert runs.make_model(plan.Model(plan.PUBLISHED, "", 0), folders) == tmp_path
