@@ -198,7 +198,9 @@ def training_table(lines: Sequence[Line], origin: str) -> list[str]:
         cells = [f"`{position}`"]
         for name in shown:
             values = [scores[name] for scores in models if name in scores]
-            cells.append(f"{statistics.fmean(values):.2f}" if values else "–")
+            # Adding 0 makes a zero of a negative one.
+            mean = round(statistics.fmean(values), 2) + 0.0 if values else None
+            cells.append("–" if mean is None else f"{mean:.2f}")
         rows.append(cells)
     header = ["encoding", *(_OF_MODEL[name] for name in shown)]
     return raw_table(header, rows) if shown else []
@@ -226,8 +228,10 @@ def page(lines: Sequence[Line]) -> str:
             intro = _DIFFERENCES.format(
                 title=title, models=models[origin], reference=verdicts.REFERENCE
             )
-            parts += [intro, *table, _VERDICTS.format(reference=verdicts.REFERENCE)]
-            parts += verdict_lines(lines, origin)
+            parts += [intro, *table]
+            decided = verdict_lines(lines, origin)
+            if decided:
+                parts += [_VERDICTS.format(reference=verdicts.REFERENCE), *decided]
             trained = training_table(lines, origin)
             if trained:
                 parts += [_OF_MODELS, *trained]
