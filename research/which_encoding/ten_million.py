@@ -25,7 +25,11 @@ _ABOUT = """
 Ten encodings, trained ten times as long: 1,000 steps of 64 rows of 16 tokens, 2,000 of 32 rows of
 64 and 2,500 of 16 rows of 128, with the ratio that was chosen at a million tokens
 (`more_tokens.py`). Columns 64 to 512 are losses at the end, on held-out rows of these lengths; the
-longest that was trained is 128. {count} of {planned} models are trained.
+longest that was trained is 128. {count} of {planned} encodings are trained.
+
+![held-out loss over tokens, by encoding](../../docs/figures/which_encoding_tokens.png)
+
+*At a grey line rows become longer, those in training and those that the loss is measured on.*
 
 """
 _CORRELATION = """
