@@ -38,6 +38,7 @@ from pe_jax.trainer.tasks import distillation
 from pe_jax.trainer.training.metrics import read_evaluations
 from research.base_size import retrieval
 from research.json_files import append_json_line, has_json_line
+from research.required import required
 
 RESULTS = Path(__file__).resolve().parent / "results.jsonl"
 PUBLISHED, UNTRAINED = "published", "none"  # Controls, without training.
@@ -92,19 +93,17 @@ def trained(encoder: PublishedEncoder, folder: Path) -> PublishedEncoder:
 
 
 def main(_: list[str]) -> None:
-    given = {
-        "mpnet": _MPNET.value,
-        "text": _TEXT.value,
-        "questions": _QUESTIONS.value,
-        "workdir": _WORKDIR.value,
-    }
-    missing = [f"--{name}" for name, value in given.items() if not value]
-    if missing:
-        raise app.UsageError(f"Required, and missing: {', '.join(missing)}.")
-    required = {name: str(value) for name, value in given.items()}
+    paths = required(
+        {
+            "mpnet": _MPNET.value,
+            "text": _TEXT.value,
+            "questions": _QUESTIONS.value,
+            "workdir": _WORKDIR.value,
+        }
+    )
     cache_compiled_programs()
-    published = interop.load_encoder(required["mpnet"])
-    questions, paragraphs = retrieval.pairs(Path(required["questions"]), PAIRS)
+    published = interop.load_encoder(paths["mpnet"])
+    questions, paragraphs = retrieval.pairs(Path(paths["questions"]), PAIRS)
     for position in _ENCODINGS.value or (PUBLISHED, UNTRAINED, *ENCODINGS):
         about: dict[str, object] = {"position": position, "seed": 0}
         if has_json_line(RESULTS, about):
@@ -114,8 +113,8 @@ def main(_: list[str]) -> None:
         if position == UNTRAINED:
             encoder = published.with_position("none")
         elif position != PUBLISHED:
-            folder = Path(required["workdir"]) / position
-            scores = distil(position, Path(required["mpnet"]), required["text"], folder)
+            folder = Path(paths["workdir"]) / position
+            scores = distil(position, Path(paths["mpnet"]), paths["text"], folder)
             encoder = trained(published, folder)
         found = retrieval.places(encoder, questions, paragraphs)
         append_json_line(RESULTS, about | scores | {"places": found})

@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from pe_jax.trainer.console import huge_pages
 from pe_jax.trainer.disk_cache import cache_compiled_programs
 from research.json_files import append_json_line, has_json_line
+from research.required import required
 from research.tagging import plan, runs
 
 RESULTS = Path(__file__).resolve().parent / "results.jsonl"
@@ -55,24 +56,22 @@ def _is_chosen(model: plan.Model) -> bool:
 
 
 def main(_: list[str]) -> None:
-    given = {
-        "books": _BOOKS.value,
-        "tagging": _TAGGING.value,
-        "minilm": _MINILM.value,
-        "scratch": _SCRATCH.value,
-        "workdir": _WORKDIR.value,
-    }
-    missing = [f"--{name}" for name, value in given.items() if not value]
-    if missing:
-        raise app.UsageError(f"Required, and missing: {', '.join(missing)}.")
-    required = {name: str(value) for name, value in given.items()}
+    paths = required(
+        {
+            "books": _BOOKS.value,
+            "tagging": _TAGGING.value,
+            "minilm": _MINILM.value,
+            "scratch": _SCRATCH.value,
+            "workdir": _WORKDIR.value,
+        }
+    )
     cache_compiled_programs()
     folders = runs.Folders(
-        work=Path(required["workdir"]),
-        scratch=Path(required["scratch"]),
-        books=Path(required["books"]),
-        tagging=Path(required["tagging"]),
-        minilm=Path(required["minilm"]),
+        work=Path(paths["workdir"]),
+        scratch=Path(paths["scratch"]),
+        books=Path(paths["books"]),
+        tagging=Path(paths["tagging"]),
+        minilm=Path(paths["minilm"]),
         tfds=_TFDS.value,
     )
     part, parts = map(int, _PART.value.split("/"))
