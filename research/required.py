@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from absl import app
+from absl import app, flags
 
 
-def required(given: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the values of flags, by name.
+def required(*holders: flags.FlagHolder[str | None]) -> list[str]:
+    """Return the values of flags. absl's own `required` accepts an empty one, such as that of a
+    shell variable that is not set.
 
     Raises:
       app.UsageError: if some have none; the message names them.
     """
-    missing = [f"--{name}" for name, value in given.items() if not value]
+    missing = [f"--{holder.name}" for holder in holders if not holder.value]
     if missing:
         raise app.UsageError(f"Required, and missing: {', '.join(missing)}.")
-    return {name: str(value) for name, value in given.items()}
+    return [str(holder.value) for holder in holders]

@@ -93,17 +93,10 @@ def trained(encoder: PublishedEncoder, folder: Path) -> PublishedEncoder:
 
 
 def main(_: list[str]) -> None:
-    paths = required(
-        {
-            "mpnet": _MPNET.value,
-            "text": _TEXT.value,
-            "questions": _QUESTIONS.value,
-            "workdir": _WORKDIR.value,
-        }
-    )
+    mpnet, text, questions_file, workdir = required(_MPNET, _TEXT, _QUESTIONS, _WORKDIR)
     cache_compiled_programs()
-    published = interop.load_encoder(paths["mpnet"])
-    questions, paragraphs = retrieval.pairs(Path(paths["questions"]), PAIRS)
+    published = interop.load_encoder(mpnet)
+    questions, paragraphs = retrieval.pairs(Path(questions_file), PAIRS)
     for position in _ENCODINGS.value or (PUBLISHED, UNTRAINED, *ENCODINGS):
         about: dict[str, object] = {"position": position, "seed": 0}
         if has_json_line(RESULTS, about):
@@ -113,8 +106,8 @@ def main(_: list[str]) -> None:
         if position == UNTRAINED:
             encoder = published.with_position("none")
         elif position != PUBLISHED:
-            folder = Path(paths["workdir"]) / position
-            scores = distil(position, Path(paths["mpnet"]), paths["text"], folder)
+            folder = Path(workdir) / position
+            scores = distil(position, Path(mpnet), text, folder)
             encoder = trained(published, folder)
         found = retrieval.places(encoder, questions, paragraphs)
         append_json_line(RESULTS, about | scores | {"places": found})

@@ -198,9 +198,7 @@ def training_table(lines: Sequence[Line], origin: str) -> list[str]:
         cells = [f"`{position}`"]
         for name in shown:
             values = [scores[name] for scores in models if name in scores]
-            # Adding 0 makes a zero of a negative one.
-            mean = round(statistics.fmean(values), 2) + 0.0 if values else None
-            cells.append("–" if mean is None else f"{mean:.2f}")
+            cells.append(f"{statistics.fmean(values):z.2f}" if values else "–")
         rows.append(cells)
     header = ["encoding", *(_OF_MODEL[name] for name in shown)]
     return raw_table(header, rows) if shown else []

@@ -56,22 +56,16 @@ def _is_chosen(model: plan.Model) -> bool:
 
 
 def main(_: list[str]) -> None:
-    paths = required(
-        {
-            "books": _BOOKS.value,
-            "tagging": _TAGGING.value,
-            "minilm": _MINILM.value,
-            "scratch": _SCRATCH.value,
-            "workdir": _WORKDIR.value,
-        }
+    books, tagging, minilm, scratch, workdir = map(
+        Path, required(_BOOKS, _TAGGING, _MINILM, _SCRATCH, _WORKDIR)
     )
     cache_compiled_programs()
     folders = runs.Folders(
-        work=Path(paths["workdir"]),
-        scratch=Path(paths["scratch"]),
-        books=Path(paths["books"]),
-        tagging=Path(paths["tagging"]),
-        minilm=Path(paths["minilm"]),
+        work=workdir,
+        scratch=scratch,
+        books=books,
+        tagging=tagging,
+        minilm=minilm,
         tfds=_TFDS.value,
     )
     part, parts = map(int, _PART.value.split("/"))

@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from pe_jax.trainer.console import huge_pages
 from pe_jax.trainer.disk_cache import cache_compiled_programs
 from research.json_files import append_json_line
+from research.required import required
 from research.which_encoding import candidates, recipe
 from research.which_encoding.names import FOLDER
 from research.which_encoding.recipe import Treatment
@@ -53,8 +54,7 @@ def measure(name: str, position: str, ratio: float, books: Path) -> None:
 
 
 def main(_: list[str]) -> None:
-    if _BOOKS.value is None:
-        raise app.UsageError("--books is required: the folder of books.")
+    (books,) = map(Path, required(_BOOKS))
     cache_compiled_programs()
     part, parts = map(int, _PART.value.split("/"))
     names = _ENCODINGS.value or candidates.encodings_to_tune()
@@ -62,7 +62,7 @@ def main(_: list[str]) -> None:
         while left := candidates.missing(name):
             position, ratio = left[0]
             print(f"== {position}, ratio {ratio:g}", flush=True)
-            measure(name, position, ratio, Path(_BOOKS.value))
+            measure(name, position, ratio, books)
             jax.clear_caches()  # A process may not hold the programs of twenty models.
         print(f"{name}: best {candidates.best(name)}", flush=True)
 

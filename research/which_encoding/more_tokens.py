@@ -15,6 +15,7 @@ Hardware: any; 30 to 60 minutes for each model on a core of a CPU.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from pathlib import Path
@@ -28,6 +29,7 @@ from pe_jax.trainer.console import huge_pages
 from pe_jax.trainer.disk_cache import cache_compiled_programs
 from pe_jax.trainer.training.metrics import read_evaluations
 from research.json_files import append_json_line, has_json_line
+from research.required import required
 from research.which_encoding import candidates, recipe
 from research.which_encoding.names import FOLDER, SECOND_SEEDS, TEN_MILLION
 from research.which_encoding.recipe import Treatment
@@ -64,24 +66,22 @@ def measure(treatment: Treatment, books: Path, folder: Path) -> dict[str, object
     start = time.monotonic()
     run = recipe.train_long(treatment, books, folder, EVERY)
     record: dict[str, object] = {"seconds": round(time.monotonic() - start, 1)}
-    steps = sum(steps for _, _, steps in recipe.LONG_STAGES)
-    record["tokens"] = recipe.tokens_at(steps)
+    record["tokens"] = sum(map(math.prod, recipe.LONG_STAGES))
     for length, tokens in HELD_OUT:
         record |= recipe.scores_at(length, tokens, run, treatment, books, folder)
     return record | {"curve": curve(folder)}
 
 
 def main(_: list[str]) -> None:
-    if _BOOKS.value is None or _WORKDIR.value is None:
-        raise app.UsageError("--books and --workdir are required.")
+    books, workdir = map(Path, required(_BOOKS, _WORKDIR))
     cache_compiled_programs()
     for treatment in treatments(_ENCODINGS.value or list(TEN_MILLION)):
         about = treatment._asdict()
         if has_json_line(FOLDER / "more_tokens.jsonl", about):
             continue
         print(f"== {treatment}", flush=True)
-        folder = recipe.long_folder(Path(_WORKDIR.value), treatment)
-        record = measure(treatment, Path(_BOOKS.value), folder)
+        folder = recipe.long_folder(workdir, treatment)
+        record = measure(treatment, books, folder)
         device = {"device": jax.devices()[0].device_kind}
         append_json_line(FOLDER / "more_tokens.jsonl", about | device | record)
         jax.clear_caches()  # A process may not hold the programs of twenty models.

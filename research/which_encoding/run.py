@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from pe_jax.trainer.console import huge_pages
 from pe_jax.trainer.disk_cache import cache_compiled_programs
 from research.json_files import append_json_line, has_json_line
+from research.required import required
 from research.which_encoding import candidates, recipe
 from research.which_encoding.names import FOLDER, IN_DEPTH, encodings_to_compare
 from research.which_encoding.recipe import Treatment
@@ -55,8 +56,7 @@ def treatments(names: list[str]) -> list[Treatment]:
 
 
 def main(_: list[str]) -> None:
-    if _BOOKS.value is None:
-        raise app.UsageError("--books is required: the folder of books.")
+    (books,) = map(Path, required(_BOOKS))
     cache_compiled_programs()
     part, parts = map(int, _PART.value.split("/"))
     names = _ENCODINGS.value or encodings_to_compare()
@@ -67,7 +67,7 @@ def main(_: list[str]) -> None:
         print(f"== {treatment}", flush=True)
         with tempfile.TemporaryDirectory() as parent:
             folder = Path(parent) / "run"
-            scores = recipe.measure(treatment, Path(_BOOKS.value), folder)
+            scores = recipe.measure(treatment, books, folder)
             if treatment.seed == 0:
                 picture = trained_picture(folder)
                 append_json_line(

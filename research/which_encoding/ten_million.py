@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -102,11 +103,8 @@ def draw() -> None:
         tokens, losses = zip(*by_name[name]["curve"], strict=True)
         millions = [count / 1e6 for count in tokens]
         (lines[name],) = axes.plot(millions, losses, marker=".", **look)
-    first_steps = 0
-    for _, _, steps in recipe.LONG_STAGES[:-1]:
-        first_steps += steps
-        boundary = recipe.tokens_at(first_steps) / 1e6
-        axes.axvline(boundary, color="0.8", linewidth=0.8, zorder=0)
+    for boundary in itertools.accumulate(map(math.prod, recipe.LONG_STAGES[:-1])):
+        axes.axvline(boundary / 1e6, color="0.8", linewidth=0.8, zorder=0)
     axes.set_xlabel("million tokens; rows of 16, then 64, then 128 tokens")
     axes.set_ylabel("held-out masked-LM loss, in nats")
     legend_below(figure, lines)
