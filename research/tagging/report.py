@@ -28,7 +28,6 @@ whether an encoding is worse at tagging, or worse. How to tag is on
 [its own page](../../docs/tagging.md).
 
 ```sh
-python research/which_encoding/more_tokens.py --books=BOOKS --workdir=S
 python research/tagging/run.py --books=BOOKS --tagging=DATA --minilm=MINILM --scratch=S \\
     --tfds=TFDS --workdir=W
 python research/tagging/report.py

@@ -3,10 +3,10 @@ r"""Fine-tune encoders that differ in their positions alone on tagging, and on s
     python research/tagging/run.py --books=BOOKS --tagging=DATA --minilm=MINILM \
         --scratch=S --workdir=W
 
-BERT-minis from scratch are those that research/which_encoding/more_tokens.py has trained in S. The
-published MiniLM gets other positions by distillation (configs/distill_positions.py). Each is
-fine-tuned with two seeds on NCBI disease, WNUT-17 and UD English-EWT (XPOS), and with --tfds on
-CoLA and SST-2.
+BERT-minis from scratch are those of ten million tokens that research/which_encoding/more_tokens.py
+trains in S; what is missing there is trained. The published MiniLM gets other positions by
+distillation (configs/distill_positions.py). Each is fine-tuned with two seeds on NCBI disease,
+WNUT-17 and UD English-EWT (XPOS), and with --tfds on CoLA and SST-2.
 
 Each model on each task is a line of results.jsonl. The same command resumes, also within a run, and
 several processes may share the work: --part=0/2 takes every second model. Distilled models stay in
@@ -36,7 +36,7 @@ _BOOKS = flags.DEFINE_string("books", None, "Folder of books as JSON lines.")
 _TAGGING = flags.DEFINE_string("tagging", None, "Folder of the files of tagged words.")
 _MINILM = flags.DEFINE_string("minilm", None, "Folder of the published MiniLM.")
 _SCRATCH = flags.DEFINE_string(
-    "scratch", None, "Folder of models that more_tokens.py has trained."
+    "scratch", None, "Folder of models from scratch, as of more_tokens.py."
 )
 _TFDS = flags.DEFINE_string("tfds", "", "Folder of the tfds datasets of GLUE.")
 _WORKDIR = flags.DEFINE_string(

@@ -16,10 +16,8 @@ from pe_jax.trainer.reports.finetuning_report import results
 from pe_jax.trainer.reports.tagging_report import tagging_details
 from pe_jax.trainer.tasks import distillation, finetuning
 from pe_jax.trainer.training.metrics import read_evaluations
-from research.json_files import has_json_line
 from research.tagging.plan import DISTILLED, PUBLISHED, SCRATCH, TASKS, Model
 from research.which_encoding import candidates, recipe
-from research.which_encoding.names import FOLDER
 
 # Of fine-tuning, in one program. Claims rest on pretraining and distillation, which are repeated.
 SEEDS = (0, 1)
@@ -43,7 +41,7 @@ class Folders(NamedTuple):
 
     Attributes:
       work: of distilled models and unfinished runs.
-      scratch: of the models that research/which_encoding/more_tokens.py trains.
+      scratch: of models from scratch; research/which_encoding/more_tokens.py trains the same.
       books: as of research/which_encoding.
       tagging: of the files that `TASKS` name.
       minilm: of the published model.
@@ -80,10 +78,10 @@ def distillation_config(model: Model, folders: Folders) -> DistillationConfig:
 
 
 def make_model(model: Model, folders: Folders) -> Path:
-    """Return the folder of a model; one to distil is trained if it is not there, or resumed.
+    """Return the folder of a model, which is trained if it is not there, or resumed.
 
     Raises:
-      FileNotFoundError: if a model from scratch is not there, or not trained to its end.
+      FileNotFoundError: if the learning rate of a model from scratch is not chosen yet.
     """
     if model.origin == PUBLISHED:
         return folders.minilm
@@ -98,12 +96,7 @@ def make_model(model: Model, folders: Folders) -> Path:
         )
     treatment = recipe.Treatment(*choice, model.seed)
     folder = recipe.long_folder(folders.scratch, treatment)
-    is_trained = has_json_line(FOLDER / "more_tokens.jsonl", treatment._asdict())
-    if not is_trained or not folder.is_dir():
-        raise FileNotFoundError(
-            f"{folder} is missing or not trained to its end: run "
-            f"research/which_encoding/more_tokens.py with --workdir={folders.scratch}."
-        )
+    recipe.train_long(treatment, folders.books, folder)
     return folder
 
 

@@ -3,8 +3,8 @@
 import pytest
 from scipy import stats
 
-from research.json_files import append_json_line
 from research.tagging import plan, report, runs, verdicts
+from research.which_encoding import recipe
 
 
 def line(origin, position, seed, task, scores, of_model=()):
@@ -79,15 +79,13 @@ def test_the_page_says_what_is_decided_and_how_well_models_were_trained():
 
 
 def test_a_model_from_scratch_is_one_of_ten_million_tokens(tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "FOLDER", tmp_path)
+    trained = []
+    monkeypatch.setattr(runs.recipe, "train_long", lambda *about: trained.append(about))
+    monkeypatch.setattr(runs.candidates, "best", {"rope": ("rope", 1.0)}.get)
     folders = runs.Folders(*[tmp_path] * 5, tfds="")
-    model = plan.Model(plan.SCRATCH, "rope", 1)
-    (tmp_path / "rope-1").mkdir()  # Without its line it is in training.
-    with pytest.raises(
-        FileNotFoundError, match=r"rope-1 is missing or not .*more_tokens\.py"
-    ):
-        runs.make_model(model, folders)
-    line = {"position": "rope", "ratio": 1.0, "seed": 1}
-    append_json_line(tmp_path / "more_tokens.jsonl", line)
-    assert runs.make_model(model, folders) == tmp_path / "rope-1"
+    folder = runs.make_model(plan.Model(plan.SCRATCH, "rope", 1), folders)
+    assert folder == tmp_path / "rope-1"
+    assert trained == [(recipe.Treatment("rope", 1.0, 1), tmp_path, folder)]
+    with pytest.raises(FileNotFoundError, match=r"^fire has no .*choose\.py"):
+        runs.make_model(plan.Model(plan.SCRATCH, "fire", 0), folders)
     assert runs.make_model(plan.Model(plan.PUBLISHED, "", 0), folders) == tmp_path

@@ -8,7 +8,7 @@ ten million tokens: rows of 16 tokens, then of 64, then of 128. Held-out loss is
 steps on rows of the stage's length, and at the end on rows of 64, 128, 256 and 512 tokens.
 
 Each model is a line of more_tokens.jsonl. The same command resumes, also within a model. Models
-stay in W, where research/tagging takes them from.
+stay in W, for research/tagging to fine-tune.
 
 Hardware: any; 30 to 60 minutes for each model on a core of a CPU.
 """
@@ -35,7 +35,6 @@ from research.which_encoding.names import FOLDER, SECOND_SEEDS, TEN_MILLION
 from research.which_encoding.recipe import Treatment
 
 HELD_OUT = ((64, 2**16), (128, 2**16), (256, 2**15), (512, 2**15))  # Length, tokens.
-EVERY = 500  # Steps between evaluations.
 
 _BOOKS = flags.DEFINE_string("books", None, "Folder of books as JSON lines.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the models.")
@@ -64,7 +63,7 @@ def curve(folder: Path) -> list[tuple[int, float]]:
 def measure(treatment: Treatment, books: Path, folder: Path) -> dict[str, object]:
     """Train a model in a folder, or resume it; return its losses."""
     start = time.monotonic()
-    run = recipe.train_long(treatment, books, folder, EVERY)
+    run = recipe.train_long(treatment, books, folder)
     record: dict[str, object] = {"seconds": round(time.monotonic() - start, 1)}
     record["tokens"] = sum(map(math.prod, recipe.LONG_STAGES))
     for length, tokens in HELD_OUT:

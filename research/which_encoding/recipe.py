@@ -21,6 +21,7 @@ from pe_jax.trainer.training.metrics import read_metrics
 TRAINED, LONG, LONGER = 64, 256, 512  # Lengths of rows.
 # Of ten million tokens (more_tokens.py): length, rows, steps.
 LONG_STAGES = ((16, 64, 1_000), (64, 32, 2_000), (128, 16, 2_500))
+EVERY = 500  # Steps between their evaluations, and between checkpoints.
 
 
 class Treatment(NamedTuple):
@@ -97,14 +98,10 @@ def long_folder(parent: Path, treatment: Treatment) -> Path:
     return parent / f"{treatment.position}-{treatment.seed}"
 
 
-def train_long(treatment: Treatment, books: Path, folder: Path, every: int) -> Run:
-    """Pretrain a model for ten million tokens in a folder, or resume it.
-
-    Args:
-      every: steps between evaluations, and between checkpoints.
-    """
+def train_long(treatment: Treatment, books: Path, folder: Path) -> Run:
+    """Pretrain a model for ten million tokens in a folder, or resume it."""
     changes = settings(treatment, books)
-    changes |= {"eval_every": every, "checkpoint_every": every}
+    changes |= {"eval_every": EVERY, "checkpoint_every": EVERY}
     for number, stage in enumerate(LONG_STAGES, start=1):
         changes |= rows(f"stage{number}", *stage)
     return pretraining.run(config(changes), folder)
