@@ -21,6 +21,8 @@ OTHERS = (
     "learned_absolute+rope", "learned_absolute+learned_relative", "rope+alibi", "rope+ssmax",
     "cycle(rope, rope, rope+window(max_distance=64))", "cycle(rope, rope, rope, none)",
     "rove(rope)", "lerope(rope)", "randomized(rope)",
+    # These tell left from right, unlike `alibi` and `fire` by default.
+    "alibi(directed=True)", "fire(directed=True)",
 )  # fmt: skip
 # Compared with three seeds: the encodings of the README and of docs/which-encoding.md, and those
 # that come close to the best.
