@@ -93,11 +93,11 @@ upper bounds. They are not ranked against the others.
 _COMMANDS = """
 The learning rate, 1e-3, is that of configs/pretrain_books.py. 5e-4 was worse for `rope` (4.81
 against 4.60 with the same seed) and `learned_absolute` (5.59 and 5.37;
-`rates.jsonl`). Absolute sinusoids have `scale=0.03`: at their default, 1, they dominate the token
-embeddings of a model this small. `rope_slice`, `decoupled_rope` and `xpos` were trained with
-`layout='interleaved'`, their default then; the layout permutes dimensions that are drawn at random,
-so it changes nothing but the draw. Encodings that need `causal` predict a masked word from the
-words before it alone.
+`rates.jsonl`). Absolute sinusoids have scales of 0.01 to 0.1: at their default, 1, they dominate
+the token embeddings of a model this small. `rope_slice`, `decoupled_rope` and `xpos` were trained
+with `layout='interleaved'`, their default then; the layout permutes dimensions that are drawn at
+random, so it changes nothing but the draw. Encodings that need `causal` predict a masked word from
+the words before it alone.
 
 ## Run it
 
