@@ -35,9 +35,11 @@ def read_lines(name: str, folder: Path = FOLDER) -> Lines:
 
 def at_one_rate(folder: Path = FOLDER) -> Lines:
     """Return the lines of `results.jsonl` with one learning rate for all parameters, by the name of
-    the encoding."""
+    the encoding; those of other sizes at the start are left out."""
+    names = encodings_to_compare()
     by_name = defaultdict(list)
     for record in read_json_lines(folder / "results.jsonl"):
-        if record["ratio"] == 1:
-            by_name[record["position"]].append(record)
+        name = record["position"]
+        if record["ratio"] == 1 and name in names:
+            by_name[name].append(record)
     return by_name
