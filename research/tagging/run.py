@@ -36,7 +36,7 @@ _BOOKS = flags.DEFINE_string("books", None, "Folder of books as JSON lines.")
 _TAGGING = flags.DEFINE_string("tagging", None, "Folder of the files of tagged words.")
 _MINILM = flags.DEFINE_string("minilm", None, "Folder of the published MiniLM.")
 _SCRATCH = flags.DEFINE_string(
-    "scratch", None, "Folder of models from scratch, as of more_tokens.py."
+    "scratch", None, "Folder of models from scratch; more_tokens.py uses it too."
 )
 _TFDS = flags.DEFINE_string("tfds", "", "Folder of the tfds datasets of GLUE.")
 _WORKDIR = flags.DEFINE_string(

@@ -41,7 +41,7 @@ class Folders(NamedTuple):
 
     Attributes:
       work: of distilled models and unfinished runs.
-      scratch: of models from scratch; research/which_encoding/more_tokens.py trains the same.
+      scratch: of models from scratch, shared with research/which_encoding/more_tokens.py.
       books: as of research/which_encoding.
       tagging: of the files that `TASKS` name.
       minilm: of the published model.
