@@ -188,7 +188,7 @@ def test_gradients_exchanged_in_bfloat16():
     assert 1e-4 < max(jax.tree.leaves(errors)) < 2**-6
     for name, (total, count) in metrics.items():
         if name != "gradient_norm":
-            np.testing.assert_allclose(narrow_metrics[name], (total, count), rtol=1e-6)
+            np.testing.assert_allclose(narrow_metrics[name], (total, count), rtol=1e-5)
 
 
 @pytest.mark.slow
