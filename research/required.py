@@ -1,6 +1,8 @@
-"""Flags that a command of a study cannot do without."""
+"""Checks of the flags of a study's commands."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from absl import app, flags
 
@@ -16,3 +18,17 @@ def required(*holders: flags.FlagHolder[str | None]) -> list[str]:
     if missing:
         raise app.UsageError(f"Required, and missing: {', '.join(missing)}.")
     return [str(holder.value) for holder in holders]
+
+
+def chosen(holder: flags.FlagHolder[list[str]], accepted: Sequence[str]) -> list[str]:
+    """Return the names that a flag gives, or all accepted ones if it gives none.
+
+    Raises:
+      app.UsageError: if the study does not have one of them; the message lists those that it has.
+    """
+    unknown = [name for name in holder.value if name not in accepted]
+    if unknown:
+        raise app.UsageError(
+            f"--{holder.name} has {', '.join(unknown)}; accepted: {', '.join(accepted)}."
+        )
+    return holder.value or list(accepted)

@@ -38,7 +38,7 @@ from pe_jax.trainer.tasks import distillation
 from pe_jax.trainer.training.metrics import read_evaluations
 from research.base_size import retrieval
 from research.json_files import append_json_line, has_json_line
-from research.required import required
+from research.required import chosen, required
 
 RESULTS = Path(__file__).resolve().parent / "results.jsonl"
 PUBLISHED, UNTRAINED = "published", "none"  # Controls, without training.
@@ -97,7 +97,7 @@ def main(_: list[str]) -> None:
     cache_compiled_programs()
     published = interop.load_encoder(mpnet)
     questions, paragraphs = retrieval.pairs(Path(questions_file), PAIRS)
-    for position in _ENCODINGS.value or (PUBLISHED, UNTRAINED, *ENCODINGS):
+    for position in chosen(_ENCODINGS, (PUBLISHED, UNTRAINED, *ENCODINGS)):
         about: dict[str, object] = {"position": position, "seed": 0}
         if has_json_line(RESULTS, about):
             continue

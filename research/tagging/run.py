@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from pe_jax.trainer.console import huge_pages
 from pe_jax.trainer.disk_cache import cache_compiled_programs
 from research.json_files import append_json_line, has_json_line
-from research.required import required
+from research.required import chosen, required
 from research.tagging import plan, runs
 
 RESULTS = Path(__file__).resolve().parent / "results.jsonl"
@@ -47,12 +47,26 @@ _ORIGINS = flags.DEFINE_list(
     "origins", [], "Of published, distilled and scratch; default: all."
 )
 _POSITIONS = flags.DEFINE_list("positions", [], "Names of encodings; default: all.")
+_SEEDS = flags.DEFINE_list(
+    "seeds", [], "Of pretraining or distillation, 0 and 1; default: both."
+)
 _TASKS = flags.DEFINE_list("tasks", [], "Names of tasks; default: all with data.")
 
 
-def _is_chosen(model: plan.Model) -> bool:
-    of_origin = not _ORIGINS.value or model.origin in _ORIGINS.value
-    return of_origin and (not _POSITIONS.value or model.position in _POSITIONS.value)
+def _chosen_models() -> list[plan.Model]:
+    models = list(plan.models())
+    origins = chosen(_ORIGINS, list(dict.fromkeys(model.origin for model in models)))
+    positions = chosen(
+        _POSITIONS, list(dict.fromkeys(model.position for model in models))
+    )
+    seeds = chosen(_SEEDS, list(dict.fromkeys(str(model.seed) for model in models)))
+    return [
+        model
+        for model in models
+        if model.origin in origins
+        and model.position in positions
+        and str(model.seed) in seeds
+    ]
 
 
 def main(_: list[str]) -> None:
@@ -69,9 +83,9 @@ def main(_: list[str]) -> None:
         tfds=_TFDS.value,
     )
     part, parts = map(int, _PART.value.split("/"))
-    chosen = [model for model in plan.models() if _is_chosen(model)]
-    for model in chosen[part::parts]:
-        for name in _TASKS.value or runs.tasks(folders):
+    tasks = chosen(_TASKS, runs.tasks(folders))
+    for model in _chosen_models()[part::parts]:
+        for name in tasks:
             about = model._asdict() | {"task": name}
             if has_json_line(RESULTS, about):
                 continue

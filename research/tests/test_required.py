@@ -1,9 +1,9 @@
-"""Flags that a command of a study cannot do without."""
+"""Checks of the flags of a study's commands."""
 
 import pytest
 from absl import app, flags
 
-from research.required import required
+from research.required import chosen, required
 
 
 def parsed(**given):
@@ -21,3 +21,15 @@ def test_missing_flags_are_named():
     assert required(*parsed(books="B", workdir="W")) == ["B", "W"]
     with pytest.raises(app.UsageError, match="missing: --workdir, --text"):
         required(*parsed(books="B", workdir=None, text=""))
+
+
+def test_names_that_a_study_does_not_have_are_refused():
+    values = flags.FlagValues()
+    holder = flags.DEFINE_list("encodings", [], "", flag_values=values)
+    values(["command"])
+    assert chosen(holder, ("rope", "none")) == ["rope", "none"]
+    values(["command", "--encodings=none"])
+    assert chosen(holder, ("rope", "none")) == ["none"]
+    values(["command", "--encodings=none,ropes"])
+    with pytest.raises(app.UsageError, match="has ropes; accepted: rope, none"):
+        chosen(holder, ("rope", "none"))

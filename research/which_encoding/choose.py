@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from pe_jax.trainer.console import huge_pages
 from pe_jax.trainer.disk_cache import cache_compiled_programs
 from research.json_files import append_json_line
-from research.required import required
+from research.required import chosen, required
 from research.which_encoding import candidates, recipe
 from research.which_encoding.names import FOLDER
 from research.which_encoding.recipe import Treatment
@@ -57,7 +57,7 @@ def main(_: list[str]) -> None:
     (books,) = map(Path, required(_BOOKS))
     cache_compiled_programs()
     part, parts = map(int, _PART.value.split("/"))
-    names = _ENCODINGS.value or candidates.encodings_to_tune()
+    names = chosen(_ENCODINGS, candidates.encodings_to_tune())
     for name in names[part::parts]:
         while left := candidates.missing(name):
             position, ratio = left[0]

@@ -29,7 +29,7 @@ from pe_jax.trainer.console import huge_pages
 from pe_jax.trainer.disk_cache import cache_compiled_programs
 from pe_jax.trainer.training.metrics import read_evaluations
 from research.json_files import append_json_line, has_json_line
-from research.required import required
+from research.required import chosen, required
 from research.which_encoding import candidates, recipe
 from research.which_encoding.names import FOLDER, SECOND_SEEDS, TEN_MILLION
 from research.which_encoding.recipe import Treatment
@@ -74,7 +74,7 @@ def measure(treatment: Treatment, books: Path, folder: Path) -> dict[str, object
 def main(_: list[str]) -> None:
     books, workdir = map(Path, required(_BOOKS, _WORKDIR))
     cache_compiled_programs()
-    for treatment in treatments(_ENCODINGS.value or list(TEN_MILLION)):
+    for treatment in treatments(chosen(_ENCODINGS, TEN_MILLION)):
         about = treatment._asdict()
         if has_json_line(FOLDER / "more_tokens.jsonl", about):
             continue

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from pe_jax.trainer.console import huge_pages
 from pe_jax.trainer.disk_cache import cache_compiled_programs
 from research.json_files import append_json_line, has_json_line
-from research.required import required
+from research.required import chosen, required
 from research.which_encoding import candidates, recipe
 from research.which_encoding.names import FOLDER, IN_DEPTH, encodings_to_compare
 from research.which_encoding.recipe import Treatment
@@ -59,7 +59,7 @@ def main(_: list[str]) -> None:
     (books,) = map(Path, required(_BOOKS))
     cache_compiled_programs()
     part, parts = map(int, _PART.value.split("/"))
-    names = _ENCODINGS.value or encodings_to_compare()
+    names = chosen(_ENCODINGS, encodings_to_compare())
     for treatment in treatments(names)[part::parts]:
         about = treatment._asdict()
         if has_json_line(FOLDER / "results.jsonl", about):
