@@ -15,6 +15,10 @@ REPLACED = (
     "rope(fraction=0.5)",
 )  # fmt: skip
 
+# Learning rate of new positions in distillation over that of all other parameters, where it is not
+# the 5 of configs/distill_positions.py.
+RATIOS = {"t5": 30.0}
+
 
 class Model(NamedTuple):
     """An encoder of the study.

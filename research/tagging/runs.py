@@ -16,7 +16,7 @@ from pe_jax.trainer.reports.finetuning_report import results
 from pe_jax.trainer.reports.tagging_report import tagging_details
 from pe_jax.trainer.tasks import distillation, finetuning
 from pe_jax.trainer.training.metrics import read_evaluations
-from research.tagging.plan import DISTILLED, PUBLISHED, SCRATCH, TASKS, Model
+from research.tagging.plan import DISTILLED, PUBLISHED, RATIOS, SCRATCH, TASKS, Model
 from research.which_encoding import candidates, recipe
 
 # Of fine-tuning, in one program. Claims rest on pretraining and distillation, which are repeated.
@@ -74,6 +74,12 @@ def distillation_config(model: Model, folders: Folders) -> DistillationConfig:
         "eval_every": 500,  # An evaluation takes as long as 30 steps.
         "patience": 0,  # All have as many steps.
     }
+    if model.position in RATIOS:
+        changes["optimizer.rates"] = (
+            "bert/token/*=0",
+            "bert/token_type/*=0",
+            f"bert/position/*={RATIOS[model.position]:g}",
+        )
     return changed(from_values(distill_positions.get_config(), TRAINING), changes)
 
 
