@@ -40,7 +40,8 @@ there.**
 - **From scratch**: the BERT-minis of ten million tokens of
   [which_encoding](../which_encoding/README.md), {scratch} encodings, {scratch_again} of them twice.
 - **Distilled**: MiniLM with its positions replaced by [distillation](../../docs/distillation.md) on
-  a million tokens, {distilled} encodings, each twice. `learned_absolute` is a new table.
+  a million tokens, {distilled} encodings, each twice. `learned_absolute` is a new table. New
+  positions learn 5 times as fast as all other parameters, the biases of `t5` 30 times.
 - **Published**: MiniLM, untouched.
 - **Fine-tuning** has {seeds} seeds in one program, and the last step counts. Rows have {length}
   tokens.
