@@ -37,8 +37,8 @@ from pe_jax.trainer.disk_cache import cache_compiled_programs
 from pe_jax.trainer.tasks import distillation
 from pe_jax.trainer.training.metrics import read_evaluations
 from research.base_size import retrieval
+from research.flag_values import chosen, required
 from research.json_files import append_json_line, has_json_line
-from research.required import chosen, required
 
 RESULTS = Path(__file__).resolve().parent / "results.jsonl"
 PUBLISHED, UNTRAINED = "published", "none"  # Controls, without training.

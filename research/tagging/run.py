@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from pe_jax.trainer.console import huge_pages
 from pe_jax.trainer.disk_cache import cache_compiled_programs
+from research.flag_values import chosen, required
 from research.json_files import append_json_line, has_json_line
-from research.required import chosen, required
 from research.tagging import plan, runs
 
 RESULTS = Path(__file__).resolve().parent / "results.jsonl"
@@ -54,19 +54,13 @@ _TASKS = flags.DEFINE_list("tasks", [], "Names of tasks; default: all with data.
 
 
 def _chosen_models() -> list[plan.Model]:
-    models = list(plan.models())
-    origins = chosen(_ORIGINS, list(dict.fromkeys(model.origin for model in models)))
-    positions = chosen(
-        _POSITIONS, list(dict.fromkeys(model.position for model in models))
-    )
-    seeds = chosen(_SEEDS, list(dict.fromkeys(str(model.seed) for model in models)))
-    return [
-        model
-        for model in models
-        if model.origin in origins
-        and model.position in positions
-        and str(model.seed) in seeds
-    ]
+    models = all_models = list(plan.models())
+    holders = {"origin": _ORIGINS, "position": _POSITIONS, "seed": _SEEDS}
+    for name, holder in holders.items():
+        accepted = dict.fromkeys(str(getattr(model, name)) for model in all_models)
+        values = chosen(holder, list(accepted))
+        models = [model for model in models if str(getattr(model, name)) in values]
+    return models
 
 
 def main(_: list[str]) -> None:

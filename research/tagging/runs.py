@@ -63,6 +63,7 @@ def tasks(folders: Folders) -> list[str]:
 
 def distillation_config(model: Model, folders: Folders) -> DistillationConfig:
     """Return the shipped config that gives MiniLM another encoding."""
+    config: DistillationConfig = from_values(distill_positions.get_config(), TRAINING)
     changes: dict[str, object] = {
         "init": str(folders.minilm),
         "model.position": model.position,
@@ -75,12 +76,9 @@ def distillation_config(model: Model, folders: Folders) -> DistillationConfig:
         "patience": 0,  # All have as many steps.
     }
     if model.position in RATIOS:
-        changes["optimizer.rates"] = (
-            "bert/token/*=0",
-            "bert/token_type/*=0",
-            f"bert/position/*={RATIOS[model.position]:g}",
-        )
-    return changed(from_values(distill_positions.get_config(), TRAINING), changes)
+        own_rate = f"bert/position/*={RATIOS[model.position]:g}"
+        changes["optimizer.rates"] = (*config.optimizer.rates, own_rate)
+    return changed(config, changes)
 
 
 def make_model(model: Model, folders: Folders) -> Path:

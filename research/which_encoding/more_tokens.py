@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from pe_jax.trainer.console import huge_pages
 from pe_jax.trainer.disk_cache import cache_compiled_programs
 from pe_jax.trainer.training.metrics import read_evaluations
+from research.flag_values import chosen, required
 from research.json_files import append_json_line, has_json_line
-from research.required import chosen, required
 from research.which_encoding import candidates, recipe
 from research.which_encoding.names import FOLDER, SECOND_SEEDS, TEN_MILLION
 from research.which_encoding.recipe import Treatment

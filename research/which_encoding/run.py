@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from pe_jax.trainer.console import huge_pages
 from pe_jax.trainer.disk_cache import cache_compiled_programs
+from research.flag_values import chosen, required
 from research.json_files import append_json_line, has_json_line
-from research.required import chosen, required
 from research.which_encoding import candidates, recipe
 from research.which_encoding.names import FOLDER, IN_DEPTH, encodings_to_compare
 from research.which_encoding.recipe import Treatment

@@ -1,4 +1,4 @@
-"""Checks of the flags of a study's commands."""
+"""Values of the flags of a study's commands, checked."""
 
 from __future__ import annotations
 

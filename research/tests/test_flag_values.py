@@ -1,9 +1,9 @@
-"""Checks of the flags of a study's commands."""
+"""Values of the flags of a study's commands, checked."""
 
 import pytest
 from absl import app, flags
 
-from research.required import chosen, required
+from research.flag_values import chosen, required
 
 
 def parsed(**given):
