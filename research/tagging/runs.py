@@ -76,7 +76,7 @@ def distillation_config(model: Model, folders: Folders) -> DistillationConfig:
         "patience": 0,  # All have as many steps.
     }
     if model.position in RATIOS:
-        own_rate = f"bert/position/*={RATIOS[model.position]:g}"
+        own_rate = f"bert/position/{model.position}/*={RATIOS[model.position]:g}"
         changes["optimizer.rates"] = (*config.optimizer.rates, own_rate)
     return changed(config, changes)
 
