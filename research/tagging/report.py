@@ -41,7 +41,7 @@ there.**
   [which_encoding](../which_encoding/README.md), {scratch} encodings, {scratch_again} of them twice.
 - **Distilled**: MiniLM with its positions replaced by [distillation](../../docs/distillation.md) on
   a million tokens, {distilled} encodings, each twice. `learned_absolute` is a new table. New
-  positions learn 5 times as fast as all other parameters, the biases of `t5` 30 times.
+  positions learn 5 times as fast as all other parameters, {other_ratios}.
 - **Published**: MiniLM, untouched.
 - **Fine-tuning** has {seeds} seeds in one program, and the last step counts. Rows have {length}
   tokens.
@@ -207,7 +207,9 @@ def training_table(lines: Sequence[Line], origin: str) -> list[str]:
 def page(lines: Sequence[Line]) -> str:
     """Return README.md."""
     planned = len(list(plan.models())) * len(plan.TASKS)
+    other_ratios = [f"`{name}` {ratio:g} times" for name, ratio in plan.RATIOS.items()]
     about = _ABOUT.format(
+        other_ratios=", ".join(other_ratios),
         count=len(lines),
         planned=planned,
         scratch=len(TEN_MILLION),
