@@ -51,7 +51,8 @@ def sinusoid(
       `[*B, 2F]`, float32 (see `angles`).
     """
     angle = angles(x, frequencies)
-    pairs = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1)
+    cos, sin = cos_and_sin(angle)
+    pairs = jnp.stack([sin, cos], axis=-1)
     return pairs.reshape(*angle.shape[:-1], 2 * angle.shape[-1])
 
 
@@ -71,12 +72,20 @@ def rotate_pairs(
       positions: broadcasts against the leading axes of `x`.
     """
     angle = angles(positions, frequencies)
-    sin = jnp.sin(angle)
-    cos = jnp.cos(angle)
+    cos, sin = cos_and_sin(angle)
     s = x[..., 0::2].astype(angle.dtype)
     c = x[..., 1::2].astype(angle.dtype)
     rotated = jnp.stack([s * cos + c * sin, c * cos - s * sin], axis=-1)
     return rotated.reshape(*rotated.shape[:-2], x.shape[-1])
+
+
+def cos_and_sin(angle: Float[Array, "*B"]) -> tuple[jax.Array, jax.Array]:
+    """Return the cosines and sines of angles that several heads share.
+
+    The barrier keeps them arrays of their own: XLA on a CPU merges them into the rotation, which
+    would compute angle, cosine and sine again for every head. (With jax 0.10 it still does.)
+    """
+    return jax.lax.optimization_barrier((jnp.cos(angle), jnp.sin(angle)))
 
 
 def angles(

@@ -14,7 +14,7 @@ from pe_jax.common.shapes import Array, Float, Real
 from pe_jax.encodings.part import Metadata, Params, Part, Traits
 from pe_jax.encodings.registry import register_encoding
 from pe_jax.encodings.rotary.rotation import both
-from pe_jax.encodings.sinusoid import angles
+from pe_jax.encodings.sinusoid import angles, cos_and_sin
 
 
 @register_encoding
@@ -86,8 +86,7 @@ def _rotate(
     """Return G(position) x; computed in float32, float64 where `x` is."""
     u, v, frequencies = _planes(params)
     angle = angles(positions, frequencies)[..., None]  # [#B, L, H, 1]
-    cos = jnp.cos(angle)
-    sin = jnp.sin(angle)
+    cos, sin = cos_and_sin(angle)
     wide = at_least_float32(x)
     along_u = _product(wide, u)
     along_v = _product(wide, v)

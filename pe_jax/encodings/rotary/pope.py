@@ -10,7 +10,7 @@ from pe_jax.common.dtypes import at_least_float32
 from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings.part import QKV, HookContext, Metadata, Params, Part
 from pe_jax.encodings.registry import register_encoding
-from pe_jax.encodings.sinusoid import angles, default_frequencies
+from pe_jax.encodings.sinusoid import angles, cos_and_sin, default_frequencies
 
 
 @register_encoding
@@ -72,6 +72,7 @@ def _polar(
 ) -> Float[Array, "B L H e"]:
     """Return real and imaginary parts of softplus(x)·e^(i·phase), e = 2d; computed in float32."""
     magnitude = jax.nn.softplus(at_least_float32(x))
-    real = magnitude * jnp.cos(phase)
-    imaginary = magnitude * jnp.sin(phase)
+    cos, sin = cos_and_sin(phase)
+    real = magnitude * cos
+    imaginary = magnitude * sin
     return jnp.concatenate([real, imaginary], axis=-1).astype(x.dtype)

@@ -25,6 +25,7 @@ from pe_jax.common.dtypes import at_least_float32
 from pe_jax.common.product import product
 from pe_jax.common.shapes import Array, Float
 from pe_jax.encodings.part import QKV, HookContext, Params
+from pe_jax.encodings.sinusoid import cos_and_sin
 
 # Which dimensions make a pair: i and i + r/2 (GPT-NeoX, Llama as Hugging Face has it), or 2i and
 # 2i + 1 (Su et al., GPT-J). The axis of the pair once r dimensions are unfolded to two axes.
@@ -77,9 +78,8 @@ def rotate_by(
     Returns:
       an array in the dtype of `x`; the rotation is float32, float64 where `x` is.
     """
-    cos = scale * jnp.cos(angle)
-    sin = scale * jnp.sin(angle)
-    return _rotate(x, cos, sin, layout)
+    cos, sin = cos_and_sin(angle)
+    return _rotate(x, scale * cos, scale * sin, layout)
 
 
 # Traced once for the queries and keys of all layers.
