@@ -24,7 +24,7 @@ _ABOUT = """
 ## Ten million tokens
 
 Ten encodings, trained ten times as long: 1,000 steps of 64 rows of 16 tokens, 2,000 of 32 rows of
-64 and 2,500 of 16 rows of 128, with the ratio that was chosen at a million tokens
+64 and 2,500 of 16 rows of 128, with the ratio and the scale that were chosen at a million tokens
 (`more_tokens.py`). Columns 64 to 512 are losses at the end, on held-out rows of these lengths; the
 longest that was trained is 128. {count} of {planned} encodings are trained.
 
@@ -40,7 +40,10 @@ tokens, over {count} encodings, is {value:.2f} (95 % interval {low:.2f} to {high
 
 
 def lines_of(seed: int) -> dict[str, Mapping[str, Any]]:
-    """Return the lines of `more_tokens.jsonl` of a seed, by the name of the encoding."""
+    """Return the lines of `more_tokens.jsonl` of a seed, by the name of the plan.
+
+    Their own `position` is what was chosen, which may have another `scale`.
+    """
     records = read_json_lines(FOLDER / "more_tokens.jsonl")
     by_position = {
         record["position"]: record for record in records if record["seed"] == seed
@@ -75,7 +78,8 @@ def section(by_name: Lines) -> list[str]:
         losses = [f"{first[name][f'loss/{n}']:.2f}" for n in (64, 128, 256, 512)]
         again = f"{second[name]['loss/64']:.2f}" if name in second else ""
         short = [record["loss/64"] for record in by_name[name] if record["seed"] == 0]
-        rows.append([f"`{name}`", f"{short[0]:.2f}", *losses, again])
+        trained = first[name]["position"]
+        rows.append([f"`{trained}`", f"{short[0]:.2f}", *losses, again])
     header = ["encoding", "64, a million", "64", "128", "256", "512", "64, second seed"]
     about = _ABOUT.format(count=len(first), planned=len(TEN_MILLION))
     lines = [about, *raw_table(header, rows)]
@@ -90,17 +94,15 @@ def section(by_name: Lines) -> list[str]:
 
 def draw() -> None:
     """Draw held-out loss over tokens, if there are results; the legend has the worst first."""
-    by_name = lines_of(0)
-    if not by_name:
+    curves = {record["position"]: record["curve"] for record in lines_of(0).values()}
+    if not curves:
         return
-    names = sorted(
-        by_name, key=lambda name: by_name[name]["curve"][-1][1], reverse=True
-    )
+    names = sorted(curves, key=lambda name: curves[name][-1][1], reverse=True)
     figure = new(7.5, 4.5)
     axes = figure.subplots()
     lines: dict[str, Artist] = {}
     for name, look in zip(names, encoding_styles(names), strict=True):
-        tokens, losses = zip(*by_name[name]["curve"], strict=True)
+        tokens, losses = zip(*curves[name], strict=True)
         millions = [count / 1e6 for count in tokens]
         (lines[name],) = axes.plot(millions, losses, marker=".", **look)
     for boundary in itertools.accumulate(map(math.prod, recipe.LONG_STAGES[:-1])):
