@@ -33,8 +33,9 @@ python research/base_size/run.py --mpnet=MPNET --text=wikitext-2/train.txt \\
 python research/base_size/report.py
 ```
 
-- *R²*: of the last states on held-out text; 1 is the published encoder. *Shuffled*: of their
-  changes when the words or the sentences of a text are shuffled.
+- *R²*: of the last states on held-out text; 1 is the published encoder. *Half way*: after half of
+  the tokens. *Shuffled*: of the changes of the states when the words or the sentences of a text are
+  shuffled.
 - *MRR*: mean of 1 over the place of the paragraph that answers a question, among {count} paragraphs
   of SQuAD, in points; *first*: how often it has place 1.
 - *Difference*: of MRR to `{reference}` over the same questions, with an interval of 95 % of each
@@ -66,6 +67,14 @@ def difference_cell(line: Line, reference: Line | None) -> str:
     return f"{100 * value:+.1f} ± {100 * width:.1f}"
 
 
+def half_way_cell(line: Line) -> str:
+    """Return R² at the evaluation in the middle of training."""
+    if "curve" not in line:
+        return "–"
+    _, r2 = line["curve"][len(line["curve"]) // 2]
+    return f"{r2:.3f}"
+
+
 def table(lines: Sequence[Line]) -> list[str]:
     """Return the lines of the table of results, the highest MRR first."""
     by_position = {line["position"]: line for line in lines}
@@ -76,10 +85,11 @@ def table(lines: Sequence[Line]) -> list[str]:
         cells = [f"`{line['position']}`"]
         for name in ("r2", "order/words/token_r2", "order/sentences/token_r2"):
             cells.append(f"{line[name]:.3f}" if name in line else "–")
+        cells.insert(1, half_way_cell(line))
         cells += [f"{100 * mrr.mean():.1f}", f"{100 * (mrr == 1).mean():.1f}"]
         rows.append([*cells, difference_cell(line, reference)])
     header = [
-        "encoding", "R²", "words shuffled", "sentences shuffled", "MRR", "first", "difference",
+        "encoding", "R², half way", "R²", "words shuffled", "sentences shuffled", "MRR", "first", "difference",
     ]  # fmt: skip
     return raw_table(header, rows)
 
