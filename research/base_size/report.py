@@ -89,7 +89,8 @@ def table(lines: Sequence[Line]) -> list[str]:
         cells += [f"{100 * mrr.mean():.1f}", f"{100 * (mrr == 1).mean():.1f}"]
         rows.append([*cells, difference_cell(line, reference)])
     header = [
-        "encoding", "R², half way", "R²", "words shuffled", "sentences shuffled", "MRR", "first", "difference",
+        "encoding", "R², half way", "R²", "words shuffled", "sentences shuffled", "MRR", "first",
+        "difference",
     ]  # fmt: skip
     return raw_table(header, rows)
 

@@ -55,7 +55,12 @@ def test_pairs_are_first_questions_evenly_over_the_file(tmp_path):
 
 def test_the_page_compares_the_same_questions():
     lines = [
-        {"position": "rope", "places": [1, 2, 1, 4], "r2": 0.8},
+        {
+            "position": "rope",
+            "places": [1, 2, 1, 4],
+            "r2": 0.8,
+            "curve": [[0, -0.4], [8, 0.6], [16, 0.8]],
+        },
         {"position": "none", "places": [2, 4, 2, 4]},
     ]
     value, width = report.difference(lines[1], lines[0])
@@ -64,4 +69,4 @@ def test_the_page_compares_the_same_questions():
     assert width == pytest.approx(1.96 * changes.std(ddof=1) / 2)
     page = report.page(lines)
     assert "among 4 paragraphs" in page
-    assert "| `rope`   | 0.800 |" in page and "-31.2 ± 23.5" in page
+    assert "| `rope`   | 0.600        | 0.800 |" in page and "-31.2 ± 23.5" in page
