@@ -82,10 +82,9 @@ def table(lines: Sequence[Line]) -> list[str]:
     rows = []
     for line in sorted(lines, key=lambda line: -reciprocals(line).mean()):
         mrr = reciprocals(line)
-        cells = [f"`{line['position']}`"]
+        cells = [f"`{line['position']}`", half_way_cell(line)]
         for name in ("r2", "order/words/token_r2", "order/sentences/token_r2"):
             cells.append(f"{line[name]:.3f}" if name in line else "–")
-        cells.insert(1, half_way_cell(line))
         cells += [f"{100 * mrr.mean():.1f}", f"{100 * (mrr == 1).mean():.1f}"]
         rows.append([*cells, difference_cell(line, reference)])
     header = [

@@ -73,20 +73,19 @@ def section(by_name: Lines) -> list[str]:
     first, second = lines_of(0), lines_of(1)
     if not first:
         return []
+    short_losses = {name: by_name[name][0]["loss/64"] for name in first}
     rows = []
     for name in sorted(first, key=lambda name: first[name]["loss/64"]):
         losses = [f"{first[name][f'loss/{n}']:.2f}" for n in (64, 128, 256, 512)]
         again = f"{second[name]['loss/64']:.2f}" if name in second else ""
-        short = [record["loss/64"] for record in by_name[name] if record["seed"] == 0]
         trained = first[name]["position"]
-        rows.append([f"`{trained}`", f"{short[0]:.2f}", *losses, again])
+        rows.append([f"`{trained}`", f"{short_losses[name]:.2f}", *losses, again])
     header = ["encoding", "64, a million", "64", "128", "256", "512", "64, second seed"]
     about = _ABOUT.format(count=len(first), planned=len(TEN_MILLION))
     lines = [about, *raw_table(header, rows)]
     if len(first) >= FEWEST:
         long_losses = [record["loss/64"] for record in first.values()]
-        short_losses = [by_name[name][0]["loss/64"] for name in first]
-        value, low, high = correlation(short_losses, long_losses)
+        value, low, high = correlation([*short_losses.values()], long_losses)
         text = _CORRELATION.format(count=len(first), value=value, low=low, high=high)
         lines.append(text)
     return lines
